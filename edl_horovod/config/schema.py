@@ -1,0 +1,211 @@
+"""The settings of a job as frozen dataclasses: the one list of keys, with types, defaults and units."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_horovod.errors import ConfigError
+
+__all__ = ["DataConfig", "ElasticConfig", "JobConfig", "LaunchConfig", "ParamValue", "TrainConfig"]
+
+ParamValue = Any
+"""A model parameter: a Python literal (number, string, boolean, None, list, dict)."""
+
+
+def _check(is_right: bool, key: str, value: object, rule: str) -> None:
+    if not is_right:
+        raise ConfigError(
+            f"{key} {rule}. Received: {key}={value!r}. Change it in the command or in conf/."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """How records are dealt to steps and lanes."""
+
+    shuffle: bool = True
+    """Whether an epoch's order is shuffled (training only)."""
+    seed: int = 0
+    """Seed of the order of records and of the model's initial weights."""
+    lanes: int = 0
+    """Number of lanes; 0 takes the largest divisor of the global batch up to 64. The ring is never larger."""
+    shuffle_window: int = 1024
+    """Records of a lane that are shuffled among each other, in records."""
+    prefetch_steps: int = 4
+    """Steps whose examples are made ready ahead of the training step."""
+    damaged: str = "raise"
+    """What to do with a damaged chunk of a file: `raise`, or `skip` (counted and logged)."""
+
+    def __post_init__(self) -> None:
+        _check(self.lanes >= 0, "data_plan.lanes", self.lanes, "must be 0 or more")
+        _check(
+            self.shuffle_window >= 1,
+            "data_plan.shuffle_window",
+            self.shuffle_window,
+            "must be 1 or more",
+        )
+        _check(
+            self.prefetch_steps >= 1,
+            "data_plan.prefetch_steps",
+            self.prefetch_steps,
+            "must be 1 or more",
+        )
+        _check(
+            self.damaged in ("raise", "skip"),
+            "data_plan.damaged",
+            self.damaged,
+            "must be raise or skip",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long and how large."""
+
+    batch_size: int = 128
+    """The global batch: records of one step over the whole ring. It does not change when the ring does."""
+    epochs: int = 1
+    """Passes over the data."""
+    max_steps: int = 0
+    """Steps after which training ends, whatever `epochs` says; 0 means no limit."""
+    learning_rate: float | None = None
+    """Handed to `create_optimizer` as `lr` (or `learning_rate`); null leaves the spec's own default."""
+    evaluate_steps: int = 0
+    """Evaluate on validation_data every so many steps; 0 means at the end of each epoch."""
+
+    def __post_init__(self) -> None:
+        _check(self.batch_size >= 1, "train.batch_size", self.batch_size, "must be 1 or more")
+        _check(self.epochs >= 1, "train.epochs", self.epochs, "must be 1 or more")
+        _check(self.max_steps >= 0, "train.max_steps", self.max_steps, "must be 0 or more")
+        _check(
+            self.evaluate_steps >= 0,
+            "train.evaluate_steps",
+            self.evaluate_steps,
+            "must be 0 or more",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig:
+    """Where the ranks run."""
+
+    kind: str = "local"
+    """`local` (elastic, this machine) or `mpi` (a static ring under mpirun)."""
+    np: int = 1
+    """Ranks to start with."""
+    threads_per_rank: int = 0
+    """CPU threads of one rank; 0 shares this machine's cores among `np` ranks."""
+
+    def __post_init__(self) -> None:
+        _check(self.kind in ("local", "mpi"), "launch.kind", self.kind, "must be local or mpi")
+        _check(self.np >= 1, "launch.np", self.np, "must be 1 or more")
+        _check(
+            self.threads_per_rank >= 0,
+            "launch.threads_per_rank",
+            self.threads_per_rank,
+            "must be 0 or more",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticConfig:
+    """How the ring may change while the job runs."""
+
+    min_np: int = 1
+    """Fewest ranks that train; below it the job waits."""
+    max_np: int | None = None
+    """Most ranks in the ring; null means as many as there are lanes."""
+    wait_seconds: float = 600.0
+    """How long the ring may stay below min_np before the job ends with an error."""
+    forming_seconds: float = 5.0
+    """How long members may take to form a ring before the missing ones are left out."""
+    hang_seconds: float = 300.0
+    """How long a rank may make no progress before it is ended with a stack dump."""
+    restart_backoff_seconds: float = 1.0
+    """Wait before the second restart of a slot that keeps failing; doubled each time, up to a minute."""
+
+    def __post_init__(self) -> None:
+        _check(self.min_np >= 1, "elastic.min_np", self.min_np, "must be 1 or more")
+        if self.max_np is not None:
+            _check(
+                self.max_np >= self.min_np,
+                "elastic.max_np",
+                self.max_np,
+                "must not be below elastic.min_np",
+            )
+        for name in ("wait_seconds", "forming_seconds", "hang_seconds", "restart_backoff_seconds"):
+            _check(
+                getattr(self, name) > 0,
+                f"elastic.{name}",
+                getattr(self, name),
+                "must be above 0 seconds",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig:
+    """Everything a job needs; every rank reads the same resolved copy of it."""
+
+    task: str
+    """`train`, `evaluate` or `predict`."""
+    data: str
+    """Glob of input files, for instance `/data/train-*.recordio`."""
+    output: str = ""
+    """Directory that will hold the result; it must not exist yet."""
+    job_dir: str = ""
+    """Directory of the running job (config, events, logs); empty means `<output>.job`."""
+    model_zoo: str = "model_zoo"
+    """Directory of model files."""
+    model_def: str = ""
+    """Which model in the zoo: `file`, `folder.file` or `file.Symbol`."""
+    params: dict[str, ParamValue] = field(default_factory=dict)
+    """Parameters of the model."""
+    trained_model: str = ""
+    """Directory of a trained model: what `evaluate` and `predict` work on."""
+    validation_data: str = ""
+    """Glob of files to evaluate on during training; empty means none."""
+    overwrite: bool = False
+    """Whether an existing output may be replaced."""
+    log_level: str = "info"
+    """`debug`, `info`, `warning` or `error`."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    data_plan: DataConfig = field(default_factory=DataConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    elastic: ElasticConfig = field(default_factory=ElasticConfig)
+
+    def __post_init__(self) -> None:
+        tasks = ("train", "evaluate", "predict")
+        _check(self.task in tasks, "task", self.task, f"must be one of {', '.join(tasks)}")
+        levels = ("debug", "info", "warning", "error")
+        _check(
+            self.log_level in levels,
+            "log_level",
+            self.log_level,
+            f"must be one of {', '.join(levels)}",
+        )
+        _check(bool(self.data), "data", self.data, "must name the input files")
+        if self.task == "train":
+            _check(
+                bool(self.model_def), "model_def", self.model_def, "must name a model of the zoo"
+            )
+        else:
+            _check(
+                bool(self.trained_model),
+                "trained_model",
+                self.trained_model,
+                "must name a trained model",
+            )
+        if self.task != "evaluate":
+            _check(bool(self.output), "output", self.output, "must name a directory for the result")
+        if self.elastic.max_np is not None:
+            _check(
+                self.launch.np <= self.elastic.max_np,
+                "launch.np",
+                self.launch.np,
+                f"must not be above elastic.max_np={self.elastic.max_np}",
+            )
+        _check(
+            self.launch.np >= self.elastic.min_np,
+            "launch.np",
+            self.launch.np,
+            f"must not be below elastic.min_np={self.elastic.min_np}",
+        )

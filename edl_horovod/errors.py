@@ -1,0 +1,92 @@
+"""The exception tree: one class for each exit code, so a script can tell failures apart.
+
+A message says what is wrong, where, what was received and what to do next.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "EdlError",
+    "MissingDependency",
+    "Interrupted",
+    "JobFailed",
+    "NotEnoughWorkers",
+    "OutputError",
+    "TrainingError",
+    "UserCodeError",
+    "did_you_mean",
+]
+
+
+class EdlError(Exception):
+    """Base of every error that a user is meant to read. Never raised itself."""
+
+    exit_code = 1
+
+
+class JobFailed(EdlError):
+    """The job ended without a result, for a reason that none of the classes below names."""
+
+    exit_code = 1
+
+
+class ConfigError(EdlError):
+    """A setting is unknown, missing, malformed or contradicts another."""
+
+    exit_code = 2
+
+
+class UserCodeError(EdlError):
+    """The user's model file cannot be loaded, or what it returned cannot be used."""
+
+    exit_code = 3
+
+
+class DataError(EdlError):
+    """Input data is missing, damaged or does not fit the model."""
+
+    exit_code = 4
+
+
+class TrainingError(EdlError):
+    """Training itself went wrong: a loss that is not finite."""
+
+    exit_code = 5
+
+
+class NotEnoughWorkers(EdlError):
+    """The ring stayed below min_np for longer than the job may wait."""
+
+    exit_code = 6
+
+
+class OutputError(EdlError):
+    """The output cannot be written, or holds something that must not be overwritten."""
+
+    exit_code = 7
+
+
+class MissingDependency(EdlError):
+    """Something that the request needs is not installed or not built in on this machine."""
+
+    exit_code = 8
+
+
+class Interrupted(EdlError):
+    """The user ended the job (Ctrl-C or SIGTERM to the launcher)."""
+
+    exit_code = 130
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """A sentence with the nearest allowed word, or an empty string.
+
+    Args:
+        word: What the user wrote.
+        allowed: What could have been written.
+    """
+    near = difflib.get_close_matches(word, list(allowed), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,92 @@
+"""The job's event log, `events.jsonl`: append, read, follow. The one source that every display reads.
+
+One JSON object a line: `time` (seconds since the epoch), `source` (who wrote it), `kind`, then that kind's
+own fields. Each line is one `write` to a file opened for appending, so lines of several processes never mix.
+
+Kinds and their fields:
+
+- `job`: `state` (`starting`, `running`, `finished`, `failed`), `task`, `message`, `total_steps`, `output`
+- `worker`: `worker`, `state` (`started`, `warm`, `left`, `lost`, `failed`, `waiting`), `message`
+- `generation`: `generation`, `size`, `members`, `reason`
+- `reset`: `generation`, `old_size`, `new_size`, `step`, `records_seen`, `seconds`, `reason`
+- `step`: `step`, `epoch`, `loss`, `records_per_second`, `records_seen`, `size`, `metrics`
+- `evaluation`: `step`, `metrics`, `examples`
+- `progress`: `records`, `total_records`, `size` (evaluate, predict)
+- `log`: `message`
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["EventLog", "follow", "read"]
+
+
+class EventLog:
+    """Appends events; close it, or use it in a `with`."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        """Open the log for appending.
+
+        Args:
+            path: The job's `events.jsonl`; made if it is not there.
+            source: Stands in each event's `source`.
+        """
+        self._source = source
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one event.
+
+        Raises:
+            OSError: The disk is full or gone.
+        """
+        event = {"time": round(time.time(), 4), "source": self._source, "kind": kind, **fields}
+        os.write(self._file, (json.dumps(event) + "\n").encode())
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> "EventLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Tail:
+    """Whole lines of a growing file; a half-written last line waits for its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new_events(self) -> Iterator[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """All whole events of a log, oldest first; empty where there is no log yet."""
+    return list(_Tail(path).new_events())
+
+
+def follow(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Yield the events that came since the last call, as often as it is asked; never blocks, never ends."""
+    tail = _Tail(path)
+    while True:
+        yield list(tail.new_events())

@@ -1,0 +1,87 @@
+"""The contract between a user's model file and the framework: `ElasticDLSpec` and `Mode`."""
+
+import enum
+from abc import ABC, abstractmethod
+from typing import Any
+
+__all__ = ["ElasticDLSpec", "Mode"]
+
+
+class Mode(enum.Enum):
+    """What a dataset or a metric is made for."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+
+
+class ElasticDLSpec(ABC):
+    """How to make the model, its data, its loss, its optimizer and its metrics.
+
+    A method is handed only those of its parameters that it declares: a `create_metrics(self, outputs, labels)`
+    is as good as one that also takes `mode` and `predictions`. Parameters that the user sets for the job
+    (`params.hidden_units=[10,100]`) go to the constructor, and to `create_optimizer` where it declares them.
+    """
+
+    parses_batches = False
+    """Whether `create_dataset` receives a whole step's records as one string tensor of shape (records,)
+    for `tf.io.parse_example`, and returns whole batches, rather than one record at a time."""
+
+    def __init__(self, context: dict[str, Any] | None = None) -> None:
+        """Remember the context.
+
+        Args:
+            context: Facts about the process: `worker_id` (str), `master_ip` (str). None outside a job.
+        """
+        self._context = context
+
+    @abstractmethod
+    def create_model(self) -> Any:
+        """Return the model, a `keras.Model`, functional or subclassed."""
+
+    @abstractmethod
+    def create_dataset(self, dataset: Any, mode: Mode) -> Any:
+        """Turn a `tf.data.Dataset` of serialized records into one of single, unbatched examples.
+
+        It may parse, filter, expand and shuffle. It is applied to the records of one step at a time, so what
+        it does never crosses a step.
+
+        Args:
+            dataset: Scalar string tensors, one a record.
+            mode: In `Mode.PREDICTION` there are no labels, and each record must give one example.
+
+        Returns:
+            A dataset of `(features, labels)`, or of `features` alone in `Mode.PREDICTION`; `features` is a
+            tensor, or a dict keyed by the names of the model's inputs.
+        """
+
+    @abstractmethod
+    def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:
+        """Return the mean loss over a batch, a scalar tensor.
+
+        Args:
+            outputs: What the model returned, shape (batch, ...).
+            labels: What `create_dataset` returned, shape (batch, ...).
+        """
+
+    @abstractmethod
+    def create_optimizer(self, lr: float = 0.1) -> Any:
+        """Return a Keras 3 optimizer.
+
+        Args:
+            lr: Learning rate; the job's `learning_rate` reaches it where it is set.
+        """
+
+    def create_metrics(
+        self, mode: Mode = Mode.TRAINING, outputs: Any = None, labels: Any = None
+    ) -> dict[str, Any]:
+        """Return metrics as means over a batch, by name; scalar tensors, or one value an example.
+
+        The framework weighs each batch by its number of examples, so the result is the mean over all examples.
+
+        Args:
+            mode: `Mode.TRAINING` or `Mode.EVALUATION`.
+            outputs: What the model returned, shape (batch, ...).
+            labels: What `create_dataset` returned, shape (batch, ...).
+        """
+        return {}
