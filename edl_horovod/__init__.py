@@ -1,0 +1,34 @@
+"""Elastic training of Keras models on a ring of Horovod workers.
+
+The names below are imported when they are first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edl_horovod.api import evaluate, predict, prepare, train
+    from edl_horovod.spec import ElasticDLSpec, Mode
+
+__all__ = ["ElasticDLSpec", "Mode", "__version__", "evaluate", "predict", "prepare", "train"]
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "ElasticDLSpec": "edl_horovod.spec",
+    "Mode": "edl_horovod.spec",
+    "evaluate": "edl_horovod.api",
+    "predict": "edl_horovod.api",
+    "prepare": "edl_horovod.api",
+    "train": "edl_horovod.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

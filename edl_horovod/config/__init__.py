@@ -1,0 +1,1 @@
+"""The settings of a job: schema, composing, the resolved file, parameter strings."""

@@ -1,14 +1,26 @@
-"""The settings of a job as frozen dataclasses: the one list of keys, with types, defaults and units."""
+"""The settings as frozen dataclasses: the one list of keys, with types, defaults and units."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from edl_horovod.errors import ConfigError
+from edl_horovod.config import params as params_text
+from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["DataConfig", "ElasticConfig", "JobConfig", "LaunchConfig", "ParamValue", "TrainConfig"]
+__all__ = [
+    "DataConfig",
+    "ElasticConfig",
+    "JobConfig",
+    "LaunchConfig",
+    "ParamValue",
+    "PrepareConfig",
+    "TrainConfig",
+]
 
 ParamValue = Any
 """A model parameter: a Python literal (number, string, boolean, None, list, dict)."""
+
+
+_LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def _check(is_right: bool, key: str, value: object, rule: str) -> None:
@@ -16,6 +28,17 @@ def _check(is_right: bool, key: str, value: object, rule: str) -> None:
         raise ConfigError(
             f"{key} {rule}. Received: {key}={value!r}. Change it in the command or in conf/."
         )
+
+
+def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    rule = f"must be one of {', '.join(choices)}"
+    if value not in choices:
+        raise ConfigError(f"{key} {rule}. Received: {key}={value}.{did_you_mean(value, choices)}")
+
+
+def _check_given(key: str, value: str, what: str) -> None:
+    if not value:
+        raise ConfigError(f"{key} must name {what}. Received: {key}=''. Write {key}=... .")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +50,8 @@ class DataConfig:
     seed: int = 0
     """Seed of the order of records and of the model's initial weights."""
     lanes: int = 0
-    """Number of lanes; 0 takes the largest divisor of the global batch up to 64. The ring is never larger."""
+    """Number of lanes, the most ranks a ring can have; 0 takes the largest divisor of the global
+    batch up to 32."""
     shuffle_window: int = 1024
     """Records of a lane that are shuffled among each other, in records."""
     prefetch_steps: int = 4
@@ -49,12 +73,7 @@ class DataConfig:
             self.prefetch_steps,
             "must be 1 or more",
         )
-        _check(
-            self.damaged in ("raise", "skip"),
-            "data_plan.damaged",
-            self.damaged,
-            "must be raise or skip",
-        )
+        _check_choice("data_plan.damaged", self.damaged, ("raise", "skip"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,13 +81,13 @@ class TrainConfig:
     """How long and how large."""
 
     batch_size: int = 128
-    """The global batch: records of one step over the whole ring. It does not change when the ring does."""
+    """The global batch: records of one step over the whole ring, whatever the ring's size."""
     epochs: int = 1
     """Passes over the data."""
     max_steps: int = 0
     """Steps after which training ends, whatever `epochs` says; 0 means no limit."""
     learning_rate: float | None = None
-    """Handed to `create_optimizer` as `lr` (or `learning_rate`); null leaves the spec's own default."""
+    """Handed to `create_optimizer` as `lr` or `learning_rate`; null leaves the spec's default."""
     evaluate_steps: int = 0
     """Evaluate on validation_data every so many steps; 0 means at the end of each epoch."""
 
@@ -96,7 +115,7 @@ class LaunchConfig:
     """CPU threads of one rank; 0 shares this machine's cores among `np` ranks."""
 
     def __post_init__(self) -> None:
-        _check(self.kind in ("local", "mpi"), "launch.kind", self.kind, "must be local or mpi")
+        _check_choice("launch.kind", self.kind, ("local", "mpi"))
         _check(self.np >= 1, "launch.np", self.np, "must be 1 or more")
         _check(
             self.threads_per_rank >= 0,
@@ -121,7 +140,7 @@ class ElasticConfig:
     hang_seconds: float = 300.0
     """How long a rank may make no progress before it is ended with a stack dump."""
     restart_backoff_seconds: float = 1.0
-    """Wait before the second restart of a slot that keeps failing; doubled each time, up to a minute."""
+    """Wait before the second restart of a slot that keeps failing; doubled each time, up to 60."""
 
     def __post_init__(self) -> None:
         _check(self.min_np >= 1, "elastic.min_np", self.min_np, "must be 1 or more")
@@ -148,7 +167,7 @@ class JobConfig:
     task: str
     """`train`, `evaluate` or `predict`."""
     data: str
-    """Glob of input files, for instance `/data/train-*.recordio`."""
+    """Input files: a glob, as `/data/train-*.recordio`, or several with commas between."""
     output: str = ""
     """Directory that will hold the result; it must not exist yet."""
     job_dir: str = ""
@@ -162,7 +181,7 @@ class JobConfig:
     trained_model: str = ""
     """Directory of a trained model: what `evaluate` and `predict` work on."""
     validation_data: str = ""
-    """Glob of files to evaluate on during training; empty means none."""
+    """Files to evaluate on during training, as `data`; empty means none."""
     overwrite: bool = False
     """Whether an existing output may be replaced."""
     log_level: str = "info"
@@ -173,29 +192,16 @@ class JobConfig:
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
 
     def __post_init__(self) -> None:
-        tasks = ("train", "evaluate", "predict")
-        _check(self.task in tasks, "task", self.task, f"must be one of {', '.join(tasks)}")
-        levels = ("debug", "info", "warning", "error")
-        _check(
-            self.log_level in levels,
-            "log_level",
-            self.log_level,
-            f"must be one of {', '.join(levels)}",
-        )
-        _check(bool(self.data), "data", self.data, "must name the input files")
+        _check_choice("task", self.task, ("train", "evaluate", "predict"))
+        _check_choice("log_level", self.log_level, _LOG_LEVELS)
+        params_text.check(self.params)
+        _check_given("data", self.data, "the input files")
         if self.task == "train":
-            _check(
-                bool(self.model_def), "model_def", self.model_def, "must name a model of the zoo"
-            )
+            _check_given("model_def", self.model_def, "a model of the zoo")
         else:
-            _check(
-                bool(self.trained_model),
-                "trained_model",
-                self.trained_model,
-                "must name a trained model",
-            )
+            _check_given("trained_model", self.trained_model, "a trained model")
         if self.task != "evaluate":
-            _check(bool(self.output), "output", self.output, "must name a directory for the result")
+            _check_given("output", self.output, "a directory for the result")
         if self.elastic.max_np is not None:
             _check(
                 self.launch.np <= self.elastic.max_np,
@@ -209,3 +215,49 @@ class JobConfig:
             self.launch.np,
             f"must not be below elastic.min_np={self.elastic.min_np}",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """How input files become RecordIO files."""
+
+    data: str
+    """Input files: a folder, a glob, or several with commas between."""
+    output: str
+    """Directory that will hold the RecordIO files."""
+    model_zoo: str = "model_zoo"
+    """Directory of model files."""
+    model_def: str
+    """Where `prepare_data_for_a_single_file` is in the zoo: `file` or `folder.file`."""
+    records_per_shard: int = 4096
+    """Records of one output file."""
+    prefix: str = "part"
+    """Start of the names of the output files."""
+    codec: str = "snappy"
+    """How chunks are compressed: `none`, `snappy` or `gzip`."""
+    processes: int = 0
+    """Processes that work side by side; 0 takes one for each core."""
+    overwrite: bool = False
+    """Whether an existing output may be replaced."""
+    log_level: str = "info"
+    """`debug`, `info`, `warning` or `error`."""
+
+    def __post_init__(self) -> None:
+        _check_given("data", self.data, "the input files")
+        _check_given("output", self.output, "a directory for the result")
+        _check_given("model_def", self.model_def, "a file of the zoo")
+        _check(
+            self.records_per_shard >= 1,
+            "records_per_shard",
+            self.records_per_shard,
+            "must be 1 or more",
+        )
+        _check(
+            bool(self.prefix) and "/" not in self.prefix,
+            "prefix",
+            self.prefix,
+            "must be the start of a file name",
+        )
+        _check_choice("codec", self.codec, ("none", "snappy", "gzip"))
+        _check(self.processes >= 0, "processes", self.processes, "must be 0 or more")
+        _check_choice("log_level", self.log_level, _LOG_LEVELS)

@@ -1,0 +1,1 @@
+"""Whatever a user calls a model becomes an `ElasticDLSpec` here."""

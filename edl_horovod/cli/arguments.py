@@ -1,0 +1,111 @@
+"""How the verbs read their arguments: flags by argparse, settings left for the configuration."""
+
+import argparse
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import NoReturn
+
+from edl_horovod.config.fields import REQUIRED, settings, type_name
+from edl_horovod.errors import ConfigError, did_you_mean
+
+__all__ = ["VerbParser", "settings_table"]
+
+
+class VerbParser(argparse.ArgumentParser):
+    """The parser of one verb; a wrong argument is a `ConfigError` like any other wrong setting."""
+
+    def __init__(self, verb: str, *, summary: str, usage: str, epilog: str = "") -> None:
+        """Make a parser with the flags that all verbs have.
+
+        Args:
+            verb: Name of the verb.
+            summary: One line for the help.
+            usage: What follows the verb.
+            epilog: The rest of the help.
+        """
+        super().__init__(
+            prog=f"edl {verb}",
+            usage=f"edl {verb} {usage}",
+            description=summary,
+            epilog=epilog,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage and exiting."""
+        raise ConfigError(f"{message}. See {self.prog} --help.")
+
+    def parse_with_settings(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+        """The flags, and the settings that stand between them; `--key=value` is `key=value`.
+
+        Args:
+            argv: What follows the verb.
+
+        Raises:
+            ConfigError: There is a flag that the verb does not have.
+        """
+        flags, rest = self.parse_known_args(argv)
+        typed = [word.removeprefix("--") if "=" in word else word for word in rest]
+        for word in typed:
+            if word.startswith("-"):
+                self._refuse(word)
+        return flags, typed
+
+    def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
+        """The flags and positionals, where nothing else may stand.
+
+        Args:
+            argv: What follows the verb.
+
+        Raises:
+            ConfigError: There is something else.
+        """
+        flags, rest = self.parse_known_args(argv)
+        if rest:
+            self._refuse(rest[0])
+        return flags
+
+    def _refuse(self, word: str) -> NoReturn:
+        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        raise ConfigError(
+            f"{self.prog} has no argument {word!r}.{did_you_mean(word, known)} "
+            f"Flags: {', '.join(known)}. See {self.prog} --help."
+        )
+
+
+def settings_table(
+    config_class: type, *, hidden: Sequence[str] = (), required: Sequence[str] = ()
+) -> str:
+    """Every key with its type, its default and, below, its meaning.
+
+    Args:
+        config_class: A class of the schema.
+        hidden: Keys that are not for the user.
+        required: Keys that must be given although they have a default.
+    """
+    rows = [setting for setting in settings(config_class) if setting.key not in hidden]
+    key_width = max(len(row.key) for row in rows)
+    type_width = max(len(type_name(row.annotation)) for row in rows)
+    columns = min(shutil.get_terminal_size().columns, 100)
+    lines = [f"  {'KEY':{key_width}}  {'TYPE':{type_width}}  DEFAULT"]
+    for row in rows:
+        kind = type_name(row.annotation)
+        default = _default_text(REQUIRED if row.key in required else row.default)
+        lines.append(f"  {row.key:{key_width}}  {kind:{type_width}}  {default}")
+        lines += textwrap.wrap(
+            row.meaning, columns, initial_indent=" " * 6, subsequent_indent=" " * 6
+        )
+    return "\n".join(lines)
+
+
+def _default_text(default: object) -> str:
+    if default is REQUIRED:
+        return "(required)"
+    if default is None:
+        return "null"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "(empty)" if default in ("", {}) else str(default)

@@ -1,0 +1,97 @@
+"""`edl train`, `edl evaluate` and `edl predict`: compose the settings, run the job, print."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edl_horovod import log
+from edl_horovod.cli.arguments import VerbParser, settings_table
+from edl_horovod.cli.progress import open_display
+
+if TYPE_CHECKING:
+    from edl_horovod.config.schema import JobConfig
+    from edl_horovod.launch import JobResult
+
+__all__ = ["run"]
+
+_REQUIRED = {
+    "train": ("model_def", "output"),
+    "evaluate": ("trained_model",),
+    "predict": ("trained_model", "output"),
+}
+"""What these tasks need although the schema, which is the same for all, has a default."""
+_EXAMPLES = {
+    "train": """\
+  edl train model_def=mnist data='/data/train-*.recordio' output=/models/mnist
+  edl train model_def=mnist data=train.recordio output=m launch.np=4 train.epochs=3
+  edl train model_def=regressor.DNN data='*.recordio' output=m \\
+      params="hidden_units=[10, 100, 20, 5], learning_rate=0.01"
+  edl train model_def=mnist data=train.recordio output=m launch=mpi launch.np=2 --dry-run""",
+    "evaluate": """\
+  edl evaluate trained_model=/models/mnist data='/data/test-*.recordio'
+  edl evaluate trained_model=/models/mnist data=test.recordio output=/results/mnist""",
+    "predict": """\
+  edl predict trained_model=/models/mnist data='/data/new-*.recordio' output=/results/new
+  edl predict trained_model=/models/mnist data=new.recordio output=new.recordio launch.np=2""",
+}
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run one of the three verbs.
+
+    Args:
+        verb: `train`, `evaluate` or `predict`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    flags, overrides = _parser(verb, summary).parse_with_settings(argv)
+    from edl_horovod.config.compose import compose
+
+    config = compose(verb, overrides)
+    if flags.dry_run:
+        _print_plan(config)
+        return 0
+    from edl_horovod import api
+
+    with open_display(is_quiet=flags.quiet) as on_events:
+        # After the display has opened: it makes room for the log's lines above its bar.
+        log.setup("edl", level="error" if flags.quiet else config.log_level)
+        result = api.run(config, on_events=on_events)
+    _print_result(result)
+    return 0
+
+
+def _parser(verb: str, summary: str) -> VerbParser:
+    from edl_horovod.config.schema import JobConfig
+
+    table = settings_table(JobConfig, hidden=("task",), required=_REQUIRED[verb])
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage="[--dry-run] [-q] [--debug] key=value ...",
+        epilog=f"settings:\n{table}\n\n"
+        "  launch=mpi takes the file conf/launch/mpi.yaml; train, data_plan and elastic work so too.\n\n"
+        f"examples:\n{_EXAMPLES[verb]}\n",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would run, and stop")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+    return parser
+
+
+def _print_plan(config: "JobConfig") -> None:
+    """The settings as YAML, which another program may read; the plan stands in its comments."""
+    from edl_horovod.config import resolved
+    from edl_horovod.launch import plan
+
+    print(resolved.to_yaml(config), end="")
+    for line in plan.describe(config).splitlines():
+        print(f"# {line}".rstrip())
+
+
+def _print_result(result: "JobResult") -> None:
+    for name, value in result.metrics.items():
+        print(f"{name}: {value:.6g}")
+    if result.output:
+        print(f"output: {result.output}")
+    print(f"job_dir: {result.job_dir}")
+    print(f"steps: {result.steps}")
+    print(f"seconds: {result.seconds:.1f}")

@@ -1,0 +1,103 @@
+"""The command `edl`: find the verb, run it, turn an error into one message and its exit code."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+import edl_horovod
+from edl_horovod import errors
+from edl_horovod.errors import ConfigError, EdlError, Interrupted, did_you_mean
+
+__all__ = ["main"]
+
+
+@dataclass(frozen=True)
+class _Verb:
+    summary: str
+    module: str
+    """Imported only when the verb is used; its `run(verb, summary, argv)` returns the exit code."""
+
+
+_VERBS = {
+    "train": _Verb("Train a model of a model zoo on a ring of workers.", "job_verbs"),
+    "evaluate": _Verb("Compute the metrics of a trained model.", "job_verbs"),
+    "predict": _Verb("Write what a trained model predicts.", "job_verbs"),
+    "prepare": _Verb("Turn your own files into RecordIO files.", "prepare"),
+    "scale": _Verb("Change how many ranks a running job has on this machine.", "scale"),
+    "status": _Verb("Show where a job is.", "status"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        argv: The arguments; None takes those of the process.
+
+    Returns:
+        The exit code.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    is_debug = "--debug" in words
+    try:
+        return _run(words)
+    except EdlError as e:
+        if is_debug:
+            traceback.print_exc()
+        print(f"error: {e}", file=sys.stderr)
+        return e.exit_code
+    except KeyboardInterrupt:
+        if is_debug:
+            traceback.print_exc()
+        print("error: interrupted", file=sys.stderr)
+        return Interrupted.exit_code
+    except BrokenPipeError:
+        # The reader of our output has enough, as in `edl train --help | head`. Python would complain
+        # once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help(), file=sys.stdout if words else sys.stderr)
+        return 0 if words else ConfigError.exit_code
+    if words[0] == "--version":
+        print(f"edl_horovod {edl_horovod.__version__}")
+        return 0
+    if words[0] == "--debug":
+        words = words[1:] + words[:1]
+    name, *rest = words
+    if name not in _VERBS:
+        raise ConfigError(
+            f"There is no verb {name!r}.{did_you_mean(name, _VERBS)} "
+            f"Verbs: {', '.join(_VERBS)}. See edl --help."
+        )
+    verb = _VERBS[name]
+    code = import_module(f"edl_horovod.cli.{verb.module}").run(name, verb.summary, rest)
+    sys.stdout.flush()
+    return int(code)
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in _VERBS.items())
+    codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
+    return (
+        "usage: edl VERB [FLAGS] [key=value ...]\n\n"
+        "Elastic training of Keras models on a ring of Horovod workers.\n\n"
+        f"verbs:\n{verbs}\n\n"
+        "  edl VERB --help shows the flags, the settings and examples. All verbs take --debug.\n\n"
+        f"exit codes:\n{codes}"
+    )
+
+
+def _exit_codes() -> dict[int, str]:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    ends = [kind for kind in kinds if issubclass(kind, EdlError) and kind is not EdlError]
+    ends.sort(key=lambda kind: kind.exit_code)
+    return {0: "Success."} | {
+        kind.exit_code: (kind.__doc__ or "").partition("\n")[0] for kind in ends
+    }

@@ -1,0 +1,68 @@
+"""`edl scale`: change how many ranks a running job may have on this machine."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from edl_horovod.cli import job_dir as job_dirs
+from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError
+
+__all__ = ["run"]
+
+_THIS_MACHINE = "localhost"
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `scale`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    parser = VerbParser(verb, summary=summary, usage="[--dry-run] [--debug] JOB_DIR N")
+    parser.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
+    parser.add_argument("slots", metavar="N", type=int, help="ranks on this machine")
+    parser.add_argument("--dry-run", action="store_true", help="print the change, and stop")
+    flags = parser.parse_all(argv)
+    _scale(flags.job_dir, flags.slots, is_dry_run=flags.dry_run)
+    return 0
+
+
+def _scale(job_dir: Path, slots: int, *, is_dry_run: bool) -> None:
+    from edl_horovod.coordinator import hosts
+
+    config = job_dirs.read_config(job_dir)
+    if not job_dirs.is_running(job_dir):
+        raise ConfigError(
+            f"The job is not running, so it cannot be scaled. Received: {str(job_dir)!r}. "
+            f"See edl status {job_dir}; the ranks of a new job are launch.np=... ."
+        )
+    before = hosts.parse((job_dir / "hosts").read_text())
+    after = {**before, _THIS_MACHINE: slots}
+    _check_size(config, after)
+    old = before.get(_THIS_MACHINE, 0)
+    print(f"{_THIS_MACHINE}: {old} -> {slots} slots{' (dry run)' if is_dry_run else ''}")
+    if not is_dry_run:
+        hosts.write(job_dir / "hosts", after)
+
+
+def _check_size(config: JobConfig, hosts: Mapping[str, int]) -> None:
+    from edl_horovod.data.plan import choose_num_lanes
+
+    slots = hosts[_THIS_MACHINE]
+    if config.launch.kind != "local":
+        raise ConfigError(
+            f"A static ring cannot change while it trains. Received: launch.kind={config.launch.kind}. "
+            "Start the job with launch=local to scale it."
+        )
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    most = min(config.elastic.max_np or lanes, lanes)
+    if slots < 0 or not config.elastic.min_np <= sum(hosts.values()) <= most:
+        elsewhere = sum(hosts.values()) - slots
+        raise ConfigError(
+            f"The ring must keep between elastic.min_np={config.elastic.min_np} and {most} ranks "
+            f"(elastic.max_np, and never more than the {lanes} lanes). "
+            f"Received: {slots} on this machine, {elsewhere} on other hosts."
+        )

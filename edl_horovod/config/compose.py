@@ -1,0 +1,281 @@
+"""From what a user typed to a checked configuration. The only module that imports Hydra.
+
+Hydra chooses the files of conf/ and reads numbers, booleans and parameters. Text settings (paths,
+globs, names) are taken letter for letter, so a path needs no quotes but those for the shell.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import hydra
+from hydra import version as hydra_version
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from edl_horovod.config import params as params_text
+from edl_horovod.config import resolved
+from edl_horovod.config.fields import settings, unknown_key
+from edl_horovod.config.schema import JobConfig, PrepareConfig
+from edl_horovod.errors import ConfigError, did_you_mean
+
+__all__ = ["compose", "compose_prepare", "conf_dir"]
+
+ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig)
+
+_FILE_LISTS = ("data", "validation_data")
+_PATHS = ("output", "job_dir", "model_zoo", "trained_model")
+_SET_BY_US = ("task",)
+_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
+_MISSING = "???"
+
+
+@dataclass(frozen=True)
+class _Override:
+    """One `key=value` as it was typed."""
+
+    key: str
+    value: str
+    typed: str
+
+
+def compose(task: str, overrides: Sequence[str]) -> JobConfig:
+    """The configuration of a job.
+
+    Args:
+        task: `train`, `evaluate` or `predict`.
+        overrides: Settings as typed in a command: `train.epochs=3`, `launch=mpi`, `params.x=[1,2]`.
+
+    Raises:
+        ConfigError: A setting is unknown, missing, malformed or contradicts another.
+    """
+    return _compose(JobConfig, "config", overrides, fixed={"task": task})
+
+
+def compose_prepare(overrides: Sequence[str]) -> PrepareConfig:
+    """The configuration of `prepare`.
+
+    Args:
+        overrides: Settings as typed in a command: `records_per_shard=1000`.
+
+    Raises:
+        ConfigError: A setting is unknown, missing or malformed.
+    """
+    return _compose(PrepareConfig, "prepare", overrides, fixed={})
+
+
+def conf_dir() -> Path:
+    """The directory of the Hydra groups: in the installed package, or beside it in the source tree.
+
+    Raises:
+        ConfigError: It is in neither place.
+    """
+    package = Path(__file__).resolve().parent.parent
+    places = (package / "conf", package.parent / "conf")
+    for place in places:
+        if (place / "config.yaml").is_file() and (place / "prepare.yaml").is_file():
+            return place
+    raise ConfigError(
+        "The directory conf/ of this installation is missing. "
+        f"Received: {' and '.join(map(str, places))}. Install edl_horovod again."
+    )
+
+
+def _compose(
+    config_class: type[ConfigT],
+    config_name: str,
+    overrides: Sequence[str],
+    *,
+    fixed: dict[str, str],
+) -> ConfigT:
+    annotations = {setting.key: setting.annotation for setting in settings(config_class)}
+    texts: dict[str, str] = dict(fixed)
+    for_hydra: list[str] = []
+    params: dict[str, Any] = {}
+    for override in map(_split, overrides):
+        if "params" in annotations and override.key.partition(".")[0] == "params":
+            _set_params(params, override)
+        elif override.key in _SET_BY_US or override.key not in annotations:
+            for_hydra.append(_group_choice(override, config_class))
+        elif annotations[override.key] is str:
+            texts[override.key] = override.value
+        else:
+            for_hydra.append(_checked_for_hydra(override))
+    try:
+        values = _values_from_hydra(config_class, config_name, for_hydra, texts)
+    except (HydraException, OmegaConfBaseException) as e:
+        raise ConfigError(_explain(e, overrides, config_class)) from e
+    if params:
+        values["params"].update(params)
+    _make_absolute(values)
+    return resolved.build(config_class, values, source="")
+
+
+def _split(typed: str) -> _Override:
+    """A `+` or `++` that Hydra would want changes nothing here, because every key is known."""
+    key, equals, value = typed.partition("=")
+    if key.startswith("~"):
+        raise ConfigError(
+            f"A setting cannot be removed. Received: {typed}. Give it a value: {key[1:]}=... ."
+        )
+    key = key.lstrip("+")
+    if not equals or not key:
+        raise ConfigError(f"A setting is written key=value. Received: {typed!r}.")
+    return _Override(key, value, typed)
+
+
+def _group_choice(override: _Override, config_class: type) -> str:
+    """The override for Hydra that chooses a file of a group, or sets several keys of it at once."""
+    sections = {
+        setting.key.partition(".")[0] for setting in settings(config_class) if "." in setting.key
+    }
+    if override.key not in sections:
+        reason = unknown_key(override.key, config_class, hidden=_SET_BY_US)
+        raise ConfigError(f"{reason} Received: {override.typed}.")
+    if override.value.startswith("{"):
+        return _checked_for_hydra(override)
+    choices = sorted(path.stem for path in (conf_dir() / override.key).glob("*.yaml"))
+    if override.value not in choices:
+        raise ConfigError(
+            f"{override.key} must be one of {', '.join(choices)}, or set one of its keys: "
+            f"{override.key}.key=value. Received: {override.typed}."
+            f"{did_you_mean(override.value, choices)}"
+        )
+    return f"{override.key}={override.value}"
+
+
+def _checked_for_hydra(override: _Override) -> str:
+    text = f"{override.key}={override.value}"
+    _hydra_value(text, override)
+    return text
+
+
+def _hydra_value(text: str, override: _Override) -> Any:
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+    except HydraException as e:
+        raise ConfigError(
+            f"The value of {override.key} cannot be read. Received: {override.typed}. "
+            "Write a number, true, false, null, 'text', a [list] or {key: value}."
+        ) from e
+    if parsed.is_sweep_override():
+        raise ConfigError(
+            f"{override.key} takes one value. Received: {override.typed}. "
+            f"A list is written {override.key}=[a,b], text with commas {override.key}=\"'a,b'\"."
+        )
+    return parsed.value()
+
+
+def _set_params(params: dict[str, Any], override: _Override) -> None:
+    """Put `params="a=1, b=2"`, `params={a: 1}` or `params.a=1` into the parameters."""
+    _, *path = override.key.split(".")
+    if not path:
+        is_dict = override.value.startswith("{")
+        params.update(_param_value(override) if is_dict else params_text.parse(override.value))
+        return
+    place = params
+    for name in path[:-1]:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ConfigError(
+                f"params.{name} is not a dict, so it has no keys to set. Received: {override.typed}."
+            )
+    place[path[-1]] = _param_value(override)
+
+
+def _param_value(override: _Override) -> Any:
+    """A Python literal, or what Hydra's spelling means (`true`, `null`, `[a,b]`, bare text)."""
+    try:
+        return params_text.literal(override.value)
+    except ConfigError:
+        return _hydra_value(f"x={override.value}", override)
+
+
+def _values_from_hydra(
+    config_class: type, config_name: str, overrides: list[str], texts: dict[str, str]
+) -> dict[str, Any]:
+    with _hydra_ready(config_class, config_name):
+        composed = hydra.compose(config_name, overrides=overrides)
+    for key, text in texts.items():
+        OmegaConf.update(composed, key, _without_interpolation(text))
+    values = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if value != _MISSING}
+
+
+@contextmanager
+def _hydra_ready(config_class: type, config_name: str) -> Iterator[None]:
+    """Hydra with our directory and schema; what a program around us set up comes back after."""
+    outer, outer_base = GlobalHydra.instance().hydra, hydra_version.VersionBase.instance().getbase()
+    GlobalHydra.instance().clear()
+    ConfigStore.instance().store(name=f"edl_horovod_{config_name}", node=_schema_node(config_class))
+    try:
+        with hydra.initialize_config_dir(
+            str(conf_dir()), job_name="edl_horovod", version_base="1.3"
+        ):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+        hydra_version.VersionBase.instance().version_base = outer_base
+
+
+def _schema_node(config_class: type) -> DictConfig:
+    """The schema for Hydra; OmegaConf makes frozen dataclasses read-only: no use for composing."""
+    node: DictConfig = OmegaConf.structured(config_class)
+    _thaw(node)
+    return node
+
+
+def _thaw(node: DictConfig) -> None:
+    OmegaConf.set_readonly(node, None)
+    for key in node:
+        child = node._get_node(key)
+        if isinstance(child, DictConfig):
+            _thaw(child)
+
+
+def _without_interpolation(text: str) -> str:
+    """The text that OmegaConf resolves to this text: `${...}` in a path is not a reference."""
+    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", text)
+
+
+def _explain(error: Exception, overrides: Sequence[str], config_class: type) -> str:
+    """Hydra's error as one message of ours, naming the key and what was typed."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OmegaConfBaseException):
+        cause = cause.__cause__
+    key = str(getattr(cause, "full_key", None) or "")
+    typed = [text for text in overrides if text.lstrip("+").partition("=")[0] == key]
+    received = f" Received: {typed[-1]}." if typed else f" Received: {' '.join(overrides)}."
+    known = {setting.key: setting for setting in settings(config_class)}
+    if key in known:
+        value = typed[-1].partition("=")[2] if typed else "(in a file of conf/ or inside a section)"
+        return resolved.wrong_type(key, value, known[key].annotation) + f" {known[key].meaning}"
+    if key and not any(name.startswith(f"{key}.") for name in known):
+        return unknown_key(key, config_class, hidden=_SET_BY_US) + received
+    return f"The settings cannot be put together: {str(error).splitlines()[0]}.{received}"
+
+
+def _make_absolute(values: dict[str, Any]) -> None:
+    """Relative paths mean the directory of the command, not of a rank that reads them later."""
+    for key in _FILE_LISTS:
+        if values.get(key):
+            parts = (part.strip() for part in values[key].split(","))
+            values[key] = ",".join(_absolute(part) for part in parts if part)
+    for key in _PATHS:
+        if values.get(key):
+            values[key] = _absolute(values[key])
+
+
+def _absolute(path: str) -> str:
+    if _ELSEWHERE.match(path):
+        return path
+    return os.path.abspath(os.path.expanduser(path))

@@ -1,0 +1,103 @@
+"""The settings of the schema as a flat list, and what to say about a key that is not in it."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from edl_horovod.config import schema
+from edl_horovod.errors import did_you_mean
+
+__all__ = ["REQUIRED", "Setting", "settings", "type_name", "unknown_key"]
+
+REQUIRED: Any = dataclasses.MISSING
+"""The default of a setting that must be given."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key that a user may set."""
+
+    key: str
+    """With dots, as in a command: `train.epochs`."""
+    annotation: Any
+    default: Any
+    """`REQUIRED` where there is none."""
+    meaning: str
+
+
+def settings(config_class: type) -> list[Setting]:
+    """Every key of a config class, in the order of the schema."""
+    return list(_walk(config_class, ""))
+
+
+def type_name(annotation: Any) -> str:
+    """A type as a user reads it: `int`, `float or null`, `dict`."""
+    if isinstance(annotation, types.UnionType):
+        return " or ".join(type_name(part) for part in typing.get_args(annotation))
+    if annotation is types.NoneType:
+        return "null"
+    if typing.get_origin(annotation) is dict or dataclasses.is_dataclass(annotation):
+        return "dict"
+    return str(annotation.__name__)
+
+
+def unknown_key(key: str, config_class: type, *, hidden: Iterable[str] = ()) -> str:
+    """Why a key cannot be set, with the nearest one and all those at its level.
+
+    Args:
+        key: What the user wrote, with dots.
+        config_class: The root of the settings.
+        hidden: Keys of the schema that this user cannot set.
+    """
+    known = [setting.key for setting in settings(config_class) if setting.key not in set(hidden)]
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    section = key.partition(".")[0] if key.partition(".")[0] in sections else ""
+    inside = section + "." if section else ""
+    level = dict.fromkeys(
+        name[len(inside) :].partition(".")[0] for name in known if name.startswith(inside)
+    )
+    same_leaf = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    near = (
+        f" Did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(key, [*known, *sections])
+    )
+    where = f"Allowed under {section}" if section else "Allowed"
+    return f"There is no setting {key!r}.{near} {where}: {', '.join(level)}."
+
+
+def _walk(config_class: type, prefix: str) -> Iterator[Setting]:
+    hints = typing.get_type_hints(config_class)
+    meanings = _meanings().get(config_class.__name__, {})
+    for field in dataclasses.fields(config_class):
+        annotation = hints[field.name]
+        if dataclasses.is_dataclass(annotation):
+            assert isinstance(annotation, type)
+            yield from _walk(annotation, f"{prefix}{field.name}.")
+            continue
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        yield Setting(prefix + field.name, annotation, default, meanings.get(field.name, ""))
+
+
+@functools.cache
+def _meanings() -> dict[str, dict[str, str]]:
+    """The text below each field, by class and field: Python itself does not keep it."""
+    meanings: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(schema)).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        texts = meanings.setdefault(node.name, {})
+        for field, below in zip(node.body, node.body[1:], strict=False):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = inspect.cleandoc(text)
+    return meanings

@@ -1,0 +1,147 @@
+"""A job's resolved configuration as a plain YAML file: what every rank reads, without Hydra."""
+
+import dataclasses
+import os
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from edl_horovod.config.fields import REQUIRED, settings, type_name, unknown_key
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, OutputError
+
+__all__ = ["build", "dump", "from_dict", "load", "to_dict", "to_yaml", "wrong_type"]
+
+ConfigT = TypeVar("ConfigT")
+
+
+def load(path: Path) -> JobConfig:
+    """Read a resolved configuration.
+
+    Raises:
+        ConfigError: The file is missing or not YAML, or a key or a value in it does not fit.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise ConfigError(
+            f"The configuration cannot be read: {e.strerror}. Received: {str(path)!r}. "
+            "Give the directory of a job."
+        ) from e
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not a YAML file: {e}") from e
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold keys and values. Received: {type(values).__name__}.")
+    return build(JobConfig, values, source=str(path))
+
+
+def dump(config: JobConfig, path: Path) -> None:
+    """Write a configuration; a reader sees the old file or the new one, never a part.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.write_text(to_yaml(config), encoding="utf-8")
+        partial.replace(path)
+    except OSError as e:
+        partial.unlink(missing_ok=True)
+        raise OutputError(
+            f"The configuration cannot be written: {e.strerror}. Received: {str(path)!r}. "
+            "Check that its directory exists and may be written to."
+        ) from e
+
+
+def from_dict(values: dict[str, Any]) -> JobConfig:
+    """A job's configuration from what `to_dict` gave.
+
+    Raises:
+        ConfigError: A key is unknown or missing, or a value does not fit.
+    """
+    return build(JobConfig, values, source="")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The configuration as dicts, lists, text, numbers, booleans and None."""
+    return dataclasses.asdict(config)
+
+
+def to_yaml(config: Any) -> str:
+    """The configuration as YAML text, in the order of the schema."""
+    return str(yaml.safe_dump(to_dict(config), sort_keys=False, width=100))
+
+
+def build(config_class: type[ConfigT], values: dict[str, Any], *, source: str) -> ConfigT:
+    """A configuration of any of the schema's classes, with every key and type checked.
+
+    Args:
+        config_class: A dataclass of the schema.
+        values: Field names to values; nested classes as dicts.
+        source: The file that the values stand in, for messages; empty where there is none.
+
+    Raises:
+        ConfigError: A key is unknown or missing, or a value does not fit.
+    """
+    try:
+        return _build(config_class, values, "", config_class)
+    except ConfigError as e:
+        if not source:
+            raise
+        raise ConfigError(f"{source}: {e}") from e
+
+
+def wrong_type(key: str, received: str, annotation: Any) -> str:
+    """What to say about a value of the wrong type.
+
+    Args:
+        key: The setting.
+        received: The value as the user wrote it.
+        annotation: The type that the schema gives it.
+    """
+    return f"{key} must be of type {type_name(annotation)}. Received: {key}={received}."
+
+
+def _build(config_class: type[ConfigT], values: dict[str, Any], prefix: str, root: type) -> ConfigT:
+    hints = typing.get_type_hints(config_class)
+    for name, value in values.items():
+        if name not in hints:
+            key = f"{prefix}{name}"
+            raise ConfigError(f"{unknown_key(key, root)} Received: {key}={value!r}.")
+    fields = {
+        name: _checked(values[name], hint, f"{prefix}{name}", root)
+        for name, hint in hints.items()
+        if name in values
+    }
+    for setting in settings(config_class):
+        if setting.default is REQUIRED and setting.key not in fields:
+            key = prefix + setting.key
+            raise ConfigError(f"{key} is missing. {setting.meaning} Write {key}=... .")
+    return config_class(**fields)
+
+
+def _checked(value: Any, annotation: Any, key: str, root: type) -> Any:
+    if dataclasses.is_dataclass(annotation):
+        assert isinstance(annotation, type)
+        if isinstance(value, dict):
+            return _build(annotation, value, f"{key}.", root)
+    elif _fits(value, annotation):
+        return float(value) if _is_float(annotation) and type(value) is int else value
+    raise ConfigError(wrong_type(key, f"{value!r} ({type(value).__name__})", annotation))
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    if isinstance(annotation, types.UnionType):
+        return any(_fits(value, part) for part in typing.get_args(annotation))
+    if typing.get_origin(annotation) is dict:
+        return isinstance(value, dict)
+    if annotation is float:
+        return type(value) in (int, float)
+    return type(value) is annotation
+
+
+def _is_float(annotation: Any) -> bool:
+    return annotation is float or float in typing.get_args(annotation)

@@ -1,0 +1,82 @@
+"""Who is in the next ring, and as which rank: pure functions (D8)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Assignment", "Candidate", "assign_ranks", "choose_members"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A worker that could be in the ring."""
+
+    worker: str
+    """Its incarnation: unique over the whole job, never used again."""
+    host: str
+    slot: int
+    order: int
+    """Workers are numbered as they come; a lower number is an older worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """A worker's place in a ring; the names are Horovod's."""
+
+    worker: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def choose_members(
+    candidates: Sequence[Candidate],
+    wanted: Mapping[str, int],
+    current: Sequence[str],
+    most: int,
+) -> tuple[str, ...]:
+    """The workers of the next ring, in the order of their ranks; maybe fewer than a ring needs.
+
+    Members stay before newcomers come: nobody who trains is put out for somebody who waits. Hosts are
+    ordered by their oldest worker, so rank 0 is with the job for as long as any.
+
+    Args:
+        candidates: Workers that are warm (or in the ring), alive and not on their way out.
+        wanted: Host name to number of slots, as host discovery gives them.
+        current: Workers of the ring now.
+        most: Most ranks that a ring may have.
+    """
+    allowed = [c for c in candidates if c.slot < wanted.get(c.host, 0)]
+    by_age = sorted(allowed, key=lambda c: (c.worker not in current, c.order))[:most]
+    host_age: dict[str, int] = {}
+    for candidate in sorted(by_age, key=lambda c: c.order):
+        host_age.setdefault(candidate.host, candidate.order)
+    ranked = sorted(by_age, key=lambda c: (host_age[c.host], c.order))
+    return tuple(candidate.worker for candidate in ranked)
+
+
+def assign_ranks(members: Sequence[Candidate]) -> list[Assignment]:
+    """Ranks, local ranks and cross ranks of a ring whose members come in the order of their ranks."""
+    by_host: dict[str, list[str]] = {}
+    for member in members:
+        by_host.setdefault(member.host, []).append(member.worker)
+    hosts = list(by_host.values())
+    result = []
+    for rank, member in enumerate(members):
+        neighbours = by_host[member.host]
+        local_rank = neighbours.index(member.worker)
+        across = [workers[local_rank] for workers in hosts if len(workers) > local_rank]
+        result.append(
+            Assignment(
+                worker=member.worker,
+                rank=rank,
+                size=len(members),
+                local_rank=local_rank,
+                local_size=len(neighbours),
+                cross_rank=across.index(member.worker),
+                cross_size=len(across),
+            )
+        )
+    return result

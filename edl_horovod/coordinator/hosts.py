@@ -1,0 +1,40 @@
+"""The hosts file: what host discovery wants, one `host:slots` a line. The seam between the two halves."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.whole_file import write_text
+
+__all__ = ["parse", "write"]
+
+
+def parse(text: str) -> dict[str, int]:
+    """Host names and their slots; empty lines and `#` comments are skipped.
+
+    Raises:
+        ConfigError: A line is not `host:slots` with slots of 0 or more; names the line.
+    """
+    hosts: dict[str, int] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.partition("#")[0].strip()
+        if not line:
+            continue
+        host, _, slots = line.rpartition(":")
+        if not host or not slots.isdigit():
+            raise ConfigError(
+                f"Line {number} of the hosts file must be host:slots. Received: {raw!r}. "
+                "Write for instance localhost:2."
+            )
+        hosts[host] = int(slots)
+    return hosts
+
+
+def write(path: Path, hosts: Mapping[str, int]) -> None:
+    """Write the file; readers see the old or the new one, whole.
+
+    Args:
+        path: The hosts file.
+        hosts: Host name to slots.
+    """
+    write_text(path, "".join(f"{host}:{slots}\n" for host, slots in hosts.items()))

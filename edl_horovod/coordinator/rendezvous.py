@@ -1,0 +1,107 @@
+"""The key-value server through which Horovod's Gloo members find each other; one for each generation.
+
+The protocol is Horovod's (`horovod/common/gloo/http_store.cc`): PUT, GET and DELETE of `/scope/key` over
+HTTP, a 404 for a key that is not there. Its own server answers the 404 at once and every member asks again
+every 10 ms for every key; here a GET waits for its key, which makes forming a large ring an order of
+magnitude faster. A ring that cannot be completed is abandoned: every GET is then answered with an empty
+value, at which Gloo raises instead of waiting for its time-out.
+"""
+
+import asyncio
+from types import TracebackType
+
+__all__ = ["Rendezvous"]
+
+MAX_BODY_BYTES = 1 << 20
+MAX_HEADERS = 64
+
+
+class Rendezvous:
+    """One generation's server; use it in an `async with`."""
+
+    def __init__(self, host: str, *, wait_seconds: float) -> None:
+        """Say where to listen.
+
+        Args:
+            host: Address to bind.
+            wait_seconds: How long a GET waits for its key before a 404.
+        """
+        self._host = host
+        self._wait_seconds = wait_seconds
+        self._values: dict[str, bytes] = {}
+        self._arrived = asyncio.Condition()
+        self._is_abandoned = False
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that was bound."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def __aenter__(self) -> "Rendezvous":
+        self._server = await asyncio.start_server(self._serve, self._host, 0, backlog=1024)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.abandon()
+        assert self._server is not None
+        self._server.close()
+
+    async def abandon(self) -> None:
+        """Make every member that still waits fail at once."""
+        async with self._arrived:
+            self._is_abandoned = True
+            self._arrived.notify_all()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(self._wait_seconds + 5):
+                status, body = await self._answer(reader)
+                head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                writer.write(head.encode() + body)
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
+            pass  # A member that dies in the middle of a request; the membership loop hears of it.
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
+        method, key, _ = (await reader.readline()).decode().split()
+        length = 0
+        for _ in range(MAX_HEADERS):
+            header = (await reader.readline()).decode().strip()
+            if not header:
+                break
+            name, _, value = header.partition(":")
+            if name.lower() == "content-length":
+                length = int(value)
+        if length > MAX_BODY_BYTES:
+            return "413 Payload Too Large", b""
+        body = await reader.readexactly(length)
+        if method == "PUT":
+            async with self._arrived:
+                self._values[key] = body
+                self._arrived.notify_all()
+            return "200 OK", b""
+        if method == "GET":
+            return await self._get(key)
+        return "200 OK", b""
+
+    async def _get(self, key: str) -> tuple[str, bytes]:
+        async with self._arrived:
+            try:
+                async with asyncio.timeout(self._wait_seconds):
+                    await self._arrived.wait_for(
+                        lambda: self._is_abandoned or key in self._values
+                    )
+            except TimeoutError:
+                return "404 Not Found", b""
+            if self._is_abandoned:
+                return "200 OK", b""
+            return "200 OK", self._values[key]

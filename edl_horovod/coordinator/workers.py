@@ -1,0 +1,158 @@
+"""What the coordinator knows of each worker, and the connections over which it knows it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_horovod.coordinator.decide import Candidate
+from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, WireError, new_nonce
+
+__all__ = ["Worker", "WorkerServer"]
+
+log = logging.getLogger(__name__)
+
+HELLO_SECONDS = 5.0
+MAX_CONNECTIONS = 4096
+
+
+@dataclass
+class Worker:
+    """One incarnation of a worker, as its messages describe it."""
+
+    candidate: Candidate
+    is_connected: bool = True
+    is_ready: bool = False
+    """Warm and in no ring: can be given a place at once."""
+    is_leaving: bool = False
+    is_silent: bool = False
+    """Did not answer in time; not invited until it is heard again."""
+    generation: int = 0
+    """The ring it says it is in, or was in last."""
+    formed: int = 0
+    """The last generation that it reported as formed."""
+    unformed: int = 0
+    """The last generation that it reported as failed to form."""
+    step: int = -1
+    heard_at: float = field(default_factory=time.monotonic)
+    connection: asyncio.StreamWriter | None = None
+    channel: Channel | None = None
+
+    def send(self, kind: str, **fields: Any) -> None:
+        """Queue a message; nothing happens where the connection is gone."""
+        assert self.connection is not None
+        assert self.channel is not None
+        if self.is_connected and not self.connection.is_closing():
+            self.connection.write(self.channel.seal({"kind": kind, **fields}))
+
+    @property
+    def name(self) -> str:
+        """The incarnation."""
+        return self.candidate.worker
+
+    @property
+    def label(self) -> str:
+        """Host and slot, for people."""
+        return f"{self.candidate.host}:{self.candidate.slot}"
+
+
+class WorkerServer:
+    """Accepts workers, keeps `workers` up to date, and calls back at every change."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        on_message: Callable[[Worker, dict[str, Any]], None],
+        on_lost: Callable[[Worker], None],
+    ) -> None:
+        """Prepare; `start` listens.
+
+        Args:
+            secret: The job's secret.
+            on_message: Called with each message of a worker, `hello` included.
+            on_lost: Called when a worker's connection ends.
+        """
+        self.workers: dict[str, Worker] = {}
+        self._secret = secret
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._num_seen = 0
+        self._num_connections = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        worker = None
+        self._num_connections += 1
+        try:
+            if self._num_connections > MAX_CONNECTIONS:
+                return
+            channel, hello = await self._greet(reader, writer)
+            worker = self._admit(hello, channel, writer)
+            self._on_message(worker, hello)
+            while line := await reader.readline():
+                worker.heard_at = time.monotonic()
+                self._on_message(worker, channel.open(line))
+        except WireError as error:
+            log.warning("connection refused: %s", error)
+        except (OSError, TimeoutError, ValueError) as error:
+            log.debug("connection ended: %r", error)
+        finally:
+            self._num_connections -= 1
+            writer.close()
+            # A worker that came back over a new connection is not lost with its old one.
+            if worker is not None and worker.connection is writer:
+                worker.is_connected = False
+                self._on_lost(worker)
+
+    async def _greet(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Channel, dict[str, Any]]:
+        server_nonce = new_nonce()
+        writer.write(f"edl {server_nonce}\n".encode())
+        async with asyncio.timeout(HELLO_SECONDS):
+            first = (await reader.readline()).decode(errors="replace").split()
+            if len(first) != 2 or first[0] != "edl":
+                raise WireError("the first line is no greeting")
+            channel = Channel(
+                self._secret, server_nonce=server_nonce, client_nonce=first[1], is_server=True
+            )
+            hello = channel.open(await reader.readline())
+        if hello["kind"] != "hello":
+            raise WireError(f"the first message is {hello['kind']!r}, not hello")
+        return channel, hello
+
+    def _admit(
+        self, hello: dict[str, Any], channel: Channel, writer: asyncio.StreamWriter
+    ) -> Worker:
+        name = str(hello["worker"])
+        worker = self.workers.get(name)
+        if worker is None:
+            self._num_seen += 1
+            worker = self.workers[name] = Worker(
+                Candidate(
+                    worker=name,
+                    host=str(hello["host"]),
+                    slot=int(hello["slot"]),
+                    order=int(hello.get("order", self._num_seen)),
+                )
+            )
+        worker.is_connected = True
+        worker.connection, worker.channel = writer, channel
+        return worker

@@ -1,0 +1,172 @@
+"""Which records belong to which step and which lane: pure functions of integers (DESIGN D3, D4).
+
+An epoch's order is made in three moves: shuffle the blocks, cut that order into lanes of equal length
+(give or take one record), shuffle inside small windows of each lane. A step takes the next records of
+every lane. Nothing here knows the ring, so a step's records cannot depend on it; a rank only decides
+which lanes it reads.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from edl_horovod.errors import ConfigError
+
+__all__ = ["DEFAULT_MOST_LANES", "DataPlan", "EpochOrder", "choose_num_lanes", "lanes_of_rank"]
+
+DEFAULT_MOST_LANES = 32
+Ids = npt.NDArray[np.int64]
+
+
+def choose_num_lanes(global_batch: int, wanted: int) -> int:
+    """The number of lanes of a job.
+
+    Args:
+        global_batch: Records of one step over the whole ring.
+        wanted: What the user asked for; 0 takes the largest divisor of the global batch up to 32.
+
+    Raises:
+        ConfigError: `wanted` does not divide the global batch.
+    """
+    if wanted == 0:
+        return max(n for n in range(1, DEFAULT_MOST_LANES + 1) if global_batch % n == 0)
+    if global_batch % wanted:
+        near = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
+        raise ConfigError(
+            "data_plan.lanes must divide train.batch_size, so that a step takes equally many records "
+            f"of every lane. Received: data_plan.lanes={wanted}, train.batch_size={global_batch}. "
+            f"Use one of {', '.join(map(str, near[-12:]))}, or another batch size."
+        )
+    return wanted
+
+
+def lanes_of_rank(rank: int, size: int, num_lanes: int) -> range:
+    """The contiguous lanes that a rank owns; groups differ by one lane at most.
+
+    Args:
+        rank: 0 to size - 1.
+        size: Ranks in the ring, at most `num_lanes`.
+        num_lanes: Lanes of the job.
+    """
+    assert 0 <= rank < size <= num_lanes, (rank, size, num_lanes)
+    return range(rank * num_lanes // size, (rank + 1) * num_lanes // size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPlan:
+    """The order of records of a whole job. Equal plans give equal records in equal steps."""
+
+    block_starts: Ids
+    """First record id of each block, shape (blocks,)."""
+    block_counts: Ids
+    """Records of each block, shape (blocks,)."""
+    global_batch: int
+    """Records of a full step."""
+    num_lanes: int
+    """Lanes; divides the global batch."""
+    seed: int = 0
+    """Seed of the order."""
+    window: int = 1024
+    """Records of a lane that are shuffled among each other."""
+    is_shuffled: bool = True
+    """Whether there is any shuffling; without it lanes are contiguous runs of the files' own order."""
+
+    def __post_init__(self) -> None:
+        assert self.global_batch % self.num_lanes == 0, (self.global_batch, self.num_lanes)
+
+    @cached_property
+    def num_records(self) -> int:
+        """Records of one epoch."""
+        return int(self.block_counts.sum())
+
+    @property
+    def lane_batch(self) -> int:
+        """Records that a full step takes of one lane."""
+        return self.global_batch // self.num_lanes
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Steps of one epoch; the last may be smaller than the others."""
+        longest_lane = -(-self.num_records // self.num_lanes)
+        return -(-longest_lane // self.lane_batch)
+
+    def lane_bounds(self, lane: int) -> tuple[int, int]:
+        """First position of a lane in the epoch's order, and the position after its last."""
+        length, longer = divmod(self.num_records, self.num_lanes)
+        start = lane * length + min(lane, longer)
+        return start, start + length + (lane < longer)
+
+    def order(self, epoch: int) -> "EpochOrder":
+        """The order of one epoch, counted from 0."""
+        return EpochOrder(self, epoch)
+
+    def records_seen(self, steps: int) -> int:
+        """Records that the first `steps` steps of the job hold, over all lanes."""
+        epochs, within = divmod(steps, self.steps_per_epoch)
+        taken = within * self.lane_batch
+        lengths = (stop - start for start, stop in map(self.lane_bounds, range(self.num_lanes)))
+        return epochs * self.num_records + sum(min(taken, length) for length in lengths)
+
+
+class EpochOrder:
+    """The order of one epoch: from (step, lane) to record ids."""
+
+    def __init__(self, plan: DataPlan, epoch: int) -> None:
+        """Shuffle the blocks of this epoch.
+
+        Args:
+            plan: The job's plan.
+            epoch: Counted from 0.
+        """
+        self._plan = plan
+        self._epoch = epoch
+        blocks = np.arange(len(plan.block_counts))
+        if plan.is_shuffled:
+            blocks = self._random().permutation(blocks)
+        self._starts = plan.block_starts[blocks]
+        self._ends = np.cumsum(plan.block_counts[blocks])
+        self._counts = plan.block_counts[blocks]
+        # A lane meets its windows one after the other; the two last of each lane are enough.
+        self._window_order = lru_cache(maxsize=2 * plan.num_lanes)(self._make_window_order)
+
+    def records(self, step: int, lanes: range) -> Ids:
+        """Ids of the records that some lanes give to a step, lane after lane.
+
+        Args:
+            step: Step within the epoch, counted from 0.
+            lanes: The lanes to read.
+
+        Returns:
+            Shape (records,); shorter than lanes * lane_batch in an epoch's last step, maybe empty.
+        """
+        parts = [self._lane_positions(step, lane) for lane in lanes]
+        return self._ids(np.concatenate(parts) if parts else np.empty(0, np.int64))
+
+    def _lane_positions(self, step: int, lane: int) -> Ids:
+        plan = self._plan
+        start, stop = plan.lane_bounds(lane)
+        first = step * plan.lane_batch
+        last = min(first + plan.lane_batch, stop - start)
+        local = np.arange(first, max(first, last), dtype=np.int64)
+        if plan.is_shuffled:
+            for window in range(first // plan.window, -(-last // plan.window)):
+                inside = (local // plan.window) == window
+                order = self._window_order(lane, window)
+                local[inside] = order[local[inside] - window * plan.window] + window * plan.window
+        return start + local
+
+    def _make_window_order(self, lane: int, window: int) -> Ids:
+        start, stop = self._plan.lane_bounds(lane)
+        length = min(self._plan.window, stop - start - window * self._plan.window)
+        return self._random(lane, window).permutation(length).astype(np.int64)
+
+    def _ids(self, positions: Ids) -> Ids:
+        block = np.searchsorted(self._ends, positions, side="right")
+        before = self._ends[block] - self._counts[block]
+        ids: Ids = self._starts[block] + (positions - before)
+        return ids
+
+    def _random(self, *more: int) -> np.random.Generator:
+        return np.random.default_rng([self._plan.seed, self._epoch, *more])

@@ -1,0 +1,198 @@
+"""Find the chunks of one RecordIO file, and go on after a damaged one if asked to."""
+
+import logging
+import struct
+from dataclasses import dataclass
+
+from edl_horovod.data.files import InputFile
+from edl_horovod.data.recordio_format import (
+    HEADER_BYTES,
+    MAGIC_BYTES,
+    ChunkInfo,
+    DamagedChunkError,
+    decode_chunk,
+    parse_header,
+)
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
+
+__all__ = ["FileChunks", "read_chunks"]
+
+log = logging.getLogger(__name__)
+
+_SEARCH_BYTES = 1 << 20
+_FOREIGN_HEADER = struct.Struct("<4sIIII")
+_FOREIGN_CODECS = (1, 2, 3)
+_POLICIES = ("raise", "skip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileChunks:
+    """The chunks of a file that can be read, and what had to be left out."""
+
+    path: str
+    size_bytes: int
+    chunks: tuple[ChunkInfo, ...]
+    skipped_chunks: int = 0
+    """Damaged stretches left out; a stretch without any sound header counts as one chunk."""
+    skipped_records: int = 0
+    """Records left out, as far as the headers of damaged chunks tell."""
+
+    @property
+    def num_records(self) -> int:
+        """Number of records in the chunks that can be read."""
+        return sum(chunk.num_records for chunk in self.chunks)
+
+
+def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
+    """The chunks of a file.
+
+    By default only the headers are read: that finds a truncated tail, but a damaged payload is
+    found when it is read. With `skip` every chunk is decoded, so that those returned are good.
+    A file that was cut off exactly between two chunks cannot be told from a shorter one.
+
+    Args:
+        path: A RecordIO file; an empty one is valid.
+        damaged: `raise` at the first damaged chunk, or `skip` damaged chunks.
+
+    Raises:
+        DataError: The file cannot be opened, is damaged, or has another format.
+    """
+    if damaged not in _POLICIES:
+        raise ConfigError(
+            f"data_plan.damaged must be raise or skip. Received: data_plan.damaged={damaged!r}."
+            f"{did_you_mean(damaged, _POLICIES)}"
+        )
+    with InputFile(path) as file:
+        return _scan_strictly(file) if damaged == "raise" else _scan_skipping(file)
+
+
+def _scan_strictly(file: InputFile) -> FileChunks:
+    chunks: list[ChunkInfo] = []
+    offset = 0
+    while offset < file.size_bytes:
+        try:
+            chunk = _chunk_at(file, offset, number=len(chunks))
+        except DamagedChunkError as e:
+            _refuse_foreign_layout(file, at=offset, cause=e)
+            raise
+        chunks.append(chunk)
+        offset = chunk.end_offset
+    return FileChunks(path=file.path, size_bytes=file.size_bytes, chunks=tuple(chunks))
+
+
+def _scan_skipping(file: InputFile) -> FileChunks:
+    chunks: list[ChunkInfo] = []
+    skipped_chunks = skipped_records = 0
+    offset = 0
+    while offset < file.size_bytes:
+        chunk: ChunkInfo | None = None
+        try:
+            chunk = _chunk_at(file, offset, number=len(chunks) + skipped_chunks)
+            _verify(file, chunk)
+        except DamagedChunkError as e:
+            _refuse_foreign_layout(file, at=offset, cause=e)
+            end = _end_of_damage(file, offset, chunk=chunk)
+            _warn(e, path=file.path, start=offset, end=end)
+            skipped_chunks += 1
+            skipped_records += e.lost_records
+            offset = end
+        else:
+            chunks.append(chunk)
+            offset = chunk.end_offset
+    return FileChunks(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        chunks=tuple(chunks),
+        skipped_chunks=skipped_chunks,
+        skipped_records=skipped_records,
+    )
+
+
+def _warn(damage: DamagedChunkError, *, path: str, start: int, end: int) -> None:
+    log.warning(
+        "%s: left out bytes %d to %d, a damaged chunk of %s records: %s (data_plan.damaged=skip)",
+        path,
+        start,
+        end,
+        damage.lost_records or "an unknown number of",
+        damage.problem,
+    )
+
+
+def _chunk_at(file: InputFile, offset: int, *, number: int) -> ChunkInfo:
+    header = file.read_at(offset, num_bytes=HEADER_BYTES)
+    chunk = parse_header(header, path=file.path, number=number, offset=offset)
+    if chunk.end_offset > file.size_bytes:
+        raise DamagedChunkError(
+            f"the file ends after {file.size_bytes - chunk.payload_offset} of its"
+            f" {chunk.compressed_bytes} payload bytes",
+            path=file.path,
+            number=number,
+            offset=offset,
+            lost_records=chunk.num_records,
+        )
+    return chunk
+
+
+def _verify(file: InputFile, chunk: ChunkInfo) -> None:
+    compressed = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+    decode_chunk(compressed, chunk=chunk, path=file.path)
+
+
+def _end_of_damage(file: InputFile, offset: int, *, chunk: ChunkInfo | None) -> int:
+    """Where to go on: where the damaged chunk says it ends, or at the next chunk that is good.
+
+    The first comes first because a record may itself hold a RecordIO file, whose chunks are good.
+    """
+    if chunk is not None:
+        if chunk.end_offset == file.size_bytes:
+            return chunk.end_offset
+        try:
+            return _chunk_at(file, chunk.end_offset, number=chunk.number + 1).offset
+        except DamagedChunkError:
+            pass
+    return _search_good_chunk(file, offset + 1)
+
+
+def _search_good_chunk(file: InputFile, offset: int) -> int:
+    while offset < file.size_bytes:
+        block = file.read_at(offset, num_bytes=_SEARCH_BYTES)
+        found = block.find(MAGIC_BYTES)
+        while found >= 0:
+            try:
+                _verify(file, _chunk_at(file, offset + found, number=0))
+            except DamagedChunkError:
+                found = block.find(MAGIC_BYTES, found + 1)
+            else:
+                return offset + found
+        if offset + len(block) >= file.size_bytes:
+            break
+        # A magic number may lie across two blocks.
+        offset += len(block) - len(MAGIC_BYTES) + 1
+    return file.size_bytes
+
+
+def _refuse_foreign_layout(file: InputFile, *, at: int, cause: DamagedChunkError) -> None:
+    """Raise if the file is of pyrecordio 0.0.1 to 0.0.4: same magic number, other header order."""
+    if at == 0 and _has_foreign_layout(file):
+        raise DataError(
+            f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
+            " number but another layout (header order, CRC-32C, raw snappy) that is not read here."
+            f" Received: path={file.path!r}. Read it with the pyrecordio that wrote it, and write"
+            " the records again with edl_horovod.data.recordio.Writer or pyrecordio>=0.0.6."
+        ) from cause
+
+
+def _has_foreign_layout(file: InputFile) -> bool:
+    offset = num_chunks = 0
+    while offset < file.size_bytes:
+        header = file.read_at(offset, num_bytes=HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            break
+        magic, num_records, _, codec, compressed_bytes = _FOREIGN_HEADER.unpack(header)
+        if magic != MAGIC_BYTES or codec not in _FOREIGN_CODECS or num_records == 0:
+            break
+        offset += HEADER_BYTES + compressed_bytes
+        num_chunks += 1
+    # Two headers in a row are proof enough where the file is cut off.
+    return offset == file.size_bytes or num_chunks > 1

@@ -1,0 +1,291 @@
+"""One job on this machine, from its directory to its result."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edl_horovod import errors
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator import hosts
+from edl_horovod.data.files import expand
+from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, MissingDependency
+from edl_horovod.events import EventLog, follow
+from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
+from edl_horovod.launch.processes import Child, end_all
+from edl_horovod.launch.slots import Slots
+from edl_horovod.output_dir import check_output
+
+__all__ = ["JobResult", "run"]
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+ADDRESS_SECONDS = 30.0
+HOPELESS_FAILURES = 3
+"""Failures of one slot in a row, before any ring was formed, after which the job is given up."""
+
+OnEvents = Callable[[list[dict[str, Any]]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """How a job ended well."""
+
+    output: str
+    """Path of what it made; empty for `evaluate`."""
+    job_dir: str
+    steps: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Wall time of the whole job."""
+
+
+def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
+    """Run a job to its end.
+
+    Args:
+        config: The job, resolved.
+        on_events: Called with new events of the job, several times a second.
+
+    Raises:
+        EdlError: The job did not reach its result; the subclass says what kind of reason.
+    """
+    plan = make_plan(config)
+    began = time.monotonic()
+    check_inputs(plan.config)
+    with _job_directory(plan), EventLog(plan.job_dir / "events.jsonl", "launcher") as events:
+        events.write("job", state="starting", task=config.task, message="", output=config.output)
+        new_events = follow(plan.job_dir / "events.jsonl")
+
+        def show() -> None:
+            found = next(new_events)
+            if on_events is not None and found:
+                on_events(found)
+
+        try:
+            with _signals_interrupt():
+                make = _run_static if plan.coordinator is None else _run_elastic
+                result = make(plan, events, show)
+        except EdlError as error:
+            events.write("job", state="failed", task=config.task, message=str(error))
+            show()
+            raise
+        except KeyboardInterrupt as error:
+            events.write("job", state="failed", task=config.task, message="interrupted")
+            show()
+            raise Interrupted("The job was interrupted; all its processes have ended.") from error
+        events.write("job", state="finished", task=config.task, message="", **_shown(result))
+        show()
+    return JobResult(
+        output=str(result.get("output", "")),
+        job_dir=str(plan.job_dir),
+        steps=int(result["steps"]),
+        metrics=result["metrics"],
+        seconds=time.monotonic() - began,
+    )
+
+
+def check_inputs(config: JobConfig) -> None:
+    """Find what can be found wrong before anything starts.
+
+    Raises:
+        DataError: A glob matches nothing.
+        ConfigError: The model zoo or the trained model is not there.
+        OutputError: The output exists.
+    """
+    expand(config.data)
+    if config.validation_data:
+        expand(config.validation_data)
+    where = config.model_zoo if config.task == "train" else config.trained_model
+    key = "model_zoo" if config.task == "train" else "trained_model"
+    if not Path(where).is_dir():
+        raise ConfigError(f"{key} must be a directory. Received: {key}={where!r}, which is not one.")
+    if config.output:
+        check_output(Path(config.output), overwrite=config.overwrite)
+
+
+def _shown(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: result[name] for name in ("steps", "metrics", "output") if name in result}
+
+
+@contextlib.contextmanager
+def _job_directory(plan: LaunchPlan) -> Iterator[None]:
+    """The job's directory, emptied of an earlier job's traces, held for this one."""
+    job_dir = plan.job_dir
+    try:
+        job_dir.mkdir(parents=True, exist_ok=True)
+        # Opened for appending: another job's number must stay readable until the lock is ours.
+        lock = (job_dir / "launcher.pid").open("a+")
+    except OSError as error:
+        raise errors.OutputError(
+            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}."
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"Another job runs in {job_dir}. Received: job_dir={str(job_dir)!r}. "
+                "Wait for it, or choose another output or job_dir."
+            ) from error
+        for name in ("events.jsonl", "coordinator.json", "result.json", "hosts"):
+            (job_dir / name).unlink(missing_ok=True)
+        for name in ("logs", "segments"):
+            shutil.rmtree(job_dir / name, ignore_errors=True)
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        (job_dir / "logs").mkdir()
+        secret = job_dir / "secret"
+        secret.unlink(missing_ok=True)
+        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
+            stream.write(secrets.token_bytes(32))
+        hosts.write(job_dir / "hosts", plan.hosts)
+        resolved.dump(plan.config, job_dir / "config.yaml")
+        try:
+            yield
+        finally:
+            secret.unlink(missing_ok=True)
+            (job_dir / "launcher.pid").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM ends the job as Ctrl-C does; the caller's own handler is back afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run_elastic(
+    plan: LaunchPlan, events: EventLog, show: Callable[[], None]
+) -> dict[str, Any]:
+    assert plan.coordinator is not None
+    logs = plan.job_dir / "logs"
+    coordinator = Child(plan.coordinator, logs / "coordinator.log")
+    slots: Slots | None = None
+    try:
+        address = _address(plan.job_dir, coordinator)
+        worker = plan.worker
+        worker = type(worker)(
+            argv=worker.argv, environment={**worker.environment, "EDL_COORDINATOR": address}
+        )
+        slots = Slots(
+            worker, logs, events, backoff_seconds=plan.config.elastic.restart_backoff_seconds
+        )
+        events.write("job", state="running", task=plan.config.task, message="")
+        while (result := _result(plan.job_dir)) is None:
+            if coordinator.exit_code is not None:
+                coordinator.close()
+                log.warning("the coordinator ended with %s; it starts again", coordinator.exit_code)
+                coordinator = Child(plan.coordinator, logs / "coordinator.log")
+            with contextlib.suppress(OSError, ConfigError):  # The coordinator logs what is wrong.
+                wanted = hosts.parse((plan.job_dir / "hosts").read_text())
+                slots.num_wanted = wanted.get(LOCAL_HOST, 0)
+            slots.keep()
+            _give_up_if_hopeless(plan.job_dir, slots)
+            show()
+            time.sleep(POLL_SECONDS)
+        return _unwrap(result, slots)
+    finally:
+        end_all([*(slots.children if slots else []), coordinator])
+
+
+def _address(job_dir: Path, coordinator: Child) -> str:
+    deadline = time.monotonic() + ADDRESS_SECONDS
+    path = job_dir / "coordinator.json"
+    while not path.exists():
+        if coordinator.exit_code is not None or time.monotonic() > deadline:
+            raise JobFailed(f"The coordinator did not start. Its log ends:\n{coordinator.tail()}")
+        time.sleep(0.01)
+    state = json.loads(path.read_text())
+    return f"{state['address']}:{state['port']}"
+
+
+def _result(job_dir: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((job_dir / "result.json").read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _give_up_if_hopeless(job_dir: Path, slots: Slots) -> None:
+    failures, child = slots.most_failures()
+    if failures >= HOPELESS_FAILURES and child is not None:
+        state = json.loads((job_dir / "coordinator.json").read_text())
+        if state["generation"] == 0:
+            raise JobFailed(
+                f"A worker ended {failures} times in a row before any ring was formed. "
+                f"Its log ({child.log_path}) ends:\n{child.tail()}"
+            )
+
+
+def _unwrap(result: dict[str, Any], slots: Slots) -> dict[str, Any]:
+    """A good result, or the error that a worker reported, as the class it had there."""
+    if result["state"] == "finished":
+        # The workers were dismissed; let them go before anybody is told to end.
+        deadline = time.monotonic() + 2.0
+        for child in slots.children:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        return result
+    kind = getattr(errors, str(result.get("error")), JobFailed)
+    raise kind(result.get("message", "The job failed."))
+
+
+def _run_static(plan: LaunchPlan, events: EventLog, show: Callable[[], None]) -> dict[str, Any]:
+    logs = plan.job_dir / "logs"
+    _require_mpi()
+    ring = Child(plan.worker, logs / "worker.log")
+    events.write("job", state="running", task=plan.config.task, message="")
+    try:
+        while ring.exit_code is None:
+            show()
+            time.sleep(POLL_SECONDS)
+    finally:
+        end_all([ring])
+    result = _result(plan.job_dir)
+    if result is None:
+        raise JobFailed(
+            f"The static ring ended with {ring.exit_code}. Its log ({ring.log_path}) ends:\n"
+            f"{ring.tail()}"
+        )
+    if result["state"] == "finished":
+        return result
+    raise getattr(errors, str(result.get("error")), JobFailed)(result.get("message", ""))
+
+
+def _require_mpi() -> None:
+    if shutil.which("mpirun") is None or _is_missing("mpi4py"):
+        raise MissingDependency(
+            "launch=mpi needs mpirun and mpi4py, and one of them is not here. "
+            "Install them: pip install 'edl_horovod[mpi]' (then build Horovod again), "
+            "or use launch=local, which needs no MPI."
+        )
+
+
+def _is_missing(package: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(package) is None

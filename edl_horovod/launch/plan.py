@@ -1,0 +1,128 @@
+"""What a launch will start, as a value: decide first, act later."""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.data.plan import choose_num_lanes
+from edl_horovod.errors import ConfigError
+
+__all__ = ["Command", "LaunchPlan", "describe", "make_plan", "with_job_dir"]
+
+LOCAL_HOST = "localhost"
+LOCAL_ADDRESS = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One kind of process: its arguments, and what its environment gets beyond the launcher's."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return " ".join([*variables, shlex.join(self.argv)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    """The processes of a job on this machine."""
+
+    config: JobConfig
+    job_dir: Path
+    hosts: Mapping[str, int]
+    """Host name to slots, as the job starts."""
+    coordinator: Command | None
+    """None for a static ring."""
+    worker: Command
+    """For one slot; `EDL_SLOT` is added for each. For a static ring the mpirun command."""
+
+
+def with_job_dir(config: JobConfig) -> JobConfig:
+    """The config with its job directory: beside the output, or beside the model that is evaluated."""
+    if config.job_dir:
+        return config
+    if config.output:
+        return replace(config, job_dir=f"{config.output.rstrip('/')}.job")
+    return replace(config, job_dir=f"{config.trained_model.rstrip('/')}.{config.task}.job")
+
+
+def make_plan(config: JobConfig) -> LaunchPlan:
+    """Decide what to start.
+
+    Args:
+        config: The job, resolved.
+
+    Raises:
+        ConfigError: More ranks are asked for than there are lanes.
+    """
+    config = with_job_dir(config)
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    if config.launch.np > lanes:
+        raise ConfigError(
+            f"launch.np must not be above the number of lanes. Received: launch.np="
+            f"{config.launch.np}, lanes={lanes} (train.batch_size={config.train.batch_size}). "
+            "Set data_plan.lanes, or a batch size with a larger divisor."
+        )
+    job_dir = Path(config.job_dir)
+    threads = str(config.launch.threads_per_rank or _fair_share(config.launch.np))
+    shared = {
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "TF_NUM_INTEROP_THREADS": threads,
+        "OMP_NUM_THREADS": threads,
+    }
+    worker = (sys.executable, "-m", "edl_horovod.worker", "--config", str(job_dir / "config.yaml"))
+    if config.launch.kind == "mpi":
+        return LaunchPlan(
+            config=config,
+            job_dir=job_dir,
+            hosts={LOCAL_HOST: config.launch.np},
+            coordinator=None,
+            worker=_mpirun(config.launch.np, worker, shared),
+        )
+    coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
+    return LaunchPlan(
+        config=config,
+        job_dir=job_dir,
+        hosts={LOCAL_HOST: config.launch.np},
+        coordinator=Command(argv=(*coordinator, "--address", LOCAL_ADDRESS)),
+        worker=Command(
+            argv=worker,
+            environment={
+                **shared,
+                "EDL_HOST": LOCAL_HOST,
+                "EDL_SECRET_FILE": str(job_dir / "secret"),
+                "HOROVOD_GLOO_IFACE": "lo",
+            },
+        ),
+    )
+
+
+def describe(config: JobConfig) -> str:
+    """The plan for people: what would be started, and where."""
+    plan = make_plan(config)
+    lines = [f"job directory: {plan.job_dir}"]
+    if plan.coordinator is not None:
+        lines += [f"coordinator: {plan.coordinator}", f"{config.launch.np} workers: {plan.worker}"]
+    else:
+        lines += [f"static ring: {plan.worker}"]
+    return "\n".join(lines)
+
+
+def _mpirun(num_ranks: int, worker: tuple[str, ...], shared: Mapping[str, str]) -> Command:
+    environment = {**shared, "EDL_MEMBERSHIP": "static", "HOROVOD_CONTROLLER": "mpi"}
+    environment["HOROVOD_CPU_OPERATIONS"] = "mpi"
+    if os.geteuid() == 0:
+        # Open MPI refuses root unless told twice; in a container everybody is root.
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    argv = ("mpirun", "-np", str(num_ranks), "--oversubscribe", "--bind-to", "none", *worker)
+    return Command(argv=argv, environment=environment)
+
+
+def _fair_share(num_ranks: int) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // num_ranks)

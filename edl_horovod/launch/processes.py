@@ -1,0 +1,88 @@
+"""Child processes that never outlive their launcher, each with its own log file."""
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from edl_horovod.launch.plan import Command
+from edl_horovod.lifeline import LIFELINE_VARIABLE
+
+__all__ = ["Child", "end_all"]
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS = 5.0
+
+
+class Child:
+    """One process. Its standard input is a lifeline: it ends when this process does, however it died."""
+
+    def __init__(self, command: Command, log_path: Path, **more_environment: str) -> None:
+        """Start it.
+
+        Args:
+            command: What to run.
+            log_path: Takes its output, appended.
+            **more_environment: Variables beyond the command's own.
+
+        Raises:
+            FileNotFoundError: The program is not there.
+        """
+        self.log_path = log_path
+        variables = {**os.environ, **command.environment, **more_environment}
+        with log_path.open("ab") as stream:
+            self._process = subprocess.Popen(
+                command.argv,
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**variables, LIFELINE_VARIABLE: "stdin"},
+                # Ctrl-C in a terminal goes to the launcher alone, which ends the job in good order.
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for a signal."""
+        return self._process.poll()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def tail(self, num_lines: int = 15) -> str:
+        """The last lines of its log."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join(lines[-num_lines:])
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; false if it still runs."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Kill it if it still runs, with what it started, and collect it."""
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def end_all(children: list[Child]) -> None:
+    """Ask all to end, wait a moment for all together, then kill the rest."""
+    for child in children:
+        child.send(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in children:
+        child.wait(max(0.0, deadline - time.monotonic()))
+    for child in children:
+        child.close()

@@ -1,0 +1,100 @@
+"""This machine's slots: one worker process each, started again with growing patience when it fails."""
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl_horovod.events import EventLog
+from edl_horovod.launch.plan import LOCAL_HOST, Command
+from edl_horovod.launch.processes import Child
+
+__all__ = ["Slots"]
+
+log = logging.getLogger(__name__)
+
+MAX_BACKOFF_SECONDS = 60.0
+STEADY_SECONDS = 60.0
+"""A worker that ran so long did not fail at its start: patience begins anew."""
+
+
+@dataclass
+class _Slot:
+    child: Child
+    started_at: float
+    num_failures: int = 0
+    start_again_at: float | None = None
+
+
+class Slots:
+    """Keeps as many worker processes as are wanted; the coordinator alone decides who is in the ring."""
+
+    def __init__(
+        self, command: Command, log_dir: Path, events: EventLog, *, backoff_seconds: float
+    ) -> None:
+        """Start with no slot.
+
+        Args:
+            command: Of a worker.
+            log_dir: Takes one log file a slot.
+            events: Told of starts and failures.
+            backoff_seconds: Wait before the second restart in a row.
+        """
+        self._command = command
+        self._log_dir = log_dir
+        self._events = events
+        self._backoff_seconds = backoff_seconds
+        self._slots: dict[int, _Slot] = {}
+        self._leaving: list[Child] = []
+        self.num_wanted = 0
+
+    @property
+    def children(self) -> list[Child]:
+        """All processes, those on their way out included."""
+        return [*(slot.child for slot in self._slots.values()), *self._leaving]
+
+    def most_failures(self) -> tuple[int, Child | None]:
+        """The longest run of failures of a slot, and its last process."""
+        worst = max(self._slots.values(), key=lambda slot: slot.num_failures, default=None)
+        return (worst.num_failures, worst.child) if worst else (0, None)
+
+    def keep(self) -> None:
+        """Start what is missing, note what ended; call it often."""
+        for number in [n for n in self._slots if n >= self.num_wanted]:
+            # The coordinator dismisses it after its step; here it is only no longer replaced.
+            self._leaving.append(self._slots.pop(number).child)
+        for child in [c for c in self._leaving if c.exit_code is not None]:
+            child.close()
+            self._leaving.remove(child)
+        for number in range(self.num_wanted):
+            slot = self._slots.get(number)
+            if slot is None:
+                self._slots[number] = _Slot(self._start(number), time.monotonic())
+            elif slot.child.exit_code is not None:
+                self._after_the_end(number, slot)
+
+    def _after_the_end(self, number: int, slot: _Slot) -> None:
+        now = time.monotonic()
+        if slot.start_again_at is None:
+            is_steady = now - slot.started_at >= STEADY_SECONDS
+            slot.num_failures = 1 if is_steady else slot.num_failures + 1
+            # The first restart waits for nothing; the next ones longer and longer.
+            patience = self._backoff_seconds * 2 ** (slot.num_failures - 2)
+            wait = min(patience, MAX_BACKOFF_SECONDS) if slot.num_failures > 1 else 0.0
+            slot.start_again_at = now + wait
+            message = f"ended with {slot.child.exit_code}; starts again in {wait:.0f} s"
+            self._tell(number, "failed", message)
+            log.warning("worker %s:%d %s", LOCAL_HOST, number, message)
+        if now >= slot.start_again_at:
+            slot.child.close()
+            slot.child, slot.started_at, slot.start_again_at = self._start(number), now, None
+
+    def _start(self, number: int) -> Child:
+        child = Child(self._command, self._log_dir / f"worker-{number}.log", EDL_SLOT=str(number))
+        self._tell(number, "started", f"pid {child.pid}")
+        return child
+
+    def _tell(self, number: int, state: str, message: str) -> None:
+        self._events.write(
+            "worker", worker=f"{LOCAL_HOST}:{number}", state=state, message=message
+        )

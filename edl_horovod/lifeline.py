@@ -1,0 +1,24 @@
+"""A child process ends when the process that started it does, however that one died."""
+
+import os
+import sys
+import threading
+
+__all__ = ["end_with_parent"]
+
+LIFELINE_VARIABLE = "EDL_LIFELINE"
+
+
+def end_with_parent() -> None:
+    """Watch the standard input, if the starter made it a lifeline: at its end, end this process.
+
+    A pipe's end is closed by the kernel also when the starter is killed, so nothing is left behind.
+    """
+    if os.environ.get(LIFELINE_VARIABLE) == "stdin":
+        threading.Thread(target=_wait_for_the_end, name="lifeline", daemon=True).start()
+
+
+def _wait_for_the_end() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    os._exit(1)

@@ -1,0 +1,109 @@
+"""Calls of user code: only with the parameters that it declares, with errors that name its line."""
+
+import contextlib
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
+
+__all__ = ["Declared", "call_declared", "declared", "user_code"]
+
+_NAMED = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    inspect.Parameter.KEYWORD_ONLY,
+)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The parameters of a function."""
+
+    names: tuple[str, ...]
+    """Those with a name, in order, without `self` where the function is bound."""
+    required: tuple[str, ...]
+    """Those of them without a default."""
+    takes_any: bool
+    """Whether it has `**kwargs`."""
+
+
+def declared(function: Callable[..., Any]) -> Declared:
+    """Say what a function can be called with."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [parameter for parameter in parameters if parameter.kind in _NAMED]
+    return Declared(
+        names=tuple(parameter.name for parameter in named),
+        required=tuple(p.name for p in named if p.default is inspect.Parameter.empty),
+        takes_any=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+    )
+
+
+def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
+    """Call a function with those values that it declares; with all of them if it has `**kwargs`.
+
+    Args:
+        function: The user's function, method or class.
+        available: Values by the name of their parameter.
+
+    Returns:
+        What the function returned.
+
+    Raises:
+        UserCodeError: The function requires a parameter that is not available.
+    """
+    wanted = declared(function)
+    for name in wanted.required:
+        if name not in available:
+            raise UserCodeError(
+                f"{_described(function)} requires the parameter {name!r}, which it is not given."
+                f" Received: {', '.join(sorted(available)) or 'nothing'}."
+                f"{did_you_mean(name, available)} Rename it or give it a default."
+            )
+    call = inspect.signature(function).bind_partial()
+    call.arguments.update({name: available[name] for name in wanted.names if name in available})
+    rest = {name: value for name, value in available.items() if name not in wanted.names}
+    return function(*call.args, **call.kwargs, **(rest if wanted.takes_any else {}))
+
+
+@contextlib.contextmanager
+def user_code(doing: str, *, root: Path) -> Iterator[None]:
+    """Turn what user code raises into a `UserCodeError` that names the line in the user's files.
+
+    Args:
+        doing: What was being done, as the start of the message, for instance `Loading mnist.py`.
+        root: The folder of the user's files.
+
+    Raises:
+        UserCodeError: With the original exception as its cause.
+    """
+    try:
+        yield
+    except EdlError:
+        raise
+    except (Exception, SystemExit) as e:  # The edge to code that we did not write.
+        raise UserCodeError(f"{doing} failed{_place(e, root)}: {_said(e)}") from e
+
+
+def _described(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", repr(function))
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else str(name)
+
+
+def _place(error: BaseException, root: Path) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" at {error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
+    return f" at {inside[-1].filename}:{inside[-1].lineno}" if inside else ""
+
+
+def _said(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError):
+        text += ". Install it, and name it in the model zoo's requirements.txt"
+    return text

@@ -1,0 +1,120 @@
+"""Running the files of a model zoo: each once, with its siblings, apart from other zoos."""
+
+import hashlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from edl_horovod.models.calling import user_code
+
+__all__ = ["load_module"]
+
+_PREFIX = "_edl_zoo_"
+_MARK = "__edl_zoo__"
+
+
+@dataclass
+class _Entered:
+    """A zoo whose files this process imports by plain names; its modules hold it, in `_MARK`."""
+
+    root: Path
+    added_paths: list[str]
+    """Entries of `sys.path` that are there for this zoo."""
+    foreign: frozenset[str]
+    """Modules in the zoo's folder that were not loaded for it; this package's own, perhaps."""
+
+
+def load_module(file: Path, *, zoo: Path) -> ModuleType:
+    """Run a file of a zoo, or return what it became when it was run before.
+
+    The zoo's folder and the file's come first on `sys.path`, so that the file, now or later, can
+    import its siblings. The siblings of a zoo that was loaded before are forgotten, not mixed in.
+
+    Args:
+        file: Absolute path of a Python file.
+        zoo: Absolute path of the folder that it is in, at any depth.
+
+    Raises:
+        UserCodeError: The file raised something; it names the line.
+    """
+    entered = _enter(zoo, file.parent)
+    for module in list(sys.modules.values()):
+        if _file_of(module) == str(file):
+            return module
+    digest = hashlib.sha256(str(zoo).encode()).hexdigest()[:8]
+    dotted = ".".join(file.relative_to(zoo).with_suffix("").parts)
+    name = f"{_PREFIX}{digest}_{dotted.replace('.', '_')}"
+    with user_code(f"Loading the model file {file}", root=zoo):
+        return _run(name, file, entered)
+
+
+def _run(name: str, file: Path, entered: _Entered) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    vars(module)[_MARK] = entered
+    # A sibling that imports this file by its own name must get this module, not run the file again.
+    names = [name, *(own for own in _own_names(file, entered.root) if own not in sys.modules)]
+    sys.modules.update(dict.fromkeys(names, module))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        for own in names:
+            sys.modules.pop(own, None)
+        raise
+    return module
+
+
+def _own_names(file: Path, zoo: Path) -> list[str]:
+    """The names under which siblings import a file."""
+    dotted = ".".join(file.relative_to(zoo).with_suffix("").parts)
+    is_hidden_by_folder = zoo.joinpath(file.stem).is_dir()
+    return [dotted] if is_hidden_by_folder else [dotted, file.stem]
+
+
+def _enter(zoo: Path, folder: Path) -> _Entered:
+    """Make one zoo the one whose files are imported by plain names."""
+    entered = None
+    for module in list(sys.modules.values()):
+        one = vars(module).get(_MARK)
+        if one is not None and one.root == zoo:
+            entered = one
+        elif one is not None:
+            _leave(one)
+    if entered is None:
+        entered = _Entered(zoo, added_paths=[], foreign=frozenset(_names_inside(zoo)))
+    for path in (str(zoo), str(folder)):
+        if path not in sys.path:
+            sys.path.insert(0, path)
+            entered.added_paths.append(path)
+    importlib.invalidate_caches()
+    return entered
+
+
+def _leave(entered: _Entered) -> None:
+    for name in _names_inside(entered.root):
+        if name not in entered.foreign and not name.startswith(_PREFIX):
+            del sys.modules[name]
+    for path in entered.added_paths:
+        if path in sys.path:
+            sys.path.remove(path)
+    entered.added_paths.clear()
+
+
+def _names_inside(zoo: Path) -> list[str]:
+    """Modules that were loaded from a folder, except what is installed in an environment there."""
+    inside = []
+    for name, module in list(sys.modules.items()):
+        file = _file_of(module)
+        if file is not None and Path(file).is_relative_to(zoo) and "site-packages" not in file:
+            inside.append(name)
+    return inside
+
+
+def _file_of(module: ModuleType) -> str | None:
+    # Not getattr: it would wake modules that load themselves on the first use of an attribute.
+    file: str | None = vars(module).get("__file__")
+    return file

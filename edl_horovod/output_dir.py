@@ -1,0 +1,105 @@
+"""Directories of results that appear whole or not at all."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from edl_horovod.errors import OutputError
+
+__all__ = ["check_output", "staged"]
+
+_OURS = ("trained_model.pb", "metrics.json", "*.recordio")
+"""What a directory that we wrote holds; one that holds none of these is never removed."""
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Refuse an output that is in the way, before any work is done for it.
+
+    Args:
+        path: The directory to be written.
+        overwrite: Whether an earlier result there may be replaced.
+
+    Raises:
+        OutputError: There is a file, or a directory with something in it that must stay.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise OutputError(
+            f"The output exists and is not a directory. Received: output={str(path)!r}."
+            " Give the name of a directory that does not exist yet."
+        )
+    if not path.is_dir() or not any(path.iterdir()):
+        return
+    if not overwrite:
+        raise OutputError(
+            f"The output directory is not empty. Received: output={str(path)!r}."
+            " Give another name, or overwrite=true to replace it."
+        )
+    if not any(next(path.glob(pattern), None) for pattern in _OURS):
+        raise OutputError(
+            "The output directory holds something that edl_horovod did not write, so it is not"
+            f" replaced. Received: output={str(path)!r}, overwrite=true. Give another name."
+        )
+
+
+@contextlib.contextmanager
+def staged(output: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Give an empty directory to fill, which takes the output's place when the `with` ends well.
+
+    Until then an older output stays as it is; an exception, Ctrl-C included, leaves only that.
+
+    Args:
+        output: The directory to be written; missing parents are made.
+        overwrite: Whether an earlier result there may be replaced.
+
+    Raises:
+        OutputError: The output is in the way, or cannot be written.
+    """
+    output = output.absolute()
+    check_output(output, overwrite)
+    partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        _sync(partial)
+        check_output(output, overwrite)
+        _put_in_place(partial, output)
+    except OSError as e:
+        raise OutputError(
+            f"The output cannot be written: {e}. Received: output={str(output)!r}."
+            " Check that its parent folder may be written to and that the disk has room."
+        ) from e
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _put_in_place(partial: Path, output: Path) -> None:
+    old = output.with_name(f"{output.name}.old-{os.getpid()}")
+    if not output.exists():
+        partial.rename(output)
+    else:
+        output.rename(old)
+        try:
+            partial.rename(output)
+        except BaseException:
+            old.rename(output)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    _sync_one(output.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Have every file of a directory on the disk before its name says that it is complete."""
+    for path in folder.rglob("*"):
+        _sync_one(path)
+    _sync_one(folder)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,175 @@
+"""Loss and metrics over a data set, weighted by examples, so that neither ring nor batches matter."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edl_horovod.data.plan import DataPlan
+from edl_horovod.data.stream import StepStream
+from edl_horovod.errors import DataError
+from edl_horovod.events import EventLog
+from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.ring.collectives import catch_failures, sum_grouped
+from edl_horovod.ring.keras_step import metric_sums
+from edl_horovod.ring.loop import Work
+from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.state import RingState
+from edl_horovod.ring.world import World
+from edl_horovod.spec import Mode
+
+__all__ = ["EvaluateWork", "Evaluator"]
+
+SEGMENT_STEPS = 8
+"""Steps between two collectives of an evaluation job; a lost rank costs at most these."""
+
+
+class Evaluator:
+    """Sums of examples, loss and metrics over the steps of a data set."""
+
+    def __init__(
+        self, loaded: LoadedSpec, model: keras.Model, stream: StepStream, plan: DataPlan
+    ) -> None:
+        """Trace the evaluation of one batch.
+
+        Args:
+            loaded: The user's spec.
+            model: Built.
+            stream: Of the data set, in `Mode.EVALUATION`.
+            plan: Of the data set, not shuffled.
+
+        Raises:
+            UserCodeError: The spec's loss or metrics cannot be built for these examples.
+        """
+        self._spec = loaded.spec
+        self._model = model
+        self._stream = stream
+        self._plan = plan
+        self._names: list[str] = []
+        doing = f"Building the evaluation of {type(loaded.spec).__name__}"
+        with user_code(doing, root=loaded.zoo):
+            self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
+                *stream.element_spec
+            )
+            self._reduce = tf.function(
+                lambda row: sum_grouped([row], "edl.evaluate")[0], autograph=False
+            ).get_concrete_function(tf.TensorSpec((self.num_sums,), tf.float64))
+
+    @property
+    def num_sums(self) -> int:
+        """Length of a row of sums: examples, loss, metrics, and the membership's flag."""
+        return 3 + len(self._names)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of one pass over the data set."""
+        return self._plan.steps_per_epoch
+
+    def restart(self, world: World, first_step: int) -> None:
+        """Read this rank's lanes from a step on."""
+        self._stream.restart(world.lanes(self._plan.num_lanes), first_step, self.num_steps)
+
+    def local_sums(self, num_steps: int) -> np.ndarray:
+        """Sums over this rank's examples of the next steps, shape (num_sums,), float64."""
+        row = np.zeros(self.num_sums)
+        for _ in range(num_steps):
+            batch = self._stream.next_batch()
+            if batch is not None:
+                row[:-1] += self._sums(batch.features, batch.labels).numpy()
+        return row
+
+    def over_ring(self, row: np.ndarray, world: World) -> np.ndarray:
+        """Rows of all ranks, added. All ranks call it after the same steps.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        if world.is_alone:
+            return row
+        with catch_failures():
+            total: np.ndarray = self._reduce(tf.constant(row)).numpy()
+        return total
+
+    def metrics(self, row: np.ndarray) -> dict[str, float]:
+        """Means over the examples, `loss` first.
+
+        Raises:
+            DataError: There is no example, so nothing has a mean.
+        """
+        if row[0] == 0:
+            raise DataError(
+                "The evaluation data gave no examples. Received: "
+                f"{self._plan.num_records} records. Look whether create_dataset filters them all."
+            )
+        return {
+            name: float(value / row[0])
+            for name, value in zip(["loss", *self._names], row[1:-1], strict=True)
+        }
+
+    def _trace(self, features: Any, labels: Any) -> tf.Tensor:
+        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        outputs, _, extra_losses = self._model.stateless_call(
+            [variable.value for variable in self._model.trainable_variables],
+            [variable.value for variable in self._model.non_trainable_variables],
+            features,
+            training=False,
+            return_losses=True,
+        )
+        loss = call_declared(self._spec.create_loss, {"outputs": outputs, "labels": labels})
+        loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
+        sums = metric_sums(self._spec, Mode.EVALUATION, outputs, labels, count)
+        self._names = list(sums)
+        numbers = [count, tf.cast(loss, tf.float32) * count, *sums.values()]
+        return tf.cast(tf.stack(numbers), tf.float64)
+
+
+class EvaluateWork(Work):
+    """The `evaluate` task: sums are the state, and a segment of steps is what a lost rank can cost."""
+
+    def __init__(self, evaluator: Evaluator, plan: DataPlan, events: EventLog) -> None:
+        """Start with empty sums.
+
+        Args:
+            evaluator: Of the data set.
+            plan: Of the data set.
+            events: Told of the progress by the leader.
+        """
+        self._evaluator = evaluator
+        self._plan = plan
+        self._events = events
+        self._total = tf.Variable(np.zeros(evaluator.num_sums))
+        self.state = RingState([self._total])
+
+    def records_seen(self) -> int:
+        """Records of the segments that are done."""
+        done = min(self.state.step * SEGMENT_STEPS, self._evaluator.num_steps)
+        return self._plan.records_seen(done)
+
+    def run(self, world: World, membership: Membership) -> bool:
+        """Evaluate segment after segment; `state.step` counts segments."""
+        num_steps = self._evaluator.num_steps
+        self._evaluator.restart(world, self.state.step * SEGMENT_STEPS)
+        while (first := self.state.step * SEGMENT_STEPS) < num_steps:
+            row = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first))
+            row[-1] = membership.wants_change()
+            row = self._evaluator.over_ring(row, world)
+            self._total.assign_add(np.append(row[:-1], 0.0))
+            self.state.commit()
+            membership.progress(self.state.step)
+            if world.is_leader:
+                self._events.write(
+                    "progress", records=self.records_seen(), total_records=self._plan.num_records,
+                    size=world.size,
+                )  # fmt: skip
+            if row[-1] > 0:
+                return False
+        return True
+
+    def finish(self, world: World) -> dict[str, Any]:
+        """The means; every rank has them."""
+        row = self._total.numpy()
+        metrics = self._evaluator.metrics(row)
+        return {"steps": self._evaluator.num_steps, "metrics": metrics, "examples": int(row[0])}
+

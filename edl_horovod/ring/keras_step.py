@@ -1,0 +1,312 @@
+"""One Keras 3 training step on a ring: weighted, in one collective, all or nothing (D6, D7)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edl_horovod.data.stream import Batch
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.ring.collectives import catch_failures, sum_grouped
+from edl_horovod.spec import ElasticDLSpec, Mode
+
+__all__ = ["KerasTrainer", "StepSums", "build_model"]
+
+GROUP = "edl.step"
+"""Name of the step's collective; ranks with and without examples meet under it."""
+# The step's numbers, in this order, then one sum for each metric.
+EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """A step's numbers over the whole ring, the same on every rank."""
+
+    num_examples: int
+    loss: float
+    """Mean over the examples; NaN where the step held none."""
+    wants_change: bool
+    """Some member knows that the ring is to change after this step."""
+    metrics: dict[str, float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the variables were changed; false means the loss was NaN or infinite."""
+        return self.num_examples == 0 or bool(np.isfinite(self.loss))
+
+
+def build_model(loaded: LoadedSpec, features: Any) -> keras.Model:
+    """Create the user's model and run it once, so that all its variables exist.
+
+    Args:
+        loaded: The user's spec.
+        features: `tf.TypeSpec`s of a batch's features.
+
+    Raises:
+        UserCodeError: `create_model` raised, returned no model, or the model refuses these features.
+    """
+    name = type(loaded.spec).__name__
+    with user_code(f"create_model of {name}", root=loaded.zoo):
+        model = call_declared(loaded.spec.create_model, {})
+    if not isinstance(model, keras.Model):
+        raise UserCodeError(
+            f"create_model of {name} must return a keras.Model. Received: {type(model).__name__}."
+        )
+    doing = f"Running the model of {name} on what create_dataset gives ({features})"
+    with user_code(doing, root=loaded.zoo):
+        model(tf.nest.map_structure(_zeros, features), training=False)
+    return model
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [1 if size is None else size for size in spec.shape]
+    return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")
+
+
+class KerasTrainer:
+    """The model, its optimizer, and the step that changes them.
+
+    The forward pass is functional (`stateless_call`): what it would change (BatchNorm statistics, seeds)
+    comes out as values and is assigned with the gradients' update, after the collective.
+    """
+
+    def __init__(
+        self, loaded: LoadedSpec, element_spec: tuple[Any, Any], *, learning_rate: float | None
+    ) -> None:
+        """Build the model and the optimizer, and trace the step alone and in a ring.
+
+        Args:
+            loaded: The user's spec.
+            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            learning_rate: Handed to `create_optimizer`; None leaves its default.
+
+        Raises:
+            UserCodeError: One of the spec's methods raised or returned something unusable.
+        """
+        self._spec = loaded.spec
+        self._zoo = loaded.zoo
+        self.model = build_model(loaded, element_spec[0])
+        self.optimizer = self._make_optimizer(learning_rate)
+        self.optimizer.build(self.model.trainable_variables)
+        self._metric_names: list[str] = []
+        self._trainable = list(self.model.trainable_variables)
+        self._moving = list(self.model.non_trainable_variables)
+        scalar = tf.TensorSpec((), tf.float32)
+        salt = tf.TensorSpec((), tf.uint32)
+        self._steps: dict[bool, Any] = {}
+        self._empty_steps: dict[bool, Any] = {}
+        for in_ring in (False, True):
+            self._trace_both(in_ring, scalar, element_spec, salt)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        """All variables of model and optimizer, each once, in an order that is the same everywhere."""
+        seen: dict[int, tf.Variable] = {}
+        for variable in [*self.model.variables, *self.optimizer.variables]:
+            seen.setdefault(id(variable.value), variable.value)
+        return list(seen.values())
+
+    def step(
+        self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
+    ) -> StepSums:
+        """Run one step over the ring and change the variables, if its loss is finite.
+
+        Every rank calls this for every step, also one without examples: the step's one collective is
+        inside.
+
+        Args:
+            batch: This rank's examples; None where it has none.
+            wants_change: This rank knows that the ring is to change.
+            is_alone: The ring has one rank, so there is nothing to reduce.
+            salt: Sets this rank's random numbers (dropout) apart from those of the others.
+
+        Raises:
+            CollectiveFailed: A member was lost; the variables are untouched.
+        """
+        flag = tf.constant(float(wants_change))
+        with catch_failures():
+            if batch is None:
+                numbers = self._empty_steps[not is_alone](flag)
+            else:
+                salt_tensor = tf.constant(salt, tf.uint32)
+                numbers = self._steps[not is_alone](flag, batch.features, batch.labels, salt_tensor)
+            values = numbers.numpy().tolist()
+        count = values[EXAMPLES]
+        return StepSums(
+            num_examples=round(count),
+            loss=values[LOSS] / count if count else float("nan"),
+            wants_change=values[WANTS_CHANGE] > 0,
+            metrics={
+                name: value / count if count else float("nan")
+                for name, value in zip(self._metric_names, values[METRICS:], strict=True)
+            },
+        )
+
+    def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
+        name = f"create_optimizer of {type(self._spec).__name__}"
+        rate = {} if learning_rate is None else {"lr": learning_rate, "learning_rate": learning_rate}
+        with user_code(name, root=self._zoo):
+            optimizer = call_declared(self._spec.create_optimizer, rate)
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise UserCodeError(
+                f"{name} must return a Keras 3 optimizer. Received: {type(optimizer).__name__}. "
+                "Return for instance keras.optimizers.SGD(lr); tf.train's optimizers are gone."
+            )
+        return optimizer
+
+    def _trace_both(self, in_ring: bool, flag: Any, element_spec: tuple[Any, Any], salt: Any) -> None:
+        # Functions of their own: a concrete function counts a partial's bound argument as missing.
+        def step(flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor) -> tf.Tensor:
+            return self._step(flag, features, labels, salt, in_ring=in_ring)
+
+        def empty_step(flag: tf.Tensor) -> tf.Tensor:
+            return self._empty_step(flag, in_ring=in_ring)
+
+        self._steps[in_ring] = self._trace(step, flag, *element_spec, salt)
+        self._empty_steps[in_ring] = self._trace(empty_step, flag)
+
+    def _trace(self, function: Any, *signature: Any) -> Any:
+        doing = f"Building the training step of {type(self._spec).__name__} for {signature[1:3]}"
+        with user_code(doing, root=self._zoo):
+            return tf.function(function, autograph=False).get_concrete_function(*signature)
+
+    def _step(
+        self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, *, in_ring: bool
+    ) -> tf.Tensor:
+        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        trainable = [variable.value for variable in self._trainable]
+        before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
+        salted = [_salted(variable, value, salt) for variable, value in zip(self._moving, before, strict=True)]
+        with tf.GradientTape() as tape:
+            outputs, after, extra_losses = self.model.stateless_call(
+                trainable, salted, features, training=True, return_losses=True
+            )
+            loss = self._loss(outputs, labels)
+            total = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
+        gradients = tape.gradient(total, trainable)
+        sums = [
+            _zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient) * tf.cast(count, gradient.dtype)
+            for variable, gradient in zip(trainable, gradients, strict=True)
+        ]
+        moved = [
+            _as_sum(old, new, fed, count) for old, new, fed in zip(before, after, salted, strict=True)
+        ]
+        metrics = self._metrics(outputs, labels, count)
+        numbers = tf.stack([count, tf.cast(total, tf.float32) * count, flag, 1.0, *metrics])
+        return self._finish(sums, moved, numbers, in_ring)
+
+    def _empty_step(self, flag: tf.Tensor, *, in_ring: bool) -> tf.Tensor:
+        """The step of a rank without examples: it adds nothing, but takes part and is changed too."""
+        sums = [_zeros_like(variable.value) for variable in self._trainable]
+        moved = [tf.zeros(variable.shape, _sum_dtype(variable.value)) for variable in self._moving]
+        zeros = [tf.zeros(()) for _ in self._metric_names]
+        numbers = tf.stack([tf.zeros(()), tf.zeros(()), flag, tf.zeros(()), *zeros])
+        return self._finish(sums, moved, numbers, in_ring)
+
+    def _finish(
+        self, sums: list[tf.Tensor], moved: list[tf.Tensor], numbers: tf.Tensor, in_ring: bool
+    ) -> tf.Tensor:
+        """The step's one collective, then the update; all ranks do the same with the same numbers."""
+        reduced = [*sums, *moved, numbers]
+        if in_ring:
+            reduced = sum_grouped(reduced, GROUP)
+        numbers = reduced[-1]
+        # All parts of the group are there before any variable changes.
+        with tf.control_dependencies(reduced):
+            is_good = tf.math.is_finite(numbers[LOSS]) & (numbers[EXAMPLES] > 0)
+
+            def update() -> tf.Tensor:
+                count = numbers[EXAMPLES]
+                gradients = [total / tf.cast(count, total.dtype) for total in reduced[: len(sums)]]
+                self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
+                totals = reduced[len(sums) : -1]
+                for variable, total in zip(self._moving, totals, strict=True):
+                    _move(variable.value, total, count, numbers[CONTRIBUTORS])
+                return tf.constant(True)
+
+            done = tf.cond(is_good, update, lambda: tf.constant(False))
+        with tf.control_dependencies([done]):
+            return tf.identity(numbers)
+
+    def _loss(self, outputs: Any, labels: Any) -> tf.Tensor:
+        loss = tf.convert_to_tensor(
+            call_declared(self._spec.create_loss, {"outputs": outputs, "labels": labels})
+        )
+        if loss.shape.rank != 0:
+            raise UserCodeError(
+                f"create_loss of {type(self._spec).__name__} must return the mean over the batch, a "
+                f"scalar. Received: shape={loss.shape}. Reduce it, for instance with tf.reduce_mean."
+            )
+        return loss
+
+    def _metrics(self, outputs: Any, labels: Any, count: tf.Tensor) -> list[tf.Tensor]:
+        sums = metric_sums(self._spec, Mode.TRAINING, outputs, labels, count)
+        self._metric_names = list(sums)
+        return [tf.cast(total, tf.float32) for total in sums.values()]
+
+
+def metric_sums(
+    spec: ElasticDLSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """The user's metrics as sums over the batch's examples, so that batches of any size can be added.
+
+    Args:
+        spec: The user's spec.
+        mode: Handed to `create_metrics`.
+        outputs: What the model returned.
+        labels: The batch's labels.
+        count: Number of examples, a float scalar.
+
+    Raises:
+        UserCodeError: `create_metrics` returned something other than a dict of scalars or of one value
+            an example.
+    """
+    available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
+    metrics = call_declared(spec.create_metrics, available) or {}
+    name = f"create_metrics of {type(spec).__name__}"
+    if not isinstance(metrics, dict):
+        raise UserCodeError(f"{name} must return a dict. Received: {type(metrics).__name__}.")
+    sums = {}
+    for key in sorted(metrics):
+        value = tf.cast(tf.convert_to_tensor(metrics[key]), tf.float32)
+        if value.shape.rank not in (0, 1):
+            raise UserCodeError(
+                f"{name} must return scalars, or one value an example. "
+                f"Received: {key} of shape {value.shape}."
+            )
+        sums[key] = value * count if value.shape.rank == 0 else tf.reduce_sum(value)
+    return sums
+
+
+def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
+    """A seed generator's state, set apart for this rank; anything else as it is."""
+    if variable.value.dtype == tf.uint32 and value.shape == (2,):
+        return value + tf.stack([salt, tf.constant(0, tf.uint32)])
+    return value
+
+
+def _sum_dtype(value: tf.Variable | tf.Tensor) -> tf.DType:
+    return value.dtype if value.dtype.is_floating else tf.float32
+
+
+def _as_sum(before: tf.Tensor, after: Any, fed: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """What a rank adds to a moving variable's sum: weighted value, or how far a counter went."""
+    after = tf.convert_to_tensor(after)
+    if before.dtype.is_floating:
+        return after * tf.cast(count, after.dtype)
+    return tf.cast(tf.cast(after, tf.int64) - tf.cast(fed, tf.int64), tf.float32)
+
+
+def _move(variable: tf.Variable, total: tf.Tensor, count: tf.Tensor, contributors: tf.Tensor) -> None:
+    if variable.dtype.is_floating:
+        variable.assign(total / tf.cast(count, total.dtype))
+    else:
+        variable.assign_add(tf.cast(tf.round(total / contributors), variable.dtype))
+
+
+def _zeros_like(variable: tf.Variable) -> tf.Tensor:
+    return tf.zeros(variable.shape, variable.dtype)

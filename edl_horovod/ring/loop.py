@@ -1,0 +1,109 @@
+"""The run loop of a rank: be in the ring, work, and form it again whenever it must change (D7, D10)."""
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from edl_horovod.events import EventLog
+from edl_horovod.ring.collectives import CollectiveFailed
+from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.state import RingState
+from edl_horovod.ring.world import World
+
+__all__ = ["Work", "run"]
+
+log = logging.getLogger(__name__)
+
+
+class Work(ABC):
+    """What a job does step by step. Made warm: models built, steps traced, data open."""
+
+    state: RingState
+
+    @abstractmethod
+    def run(self, world: World, membership: Membership) -> bool:
+        """Work from `state.step` on, as one rank of a ring.
+
+        Returns:
+            Whether the work is done; false where the ring is to change first.
+
+        Raises:
+            CollectiveFailed: A member was lost. The state is that of the last whole step.
+        """
+
+    @abstractmethod
+    def finish(self, world: World) -> dict[str, Any]:
+        """Bring the result to its place, once; all ranks call it, the leader writes.
+
+        Called again by the survivors if a rank is lost in it.
+
+        Returns:
+            The job's result: `steps`, `metrics`, `output`.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+
+    def records_seen(self) -> int:
+        """Records of the steps that are done."""
+        return 0
+
+
+def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
+    """Work until the job is done, through as many rings as it takes.
+
+    Args:
+        work: A job, warm.
+        membership: Where rings come from.
+        events: Told of each reset by the leader.
+
+    Returns:
+        The job's result.
+
+    Raises:
+        Dismissed: This rank is no longer wanted.
+        EdlError: The job cannot go on.
+    """
+    state, size, left_at, reason = work.state, 0, time.monotonic(), "start"
+    while True:
+        try:
+            world = membership.join(state.step)
+            if not world.is_alone:
+                state.sync()  # All ranks of the ring: each has just formed it.
+            else:
+                state.step = max(state.step, 0)
+            membership.formed(world)
+            seconds = time.monotonic() - left_at
+            _tell(events, work, world, old_size=size, seconds=seconds, reason=reason)
+            size = world.size
+            if work.run(world, membership):
+                return work.finish(world)
+            reason = "membership changed"
+        except CollectiveFailed as failure:
+            reason = str(failure)
+            log.warning("the ring broke after step %d: %s", state.step, reason)
+            state.restore()
+            membership.failed(reason, state.step)
+        left_at = time.monotonic()
+
+
+def _tell(
+    events: EventLog, work: Work, world: World, *, old_size: int, seconds: float, reason: str
+) -> None:
+    log.info(
+        "generation %d: size %d -> %d, rank %d, step %d, records_seen %d, %.3f s (%s)",
+        world.generation, old_size, world.size, world.rank, work.state.step, work.records_seen(),
+        seconds, reason,
+    )  # fmt: skip
+    if world.is_leader:
+        events.write(
+            "reset",
+            generation=world.generation,
+            old_size=old_size,
+            new_size=world.size,
+            step=work.state.step,
+            records_seen=work.records_seen(),
+            seconds=round(seconds, 4),
+            reason=reason,
+        )

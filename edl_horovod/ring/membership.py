@@ -1,0 +1,108 @@
+"""How a rank learns which ring it is in: the one interface of the coordinator, horovodrun and MPI."""
+
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.errors import EdlError, JobFailed
+from edl_horovod.ring.world import World, form_inherited, leave
+from edl_horovod.whole_file import write_json
+
+__all__ = ["Dismissed", "Membership", "StaticMembership"]
+
+
+EXIT_AT_SIGTERM = 143
+
+
+class Dismissed(Exception):  # noqa: N818 - a signal to the worker, not an error
+    """This worker is no longer wanted, or the job is over."""
+
+
+class Membership(ABC):
+    """A rank's source of rings. Changes are a level: asked each step, so none can be missed (D10)."""
+
+    @abstractmethod
+    def join(self, step: int) -> World:
+        """Wait for this rank's place in the next ring and form it.
+
+        Args:
+            step: Steps of the job that this rank has; -1 for a newcomer.
+
+        Raises:
+            Dismissed: There will be no place any more.
+            CollectiveFailed: The ring could not be formed; report it with `failed` and join again.
+        """
+
+    def formed(self, world: World) -> None:
+        """Say that this rank is in the ring and has the ring's state."""
+
+    @abstractmethod
+    def wants_change(self) -> bool:
+        """Whether this rank knows that its ring is to be replaced; asked before each step."""
+
+    @abstractmethod
+    def failed(self, reason: str, step: int) -> None:
+        """Say that the ring broke, at which step, before joining the next one."""
+
+    def progress(self, step: int) -> None:
+        """Say which step is done; at most about once a second."""
+
+    def finished(self, result: dict[str, Any]) -> None:
+        """Say that the job is done; every rank does."""
+
+    def report_error(self, error: EdlError) -> None:
+        """Say that the job cannot go on."""
+
+    def leave_soon(self) -> None:
+        """Ask to be left out of the next ring, then end; without a coordinator, end now."""
+        os._exit(EXIT_AT_SIGTERM)
+
+    def close(self) -> None:
+        """Leave the ring and let go of everything."""
+        leave()
+
+
+class StaticMembership(Membership):
+    """One ring for the whole job, under mpirun: no changes, and a failure is the job's (D15)."""
+
+    def __init__(self, result: Path) -> None:
+        """Take the MPI communicator of all ranks that mpirun started.
+
+        Args:
+            result: File that tells the launcher how the job ended.
+        """
+        # The import starts MPI, so it stands where it is wanted and not at the module's head.
+        from mpi4py import MPI
+
+        self._communicator = MPI.COMM_WORLD
+        self._has_joined = False
+        self._result = result
+
+    def join(self, step: int) -> World:
+        """Form the one ring."""
+        if self._has_joined:
+            raise JobFailed(
+                f"A rank of a static ring (launch=mpi) was lost after step {step}; such a ring cannot "
+                "form again. Start the job anew, or use an elastic launch."
+            )
+        self._has_joined = True
+        return form_inherited(0, self._communicator)
+
+    def wants_change(self) -> bool:
+        """Never."""
+        return False
+
+    def failed(self, reason: str, step: int) -> None:
+        """Nothing to tell: `join` ends the job."""
+
+    def finished(self, result: dict[str, Any]) -> None:
+        """The leader tells the launcher."""
+        if self._communicator.Get_rank() == 0:
+            write_json(self._result, {"state": "finished", **result})
+
+    def report_error(self, error: EdlError) -> None:
+        """Tell the launcher, and end the other ranks, which may wait in a collective."""
+        described = {"error": type(error).__name__, "message": str(error)}
+        write_json(self._result, {"state": "failed", **described})
+        self._communicator.Abort(error.exit_code)

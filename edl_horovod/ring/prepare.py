@@ -1,0 +1,132 @@
+"""From a job's config to its work, warm: everything slow happens here, outside any ring (D9)."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edl_horovod import trained_model
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.data.index import Index
+from edl_horovod.data.plan import DataPlan, choose_num_lanes
+from edl_horovod.data.recordio import Reader
+from edl_horovod.data.stream import StepStream
+from edl_horovod.events import EventLog
+from edl_horovod.models.zoo import LoadedSpec, load_spec
+from edl_horovod.ring.evaluate import EvaluateWork, Evaluator
+from edl_horovod.ring.keras_step import KerasTrainer, build_model
+from edl_horovod.ring.loop import Work
+from edl_horovod.ring.predict import PredictWork
+from edl_horovod.ring.train import TrainWork
+from edl_horovod.spec import Mode
+
+__all__ = ["make_warm"]
+
+log = logging.getLogger(__name__)
+
+CACHE_BYTES = 256 << 20
+"""Decoded chunks that a reader keeps: a lane reads in one or two chunks at a time, and a rank has many lanes."""
+
+
+@contextlib.contextmanager
+def make_warm(config: JobConfig, events: EventLog) -> Iterator[Work]:
+    """Open the data, load and build the model, trace its steps.
+
+    Args:
+        config: The job.
+        events: Handed to the work.
+
+    Raises:
+        EdlError: Of the kind that fits: config, user code, data.
+    """
+    _take_device()
+    keras.utils.set_random_seed(config.data_plan.seed)
+    with contextlib.ExitStack() as stack:
+        make = {"train": _train, "evaluate": _evaluate, "predict": _predict}[config.task]
+        work = make(config, events, stack)
+        log.info("warm")
+        yield work
+
+
+def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
+    context = {"worker_id": os.environ.get("EDL_SLOT", "0"), "master_ip": _coordinator_address()}
+    loaded = load_spec(config.model_zoo, config.model_def, params=config.params, context=context)
+    stream, plan = _open(config, config.data, loaded, Mode.TRAINING, stack)
+    trainer = KerasTrainer(
+        loaded, stream.element_spec, learning_rate=config.train.learning_rate
+    )
+    evaluator = None
+    if config.validation_data:
+        held_out, held_out_plan = _open(
+            config, config.validation_data, loaded, Mode.EVALUATION, stack
+        )
+        evaluator = Evaluator(loaded, trainer.model, held_out, held_out_plan)
+    return TrainWork(
+        config, loaded, stream=stream, plan=plan, trainer=trainer, evaluator=evaluator,
+        events=events,
+    )  # fmt: skip
+
+
+def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
+    loaded, files = _load_trained(config)
+    stream, plan = _open(config, config.data, loaded, Mode.EVALUATION, stack)
+    model = build_model(loaded, stream.element_spec[0])
+    trained_model.restore_weights(files, model)
+    return EvaluateWork(Evaluator(loaded, model, stream, plan), plan, events)
+
+
+def _predict(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
+    loaded, files = _load_trained(config)
+    stream, plan = _open(config, config.data, loaded, Mode.PREDICTION, stack)
+    model = build_model(loaded, stream.element_spec[0])
+    trained_model.restore_weights(files, model)
+    return PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)
+
+
+def _load_trained(config: JobConfig) -> tuple[LoadedSpec, trained_model.TrainedModelFiles]:
+    files = trained_model.read(Path(config.trained_model))
+    return trained_model.load_spec(files), files
+
+
+def _open(
+    config: JobConfig, pattern: str, loaded: LoadedSpec, mode: Mode, stack: contextlib.ExitStack
+) -> tuple[StepStream, DataPlan]:
+    index = Index.open(pattern, damaged=config.data_plan.damaged)
+    plan = _plan(config, index.block_starts, index.block_counts, mode)
+    reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
+    stream = StepStream(
+        reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps
+    )
+    return stream, plan
+
+
+def _plan(config: JobConfig, starts: np.ndarray, counts: np.ndarray, mode: Mode) -> DataPlan:
+    batch = config.train.batch_size
+    return DataPlan(
+        block_starts=starts,
+        block_counts=counts,
+        global_batch=batch,
+        num_lanes=choose_num_lanes(batch, config.data_plan.lanes),
+        seed=config.data_plan.seed,
+        window=config.data_plan.shuffle_window,
+        is_shuffled=config.data_plan.shuffle and mode is Mode.TRAINING,
+    )
+
+
+def _coordinator_address() -> str:
+    return os.environ.get("EDL_COORDINATOR", "").rpartition(":")[0]
+
+
+def _take_device() -> None:
+    """One GPU for each local rank, its memory taken as it is needed. Not tried: no GPU at hand."""
+    devices = tf.config.list_physical_devices("GPU")
+    if devices:
+        slot = int(os.environ.get("EDL_SLOT") or os.environ.get("HOROVOD_LOCAL_RANK") or 0)
+        device = devices[slot % len(devices)]
+        tf.config.set_visible_devices(device, "GPU")
+        tf.config.experimental.set_memory_growth(device, True)

@@ -1,0 +1,99 @@
+"""The ring as one rank sees it: rebuilt at each reset, never read from the environment (rule 9)."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import horovod.tensorflow as hvd
+
+from edl_horovod.data.plan import lanes_of_rank
+from edl_horovod.ring.collectives import CollectiveFailed
+
+__all__ = ["World", "form_assigned", "form_inherited", "leave"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """This rank's place."""
+
+    rank: int
+    size: int
+    generation: int
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this rank writes what the ring writes once."""
+        return self.rank == 0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is nobody to reduce with."""
+        return self.size == 1
+
+    def lanes(self, num_lanes: int) -> range:
+        """The lanes that this rank owns."""
+        return lanes_of_rank(self.rank, self.size, num_lanes)
+
+
+def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
+    """Form the ring that the coordinator described.
+
+    Args:
+        place: Its `assign` message.
+        timeout_seconds: For the forming and for each collective's transfers afterwards.
+
+    Raises:
+        CollectiveFailed: A member did not show up; with an unpatched Horovod the process aborts instead.
+    """
+    leave()
+    world = World(rank=place["rank"], size=place["size"], generation=place["generation"])
+    if world.is_alone:
+        return world
+    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    os.environ.update({f"HOROVOD_{name.upper()}": str(place[name]) for name in names})
+    os.environ.update(
+        HOROVOD_HOSTNAME=place["host"],
+        HOROVOD_CONTROLLER="gloo",
+        HOROVOD_CPU_OPERATIONS="gloo",
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=place["rendezvous_address"],
+        HOROVOD_GLOO_RENDEZVOUS_PORT=str(place["rendezvous_port"]),
+        HOROVOD_GLOO_TIMEOUT_SECONDS=str(max(1, round(timeout_seconds))),
+    )
+    # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank; every trace of a
+    # collective, however, must see 1, or the ring's size is baked into it.
+    os.environ["HOROVOD_ELASTIC"] = "0"
+    try:
+        _init()
+    finally:
+        os.environ["HOROVOD_ELASTIC"] = "1"
+    return world
+
+
+def form_inherited(generation: int, communicator: Any = None) -> World:
+    """Form the ring that this process' launcher described (horovodrun's variables, or MPI).
+
+    Args:
+        generation: Number of formings before this one.
+        communicator: An mpi4py communicator; None where horovodrun's variables count.
+
+    Raises:
+        CollectiveFailed: A member did not show up.
+    """
+    leave()
+    _init(communicator)
+    return World(rank=hvd.rank(), size=hvd.size(), generation=generation)
+
+
+def leave() -> None:
+    """Leave the ring, whatever state it is in."""
+    hvd.shutdown()
+
+
+def _init(communicator: Any = None) -> None:
+    try:
+        hvd.init(communicator)
+    except ValueError as error:
+        # What the patched Horovod raises where the released one aborts.
+        hvd.shutdown()
+        raise CollectiveFailed(f"the ring could not be formed: {error}") from error

@@ -1,0 +1,123 @@
+"""The parameters of a model as files of named tensors, in the reference's layout."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from edl_horovod.errors import DataError, OutputError
+from edl_horovod.proto.trained_model_pb2 import Model, Tensor
+
+__all__ = ["MAX_FILE_BYTES", "read_params", "variable_names", "write_params"]
+
+MAX_FILE_BYTES = 1 << 30
+"""Tensors are spread over files of about this size, in bytes."""
+_MAX_MESSAGE_BYTES = (1 << 31) - 1
+_REFERENCE_DTYPE = "float32"
+
+
+def variable_names(variables: Sequence[Any]) -> list[str]:
+    """A name for each variable: its path, and a number where several have the same path."""
+    seen: dict[str, int] = {}
+    names = []
+    for variable in variables:
+        seen[variable.path] = seen.get(variable.path, 0) + 1
+        repeated = seen[variable.path] - 1
+        names.append(f"{variable.path}:{repeated}" if repeated else variable.path)
+    return names
+
+
+def write_params(
+    folder: Path,
+    variables: Sequence[Any],
+    *,
+    version: int,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> list[str]:
+    """Write `params-00000.pb` and as many more as it takes.
+
+    Args:
+        folder: Where to.
+        variables: Keras variables.
+        version: Number of steps trained.
+        max_file_bytes: Size of a file from which on the next one is begun, in bytes.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        OutputError: One tensor alone is larger than a protobuf message may be.
+    """
+    filenames: list[str] = []
+    message, num_bytes = Model(version=version), 0
+
+    def finish() -> None:
+        filenames.append(f"params-{len(filenames):05d}.pb")
+        (folder / filenames[-1]).write_bytes(message.SerializeToString(deterministic=True))
+
+    for name, variable in zip(variable_names(variables), variables, strict=True):
+        tensor = _tensor(name, np.asarray(variable.numpy()))
+        if num_bytes and num_bytes + len(tensor.content) > max_file_bytes:
+            finish()
+            message, num_bytes = Model(version=version), 0
+        message.param[name].CopyFrom(tensor)
+        num_bytes += len(tensor.content)
+    finish()
+    return filenames
+
+
+def read_params(files: Sequence[Path]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield each parameter of some files, one file in memory at a time.
+
+    Raises:
+        DataError: A file is missing or damaged.
+    """
+    for file in files:
+        try:
+            message = Model.FromString(file.read_bytes())
+        except (OSError, DecodeError) as e:
+            raise _damaged(file, str(e)) from e
+        for name, tensor in message.param.items():
+            try:
+                value = _array(tensor)
+            except (TypeError, ValueError) as e:
+                raise _damaged(file, f"{name}: {e}") from e
+            yield name, value
+
+
+def _tensor(name: str, array: NDArray[Any]) -> Tensor:
+    if array.nbytes > _MAX_MESSAGE_BYTES - (1 << 20):
+        raise OutputError(
+            f"The parameter {name!r} takes {array.nbytes} bytes; a parameter file holds less than"
+            f" {_MAX_MESSAGE_BYTES}. Split it into several variables."
+        )
+    dtype = str(array.dtype)
+    return Tensor(
+        dim=array.shape,
+        content=np.ascontiguousarray(array)
+        .astype(_little_endian(array.dtype), copy=False)
+        .tobytes(),
+        dtype="" if dtype == _REFERENCE_DTYPE else dtype,
+    )
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    import ml_dtypes  # noqa: F401  Makes bfloat16 and its like known to NumPy.
+
+    dtype = np.dtype(tensor.dtype or _REFERENCE_DTYPE)
+    flat = np.frombuffer(tensor.content, dtype=_little_endian(dtype))
+    return flat.astype(dtype, copy=False).reshape(tuple(tensor.dim))
+
+
+def _little_endian(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype.newbyteorder("<") if dtype.isbuiltin == 1 else dtype
+
+
+def _damaged(file: Path, why: str) -> DataError:
+    return DataError(
+        f"The parameter file {file} is damaged: {why}."
+        " Copy the trained model again, or train it again."
+    )

@@ -1,0 +1,165 @@
+"""Read a trained model: its settings, its code and its parameters."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.models import zoo
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from edl_horovod.trained_model.params import read_params, variable_names
+from edl_horovod.trained_model.write import FORMAT_VERSION
+
+__all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights"]
+
+
+@dataclass(frozen=True)
+class TrainedModelFiles:
+    """A trained model on disk; its parameters are not read yet."""
+
+    path: Path
+    message: TrainedModel
+    config: JobConfig
+    """The settings of the job that trained it."""
+    metrics: dict[str, float]
+
+    @property
+    def params_files(self) -> list[Path]:
+        """The files of parameters."""
+        names = [self.message.params_filename, *self.message.more_params_filenames]
+        return [self.path / name for name in names]
+
+
+def read(path: Path) -> TrainedModelFiles:
+    """Read everything of a trained model but its parameters.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        ConfigError: It is not there, or is not a trained model.
+        DataError: It is damaged, or of a newer format.
+    """
+    message = _read_message(path)
+    try:
+        config = resolved.load(path / "config.yaml")
+        metrics = json.loads((path / "metrics.json").read_text())
+    except (OSError, ValueError) as e:
+        raise _damaged(path, str(e)) from e
+    files = TrainedModelFiles(path=path, message=message, config=config, metrics=metrics)
+    for needed in (path / "zoo", *files.params_files):
+        if not needed.exists():
+            raise _damaged(path, f"{needed.name} is missing")
+    return files
+
+
+def load_spec(files: TrainedModelFiles, *, context: dict[str, Any] | None = None) -> LoadedSpec:
+    """Make the spec from the copy of the model zoo inside a trained model.
+
+    Args:
+        files: The trained model.
+        context: Handed to the spec's constructor.
+
+    Raises:
+        UserCodeError: The copied files do not load here, for want of a package perhaps.
+    """
+    return zoo.load_spec(
+        str(files.path / "zoo"),
+        files.message.model_def,
+        params=files.config.params,
+        context=context,
+    )
+
+
+def restore_weights(files: TrainedModelFiles, model: Any) -> None:
+    """Give a model its trained parameters.
+
+    They are matched by the paths of the variables. Keras numbers layers without a name of their own
+    through the whole process, so `dense_3` is the trained `dense` where order and the rest agree.
+
+    Args:
+        files: The trained model.
+        model: A built `keras.Model`, made by the trained model's own spec.
+
+    Raises:
+        DataError: A file is damaged, or the parameters are not those of this model.
+    """
+    trained = list(files.message.param_names)
+    names = variable_names(model.weights)
+    if set(names) != set(trained):
+        _require_same_but_numbers(files, trained, names)
+        names = trained
+    variables = dict(zip(names, model.weights, strict=True))
+    for name, value in read_params(files.params_files):
+        variable = variables.pop(name, None)
+        if variable is None:
+            raise _damaged(files.path, f"the parameter {name!r} is there twice or not listed")
+        if tuple(variable.shape) != value.shape:
+            raise DataError(
+                f"The parameter {name!r} of {files.path} does not fit the model. Received: shape"
+                f" {value.shape}, the model has {tuple(variable.shape)}. Use the trained model's"
+                " own params."
+            )
+        variable.assign(value)
+    if variables:
+        raise _damaged(files.path, f"values are missing for {', '.join(sorted(variables))}")
+
+
+def _read_message(path: Path) -> TrainedModel:
+    if not path.is_dir():
+        raise ConfigError(
+            f"There is no such trained model. Received: trained_model={str(path)!r}."
+            " Give the directory that train wrote as its output."
+        )
+    file = path / "trained_model.pb"
+    if not file.is_file():
+        raise ConfigError(
+            f"{path} is not a trained model: it has no trained_model.pb."
+            f" Received: trained_model={str(path)!r}. Give the directory that train wrote."
+        )
+    try:
+        message = TrainedModel.FromString(file.read_bytes())
+    except (OSError, DecodeError) as e:
+        raise _damaged(path, f"trained_model.pb: {e}") from e
+    if message.format_version < 1 or not message.params_filename:
+        raise _damaged(path, "trained_model.pb does not say its format")
+    if message.format_version > FORMAT_VERSION:
+        raise DataError(
+            f"{path} was written by a newer edl_horovod. Received: format version"
+            f" {message.format_version}; this one reads up to {FORMAT_VERSION}. Install the newer."
+        )
+    return message
+
+
+def _require_same_but_numbers(
+    files: TrainedModelFiles, trained: Sequence[str], names: Sequence[str]
+) -> None:
+    if [_without_numbers(name) for name in trained] == [_without_numbers(name) for name in names]:
+        return
+    missing = sorted(set(names) - set(trained))
+    left_over = sorted(set(trained) - set(names))
+    raise DataError(
+        f"The parameters of {files.path} are not those of the model that its spec makes."
+        f" The model lacks: {', '.join(left_over[:5]) or 'none'}."
+        f" The trained model lacks: {', '.join(missing[:5]) or 'none'}."
+        " Use the trained model's own params and the same Keras version"
+        f" ({files.message.framework_version})."
+    )
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"_\d+(?=/|:|$)", "", name)
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(
+        f"The trained model {path} is damaged: {why}. Copy it again, or train it again."
+    )

@@ -1,0 +1,88 @@
+"""Write a trained model: the directory that `evaluate` and `predict` work on."""
+
+import importlib.metadata
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.config import params as params_text
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.output_dir import staged
+from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from edl_horovod.trained_model.params import variable_names, write_params
+from edl_horovod.trained_model.zoo_copy import copy_zoo, zoo_files, zoo_hash
+
+__all__ = ["FORMAT_VERSION", "write"]
+
+FORMAT_VERSION = 1
+
+log = logging.getLogger(__name__)
+
+
+def write(
+    output: Path,
+    *,
+    loaded: LoadedSpec,
+    model: Any,
+    config: JobConfig,
+    metrics: Mapping[str, float],
+    steps: int,
+    overwrite: bool,
+) -> None:
+    """Write a trained model; it appears whole or not at all.
+
+    Args:
+        output: The directory to write.
+        loaded: The spec that made the model; its model zoo is copied.
+        model: A built `keras.Model`.
+        config: The job's settings.
+        metrics: The last evaluation, or the last training metrics.
+        steps: Number of steps trained.
+        overwrite: Whether an earlier trained model there may be replaced.
+
+    Raises:
+        OutputError: The output is in the way or cannot be written, or the zoo or a tensor is too
+            large.
+    """
+    files = zoo_files(loaded.zoo)
+    with staged(output, overwrite=overwrite) as folder:
+        copy_zoo(loaded.zoo, files, to=folder / "zoo")
+        filenames = write_params(folder, model.weights, version=steps)
+        message = TrainedModel(
+            model_def=config.model_def,
+            model_def_params=params_text.format(config.params),
+            params_filename=filenames[0],
+            input_function=f"{loaded.full_name}.create_dataset",
+            loss=f"{loaded.full_name}.create_loss",
+            optimizer=f"{loaded.full_name}.create_optimizer",
+            format_version=FORMAT_VERSION,
+            framework="keras",
+            framework_version=importlib.metadata.version("keras"),
+            zoo_hash=zoo_hash(folder / "zoo", files),
+            metrics=metrics,
+            steps=steps,
+            more_params_filenames=filenames[1:],
+            param_names=variable_names(model.weights),
+        )
+        (folder / "trained_model.pb").write_bytes(message.SerializeToString(deterministic=True))
+        (folder / "metrics.json").write_text(json.dumps(dict(metrics), indent=2) + "\n")
+        resolved.dump(config, folder / "config.yaml")
+        _save_keras(model, folder / "model.keras")
+    log.info("Wrote the trained model %s (%d steps).", output, steps)
+
+
+def _save_keras(model: Any, path: Path) -> None:
+    """Save for programs without edl_horovod; the rest of a trained model does not need it."""
+    try:
+        model.save(path)
+    except (NotImplementedError, TypeError, ValueError) as e:  # What Keras raises for a config.
+        path.unlink(missing_ok=True)
+        log.warning(
+            "The trained model has no model.keras, because Keras cannot save this model: %s."
+            " Evaluate and predict work without it; get_config of the model's classes mends it.",
+            e,
+        )

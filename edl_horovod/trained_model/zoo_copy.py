@@ -1,0 +1,69 @@
+"""The copy of the model zoo that a trained model carries."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from edl_horovod.errors import OutputError
+
+__all__ = ["copy_zoo", "zoo_files", "zoo_hash"]
+
+_SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})
+_MAX_FILE_BYTES = 1 << 20
+MAX_TOTAL_BYTES = 50 << 20
+_NOT_A_ZOO = ("pyvenv.cfg", "trained_model.pb", "events.jsonl")
+"""A folder that holds one of these is an environment, a trained model or a running job."""
+
+
+def zoo_files(zoo: Path) -> list[Path]:
+    """The files that a copy of a zoo holds, relative to it, sorted.
+
+    Sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB); nothing hidden.
+
+    Args:
+        zoo: Directory of model files.
+
+    Raises:
+        OutputError: Together they are larger than 50 MiB.
+    """
+    files = sorted(file.relative_to(zoo) for file in _walk(zoo))
+    num_bytes = sum(zoo.joinpath(file).stat().st_size for file in files)
+    if num_bytes > MAX_TOTAL_BYTES:
+        raise OutputError(
+            f"The sources and texts of the model zoo take {num_bytes} bytes; a trained model may"
+            f" carry {MAX_TOTAL_BYTES}. Received: model_zoo={str(zoo)!r}, {len(files)} files."
+            " Keep data and environments out of the model zoo, or give a narrower folder."
+        )
+    return files
+
+
+def zoo_hash(zoo: Path, files: list[Path]) -> str:
+    """SHA-256 of the names and contents of files of a zoo, in hex."""
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        content = zoo.joinpath(file).read_bytes()
+        digest.update(f"{file.as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def copy_zoo(zoo: Path, files: list[Path], *, to: Path) -> None:
+    """Copy files of a zoo into a new folder, under the same relative names."""
+    for file in files:
+        copy = to / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(zoo / file, copy)
+
+
+def _walk(zoo: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(zoo):
+        if folder != str(zoo) and any(name in names for name in _NOT_A_ZOO):
+            folders.clear()
+            continue
+        folders[:] = [f for f in folders if not f.startswith(".") and f != "__pycache__"]
+        for file in (Path(folder, name) for name in names if not name.startswith(".")):
+            is_wanted = file.suffix in _SUFFIXES and file.is_file()
+            if is_wanted and file.stat().st_size <= _MAX_FILE_BYTES:
+                yield file

@@ -1,0 +1,121 @@
+"""The process of one rank: `python -m edl_horovod.worker --config config.yaml`.
+
+It gets warm first (imports, model, traced steps, open data), and only then asks for a place in a ring.
+Who deals the places shows in its environment: the job's coordinator, horovodrun, or mpirun.
+"""
+
+import argparse
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edl_horovod import log as logs
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, EdlError
+from edl_horovod.events import EventLog
+from edl_horovod.lifeline import end_with_parent
+
+if TYPE_CHECKING:
+    from edl_horovod.ring.membership import Membership
+
+__all__ = ["main"]
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Be a worker until dismissed; returns the process' exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
+    args = parser.parse_args()
+    faulthandler.enable()
+    name = _name()
+    end_with_parent()
+    try:
+        config = resolved.load(args.config)
+        logs.setup(name, level=config.log_level)
+        return _work(config, name)
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
+
+
+def _name() -> str:
+    host = os.environ.get("EDL_HOST") or os.environ.get("HOROVOD_HOSTNAME") or "localhost"
+    slot = os.environ.get("EDL_SLOT") or os.environ.get("HOROVOD_LOCAL_RANK")
+    return f"{host}:{slot or os.environ.get('OMPI_COMM_WORLD_LOCAL_RANK', '0')}"
+
+
+def _work(config: JobConfig, name: str) -> int:
+    # Read at import by TensorFlow, and at every trace of a collective by Horovod.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
+    os.environ["HOROVOD_ELASTIC"] = "1"
+    from edl_horovod.ring.loop import run
+    from edl_horovod.ring.membership import Dismissed
+    from edl_horovod.ring.prepare import make_warm
+
+    with contextlib.ExitStack() as stack:
+        Path(config.job_dir).mkdir(parents=True, exist_ok=True)
+        events = stack.enter_context(EventLog(Path(config.job_dir) / "events.jsonl", name))
+        membership = _membership(config)
+        stack.callback(membership.close)
+        _leave_on_sigterm(membership)
+        try:
+            work = stack.enter_context(make_warm(config, events))
+            membership.finished(run(work, membership, events))
+        except Dismissed as dismissal:
+            log.info("dismissed: %s", dismissal)
+        except EdlError as error:
+            membership.report_error(error)
+            raise
+    return 0
+
+
+def _membership(config: JobConfig) -> "Membership":
+    if os.environ.get("EDL_MEMBERSHIP") == "static":
+        from edl_horovod.ring.membership import StaticMembership
+
+        return StaticMembership(Path(config.job_dir) / "result.json")
+    if "EDL_COORDINATOR" in os.environ:
+        from edl_horovod.ring.coordinated import CoordinatedMembership, CoordinatorAddress
+
+        host, _, port = os.environ["EDL_COORDINATOR"].rpartition(":")
+        address = CoordinatorAddress(
+            host=host,
+            port=int(port),
+            secret=Path(os.environ["EDL_SECRET_FILE"]).read_bytes(),
+            worker_host=os.environ["EDL_HOST"],
+            slot=int(os.environ["EDL_SLOT"]),
+        )
+        return CoordinatedMembership(address, forming_seconds=config.elastic.forming_seconds)
+    from edl_horovod.ring.horovod_driver import HorovodDriverMembership, is_launched_by_horovodrun
+
+    if not is_launched_by_horovodrun():
+        raise ConfigError(
+            "A worker is started by a launcher, which tells it where its ring is. Received: no "
+            "EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment. Use "
+            "`edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`."
+        )
+    return HorovodDriverMembership()
+
+
+def _leave_on_sigterm(membership: "Membership") -> None:
+    """Leave before being killed: at the next step, and then end with 0."""
+
+    def leave(_signal: int, _frame: object) -> None:
+        # In a thread of its own: the interrupted code may be sending a message just now.
+        threading.Thread(target=membership.leave_soon, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,268 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.models.zoo import list_definitions, load_function, load_spec
+from edl_horovod.spec import Mode
+
+SPEC = """
+from edl_horovod.spec import ElasticDLSpec
+
+class {name}(ElasticDLSpec):
+    def create_model(self, hidden_units=(1,)):
+        return hidden_units
+    def create_dataset(self, dataset, mode):
+        return dataset, mode
+    def create_loss(self, outputs=None, labels=None):
+        return outputs
+    def create_optimizer(self, lr=0.1):
+        return lr
+"""
+NO_LOSS = SPEC.replace("create_loss", "create_lose")
+
+
+@pytest.fixture(autouse=True)
+def _keep_imports():
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    sys.path[:] = path
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(name: str, text: str) -> Path:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return write
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    def load(model_def: str, **params: object):
+        return load_spec(str(tmp_path), model_def, params=params)
+
+    return load
+
+
+def test_symbol_of_a_file(write, load):
+    file = write("regressor.py", SPEC.format(name="DNN") + SPEC.format(name="Other"))
+    loaded = load("regressor.DNN")
+    assert type(loaded.spec).__name__ == "DNN"
+    assert (loaded.source_file, loaded.symbol, loaded.zoo) == (file, "DNN", file.parent)
+
+
+def test_symbol_of_a_file_in_a_folder_beside_a_file_of_the_same_name(write, load):
+    write("regressor.py", SPEC.format(name="DNN"))
+    write("regressor/wide_and_deep.py", SPEC.format(name="MagicalWAD"))
+    assert load("regressor.wide_and_deep.MagicalWAD").symbol == "MagicalWAD"
+    assert load("regressor.DNN").symbol == "DNN"
+    assert load("regressor.wide_and_deep").full_name == "regressor.wide_and_deep.MagicalWAD"
+
+
+def test_bare_file_gives_its_one_spec(write, load):
+    write("mnist.py", SPEC.format(name="Mnist"))
+    assert load("mnist").symbol == "Mnist"
+
+
+def test_bare_folder_gives_its_one_spec(write, load):
+    write("mnist/helpers.py", "WIDTH = 3\n")
+    write("mnist/mnist.py", "from helpers import WIDTH\n" + SPEC.format(name="Mnist"))
+    assert load("mnist").symbol == "Mnist"
+
+
+def test_folder_and_symbol_scan_the_files_of_the_folder(write, load):
+    write("fintech/credit.py", SPEC.format(name="MyKerasModel"))
+    write("fintech/risk.py", SPEC.format(name="Other"))
+    assert load("fintech.MyKerasModel").source_file.name == "credit.py"
+
+
+def test_a_file_that_cannot_mean_the_symbol_is_not_run(write, load):
+    write("fintech/credit.py", SPEC.format(name="MyKerasModel"))
+    write("fintech/other.py", "raise RuntimeError\n")
+    assert load("fintech.MyKerasModel").symbol == "MyKerasModel"
+
+
+def test_imported_and_abstract_specs_do_not_count(write, load):
+    write("base.py", NO_LOSS.format(name="Base") + SPEC.format(name="Whole"))
+    write("mnist.py", "from base import Base, Whole\n\nclass Mnist(Whole):\n    pass\n")
+    assert load("mnist").symbol == "Mnist"
+
+
+def test_a_spec_imported_by_another_file_of_the_folder_is_not_ambiguous(write, load):
+    write("fintech/__init__.py", "from fintech.credit import Credit\n")
+    write("fintech/credit.py", SPEC.format(name="Credit"))
+    assert load("fintech.Credit").symbol == "Credit"
+
+
+def test_the_same_symbol_in_two_files_is_ambiguous_and_both_are_listed(write, load):
+    write("fintech/a.py", SPEC.format(name="Credit"))
+    write("fintech/b.py", SPEC.format(name="Credit"))
+    with pytest.raises(UserCodeError, match=r"2 models: Credit in .*/a\.py, Credit in .*/b\.py"):
+        load("fintech.Credit")
+
+
+def test_two_specs_in_a_bare_file_are_ambiguous_and_both_are_listed(write, load):
+    write("mnist.py", SPEC.format(name="Small") + SPEC.format(name="Large"))
+    with pytest.raises(UserCodeError, match=r"Large in .*mnist\.py, Small in .*Write file\.Symbol"):
+        load("mnist")
+
+
+def test_a_missing_model_is_named_with_what_exists_and_the_nearest(write, load):
+    write("regressor.py", SPEC.format(name="DNN"))
+    with pytest.raises(UserCodeError, match=r"'regressor\.DNM'.*regressor\.DNN.*Did you mean"):
+        load("regressor.DNM")
+
+
+def test_a_name_that_is_no_spec_is_refused(write, load):
+    write("regressor.py", "DNN = 3\n")
+    with pytest.raises(UserCodeError, match="not a class that extends ElasticDLSpec"):
+        load("regressor.DNN")
+
+
+@pytest.mark.parametrize("model_def", ["../evil", "a/b.C", "a..b", "", "a.b()"])
+def test_a_name_that_is_not_dotted_is_refused(model_def, load):
+    with pytest.raises(ConfigError, match="names joined by dots"):
+        load(model_def)
+
+
+def test_a_zoo_that_is_no_directory_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match="model_zoo="):
+        load_spec(str(tmp_path / "none"), "a", params={})
+
+
+def test_missing_methods_are_named(write, load):
+    write("regressor.py", NO_LOSS.format(name="DNN"))
+    for model_def in ("regressor.DNN", "regressor"):
+        with pytest.raises(UserCodeError, match=r"DNN of .*regressor\.py lacks .*create_loss"):
+            load(model_def)
+
+
+def test_a_syntax_error_names_file_and_line(write, load):
+    file = write("broken.py", "x = 1\nclass Broken(:\n")
+    for model_def in ("broken", "broken.Broken"):
+        with pytest.raises(UserCodeError, match=rf"{file}:2") as caught:
+            load(model_def)
+        assert isinstance(caught.value.__cause__, SyntaxError)
+
+
+def test_an_error_at_import_names_file_line_and_message(write, load):
+    file = write("broken.py", "x = 1\nx.y\n" + SPEC.format(name="Broken"))
+    with pytest.raises(UserCodeError, match=rf"{file}:2: AttributeError: .*'y'"):
+        load("broken")
+
+
+def test_a_file_that_failed_can_be_mended_and_loaded(write, load):
+    write("mnist.py", "1 / 0\n" + SPEC.format(name="Mnist"))
+    with pytest.raises(UserCodeError):
+        load("mnist")
+    write("mnist.py", SPEC.format(name="Mnist"))
+    assert load("mnist").symbol == "Mnist"
+
+
+def test_an_error_in_the_constructor_names_the_line(write, load):
+    text = SPEC.format(name="Mnist") + "    def __init__(self):\n        raise KeyError('no')\n"
+    write("mnist.py", text)
+    with pytest.raises(UserCodeError, match=r"Making Mnist of .*mnist\.py:\d+: KeyError: 'no'"):
+        load("mnist")
+
+
+def test_a_missing_package_points_to_the_requirements(write, load):
+    write("mnist.py", "import no_such_package\n" + SPEC.format(name="Mnist"))
+    with pytest.raises(UserCodeError, match=r"no_such_package.*requirements\.txt"):
+        load("mnist")
+
+
+def test_a_file_runs_once_however_it_is_reached(write, load, tmp_path: Path):
+    text = f"with open({str(tmp_path / 'runs')!r}, 'a') as runs:\n    runs.write('x')\n"
+    write("fintech/base.py", text + SPEC.format(name="Base"))
+    write("fintech/credit.py", "import base\nimport fintech.base\n\nclass Credit(base.Base): ...\n")
+    load("fintech.Base")
+    credit = load("fintech.Credit")
+    again = load("fintech.base")
+    assert (tmp_path / "runs").read_text() == "x"
+    assert isinstance(credit.spec, type(again.spec))
+
+
+def test_siblings_of_two_zoos_are_not_mixed(write, tmp_path: Path):
+    for zoo in ("one", "two"):
+        write(f"{zoo}/helpers.py", f"name_of_zoo = {zoo!r}\n")
+        write(f"{zoo}/mnist.py", "from helpers import name_of_zoo\n" + SPEC.format(name="Mnist"))
+    for zoo in ("one", "two", "one"):
+        loaded = load_spec(str(tmp_path / zoo), "mnist", params={})
+        assert loaded.module.name_of_zoo == zoo
+
+
+def test_a_sibling_can_be_imported_when_a_method_runs(write, load):
+    write("late.py", "VALUE = 7\n")
+    text = SPEC.format(name="Mnist").replace("return lr", "import late\n        return late.VALUE")
+    write("mnist.py", text)
+    assert load("mnist").spec.create_optimizer() == 7
+
+
+def test_params_go_to_the_constructor_that_declares_them(write, load):
+    text = SPEC + "    def __init__(self, width, context=None):\n        self.width = width\n"
+    write("mnist.py", text.format(name="Mnist"))
+    assert load("mnist", width=3).spec.width == 3
+
+
+def test_params_go_to_keyword_arguments_of_the_constructor(write, load):
+    text = SPEC + "    def __init__(self, context=None, **params):\n        self.params = params\n"
+    write("mnist.py", text.format(name="Mnist"))
+    loaded = load("mnist", width=3, lr=0.5)
+    assert loaded.spec.params == {"width": 3, "lr": 0.5}
+    assert loaded.spec.create_optimizer() == 0.5
+
+
+def test_params_go_to_the_methods_that_declare_them(write, load):
+    write("mnist.py", SPEC.format(name="Mnist"))
+    spec = load("mnist", hidden_units=[10, 100]).spec
+    assert spec.create_model() == [10, 100]
+    assert spec.create_dataset("data", Mode.TRAINING) == ("data", Mode.TRAINING)
+
+
+def test_a_param_that_nothing_declares_is_refused_with_the_nearest(write, load):
+    write("mnist.py", SPEC.format(name="Mnist"))
+    with pytest.raises(
+        ConfigError, match=r"hidden_unit.*declares: hidden_units, lr\. Did you mean"
+    ):
+        load("mnist", hidden_unit=[10])
+
+
+def test_a_param_that_the_framework_gives_is_refused(write, load):
+    write("mnist.py", SPEC.format(name="Mnist"))
+    with pytest.raises(ConfigError, match=r"params\.outputs=3"):
+        load("mnist", outputs=3)
+
+
+def test_the_context_reaches_the_constructor(write, tmp_path: Path):
+    text = SPEC + "    def __init__(self, context):\n        self.context = context\n"
+    write("mnist.py", text.format(name="Mnist"))
+    loaded = load_spec(str(tmp_path), "mnist", params={}, context={"worker_id": "w1"})
+    assert loaded.spec.context == {"worker_id": "w1"}
+
+
+def test_definitions_are_listed_without_running_anything(write, tmp_path: Path):
+    write("base.py", "raise RuntimeError\n" + NO_LOSS.format(name="Base"))
+    write("mnist/mnist.py", "class Mnist(base.Base):\n    def create_loss(self): ...\n")
+    write("broken.py", "class (\n")
+    assert list_definitions(tmp_path) == ["mnist.mnist.Mnist"]
+
+
+def test_a_function_is_found_beside_a_spec_or_alone(write, tmp_path: Path):
+    write("mnist.py", SPEC.format(name="Mnist") + "\ndef prepare(filename):\n    return b''\n")
+    write("alone/prepare.py", "def prepare(filename):\n    return b'x'\n")
+    assert load_function(str(tmp_path), "mnist.Mnist", "prepare")("f") == b""
+    assert load_function(str(tmp_path), "alone", "prepare")("f") == b"x"
+
+
+def test_a_missing_function_is_named(write, tmp_path: Path):
+    write("mnist.py", SPEC.format(name="Mnist"))
+    with pytest.raises(UserCodeError, match=r"mnist\.py has no function 'prepare'"):
+        load_function(str(tmp_path), "mnist", "prepare")

@@ -1,0 +1,322 @@
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, DataError, OutputError
+from edl_horovod.models import zoo
+from edl_horovod.proto.trained_model_pb2 import Model, TrainedModel
+from edl_horovod.trained_model import load_spec, read, restore_weights, write
+from edl_horovod.trained_model.params import variable_names, write_params
+from edl_horovod.trained_model.zoo_copy import zoo_files, zoo_hash
+
+SPEC = """
+from edl_horovod.spec import ElasticDLSpec
+from helpers import NAME
+
+class Small(ElasticDLSpec):
+    name = NAME
+    def create_model(self, hidden_units=()):
+        return hidden_units
+    def create_dataset(self, dataset, mode): ...
+    def create_loss(self, outputs, labels): ...
+    def create_optimizer(self, lr=0.1): ...
+"""
+
+
+class FakeVariable:
+    def __init__(self, path: str, value: np.ndarray):
+        self.path = path
+        self.value = value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    def numpy(self) -> np.ndarray:
+        return self.value
+
+    def assign(self, value: np.ndarray) -> None:
+        assert value.dtype == self.value.dtype
+        self.value = value
+
+
+class FakeModel:
+    def __init__(self, **values: Any):
+        self.weights = [FakeVariable(path, np.asarray(v)) for path, v in values.items()]
+
+    def save(self, path: Path) -> None:
+        path.write_text("keras")
+
+
+def trained(offset: float = 0) -> FakeModel:
+    return FakeModel(
+        kernel=np.arange(6, dtype=np.float32).reshape(2, 3) + np.float32(offset),
+        scale=np.asarray(offset, dtype=np.float32),
+        half=np.asarray([1, 2.5], dtype=ml_dtypes.bfloat16),
+        seed=np.asarray([1, 2**32 - 1], dtype=np.uint32),
+        count=np.zeros((0, 4), dtype=np.int64),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _keep_imports():
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+    sys.path[:] = path
+
+
+@pytest.fixture
+def model_zoo(tmp_path: Path) -> Path:
+    folder = tmp_path / "zoo"
+    (folder / "fintech").mkdir(parents=True)
+    (folder / "helpers.py").write_text("NAME = 'original'\n")
+    (folder / "requirements.txt").write_text("numpy\n")
+    (folder / "fintech" / "small.py").write_text(SPEC)
+    return folder
+
+
+@pytest.fixture
+def write_model(tmp_path: Path, model_zoo: Path):
+    def write_model(model: Any = None, *, overwrite: bool = False, **settings: Any) -> Path:
+        config = JobConfig(
+            task="train",
+            data="data/*.recordio",
+            output=str(tmp_path / "m"),
+            model_zoo=str(model_zoo),
+            model_def="fintech.Small",
+            params={"hidden_units": [10, 100], "lr": 0.5},
+        )
+        write(
+            tmp_path / "m",
+            loaded=zoo.load_spec(config.model_zoo, config.model_def, params=config.params),
+            model=model or trained(),
+            config=dataclasses.replace(config, **settings),
+            metrics={"accuracy": 0.75},
+            steps=12,
+            overwrite=overwrite,
+        )
+        return tmp_path / "m"
+
+    return write_model
+
+
+def test_what_a_trained_model_holds(write_model):
+    path = write_model()
+    found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+    assert found == {
+        "trained_model.pb",
+        "params-00000.pb",
+        "model.keras",
+        "config.yaml",
+        "metrics.json",
+        "zoo/helpers.py",
+        "zoo/requirements.txt",
+        "zoo/fintech/small.py",
+    }
+
+
+def test_the_seven_strings(write_model):
+    message = TrainedModel.FromString((write_model() / "trained_model.pb").read_bytes())
+    assert message.docker_commit_id == ""
+    assert message.model_def == "fintech.Small"
+    assert message.model_def_params == "hidden_units=[10, 100], lr=0.5"
+    assert message.params_filename == "params-00000.pb"
+    assert message.input_function == "fintech.small.Small.create_dataset"
+    assert message.loss == "fintech.small.Small.create_loss"
+    assert message.optimizer == "fintech.small.Small.create_optimizer"
+
+
+def test_settings_and_metrics_come_back(write_model):
+    files = read(write_model())
+    assert files.metrics == {"accuracy": 0.75}
+    assert files.config.params == {"hidden_units": [10, 100], "lr": 0.5}
+    assert (files.message.steps, dict(files.message.metrics)) == (12, {"accuracy": 0.75})
+
+
+def test_parameters_come_back_with_their_types(write_model):
+    files = read(write_model())
+    model = FakeModel(**{v.path: np.zeros_like(v.value) for v in trained().weights})
+    restore_weights(files, model)
+    for restored, original in zip(model.weights, trained().weights, strict=True):
+        assert np.array_equal(restored.value, original.value)
+
+
+def test_float32_parameters_carry_no_field_of_ours(write_model):
+    message = Model.FromString((write_model() / "params-00000.pb").read_bytes())
+    assert {name: tensor.dtype for name, tensor in message.param.items()} == {
+        "kernel": "",
+        "scale": "",
+        "half": "bfloat16",
+        "seed": "uint32",
+        "count": "int64",
+    }
+
+
+def test_the_spec_comes_from_the_copy_of_the_zoo(write_model, model_zoo: Path):
+    path = write_model()
+    (model_zoo / "helpers.py").write_text("NAME = 'changed'\n")
+    (model_zoo / "fintech" / "small.py").unlink()
+    loaded = load_spec(read(path))
+    assert loaded.spec.name == "original"
+    assert loaded.spec.create_model() == [10, 100]
+    assert loaded.zoo == path / "zoo"
+
+
+def test_parameters_are_spread_over_files(tmp_path: Path):
+    names = write_params(tmp_path, trained().weights, version=3, max_file_bytes=30)
+    sizes = [len(Model.FromString((tmp_path / name).read_bytes()).param) for name in names]
+    assert names == ["params-00000.pb", "params-00001.pb"]
+    assert sizes == [2, 3]
+
+
+def test_variables_of_one_path_get_numbers():
+    variables = [SimpleNamespace(path=path) for path in ("a", "b", "a", "a")]
+    assert variable_names(variables) == ["a", "b", "a:1", "a:2"]
+
+
+def test_parameters_are_found_under_other_automatic_numbers(write_model):
+    path = write_model(
+        FakeModel(**{"dense/kernel": np.float32(1), "dense_1/kernel": np.float32(2)})
+    )
+    model = FakeModel(**{"dense_4/kernel": np.float32(0), "dense_5/kernel": np.float32(0)})
+    restore_weights(read(path), model)
+    assert [float(variable.value) for variable in model.weights] == [1, 2]
+
+
+def test_parameters_of_another_model_are_refused_by_name(write_model):
+    with pytest.raises(DataError, match=r"lacks: .*kernel.* trained model lacks: bias"):
+        restore_weights(read(write_model()), FakeModel(bias=np.float32(0)))
+
+
+def test_a_parameter_of_another_shape_is_refused(write_model):
+    model = trained()
+    model.weights[0].value = np.zeros((3, 2), np.float32)
+    with pytest.raises(DataError, match=r"'kernel'.*\(2, 3\).*\(3, 2\)"):
+        restore_weights(read(write_model()), model)
+
+
+def test_damaged_parameters_are_named(write_model):
+    path = write_model()
+    content = (path / "params-00000.pb").read_bytes()
+    (path / "params-00000.pb").write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"params-00000\.pb is damaged"):
+        restore_weights(read(path), trained())
+
+
+def test_a_tensor_of_the_wrong_size_is_damage(write_model):
+    path = write_model()
+    message = Model.FromString((path / "params-00000.pb").read_bytes())
+    message.param["kernel"].dim[:] = [4, 4]
+    (path / "params-00000.pb").write_bytes(message.SerializeToString())
+    with pytest.raises(DataError, match="damaged: kernel: "):
+        restore_weights(read(path), trained())
+
+
+def test_a_missing_file_of_parameters_is_damage(write_model):
+    path = write_model()
+    (path / "params-00000.pb").unlink()
+    with pytest.raises(DataError, match=r"params-00000\.pb is missing"):
+        read(path)
+
+
+def test_a_missing_directory_and_another_directory_are_told_apart(tmp_path: Path):
+    with pytest.raises(ConfigError, match="no such trained model"):
+        read(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"it has no trained_model\.pb"):
+        read(tmp_path)
+
+
+def test_a_newer_format_is_refused(write_model):
+    path = write_model()
+    message = TrainedModel.FromString((path / "trained_model.pb").read_bytes())
+    message.format_version = 2
+    (path / "trained_model.pb").write_bytes(message.SerializeToString())
+    with pytest.raises(DataError, match="newer edl_horovod"):
+        read(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xff"])
+def test_a_damaged_trained_model_is_refused(write_model, content: bytes):
+    path = write_model()
+    (path / "trained_model.pb").write_bytes(content)
+    with pytest.raises(DataError, match="damaged"):
+        read(path)
+
+
+def test_an_older_model_is_replaced_only_when_asked(write_model):
+    write_model()
+    with pytest.raises(OutputError, match="overwrite=true"):
+        write_model(trained(1))
+    path = write_model(trained(1), overwrite=True)
+    model = trained()
+    restore_weights(read(path), model)
+    assert float(model.weights[1].value) == 1
+
+
+def test_a_failure_while_writing_leaves_the_older_model(write_model):
+    path = write_model()
+
+    class FullDisk(FakeModel):
+        def save(self, path: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OutputError, match="No space left"):
+        write_model(FullDisk(kernel=np.float32(9)), overwrite=True)
+    restore_weights(read(path), trained())
+    assert sorted(file.name for file in path.parent.iterdir()) == ["m", "zoo"]
+
+
+def test_a_model_that_keras_cannot_save_is_written_without_it(write_model, caplog):
+    class NoConfig(FakeModel):
+        def save(self, path: Path) -> None:
+            raise NotImplementedError("get_config")
+
+    path = write_model(NoConfig(kernel=np.float32(9)))
+    assert not (path / "model.keras").exists()
+    assert "has no model.keras" in caplog.text
+    assert read(path).metrics == {"accuracy": 0.75}
+
+
+def test_metrics_are_plain_json(write_model):
+    assert json.loads((write_model() / "metrics.json").read_text()) == {"accuracy": 0.75}
+
+
+def test_what_of_a_zoo_is_copied(model_zoo: Path):
+    skipped = [".git/a.py", "__pycache__/a.py", "env/pyvenv.cfg", "env/a.py", "weights.h5", ".x.py"]
+    for name in (*skipped, "conf/a.yaml"):
+        (model_zoo / name).parent.mkdir(exist_ok=True)
+        (model_zoo / name).write_text("x")
+    (model_zoo / "large.json").write_bytes(b" " * ((1 << 20) + 1))
+    found = [file.as_posix() for file in zoo_files(model_zoo)]
+    assert found == ["conf/a.yaml", "fintech/small.py", "helpers.py", "requirements.txt"]
+
+
+def test_a_zoo_that_holds_trained_models_does_not_copy_them(write_model, model_zoo: Path):
+    write_model().rename(model_zoo / "m")
+    assert all(file.parts[0] != "m" for file in zoo_files(model_zoo))
+
+
+def test_a_zoo_that_is_too_large_is_refused(model_zoo: Path):
+    for number in range(51):
+        (model_zoo / f"data{number}.json").write_bytes(b" " * (1 << 20))
+    with pytest.raises(OutputError, match=r"model_zoo=.*54 files"):
+        zoo_files(model_zoo)
+
+
+def test_the_zoo_hash_follows_names_and_contents(model_zoo: Path):
+    before = zoo_hash(model_zoo, zoo_files(model_zoo))
+    (model_zoo / "helpers.py").rename(model_zoo / "helpers2.py")
+    renamed = zoo_hash(model_zoo, zoo_files(model_zoo))
+    (model_zoo / "helpers2.py").rename(model_zoo / "helpers.py")
+    assert before != renamed
+    assert before == zoo_hash(model_zoo, zoo_files(model_zoo))
