@@ -1,11 +1,13 @@
-"""The job's event log, `events.jsonl`: append, read, follow. The one source that every display reads.
+"""The job's event log, `events.jsonl`: the one source that every display reads.
 
-One JSON object a line: `time` (seconds since the epoch), `source` (who wrote it), `kind`, then that kind's
-own fields. Each line is one `write` to a file opened for appending, so lines of several processes never mix.
+One JSON object a line: `time` (seconds since the epoch), `source` (who wrote it), `kind`, then that
+kind's own fields. Each line is one `write` to a file opened for appending, so lines of several
+processes never mix.
 
 Kinds and their fields:
 
-- `job`: `state` (`starting`, `running`, `finished`, `failed`), `task`, `message`, `total_steps`, `output`
+- `job`: `state` (`starting`, `running`, `finished`, `failed`), `task`, `message`, `total_steps`,
+`output`
 - `worker`: `worker`, `state` (`started`, `warm`, `left`, `lost`, `failed`, `waiting`), `message`
 - `generation`: `generation`, `size`, `members`, `reason`
 - `reset`: `generation`, `old_size`, `new_size`, `step`, `records_seen`, `seconds`, `reason`
@@ -86,7 +88,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def follow(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Yield the events that came since the last call, as often as it is asked; never blocks, never ends."""
+    """Yield the events since the last time, whenever it is asked; never blocks, never ends."""
     tail = _Tail(path)
     while True:
         yield list(tail.new_events())

@@ -18,12 +18,22 @@ def check_output(path: Path, overwrite: bool) -> None:
     """Refuse an output that is in the way, before any work is done for it.
 
     Args:
-        path: The directory to be written.
+        path: The directory to be written, or the `.recordio` file.
         overwrite: Whether an earlier result there may be replaced.
 
     Raises:
-        OutputError: There is a file, or a directory with something in it that must stay.
+        OutputError: There is a file, or a directory with something in it, that must stay.
     """
+    if not path.is_file() or path.suffix != ".recordio":
+        _check_directory(path, overwrite=overwrite)
+    elif not overwrite:
+        raise OutputError(
+            f"The output file exists. Received: output={str(path)!r}."
+            " Give another name, or overwrite=true to replace it."
+        )
+
+
+def _check_directory(path: Path, *, overwrite: bool) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise OutputError(
             f"The output exists and is not a directory. Received: output={str(path)!r}."
@@ -57,14 +67,14 @@ def staged(output: Path, *, overwrite: bool) -> Iterator[Path]:
         OutputError: The output is in the way, or cannot be written.
     """
     output = output.absolute()
-    check_output(output, overwrite)
+    _check_directory(output, overwrite=overwrite)
     partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         yield partial
         _sync(partial)
-        check_output(output, overwrite)
+        _check_directory(output, overwrite=overwrite)
         _put_in_place(partial, output)
     except OSError as e:
         raise OutputError(

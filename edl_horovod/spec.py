@@ -18,20 +18,25 @@ class Mode(enum.Enum):
 class ElasticDLSpec(ABC):
     """How to make the model, its data, its loss, its optimizer and its metrics.
 
-    A method is handed only those of its parameters that it declares: a `create_metrics(self, outputs, labels)`
-    is as good as one that also takes `mode` and `predictions`. Parameters that the user sets for the job
-    (`params.hidden_units=[10,100]`) go to the constructor, and to `create_optimizer` where it declares them.
+    A method is handed only those of its parameters that it declares: a `create_metrics(self,
+    outputs, labels)` is as good as one that also takes `mode` and `predictions`. Parameters that
+    the user sets for the job (`params.hidden_units=[10,100]`) go to the constructor, and to
+    `create_optimizer` where it declares them.
     """
 
     parses_batches = False
-    """Whether `create_dataset` receives a whole step's records as one string tensor of shape (records,)
-    for `tf.io.parse_example`, and returns whole batches, rather than one record at a time."""
+    """Whether `create_dataset` works on a whole step's records at once.
+
+    It then receives them as one string tensor of shape (records,), for `tf.io.parse_example`, and
+    returns whole batches.
+    """
 
     def __init__(self, context: dict[str, Any] | None = None) -> None:
         """Remember the context.
 
         Args:
-            context: Facts about the process: `worker_id` (str), `master_ip` (str). None outside a job.
+            context: Facts about the process: `worker_id` (str), `master_ip` (str). None outside a
+            job.
         """
         self._context = context
 
@@ -43,16 +48,16 @@ class ElasticDLSpec(ABC):
     def create_dataset(self, dataset: Any, mode: Mode) -> Any:
         """Turn a `tf.data.Dataset` of serialized records into one of single, unbatched examples.
 
-        It may parse, filter, expand and shuffle. It is applied to the records of one step at a time, so what
-        it does never crosses a step.
+        It may parse, filter, expand and shuffle. It is applied to the records of one step at a
+        time, so what it does never crosses a step.
 
         Args:
             dataset: Scalar string tensors, one a record.
             mode: In `Mode.PREDICTION` there are no labels, and each record must give one example.
 
         Returns:
-            A dataset of `(features, labels)`, or of `features` alone in `Mode.PREDICTION`; `features` is a
-            tensor, or a dict keyed by the names of the model's inputs.
+            A dataset of `(features, labels)`, or of `features` alone in `Mode.PREDICTION`;
+            `features` is a tensor, or a dict keyed by the names of the model's inputs.
         """
 
     @abstractmethod
@@ -77,7 +82,8 @@ class ElasticDLSpec(ABC):
     ) -> dict[str, Any]:
         """Return metrics as means over a batch, by name; scalar tensors, or one value an example.
 
-        The framework weighs each batch by its number of examples, so the result is the mean over all examples.
+        The framework weighs each batch by its number of examples, so the result is the mean over
+        all examples.
 
         Args:
             mode: `Mode.TRAINING` or `Mode.EVALUATION`.

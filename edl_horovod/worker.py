@@ -1,7 +1,7 @@
 """The process of one rank: `python -m edl_horovod.worker --config config.yaml`.
 
-It gets warm first (imports, model, traced steps, open data), and only then asks for a place in a ring.
-Who deals the places shows in its environment: the job's coordinator, horovodrun, or mpirun.
+It gets warm first (imports, model, traced steps, open data), and only then asks for a place in a
+ring. Who deals the places shows in its environment: the job's coordinator, horovodrun, or mpirun.
 """
 
 import argparse

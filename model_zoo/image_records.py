@@ -7,7 +7,7 @@ import numpy as np
 import PIL.Image
 import tensorflow as tf
 
-from edl_horovod.spec import ElasticDLSpec, Mode
+from edl_horovod import ElasticDLSpec, Mode
 
 
 def label_of(filename):

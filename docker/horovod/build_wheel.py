@@ -1,8 +1,9 @@
 """Build Horovod's wheel for the TensorFlow installed here, once, and keep it under a key.
 
-Horovod 0.28.1 is the last release; it neither builds against current TensorFlow nor survives a member
-that dies while a ring forms. This script builds it with the two changes that it needs: include paths for
-headers that moved, and `init-raises.patch`. The laptop's set-up and the images run this same script.
+Horovod 0.28.1 is the last release; it neither builds against current TensorFlow nor survives a
+member that dies while a ring forms. This script builds it with the two changes that it needs:
+include paths for headers that moved, and `init-raises.patch`. The laptop's set-up and the images
+run this same script.
 
     python docker/horovod/build_wheel.py            # prints the wheel's path
     python docker/horovod/build_wheel.py --install  # and installs it into this environment
@@ -49,7 +50,7 @@ def first_line(*command: str) -> str:
 
 
 def facts() -> dict[str, str]:
-    """Everything that decides what the wheel contains: pip's own cache key knows only name and version."""
+    """All that decides what the wheel contains: pip's own cache key is name and version alone."""
     tensorflow = installed(*TENSORFLOW_PACKAGES)
     if tensorflow is None:
         raise BuildError(
@@ -208,7 +209,8 @@ def main() -> int:
         return 1
     print(wheel)
     if args.install:
-        # By hash of the key, not by version: a Horovod built for another TensorFlow has the same version.
+        # By hash of the key, not by version: a Horovod built for another TensorFlow has the same
+        # version.
         command = [
             sys.executable,
             "-m",

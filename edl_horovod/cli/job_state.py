@@ -92,7 +92,7 @@ def advance(state: JobState, event: dict[str, Any]) -> JobState:
             return replace(changed, size=event["new_size"], recent=())
         case "step":
             names = ("step", "epoch", "loss", "records_per_second", "size", "total_steps")
-            changed = replace(state, state="running", **_given(event, *names))
+            changed = replace(state, state="running", message="", **_given(event, *names))
             return _moved(changed, event["time"], event["step"])
         case "evaluation":
             return replace(state, metrics=event["metrics"])

@@ -69,7 +69,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
         summary=summary,
         usage="[--dry-run] [-q] [--debug] key=value ...",
         epilog=f"settings:\n{table}\n\n"
-        "  launch=mpi takes the file conf/launch/mpi.yaml; train, data_plan and elastic work so too.\n\n"
+        "  launch=mpi takes conf/launch/mpi.yaml; train, data_plan and elastic work so too.\n\n"
         f"examples:\n{_EXAMPLES[verb]}\n",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would run, and stop")

@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("error: interrupted", file=sys.stderr)
         return Interrupted.exit_code
     except BrokenPipeError:
-        # The reader of our output has enough, as in `edl train --help | head`. Python would complain
-        # once more when it flushes stdout at exit.
+        # The reader of our output has enough, as in `edl train --help | head`. Python would
+        # complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

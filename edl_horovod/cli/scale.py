@@ -54,7 +54,7 @@ def _check_size(config: JobConfig, hosts: Mapping[str, int]) -> None:
     slots = hosts[_THIS_MACHINE]
     if config.launch.kind != "local":
         raise ConfigError(
-            f"A static ring cannot change while it trains. Received: launch.kind={config.launch.kind}. "
+            f"A static ring cannot change. Received: launch.kind={config.launch.kind}. "
             "Start the job with launch=local to scale it."
         )
     lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)

@@ -186,7 +186,7 @@ def _set_params(params: dict[str, Any], override: _Override) -> None:
         place = place.setdefault(name, {})
         if not isinstance(place, dict):
             raise ConfigError(
-                f"params.{name} is not a dict, so it has no keys to set. Received: {override.typed}."
+                f"params.{name} is not a dict, so it has no keys. Received: {override.typed}."
             )
     place[path[-1]] = _param_value(override)
 
@@ -261,7 +261,8 @@ def _explain(error: Exception, overrides: Sequence[str], config_class: type) -> 
         return resolved.wrong_type(key, value, known[key].annotation) + f" {known[key].meaning}"
     if key and not any(name.startswith(f"{key}.") for name in known):
         return unknown_key(key, config_class, hidden=_SET_BY_US) + received
-    return f"The settings cannot be put together: {str(error).splitlines()[0]}.{received}"
+    reason = " ".join(str(error).splitlines()[:2])
+    return f"The settings cannot be put together. {reason}.{received}"
 
 
 def _make_absolute(values: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Model parameters as one string: `hidden_units=[10, 100], learning_rate=0.01`, read and written.
 
-The string is the inside of a Python call, as SQL and the reference documents write it. It is parsed,
-never evaluated: only literals can be written.
+The string is the inside of a Python call, as SQL and the reference documents write it. It is
+parsed, never evaluated: only literals can be written.
 """
 
 import ast
@@ -94,8 +94,8 @@ def check(params: dict[str, Any]) -> None:
             )
         for wrong in _not_literals(value):
             raise ConfigError(
-                f"params.{name} holds a value of type {type(wrong).__name__}, which cannot be written "
-                f"down. Received: params.{name}={value!r}. Use finite numbers, text, True, False, None, "
+                f"params.{name} holds a {type(wrong).__name__} that is not a Python literal. "
+                f"Received: params.{name}={value!r}. Use finite numbers, text, True, False, None, "
                 "lists and dicts (keys: text or int) of these."
             )
 

@@ -1,7 +1,7 @@
 """The coordinator's process: `python -m edl_horovod.coordinator --job-dir DIR`.
 
-Ends with the job: `result.json` in the job's directory then says how. Also ends when its standard input
-does, so that it never outlives a launcher that was killed.
+Ends with the job: `result.json` in the job's directory then says how. Also ends when its standard
+input does, so that it never outlives a launcher that was killed.
 """
 
 import argparse

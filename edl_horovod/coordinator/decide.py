@@ -39,8 +39,8 @@ def choose_members(
 ) -> tuple[str, ...]:
     """The workers of the next ring, in the order of their ranks; maybe fewer than a ring needs.
 
-    Members stay before newcomers come: nobody who trains is put out for somebody who waits. Hosts are
-    ordered by their oldest worker, so rank 0 is with the job for as long as any.
+    Members stay before newcomers come: nobody who trains is put out for somebody who waits. Hosts
+    are ordered by their oldest worker, so rank 0 is with the job for as long as any.
 
     Args:
         candidates: Workers that are warm (or in the ring), alive and not on their way out.
@@ -58,7 +58,7 @@ def choose_members(
 
 
 def assign_ranks(members: Sequence[Candidate]) -> list[Assignment]:
-    """Ranks, local ranks and cross ranks of a ring whose members come in the order of their ranks."""
+    """Ranks, local ranks and cross ranks of a ring; members come in the order of their ranks."""
     by_host: dict[str, list[str]] = {}
     for member in members:
         by_host.setdefault(member.host, []).append(member.worker)

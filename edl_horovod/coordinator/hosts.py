@@ -1,4 +1,4 @@
-"""The hosts file: what host discovery wants, one `host:slots` a line. The seam between the two halves."""
+"""The hosts file: what host discovery wants, one `host:slots` a line."""
 
 from collections.abc import Mapping
 from pathlib import Path

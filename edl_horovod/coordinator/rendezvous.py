@@ -1,10 +1,10 @@
-"""The key-value server through which Horovod's Gloo members find each other; one for each generation.
+"""The key-value server through which a generation's Gloo members find each other.
 
-The protocol is Horovod's (`horovod/common/gloo/http_store.cc`): PUT, GET and DELETE of `/scope/key` over
-HTTP, a 404 for a key that is not there. Its own server answers the 404 at once and every member asks again
-every 10 ms for every key; here a GET waits for its key, which makes forming a large ring an order of
-magnitude faster. A ring that cannot be completed is abandoned: every GET is then answered with an empty
-value, at which Gloo raises instead of waiting for its time-out.
+The protocol is Horovod's (`horovod/common/gloo/http_store.cc`): PUT, GET and DELETE of `/scope/key`
+over HTTP, a 404 for a key that is not there. Its own server answers the 404 at once and every
+member asks again every 10 ms for every key; here a GET waits for its key, which makes forming a
+large ring an order of magnitude faster. A ring that cannot be completed is abandoned: every GET is
+then answered with an empty value, at which Gloo raises instead of waiting for its time-out.
 """
 
 import asyncio
@@ -63,7 +63,9 @@ class Rendezvous:
         try:
             async with asyncio.timeout(self._wait_seconds + 5):
                 status, body = await self._answer(reader)
-                head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                head = (
+                    f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+                )
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
@@ -97,9 +99,7 @@ class Rendezvous:
         async with self._arrived:
             try:
                 async with asyncio.timeout(self._wait_seconds):
-                    await self._arrived.wait_for(
-                        lambda: self._is_abandoned or key in self._values
-                    )
+                    await self._arrived.wait_for(lambda: self._is_abandoned or key in self._values)
             except TimeoutError:
                 return "404 Not Found", b""
             if self._is_abandoned:

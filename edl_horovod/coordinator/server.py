@@ -1,4 +1,4 @@
-"""The coordinator of one job: forms generation after generation until the job has a result (D8, D10)."""
+"""One job's coordinator: forms generation after generation until there is a result (D8, D10)."""
 
 import asyncio
 import json
@@ -72,13 +72,16 @@ class Coordinator:
     async def run(self) -> dict[str, Any]:
         """Serve until the job has a result, and return it: `state`, and what belongs to that state.
 
-        A coordinator that is started again for the same job finds its number and its port, and adopts
-        the ring that goes on without it.
+        A coordinator that is started again for the same job finds its number and its port, and
+        adopts the ring that goes on without it.
         """
         port = self._load()
         port = await self._server.start(self._settings.address, port)
         self._save(port)
-        watch = [asyncio.create_task(self._watch_hosts()), asyncio.create_task(self._ping_workers())]
+        watch = [
+            asyncio.create_task(self._watch_hosts()),
+            asyncio.create_task(self._ping_workers()),
+        ]
         try:
             while self._result is None:
                 await self._advance(port)
@@ -89,17 +92,19 @@ class Coordinator:
         self._server.close()
         return self._result
 
-    # -- what happens -------------------------------------------------------------------------------
+    # -- what happens
+    # -------------------------------------------------------------------------------
 
     def _on_message(self, worker: Worker, message: dict[str, Any]) -> None:
         worker.is_silent = False
-        worker.step = int(message.get("step", worker.step))
         kind = message["kind"]
         if kind == "hello":
             worker.generation = int(message["generation"])
             worker.is_ready = bool(message["is_ready"])
             self._first_warm_at = self._first_warm_at or time.monotonic()
             self._events.write("worker", worker=worker.label, state="warm", message="")
+            if worker.is_ready:
+                self._reason = f"{worker.label} is warm"
             log.info("worker %s is warm", worker.label)
         elif kind == "ready":
             worker.is_ready = True
@@ -162,7 +167,8 @@ class Coordinator:
                     self._wake.set()
             await asyncio.sleep(PING_SECONDS)
 
-    # -- what follows -------------------------------------------------------------------------------
+    # -- what follows
+    # -------------------------------------------------------------------------------
 
     def _target(self) -> tuple[str, ...]:
         usable = [
@@ -225,8 +231,8 @@ class Coordinator:
                     "state": "failed",
                     "error": "NotEnoughWorkers",
                     "message": f"The ring had fewer than elastic.min_np={self._settings.min_np} "
-                    f"workers for {self._settings.wait_seconds:.0f} s. Received: {found}. Look at the "
-                    "workers' logs, add slots, or lower elastic.min_np.",
+                    f"workers for {self._settings.wait_seconds:.0f} s. Received: {found}. Look "
+                    "at the workers' logs, add slots, or lower elastic.min_np.",
                 }
             )
             return
@@ -235,11 +241,11 @@ class Coordinator:
     def _send_home(self) -> None:
         """Dismiss workers whose slot is no longer wanted, once they are in no ring."""
         for worker in list(self._server.workers.values()):
-            wanted = worker.candidate.slot < self._wanted.get(worker.candidate.host, 0)
-            if self._wanted and worker.is_ready and worker.name not in self._members:
-                if worker.is_leaving or not wanted:
-                    worker.is_leaving = True
-                    worker.send("stop", reason="its slot is no longer wanted")
+            is_outside = worker.is_ready and worker.name not in self._members
+            is_wanted = worker.candidate.slot < self._wanted.get(worker.candidate.host, 0)
+            if self._wanted and is_outside and (worker.is_leaving or not is_wanted):
+                worker.is_leaving = True
+                worker.send("stop", reason="its slot is no longer wanted")
 
     async def _dissolve(self) -> None:
         """End the ring: its members stay warm and wait."""
@@ -274,7 +280,7 @@ class Coordinator:
             await self._sleep(0.5 if deadline is None else min(0.5, deadline - now))
 
     async def _change(self, port: int) -> None:
-        """One generation: gather the members, see who is alive, deal ranks, wait until all formed."""
+        """One generation: gather the members, see who lives, deal ranks, wait until all formed."""
         began = time.monotonic()
         old_size, reason = len(self._members), self._reason
         candidates = await self._with_sign_of_life()
@@ -330,7 +336,11 @@ class Coordinator:
                 if (worker := self._server.workers.get(name)) is not None
                 if worker.is_connected and worker.heard_at >= since
             }
-            connected = {n for n in asked if n in self._server.workers and self._server.workers[n].is_connected}
+            connected = {
+                n
+                for n in asked
+                if n in self._server.workers and self._server.workers[n].is_connected
+            }
             if alive >= connected or time.monotonic() >= deadline:
                 break
             self._wake.clear()
@@ -342,7 +352,9 @@ class Coordinator:
 
     async def _form(self) -> bool:
         settings = self._settings
-        async with Rendezvous(settings.address, wait_seconds=settings.forming_seconds) as rendezvous:
+        async with Rendezvous(
+            settings.address, wait_seconds=settings.forming_seconds
+        ) as rendezvous:
             members = self._workers(self._members)
             for place in assign_ranks([worker.candidate for worker in members]):
                 worker = self._server.workers[place.worker]
@@ -388,7 +400,8 @@ class Coordinator:
             self._wake.clear()
             await self._sleep(deadline - time.monotonic())
 
-    # -- what outlives this process -----------------------------------------------------------------
+    # -- what outlives this process
+    # -----------------------------------------------------------------
 
     def _load(self) -> int:
         """Take up the generation of an earlier coordinator of this job; returns its port, or 0."""

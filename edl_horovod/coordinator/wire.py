@@ -1,9 +1,9 @@
-"""Messages between coordinator and workers: one JSON object a line, each with its authentication code.
+"""Messages between coordinator and workers: one authenticated JSON object a line.
 
-The coordinator greets a connection with a nonce; the client answers with its own. From then on each line
-is `<hex HMAC-SHA256> <json>`, where the code covers the job's secret, both nonces, the direction and the
-line's number. So a line can be neither forged, nor replayed, nor sent back where it came from. Nothing is
-ever unpickled.
+The coordinator greets a connection with a nonce; the client answers with its own. From then on each
+line is `<hex HMAC-SHA256> <json>`, where the code covers the job's secret, both nonces, the
+direction and the line's number. So a line can be neither forged, nor replayed, nor sent back where
+it came from. Nothing is ever unpickled.
 """
 
 import hashlib
@@ -30,7 +30,9 @@ def new_nonce() -> str:
 class Channel:
     """Seals and opens the lines of one connection, on one of its ends."""
 
-    def __init__(self, secret: bytes, *, server_nonce: str, client_nonce: str, is_server: bool) -> None:
+    def __init__(
+        self, secret: bytes, *, server_nonce: str, client_nonce: str, is_server: bool
+    ) -> None:
         """Remember what the codes cover.
 
         Args:
@@ -54,7 +56,9 @@ class Channel:
         body = json.dumps(message, separators=(",", ":"))
         line = f"{self._code(self._sends, self._num_sent, body)} {body}\n".encode()
         if len(line) > MAX_LINE_BYTES:
-            raise WireError(f"a message of {len(line)} bytes is above the limit of {MAX_LINE_BYTES}")
+            raise WireError(
+                f"a message of {len(line)} bytes is above the limit of {MAX_LINE_BYTES}"
+            )
         self._num_sent += 1
         return line
 

@@ -35,7 +35,6 @@ class Worker:
     """The last generation that it reported as formed."""
     unformed: int = 0
     """The last generation that it reported as failed to form."""
-    step: int = -1
     heard_at: float = field(default_factory=time.monotonic)
     connection: asyncio.StreamWriter | None = None
     channel: Channel | None = None

@@ -1,0 +1,1 @@
+"""Records: their files, their numbers, their order, and the way into TensorFlow."""

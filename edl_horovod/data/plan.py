@@ -1,9 +1,9 @@
 """Which records belong to which step and which lane: pure functions of integers (DESIGN D3, D4).
 
-An epoch's order is made in three moves: shuffle the blocks, cut that order into lanes of equal length
-(give or take one record), shuffle inside small windows of each lane. A step takes the next records of
-every lane. Nothing here knows the ring, so a step's records cannot depend on it; a rank only decides
-which lanes it reads.
+An epoch's order is made in three moves: shuffle the blocks, cut that order into lanes of equal
+length (give or take one record), shuffle inside small windows of each lane. A step takes the next
+records of every lane. Nothing here knows the ring, so a step's records cannot depend on it; a rank
+only decides which lanes it reads.
 """
 
 from dataclasses import dataclass
@@ -35,8 +35,9 @@ def choose_num_lanes(global_batch: int, wanted: int) -> int:
     if global_batch % wanted:
         near = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
         raise ConfigError(
-            "data_plan.lanes must divide train.batch_size, so that a step takes equally many records "
-            f"of every lane. Received: data_plan.lanes={wanted}, train.batch_size={global_batch}. "
+            "data_plan.lanes must divide train.batch_size, so that a step takes equally many "
+            f"records of every lane. Received: data_plan.lanes={wanted}, "
+            f"train.batch_size={global_batch}. "
             f"Use one of {', '.join(map(str, near[-12:]))}, or another batch size."
         )
     return wanted
@@ -71,7 +72,7 @@ class DataPlan:
     window: int = 1024
     """Records of a lane that are shuffled among each other."""
     is_shuffled: bool = True
-    """Whether there is any shuffling; without it lanes are contiguous runs of the files' own order."""
+    """Whether there is any shuffling; without it lanes are runs of the files' own order."""
 
     def __post_init__(self) -> None:
         assert self.global_batch % self.num_lanes == 0, (self.global_batch, self.num_lanes)

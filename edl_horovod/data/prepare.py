@@ -20,6 +20,7 @@ from edl_horovod.config.schema import PrepareConfig
 from edl_horovod.data.recordio import Codec, Writer
 from edl_horovod.errors import DataError, JobFailed, UserCodeError
 from edl_horovod.models.calling import user_code
+from edl_horovod.models.lookup import require_zoo
 from edl_horovod.models.zoo import load_function
 from edl_horovod.output_dir import staged
 
@@ -230,7 +231,7 @@ def _end_with_parent() -> None:
 
 def _prepare_files(model_zoo: str, model_def: str, files: list[str]) -> list[_Prepared]:
     function = load_function(model_zoo, model_def, _FUNCTION)
-    return [_prepare_one(function, file, root=Path(model_zoo).resolve()) for file in files]
+    return [_prepare_one(function, file, root=require_zoo(model_zoo)) for file in files]
 
 
 def _prepare_one(function: Callable[[str], object], file: str, *, root: Path) -> _Prepared:

@@ -1,7 +1,8 @@
-"""From a rank's lanes to batches of examples: the user's pipeline, applied to one step at a time (D5).
+"""From a rank's lanes to batches: the user's pipeline, applied to one step at a time (D5).
 
-One Python call a step, not a record: a generator yields all records of a step as one string tensor, and
-the user's `create_dataset` runs on them inside the tf.data graph, two steps at a time, ahead of training.
+One Python call a step, not a record: a generator yields all records of a step as one string tensor,
+and the user's `create_dataset` runs on them inside the tf.data graph, two steps at a time, ahead of
+training.
 """
 
 from collections.abc import Iterator
@@ -43,7 +44,8 @@ class Batch:
 class StepStream:
     """Batches of consecutive steps; `restart` points it at other lanes or another step.
 
-    The tf.data graph is built and traced once. After a change of the ring only a new iterator is made.
+    The tf.data graph is built and traced once. After a change of the ring only a new iterator is
+    made.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class StepStream:
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
-        """The `tf.TypeSpec`s of a batch's features and labels (labels None in `Mode.PREDICTION`)."""
+        """Specs of a batch's features and labels (labels None in `Mode.PREDICTION`)."""
         _, features, *labels = self._dataset.element_spec
         return features, labels[0] if labels else None
 

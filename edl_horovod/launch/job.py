@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,10 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.1
 ADDRESS_SECONDS = 30.0
 HOPELESS_FAILURES = 3
-"""Failures of one slot in a row, before any ring was formed, after which the job is given up."""
+"""Failures of one slot in a row, without progress of the job, after which it is given up."""
+
+PROGRESS = ("step", "evaluation", "progress")
+"""Kinds of events that show that the job gets on."""
 
 OnEvents = Callable[[list[dict[str, Any]]], None]
 
@@ -69,10 +72,11 @@ def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
         events.write("job", state="starting", task=config.task, message="", output=config.output)
         new_events = follow(plan.job_dir / "events.jsonl")
 
-        def show() -> None:
+        def show() -> bool:
             found = next(new_events)
             if on_events is not None and found:
                 on_events(found)
+            return any(event["kind"] in PROGRESS for event in found)
 
         try:
             with _signals_interrupt():
@@ -111,7 +115,9 @@ def check_inputs(config: JobConfig) -> None:
     where = config.model_zoo if config.task == "train" else config.trained_model
     key = "model_zoo" if config.task == "train" else "trained_model"
     if not Path(where).is_dir():
-        raise ConfigError(f"{key} must be a directory. Received: {key}={where!r}, which is not one.")
+        raise ConfigError(
+            f"{key} must be a directory. Received: {key}={where!r}, which is not one."
+        )
     if config.output:
         check_output(Path(config.output), overwrite=config.overwrite)
 
@@ -178,19 +184,15 @@ def _signals_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run_elastic(
-    plan: LaunchPlan, events: EventLog, show: Callable[[], None]
-) -> dict[str, Any]:
+def _run_elastic(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -> dict[str, Any]:
     assert plan.coordinator is not None
     logs = plan.job_dir / "logs"
     coordinator = Child(plan.coordinator, logs / "coordinator.log")
     slots: Slots | None = None
     try:
         address = _address(plan.job_dir, coordinator)
-        worker = plan.worker
-        worker = type(worker)(
-            argv=worker.argv, environment={**worker.environment, "EDL_COORDINATOR": address}
-        )
+        environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
+        worker = replace(plan.worker, environment=environment)
         slots = Slots(
             worker, logs, events, backoff_seconds=plan.config.elastic.restart_backoff_seconds
         )
@@ -204,8 +206,9 @@ def _run_elastic(
                 wanted = hosts.parse((plan.job_dir / "hosts").read_text())
                 slots.num_wanted = wanted.get(LOCAL_HOST, 0)
             slots.keep()
-            _give_up_if_hopeless(plan.job_dir, slots)
-            show()
+            if show():
+                slots.forgive()
+            _give_up_if_hopeless(slots)
             time.sleep(POLL_SECONDS)
         return _unwrap(result, slots)
     finally:
@@ -231,15 +234,13 @@ def _result(job_dir: Path) -> dict[str, Any] | None:
     return found
 
 
-def _give_up_if_hopeless(job_dir: Path, slots: Slots) -> None:
-    failures, child = slots.most_failures()
+def _give_up_if_hopeless(slots: Slots) -> None:
+    failures, child = slots.most_vain_failures()
     if failures >= HOPELESS_FAILURES and child is not None:
-        state = json.loads((job_dir / "coordinator.json").read_text())
-        if state["generation"] == 0:
-            raise JobFailed(
-                f"A worker ended {failures} times in a row before any ring was formed. "
-                f"Its log ({child.log_path}) ends:\n{child.tail()}"
-            )
+        raise JobFailed(
+            f"A worker ended {failures} times in a row while the job made no progress. "
+            f"Its log ({child.log_path}) ends:\n{child.tail()}"
+        )
 
 
 def _unwrap(result: dict[str, Any], slots: Slots) -> dict[str, Any]:
@@ -254,7 +255,7 @@ def _unwrap(result: dict[str, Any], slots: Slots) -> dict[str, Any]:
     raise kind(result.get("message", "The job failed."))
 
 
-def _run_static(plan: LaunchPlan, events: EventLog, show: Callable[[], None]) -> dict[str, Any]:
+def _run_static(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -> dict[str, Any]:
     logs = plan.job_dir / "logs"
     _require_mpi()
     ring = Child(plan.worker, logs / "worker.log")

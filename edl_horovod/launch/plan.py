@@ -44,7 +44,7 @@ class LaunchPlan:
 
 
 def with_job_dir(config: JobConfig) -> JobConfig:
-    """The config with its job directory: beside the output, or beside the model that is evaluated."""
+    """The config with its job directory: beside the output, or beside the evaluated model."""
     if config.job_dir:
         return config
     if config.output:

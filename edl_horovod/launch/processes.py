@@ -1,10 +1,12 @@
 """Child processes that never outlive their launcher, each with its own log file."""
 
+import contextlib
 import logging
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from edl_horovod.launch.plan import Command
@@ -18,7 +20,7 @@ GRACE_SECONDS = 5.0
 
 
 class Child:
-    """One process. Its standard input is a lifeline: it ends when this process does, however it died."""
+    """One process, which ends when this one does: its standard input is a lifeline."""
 
     def __init__(self, command: Command, log_path: Path, **more_environment: str) -> None:
         """Start it.
@@ -78,11 +80,27 @@ class Child:
 
 
 def end_all(children: list[Child]) -> None:
-    """Ask all to end, wait a moment for all together, then kill the rest."""
-    for child in children:
-        child.send(signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    for child in children:
-        child.wait(max(0.0, deadline - time.monotonic()))
-    for child in children:
-        child.close()
+    """Ask all to end, wait a moment for all together, then kill the rest.
+
+    A second Ctrl-C meanwhile ends the waiting, not the killing: nothing is left behind.
+    """
+    try:
+        for child in children:
+            child.send(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        for child in children:
+            child.wait(max(0.0, deadline - time.monotonic()))
+    finally:
+        with signals_held():
+            for child in children:
+                child.close()
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Let SIGINT and SIGTERM wait until the block is done."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

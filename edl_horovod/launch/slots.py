@@ -1,4 +1,4 @@
-"""This machine's slots: one worker process each, started again with growing patience when it fails."""
+"""This machine's slots: one worker process each, started again when it fails."""
 
 import logging
 import time
@@ -23,11 +23,13 @@ class _Slot:
     child: Child
     started_at: float
     num_failures: int = 0
+    num_vain_failures: int = 0
+    """Failures since the job last got on."""
     start_again_at: float | None = None
 
 
 class Slots:
-    """Keeps as many worker processes as are wanted; the coordinator alone decides who is in the ring."""
+    """Keeps as many workers as are wanted; the coordinator decides who is in the ring."""
 
     def __init__(
         self, command: Command, log_dir: Path, events: EventLog, *, backoff_seconds: float
@@ -53,10 +55,15 @@ class Slots:
         """All processes, those on their way out included."""
         return [*(slot.child for slot in self._slots.values()), *self._leaving]
 
-    def most_failures(self) -> tuple[int, Child | None]:
-        """The longest run of failures of a slot, and its last process."""
-        worst = max(self._slots.values(), key=lambda slot: slot.num_failures, default=None)
-        return (worst.num_failures, worst.child) if worst else (0, None)
+    def forgive(self) -> None:
+        """Note that the job got on: failures before this were not in vain."""
+        for slot in self._slots.values():
+            slot.num_vain_failures = 0
+
+    def most_vain_failures(self) -> tuple[int, Child | None]:
+        """Most failures of a slot since the job last got on, and that slot's last process."""
+        worst = max(self._slots.values(), key=lambda slot: slot.num_vain_failures, default=None)
+        return (worst.num_vain_failures, worst.child) if worst else (0, None)
 
     def keep(self) -> None:
         """Start what is missing, note what ended; call it often."""
@@ -81,6 +88,7 @@ class Slots:
             # The first restart waits for nothing; the next ones longer and longer.
             patience = self._backoff_seconds * 2 ** (slot.num_failures - 2)
             wait = min(patience, MAX_BACKOFF_SECONDS) if slot.num_failures > 1 else 0.0
+            slot.num_vain_failures += 1
             slot.start_again_at = now + wait
             message = f"ended with {slot.child.exit_code}; starts again in {wait:.0f} s"
             self._tell(number, "failed", message)
@@ -95,6 +103,4 @@ class Slots:
         return child
 
     def _tell(self, number: int, state: str, message: str) -> None:
-        self._events.write(
-            "worker", worker=f"{LOCAL_HOST}:{number}", state=state, message=message
-        )
+        self._events.write("worker", worker=f"{LOCAL_HOST}:{number}", state=state, message=message)

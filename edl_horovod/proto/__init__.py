@@ -1,0 +1,1 @@
+"""The messages of the files that we write, and what is generated from them."""

@@ -1,7 +1,7 @@
 """Horovod's collectives on plain tensors, and what a failed one looks like.
 
-Everything else of Horovod's TensorFlow package (DistributedOptimizer, its states, its tape) does not work
-on Keras 3; plain-tensor collectives do.
+Everything else of Horovod's TensorFlow package (DistributedOptimizer, its states, its tape) does
+not work on Keras 3; plain-tensor collectives do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,16 @@ import numpy as np
 import tensorflow as tf
 from horovod.common.exceptions import HorovodInternalError
 
-__all__ = ["CollectiveFailed", "allgather_rows", "broadcast_values", "catch_failures", "sum_grouped"]
+__all__ = [
+    "CollectiveFailed",
+    "allgather_rows",
+    "broadcast_values",
+    "catch_failures",
+    "sum_grouped",
+]
 
 
-class CollectiveFailed(Exception):  # noqa: N818 - a signal to the ring loop, not an error for users
+class CollectiveFailed(Exception):
     """A collective did not complete: a member died, hung or left. The ring must form again."""
 
 
@@ -27,11 +33,18 @@ def catch_failures() -> Iterator[None]:
     except HorovodInternalError as error:
         raise CollectiveFailed(str(error)) from error
     except tf.errors.OpError as error:
-        # A TensorFlow step reports a failed collective as an error of the op inside it; only its name
-        # and text tell it from an error of the user's own ops.
+        # A TensorFlow step reports a failed collective as an error of the op inside it; only its
+        # name # and text tell it from an error of the user's own ops.
         if "orovod" not in str(error):
             raise
-        raise CollectiveFailed(error.message.splitlines()[0]) from error
+        raise CollectiveFailed(_cause(error.message)) from error
+
+
+def _cause(message: str) -> str:
+    """What Horovod said, out of TensorFlow's report of the graph around it."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    said = [line for line in lines if "orovod" in line and not line.startswith("File ")]
+    return (said or lines)[-1][:300]
 
 
 def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:

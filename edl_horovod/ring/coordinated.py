@@ -1,4 +1,4 @@
-"""Membership by the job's coordinator: a connection on which places come and news go (D8 to D10)."""
+"""Membership by the job's coordinator, over one connection (D8 to D10)."""
 
 import logging
 import os
@@ -39,8 +39,8 @@ class CoordinatorAddress:
 class CoordinatedMembership(Membership):
     """A warm worker's side of the coordinator's protocol.
 
-    A thread listens; what it hears lands in fields under one lock. While the coordinator is away the ring
-    trains on and the thread calls again.
+    A thread listens; what it hears lands in fields under one lock. While the coordinator is away
+    the ring trains on and the thread calls again.
     """
 
     def __init__(self, address: CoordinatorAddress, *, forming_seconds: float) -> None:
@@ -151,7 +151,8 @@ class CoordinatedMembership(Membership):
             self._is_listening = True
             threading.Thread(target=self._listen, name="membership", daemon=True).start()
 
-    # -- the listening thread -----------------------------------------------------------------------
+    # -- the listening thread
+    # -----------------------------------------------------------------------
 
     def _listen(self) -> None:
         away_since = time.monotonic()
@@ -230,4 +231,3 @@ class CoordinatedMembership(Membership):
                 self._socket.sendall(self._channel.seal({"kind": kind, **fields}))
             except OSError as error:
                 log.debug("coordinator: %s", error)
-

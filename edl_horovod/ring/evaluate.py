@@ -1,4 +1,4 @@
-"""Loss and metrics over a data set, weighted by examples, so that neither ring nor batches matter."""
+"""Loss and metrics over a data set, weighted by examples: the ring does not matter."""
 
 from typing import Any
 
@@ -126,7 +126,7 @@ class Evaluator:
 
 
 class EvaluateWork(Work):
-    """The `evaluate` task: sums are the state, and a segment of steps is what a lost rank can cost."""
+    """The `evaluate` task: sums are the state; a lost rank costs at most one segment."""
 
     def __init__(self, evaluator: Evaluator, plan: DataPlan, events: EventLog) -> None:
         """Start with empty sums.
@@ -172,4 +172,3 @@ class EvaluateWork(Work):
         row = self._total.numpy()
         metrics = self._evaluator.metrics(row)
         return {"steps": self._evaluator.num_steps, "metrics": metrics, "examples": int(row[0])}
-

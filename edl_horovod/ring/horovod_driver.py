@@ -1,7 +1,7 @@
 """Membership by Horovod's own elastic driver, for jobs that `horovodrun` launched (D12).
 
-Its limits are Horovod's (docs/how-to/horovodrun.md): survivors wait for a newcomer's cold start, and a
-host that failed is not used again.
+Its limits are Horovod's (docs/how-to/horovodrun.md): survivors wait for a newcomer's cold start,
+and a host that failed is not used again.
 """
 
 import logging
@@ -26,8 +26,8 @@ def is_launched_by_horovodrun() -> bool:
 class HorovodDriverMembership(Membership):
     """A rank of a ring whose membership is the elastic driver's.
 
-    Only rank 0 is told of new hosts, and only once; the flag stays up until the next forming, and the
-    step's collective carries it to all ranks.
+    Only rank 0 is told of new hosts, and only once; the flag stays up until the next forming, and
+    the step's collective carries it to all ranks.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,8 @@ def build_model(loaded: LoadedSpec, features: Any) -> keras.Model:
         features: `tf.TypeSpec`s of a batch's features.
 
     Raises:
-        UserCodeError: `create_model` raised, returned no model, or the model refuses these features.
+        UserCodeError: `create_model` raised, returned no model, or the model refuses these
+        features.
     """
     name = type(loaded.spec).__name__
     with user_code(f"create_model of {name}", root=loaded.zoo):
@@ -70,8 +71,8 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
 class KerasTrainer:
     """The model, its optimizer, and the step that changes them.
 
-    The forward pass is functional (`stateless_call`): what it would change (BatchNorm statistics, seeds)
-    comes out as values and is assigned with the gradients' update, after the collective.
+    The forward pass is functional (`stateless_call`): what it would change (BatchNorm statistics,
+    seeds) comes out as values and is assigned with the gradients' update, after the collective.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class KerasTrainer:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """All variables of model and optimizer, each once, in an order that is the same everywhere."""
+        """All variables of model and optimizer, each once, in the same order everywhere."""
         seen: dict[int, tf.Variable] = {}
         for variable in [*self.model.variables, *self.optimizer.variables]:
             seen.setdefault(id(variable.value), variable.value)
@@ -115,8 +116,8 @@ class KerasTrainer:
     ) -> StepSums:
         """Run one step over the ring and change the variables, if its loss is finite.
 
-        Every rank calls this for every step, also one without examples: the step's one collective is
-        inside.
+        Every rank calls this for every step, also one without examples: the step's one collective
+        is inside.
 
         Args:
             batch: This rank's examples; None where it has none.
@@ -148,7 +149,9 @@ class KerasTrainer:
 
     def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
         name = f"create_optimizer of {type(self._spec).__name__}"
-        rate = {} if learning_rate is None else {"lr": learning_rate, "learning_rate": learning_rate}
+        rate = (
+            {} if learning_rate is None else {"lr": learning_rate, "learning_rate": learning_rate}
+        )
         with user_code(name, root=self._zoo):
             optimizer = call_declared(self._spec.create_optimizer, rate)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
@@ -158,7 +161,9 @@ class KerasTrainer:
             )
         return optimizer
 
-    def _trace_both(self, in_ring: bool, flag: Any, element_spec: tuple[Any, Any], salt: Any) -> None:
+    def _trace_both(
+        self, in_ring: bool, flag: Any, element_spec: tuple[Any, Any], salt: Any
+    ) -> None:
         # Functions of their own: a concrete function counts a partial's bound argument as missing.
         def step(flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor) -> tf.Tensor:
             return self._step(flag, features, labels, salt, in_ring=in_ring)
@@ -180,7 +185,10 @@ class KerasTrainer:
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
         trainable = [variable.value for variable in self._trainable]
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
-        salted = [_salted(variable, value, salt) for variable, value in zip(self._moving, before, strict=True)]
+        salted = [
+            _salted(variable, value, salt)
+            for variable, value in zip(self._moving, before, strict=True)
+        ]
         with tf.GradientTape() as tape:
             outputs, after, extra_losses = self.model.stateless_call(
                 trainable, salted, features, training=True, return_losses=True
@@ -189,18 +197,21 @@ class KerasTrainer:
             total = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
         gradients = tape.gradient(total, trainable)
         sums = [
-            _zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient) * tf.cast(count, gradient.dtype)
+            _zeros_like(variable)
+            if gradient is None
+            else tf.convert_to_tensor(gradient) * tf.cast(count, gradient.dtype)
             for variable, gradient in zip(trainable, gradients, strict=True)
         ]
         moved = [
-            _as_sum(old, new, fed, count) for old, new, fed in zip(before, after, salted, strict=True)
+            _as_sum(old, new, fed, count)
+            for old, new, fed in zip(before, after, salted, strict=True)
         ]
         metrics = self._metrics(outputs, labels, count)
         numbers = tf.stack([count, tf.cast(total, tf.float32) * count, flag, 1.0, *metrics])
         return self._finish(sums, moved, numbers, in_ring)
 
     def _empty_step(self, flag: tf.Tensor, *, in_ring: bool) -> tf.Tensor:
-        """The step of a rank without examples: it adds nothing, but takes part and is changed too."""
+        """The step of a rank without examples: it adds nothing, but is changed as all are."""
         sums = [_zeros_like(variable.value) for variable in self._trainable]
         moved = [tf.zeros(variable.shape, _sum_dtype(variable.value)) for variable in self._moving]
         zeros = [tf.zeros(()) for _ in self._metric_names]
@@ -210,7 +221,7 @@ class KerasTrainer:
     def _finish(
         self, sums: list[tf.Tensor], moved: list[tf.Tensor], numbers: tf.Tensor, in_ring: bool
     ) -> tf.Tensor:
-        """The step's one collective, then the update; all ranks do the same with the same numbers."""
+        """The step's one collective, then the update, the same on all ranks."""
         reduced = [*sums, *moved, numbers]
         if in_ring:
             reduced = sum_grouped(reduced, GROUP)
@@ -238,8 +249,9 @@ class KerasTrainer:
         )
         if loss.shape.rank != 0:
             raise UserCodeError(
-                f"create_loss of {type(self._spec).__name__} must return the mean over the batch, a "
-                f"scalar. Received: shape={loss.shape}. Reduce it, for instance with tf.reduce_mean."
+                f"create_loss of {type(self._spec).__name__} must return the mean over the "
+                f"batch, a scalar. Received: shape={loss.shape}. Reduce it, for instance with "
+                "tf.reduce_mean."
             )
         return loss
 
@@ -252,7 +264,7 @@ class KerasTrainer:
 def metric_sums(
     spec: ElasticDLSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """The user's metrics as sums over the batch's examples, so that batches of any size can be added.
+    """The user's metrics as sums over a batch's examples: batches of any size add up.
 
     Args:
         spec: The user's spec.
@@ -262,7 +274,8 @@ def metric_sums(
         count: Number of examples, a float scalar.
 
     Raises:
-        UserCodeError: `create_metrics` returned something other than a dict of scalars or of one value
+        UserCodeError: `create_metrics` returned something other than a dict of scalars or of one
+        value
             an example.
     """
     available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
@@ -301,7 +314,9 @@ def _as_sum(before: tf.Tensor, after: Any, fed: tf.Tensor, count: tf.Tensor) -> 
     return tf.cast(tf.cast(after, tf.int64) - tf.cast(fed, tf.int64), tf.float32)
 
 
-def _move(variable: tf.Variable, total: tf.Tensor, count: tf.Tensor, contributors: tf.Tensor) -> None:
+def _move(
+    variable: tf.Variable, total: tf.Tensor, count: tf.Tensor, contributors: tf.Tensor
+) -> None:
     if variable.dtype.is_floating:
         variable.assign(total / tf.cast(count, total.dtype))
     else:

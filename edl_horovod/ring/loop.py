@@ -1,4 +1,4 @@
-"""The run loop of a rank: be in the ring, work, and form it again whenever it must change (D7, D10)."""
+"""The run loop of a rank: work, and form the ring again whenever it must change (D7, D10)."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""How a rank learns which ring it is in: the one interface of the coordinator, horovodrun and MPI."""
+"""How a rank learns its ring: one interface to the coordinator, horovodrun and MPI."""
 
 import os
 from abc import ABC, abstractmethod
@@ -15,12 +15,12 @@ __all__ = ["Dismissed", "Membership", "StaticMembership"]
 EXIT_AT_SIGTERM = 143
 
 
-class Dismissed(Exception):  # noqa: N818 - a signal to the worker, not an error
+class Dismissed(Exception):
     """This worker is no longer wanted, or the job is over."""
 
 
 class Membership(ABC):
-    """A rank's source of rings. Changes are a level: asked each step, so none can be missed (D10)."""
+    """A rank's source of rings. A change is a level, asked each step: none is missed (D10)."""
 
     @abstractmethod
     def join(self, step: int) -> World:
@@ -83,8 +83,8 @@ class StaticMembership(Membership):
         """Form the one ring."""
         if self._has_joined:
             raise JobFailed(
-                f"A rank of a static ring (launch=mpi) was lost after step {step}; such a ring cannot "
-                "form again. Start the job anew, or use an elastic launch."
+                f"A rank of a static ring (launch=mpi) was lost after step {step}; such a ring "
+                "cannot form again. Start the job anew, or use an elastic launch."
             )
         self._has_joined = True
         return form_inherited(0, self._communicator)

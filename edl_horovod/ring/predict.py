@@ -1,9 +1,9 @@
 """The `predict` task: one output a record, in the records' order, whatever happens to the ring.
 
-Lanes are contiguous runs of the input's own order. A segment is some steps; each rank writes a segment's
-outputs of its lanes, lane after lane, to a file of its own, and only then says so in the segment's
-collective. A segment that a lost rank broke is done again by the next ring under other file names. At the
-end the leader puts the files of the completed segments together, lane by lane.
+Lanes are contiguous runs of the input's own order. A segment is some steps; each rank writes a
+segment's outputs of its lanes, lane after lane, to a file of its own, and only then says so in the
+segment's collective. A segment that a lost rank broke is done again by the next ring under other
+file names. At the end the leader puts the files of the completed segments together, lane by lane.
 """
 
 import logging
@@ -149,9 +149,9 @@ class PredictWork(Work):
             found = 0 if batch is None else batch.num_examples
             if found != count:
                 raise UserCodeError(
-                    f"create_dataset of {type(self._loaded.spec).__name__} must give one example for "
-                    f"each record in mode prediction. Received: {found} examples of {count} records "
-                    f"in step {step}. Filter or expand records only in the other modes."
+                    f"create_dataset of {type(self._loaded.spec).__name__} must give one example "
+                    f"for each record in mode prediction. Received: {found} examples of {count} "
+                    f"records in step {step}. Filter or expand records only in the other modes."
                 )
             if batch is not None:
                 records = iter(_examples(np.concatenate(ids), self._outputs(batch.features)))
@@ -213,7 +213,7 @@ def _remove(path: Path) -> None:
 
 
 def _examples(ids: np.ndarray, outputs: Any) -> Iterator[bytes]:
-    """One serialized tf.Example a record: its number as `id`, and each output of the model by name."""
+    """One serialized tf.Example a record: its number as `id`, each output by its name."""
     named = outputs if isinstance(outputs, dict) else {OUTPUT_FEATURE: outputs}
     arrays = {name: np.asarray(value) for name, value in sorted(named.items())}
     for place, record_id in enumerate(ids.tolist()):

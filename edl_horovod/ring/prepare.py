@@ -30,7 +30,7 @@ __all__ = ["make_warm"]
 log = logging.getLogger(__name__)
 
 CACHE_BYTES = 256 << 20
-"""Decoded chunks that a reader keeps: a lane reads in one or two chunks at a time, and a rank has many lanes."""
+"""Decoded chunks that a reader keeps: each of a rank's many lanes reads in one or two of them."""
 
 
 @contextlib.contextmanager
@@ -57,9 +57,7 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
     context = {"worker_id": os.environ.get("EDL_SLOT", "0"), "master_ip": _coordinator_address()}
     loaded = load_spec(config.model_zoo, config.model_def, params=config.params, context=context)
     stream, plan = _open(config, config.data, loaded, Mode.TRAINING, stack)
-    trainer = KerasTrainer(
-        loaded, stream.element_spec, learning_rate=config.train.learning_rate
-    )
+    trainer = KerasTrainer(loaded, stream.element_spec, learning_rate=config.train.learning_rate)
     evaluator = None
     if config.validation_data:
         held_out, held_out_plan = _open(
@@ -99,9 +97,7 @@ def _open(
     index = Index.open(pattern, damaged=config.data_plan.damaged)
     plan = _plan(config, index.block_starts, index.block_counts, mode)
     reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
-    stream = StepStream(
-        reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps
-    )
+    stream = StepStream(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
     return stream, plan
 
 

@@ -13,19 +13,20 @@ __all__ = ["RingState"]
 NEVER = -1
 
 
-class RingState(State):
+class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
     """Variables and counters, with Horovod's commit / restore / sync.
 
-    Variables change only after a step's one collective has succeeded on this rank, and then all of them at
-    once. So a rank's state is always that of a whole step: `commit` has nothing to copy and `restore`
-    nothing to put back. What is not listed here is lost when a rank is replaced.
+    Variables change only after a step's one collective has succeeded on this rank, and then all of
+    them at once. So a rank's state is always that of a whole step: `commit` has nothing to copy and
+    `restore` nothing to put back. What is not listed here is lost when a rank is replaced.
     """
 
     def __init__(self, variables: Sequence[tf.Variable]) -> None:
         """Start as a rank that knows nothing yet.
 
         Args:
-            variables: All that changes while the job runs; same order, shapes and types on all ranks.
+            variables: All that changes while the job runs; same order, shapes and types on all
+            ranks.
         """
         super().__init__(bcast_object=None, get_rank=None)
         self._variables = list(variables)
@@ -35,7 +36,7 @@ class RingState(State):
         """Step at which the last evaluation was made; -1 for none."""
 
     def commit(self) -> None:
-        """Mark a step as done. Membership travels in the step's collective, so nothing is asked here."""
+        """Mark a step as done. Membership travels in the step's collective, not here."""
         self.step += 1
 
     def save(self) -> None:

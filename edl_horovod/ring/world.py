@@ -44,7 +44,8 @@ def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
         timeout_seconds: For the forming and for each collective's transfers afterwards.
 
     Raises:
-        CollectiveFailed: A member did not show up; with an unpatched Horovod the process aborts instead.
+        CollectiveFailed: A member did not show up; with an unpatched Horovod the process aborts
+        instead.
     """
     leave()
     world = World(rank=place["rank"], size=place["size"], generation=place["generation"])
@@ -60,8 +61,8 @@ def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
         HOROVOD_GLOO_RENDEZVOUS_PORT=str(place["rendezvous_port"]),
         HOROVOD_GLOO_TIMEOUT_SECONDS=str(max(1, round(timeout_seconds))),
     )
-    # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank; every trace of a
-    # collective, however, must see 1, or the ring's size is baked into it.
+    # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank; every trace
+    # of a # collective, however, must see 1, or the ring's size is baked into it.
     os.environ["HOROVOD_ELASTIC"] = "0"
     try:
         _init()

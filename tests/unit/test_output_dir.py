@@ -35,6 +35,14 @@ def test_a_file_is_refused_even_to_be_overwritten(tmp_path: Path):
         check_output(tmp_path / "output", True)
 
 
+def test_a_file_of_predictions_may_be_overwritten(tmp_path: Path):
+    file = tmp_path / "new.recordio"
+    file.write_text("old")
+    check_output(file, True)
+    with pytest.raises(OutputError, match="overwrite=true"):
+        check_output(file, False)
+
+
 def test_a_folder_that_we_did_not_write_is_never_replaced(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(OutputError, match="did not write"):

@@ -28,10 +28,7 @@ def plans(draw):
 
 def ring_records(plan, order, step, size):
     return np.concatenate(
-        [
-            order.records(step, lanes_of_rank(rank, size, plan.num_lanes))
-            for rank in range(size)
-        ]
+        [order.records(step, lanes_of_rank(rank, size, plan.num_lanes)) for rank in range(size)]
     )
 
 

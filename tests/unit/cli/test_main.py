@@ -1,0 +1,251 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from edl_horovod import api, launch
+from edl_horovod.cli.main import main
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.data import prepare as data_prepare
+from edl_horovod.errors import ConfigError, NotEnoughWorkers
+from edl_horovod.launch import JobResult
+
+TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def edl(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main(argv)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
+    """The configs that reached the launcher, which does nothing."""
+    configs: list[JobConfig] = []
+
+    def run(config: JobConfig, *, on_events: Callable[[list[dict[str, Any]]], None] | None = None):
+        configs.append(config)
+        if on_events:
+            on_events([{"kind": "log", "time": 0.0, "message": "hello"}])
+        return JobResult(
+            output="/o", job_dir="/o.job", steps=7, metrics={"accuracy": 0.5}, seconds=2.0
+        )
+
+    monkeypatch.setattr(launch, "run", run)
+    return configs
+
+
+def test_help_lists_verbs_and_exit_codes(edl: Run):
+    code, out, _ = edl("--help")
+
+    assert code == 0
+    for verb in ("train", "evaluate", "predict", "prepare", "scale", "status"):
+        assert f"\n  {verb} " in out
+    assert "\n  6     The ring stayed below min_np" in out
+    assert "\n  130 " in out
+
+
+def test_no_verb_is_a_wrong_command(edl: Run):
+    code, out, err = edl()
+
+    assert (code, out) == (2, "")
+    assert "usage: edl" in err
+
+
+def test_version_is_printed(edl: Run):
+    assert edl("--version")[1] == "edl_horovod 0.1.0\n"
+
+
+def test_help_of_a_verb_shows_every_setting_with_its_meaning(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--help"])
+
+    out = capsys.readouterr().out
+    assert end.value.code == 0
+    assert "train.learning_rate              float or null  null\n      Handed to" in out
+    assert "model_def                        str            (required)" in out
+    assert "examples:\n  edl train model_def=" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["trainn"], "Did you mean 'train'? Verbs: train,"),
+        (["train", "--dry-rum"], "Did you mean '--dry-run'?"),
+        (["train", "--learning_rate", "3"], "no argument '--learning_rate'"),
+        (["train", *TRAIN, "train.epoch=3"], "Did you mean 'train.epochs'?"),
+        (["train", *TRAIN, "--learnig_rate=3"], "Did you mean 'train.learning_rate'?"),
+        (["train", *TRAIN, "foo"], "written key=value"),
+        (["prepare", "shards=3"], "Allowed: data, output"),
+        (["status"], "required: JOB_DIR"),
+        (["status", "a", "b"], "no argument 'b'"),
+        (["scale", "/x", "many"], "invalid int value: 'many'"),
+    ],
+)
+def test_a_wrong_command_is_one_message_and_exit_code_2(edl: Run, argv: list[str], named: str):
+    code, out, err = edl(*argv)
+
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert named in err
+    assert "Traceback" not in err
+
+
+def test_debug_shows_the_traceback(edl: Run):
+    for argv in (["train", "foo", "--debug"], ["--debug", "train", "foo"]):
+        code, _, err = edl(*argv)
+        assert code == 2
+        assert err.startswith("Traceback")
+        assert err.splitlines()[-1].startswith("error: ")
+
+
+def test_dry_run_prints_yaml_and_the_plan_and_starts_nothing(edl: Run, launched: list[JobConfig]):
+    code, out, _ = edl("train", *TRAIN, "--dry-run", "launch.np=2", "params=a=[1, 2]")
+
+    settings = yaml.safe_load(out)
+    assert code == 0
+    assert settings["launch"]["np"] == 2
+    assert settings["params"] == {"a": [1, 2]}
+    assert "# job directory: /o.job" in out
+    assert launched == []
+
+
+def test_a_job_runs_and_its_result_is_printed(edl: Run, launched: list[JobConfig]):
+    code, out, err = edl("train", *TRAIN, "train.epochs=3")
+
+    assert code == 0
+    assert launched[0].train.epochs == 3
+    assert out.splitlines()[:2] == ["accuracy: 0.5", "output: /o"]
+    assert err == "hello\n"
+
+
+def test_quiet_prints_only_the_result(edl: Run, launched: list[JobConfig]):
+    _, out, err = edl("evaluate", "-q", "data=/d", "trained_model=/m")
+
+    assert launched[0].task == "evaluate"
+    assert "accuracy: 0.5" in out
+    assert err == ""
+
+
+def test_flags_of_the_reference_are_settings(edl: Run, launched: list[JobConfig]):
+    code, _, _ = edl(
+        "train",
+        "--model_zoo=/work",
+        "--model_def=fintech.MyKerasModel",
+        "--params=hidden_units=[10, 100, 20, 5], learning_rate=0.01",
+        "--data=/d/train/*.recordio",
+        "--output=/o",
+    )
+
+    assert code == 0
+    assert launched[0].model_zoo == "/work"
+    assert launched[0].params == {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"), [(NotEnoughWorkers("too few"), 6), (KeyboardInterrupt(), 130)]
+)
+def test_an_error_of_the_job_is_its_exit_code(
+    edl: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int
+):
+    def run(config: JobConfig, *, on_events: object = None):
+        raise raised
+
+    monkeypatch.setattr(launch, "run", run)
+
+    found, out, err = edl("train", *TRAIN)
+
+    assert (found, out) == (code, "")
+    assert err.startswith("error: ")
+
+
+def test_prepare_calls_the_data_side(edl: Run, monkeypatch: pytest.MonkeyPatch):
+    def run(config: Any, on_progress: Callable[[int, int], None]):
+        on_progress(1, 2)
+        return data_prepare.PrepareResult(
+            num_records=9, num_files=2, num_skipped=0, files=["/o/part"]
+        )
+
+    monkeypatch.setattr(data_prepare, "run", run)
+
+    code, out, err = edl("prepare", "data=/in", "output=/o", "model_def=m")
+
+    assert code == 0
+    assert out.startswith("records: 9\n")
+    assert err == "1 of 2 files\n"
+
+
+def test_python_calls_and_commands_give_the_same_config(edl: Run, launched: list[JobConfig]):
+    edl("train", *TRAIN, "train.epochs=3", "launch=mpi", "params=a=[1, 2], b='x'", "overwrite=true")
+    same = {"data": "/d/*.recordio", "output": "/o", "model_def": "mnist", "launch": "mpi"}
+
+    api.train(**same, train={"epochs": 3}, params={"a": [1, 2], "b": "x"}, overwrite=True)
+    api.train(**same, **{"train.epochs": "3"}, params="a=[1, 2], b='x'", overwrite="true")
+    api.train(**same, **{"train.epochs": 3, "params.a": [1, 2], "params.b": "x"}, overwrite=True)
+
+    assert launched == [launched[0]] * 4
+
+
+def test_python_calls_take_text_letter_for_letter(launched: list[JobConfig]):
+    api.predict(data="/d/a b=${x}", trained_model="/m", output="/o", elastic={"max_np": None})
+
+    assert launched[0].data == "/d/a b=${x}"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "named"),
+    [
+        ({"epochs": 3}, "Did you mean 'train.epochs'?"),
+        ({"data": None}, "data must be text"),
+        ({"train": {"epochs": [1]}}, "train.epochs must be text, a number"),
+        ({"params": {"a": (1, 2)}}, "params.a holds a tuple"),
+        ({"params.a": {1, 2}}, "params.a holds a set"),
+    ],
+)
+def test_a_wrong_python_call_is_refused(keywords: dict[str, Any], named: str):
+    with pytest.raises(ConfigError) as error:
+        api.train(**{"data": "/d", "output": "/o", "model_def": "m", **keywords})
+
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "allowed"),
+    [
+        ("import edl_horovod", set()),
+        ("import edl_horovod; edl_horovod.train, edl_horovod.Mode", set()),
+        ("from edl_horovod.cli.main import main; main(['--help'])", set()),
+        ("from edl_horovod.cli.main import main; main(['status', '/nowhere'])", set()),
+        (f"from edl_horovod.cli.main import main; main(['train', '--dry-run', *{TRAIN}])",
+         {"hydra", "numpy"}),
+    ],
+)  # fmt: skip
+def test_nothing_heavy_is_imported(script: str, allowed: set[str]):
+    heavy = {"tensorflow", "keras", "horovod", "hydra", "numpy", "rich"} - allowed
+    script += f"\nimport json, sys; print(json.dumps(sorted({heavy!r} & set(sys.modules))))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+def test_the_public_names_are_there():
+    import edl_horovod
+
+    for name in edl_horovod.__all__:
+        assert getattr(edl_horovod, name)
+        assert name in dir(edl_horovod)
+    with pytest.raises(AttributeError, match="trainn"):
+        edl_horovod.trainn  # noqa: B018

@@ -1,0 +1,169 @@
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_horovod.cli.main import main
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig
+from edl_horovod.events import EventLog
+
+
+def make_job(job_dir: Path, **changes: Any) -> None:
+    job_dir.mkdir(exist_ok=True)
+    settings = {"task": "train", "data": "/d", "output": "/o", "model_def": "m"}
+    resolved.dump(JobConfig(**{**settings, **changes}), job_dir / "config.yaml")
+    (job_dir / "hosts").write_text("localhost:2\n")
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> Path:
+    """The directory of a job that has ended."""
+    make_job(tmp_path / "job", launch=LaunchConfig(np=2), elastic=ElasticConfig(min_np=2, max_np=4))
+    return tmp_path / "job"
+
+
+@pytest.fixture
+def running(job_dir: Path) -> Iterator[Path]:
+    """The directory of a job whose launcher is this process."""
+    with (job_dir / "launcher.pid").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.write(f"{os.getpid()}\n")
+        stream.flush()
+        yield job_dir
+
+
+def test_scale_rewrites_the_slots_of_this_machine(
+    running: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["scale", str(running), "3"]) == 0
+
+    assert (running / "hosts").read_text() == "localhost:3\n"
+    assert capsys.readouterr().out == "localhost: 2 -> 3 slots\n"
+
+
+def test_scale_keeps_other_hosts_and_counts_them(running: Path, capsys: pytest.CaptureFixture[str]):
+    (running / "hosts").write_text("other:2\nlocalhost:1\n")
+
+    assert main(["scale", str(running), "2"]) == 0
+    assert (running / "hosts").read_text() == "other:2\nlocalhost:2\n"
+    assert main(["scale", str(running), "3"]) == 2
+    assert "3 on this machine, 2 on other hosts" in capsys.readouterr().err
+
+
+def test_scale_dry_run_changes_nothing(running: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["scale", str(running), "4", "--dry-run"]) == 0
+
+    assert (running / "hosts").read_text() == "localhost:2\n"
+    assert capsys.readouterr().out == "localhost: 2 -> 4 slots (dry run)\n"
+
+
+@pytest.mark.parametrize("slots", ["0", "1", "5"])
+def test_scale_outside_the_limits_is_refused(
+    running: Path, slots: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["scale", str(running), slots]) == 2
+
+    assert "between elastic.min_np=2 and 4 ranks" in capsys.readouterr().err
+    assert (running / "hosts").read_text() == "localhost:2\n"
+
+
+def test_scale_never_goes_beyond_the_lanes(running: Path, capsys: pytest.CaptureFixture[str]):
+    make_job(running)
+
+    assert main(["scale", str(running), "33"]) == 2
+    assert "the 32 lanes" in capsys.readouterr().err
+
+
+def test_scale_of_a_static_ring_is_refused(running: Path, capsys: pytest.CaptureFixture[str]):
+    make_job(running, launch=LaunchConfig(kind="mpi"))
+
+    assert main(["scale", str(running), "2"]) == 2
+    assert "launch.kind=mpi" in capsys.readouterr().err
+
+
+def test_scale_of_an_ended_job_is_refused(job_dir: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["scale", str(job_dir), "3"]) == 2
+    assert "not running" in capsys.readouterr().err
+
+
+def test_a_dead_launcher_or_its_reused_number_is_not_running(
+    job_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for pid in (dead.stdout, f"{os.getpid()}\n", ""):
+        (job_dir / "launcher.pid").write_text(pid)
+        assert main(["scale", str(job_dir), "3"]) == 2
+        assert "not running" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [["status"], ["scale", "--dry-run", "2"]])
+def test_a_directory_without_a_job_is_refused(
+    tmp_path: Path, verb: list[str], capsys: pytest.CaptureFixture[str]
+):
+    assert main([verb[0], *verb[1:-1], str(tmp_path), *verb[1:][-1:]]) == 2
+    assert "no config.yaml" in capsys.readouterr().err
+
+
+def write_events(job_dir: Path, *, is_finished: bool) -> None:
+    with EventLog(job_dir / "events.jsonl", "test") as log:
+        log.write("job", state="running", task="train", message="", total_steps=200)
+        log.write("worker", worker="localhost:0", state="warm", message="")
+        log.write("worker", worker="localhost:1", state="lost", message="exit code 9")
+        log.write("generation", generation=1, size=2, members=[], reason="start")
+        log.write(
+            "step", step=50, epoch=0, loss=0.5, records_per_second=1000.0, records_seen=6400, size=2
+        )
+        log.write("evaluation", step=50, metrics={"accuracy": 0.75}, examples=10)
+        if is_finished:
+            log.write("job", state="finished", task="train", message="")
+
+
+def test_status_is_a_table(running: Path, capsys: pytest.CaptureFixture[str]):
+    write_events(running, is_finished=False)
+
+    assert main(["status", str(running)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "state      running"
+    assert "step       50 of 200" in lines
+    assert "loss       0.5" in lines
+    assert "records/s  1,000" in lines
+    assert "metrics    accuracy 0.75" in lines
+    assert "ring       2 ranks, generation 1, 0 resets" in lines
+    assert lines[-2].split() == ["localhost:0", "warm", "0:00:00"]
+    assert lines[-1].split() == ["localhost:1", "lost", "0:00:00", "exit", "code", "9"]
+
+
+def test_status_is_json(job_dir: Path, capsys: pytest.CaptureFixture[str]):
+    write_events(job_dir, is_finished=True)
+
+    assert main(["status", str(job_dir), "-o", "json"]) == 0
+
+    status = json.loads(capsys.readouterr().out)
+    assert (status["state"], status["step"], status["total_steps"]) == ("finished", 50, 200)
+    assert status["workers"]["localhost:1"]["state"] == "lost"
+    assert status["output"] == "/o"
+
+
+def test_status_of_a_killed_launcher_is_lost(job_dir: Path, capsys: pytest.CaptureFixture[str]):
+    write_events(job_dir, is_finished=False)
+
+    assert main(["status", str(job_dir)]) == 0
+    assert capsys.readouterr().out.startswith("state      lost: the launcher is gone")
+
+
+def test_status_before_the_first_event(running: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["status", str(running)]) == 0
+    assert "task       train" in capsys.readouterr().out
