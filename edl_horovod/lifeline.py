@@ -14,7 +14,9 @@ def end_with_parent() -> None:
 
     A pipe's end is closed by the kernel also when the starter is killed, so nothing is left behind.
     """
-    if os.environ.get(LIFELINE_VARIABLE) == "stdin":
+    # mpirun hands its standard input to rank 0 alone, and ends all ranks when that one ends.
+    has_the_input = os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
+    if os.environ.get(LIFELINE_VARIABLE) == "stdin" and has_the_input:
         threading.Thread(target=_wait_for_the_end, name="lifeline", daemon=True).start()
 
 

@@ -17,7 +17,6 @@ from edl_horovod.coordinator.server import Coordinator, CoordinatorSettings
 from edl_horovod.data.plan import choose_num_lanes
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
-from edl_horovod.whole_file import write_json
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,6 @@ def main() -> int:
     with EventLog(args.job_dir / "events.jsonl", "coordinator") as events:
         coordinator = Coordinator(settings_of(config, args.job_dir, args.address), events)
         result = asyncio.run(coordinator.run())
-    write_json(args.job_dir / "result.json", result)
     log.info("job %s", result["state"])
     return 0
 

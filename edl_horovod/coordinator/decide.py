@@ -40,7 +40,8 @@ def choose_members(
     """The workers of the next ring, in the order of their ranks; maybe fewer than a ring needs.
 
     Members stay before newcomers come: nobody who trains is put out for somebody who waits. Hosts
-    are ordered by their oldest worker, so rank 0 is with the job for as long as any.
+    are ordered by their oldest worker, so rank 0 is with the job for as long as any. A slot has
+    room for one: while a worker that is to go still holds it, its successor waits.
 
     Args:
         candidates: Workers that are warm (or in the ring), alive and not on their way out.
@@ -49,7 +50,10 @@ def choose_members(
         most: Most ranks that a ring may have.
     """
     allowed = [c for c in candidates if c.slot < wanted.get(c.host, 0)]
-    by_age = sorted(allowed, key=lambda c: (c.worker not in current, c.order))[:most]
+    by_slot: dict[tuple[str, int], Candidate] = {}
+    for candidate in sorted(allowed, key=lambda c: (c.worker not in current, c.order)):
+        by_slot.setdefault((candidate.host, candidate.slot), candidate)
+    by_age = list(by_slot.values())[:most]
     host_age: dict[str, int] = {}
     for candidate in sorted(by_age, key=lambda c: c.order):
         host_age.setdefault(candidate.host, candidate.order)

@@ -6,7 +6,9 @@ from pathlib import Path
 from edl_horovod.errors import ConfigError
 from edl_horovod.whole_file import write_text
 
-__all__ = ["parse", "write"]
+__all__ = ["parse", "read", "write"]
+
+MAX_SLOTS_DIGITS = 6
 
 
 def parse(text: str) -> dict[str, int]:
@@ -21,13 +23,29 @@ def parse(text: str) -> dict[str, int]:
         if not line:
             continue
         host, _, slots = line.rpartition(":")
-        if not host or not slots.isdigit():
+        is_number = slots.isascii() and slots.isdigit() and len(slots) <= MAX_SLOTS_DIGITS
+        if not host or not is_number:
             raise ConfigError(
                 f"Line {number} of the hosts file must be host:slots. Received: {raw!r}. "
                 "Write for instance localhost:2."
             )
         hosts[host] = int(slots)
     return hosts
+
+
+def read(path: Path) -> dict[str, int]:
+    """What the file wants now; see `parse`.
+
+    Raises:
+        ConfigError: It is no text, or a line is not `host:slots`.
+        OSError: It cannot be read.
+    """
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"The hosts file must be UTF-8 text. Received: {error}. Write for instance localhost:2."
+        ) from error
 
 
 def write(path: Path, hosts: Mapping[str, int]) -> None:

@@ -1,14 +1,13 @@
 """One job's coordinator: forms generation after generation until there is a result (D8, D10)."""
 
 import asyncio
-import json
 import logging
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.coordinator import hosts
+from edl_horovod.coordinator import hosts, saved
 from edl_horovod.coordinator.decide import assign_ranks, choose_members
 from edl_horovod.coordinator.rendezvous import Rendezvous
 from edl_horovod.coordinator.workers import Worker, WorkerServer
@@ -25,6 +24,11 @@ SILENCE_SECONDS = 10.0
 PING_SECONDS = 2.0
 SIGN_OF_LIFE_SECONDS = 1.0
 FIRST_RING_SECONDS = 30.0
+RETURN_SECONDS = 1.0
+"""How long a ring that is lost as a whole may take to call again."""
+VAIN_SECONDS = 0.5
+"""Wait before the third ring that a worker may spoil; doubled each time."""
+MAX_VAIN_SECONDS = 60.0
 GOODBYE_SECONDS = 5.0
 
 
@@ -68,6 +72,8 @@ class Coordinator:
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
         self._is_adopting_until = 0.0
+        self._proven: tuple[str, ...] = ()
+        """Members of the last ring that was formed."""
 
     async def run(self) -> dict[str, Any]:
         """Serve until the job has a result, and return it: `state`, and what belongs to that state.
@@ -88,6 +94,8 @@ class Coordinator:
         finally:
             for task in watch:
                 task.cancel()
+        # Before the workers go: a coordinator that dies while they do must not start the job anew.
+        write_json(self._settings.job_dir / "result.json", self._result)
         await self._say_goodbye()
         self._server.close()
         return self._result
@@ -96,19 +104,12 @@ class Coordinator:
     # -------------------------------------------------------------------------------
 
     def _on_message(self, worker: Worker, message: dict[str, Any]) -> None:
-        worker.is_silent = False
+        was_silent, worker.is_silent = worker.is_silent, False
         kind = message["kind"]
         if kind == "hello":
-            worker.generation = int(message["generation"])
-            worker.is_ready = bool(message["is_ready"])
-            self._first_warm_at = self._first_warm_at or time.monotonic()
-            self._events.write("worker", worker=worker.label, state="warm", message="")
-            if worker.is_ready:
-                self._reason = f"{worker.label} is warm"
-            log.info("worker %s is warm", worker.label)
+            self._on_hello(worker, message)
         elif kind == "ready":
             worker.is_ready = True
-            worker.unformed = max(worker.unformed, int(message["generation"]))
             if message.get("reason"):
                 self._reason = str(message["reason"])
                 log.info("worker %s left the ring: %s", worker.label, message["reason"])
@@ -120,8 +121,35 @@ class Coordinator:
         elif kind == "finished":
             self._end({"state": "finished", **message["result"]})
         elif kind == "failed":
-            self._end({"state": "failed", "worker": worker.label, **message["error"]})
+            self._on_failed(worker, message["error"])
+        elif kind == "progress" and not was_silent:
+            return  # Every second from every member, and nothing follows from it.
         self._wake.set()
+
+    def _on_hello(self, worker: Worker, message: dict[str, Any]) -> None:
+        # Numbers only grow, also where coordinator.json was lost.
+        self._generation = max(self._generation, int(message["generation"]))
+        worker.is_ready = bool(message["is_ready"])
+        worker.is_leaving = worker.is_leaving or bool(message.get("is_leaving"))
+        worker.formed = max(worker.formed, int(message.get("formed", 0)))
+        if worker.is_ready:
+            self._first_warm_at = self._first_warm_at or time.monotonic()
+            self._events.write("worker", worker=worker.label, state="warm", message="")
+            self._reason = f"{worker.label} is warm"
+        log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
+        if self._result is not None:
+            worker.send("stop", reason="the job is over")
+
+    def _on_failed(self, worker: Worker, error: dict[str, Any]) -> None:
+        if not self._members or worker.name in self._members:
+            self._end({"state": "failed", "worker": worker.label, **error})
+            return
+        # A newcomer's own trouble, as a host without the data: it must not end a ring that trains.
+        message = str(error.get("message", ""))
+        worker.is_leaving = True
+        self._events.write("worker", worker=worker.label, state="failed", message=message)
+        log.warning("worker %s cannot join: %s", worker.label, message)
+        worker.send("stop", reason="it failed, and the ring goes on without it")
 
     def _on_lost(self, worker: Worker) -> None:
         if self._result is None:
@@ -131,6 +159,9 @@ class Coordinator:
             self._reason = f"{worker.label} {state}"
         if worker.name not in self._members:
             self._server.workers.pop(worker.name, None)
+        elif not any(other.is_connected for other in self._workers(self._members)):
+            # All members at once: rather the network than they. Their ring may well train on.
+            self._is_adopting_until = time.monotonic() + RETURN_SECONDS
         self._wake.set()
 
     def _end(self, result: dict[str, Any]) -> None:
@@ -139,43 +170,48 @@ class Coordinator:
 
     async def _watch_hosts(self) -> None:
         path = self._settings.job_dir / "hosts"
-        seen = None
+        seen, complaint = None, ""
         while True:
             try:
                 found = path.stat()
-                stamp = (found.st_mtime_ns, found.st_ino)
+                stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
                 if stamp != seen:
-                    self._wanted = hosts.parse(path.read_text())
+                    self._wanted = hosts.read(path)
                     self._reason = "hosts changed"
                     self._wake.set()
-                    seen = stamp
+                    seen, complaint = stamp, ""
             except (OSError, ConfigError) as error:
                 # The last good answer stands: a bad one must not empty the ring.
-                log.warning("hosts file: %s", error)
+                if str(error) != complaint:
+                    complaint = str(error)
+                    log.warning("hosts file: %s", error)
             await asyncio.sleep(HOSTS_POLL_SECONDS)
 
     async def _ping_workers(self) -> None:
         while True:
-            now = time.monotonic()
             for worker in list(self._server.workers.values()):
-                worker.send("ping")
-                silent = now - worker.heard_at > SILENCE_SECONDS
-                if worker.is_connected and silent and not worker.is_silent:
+                # Unanswered pings and not time: after a pause of this process nobody is silent.
+                is_mute = worker.num_unanswered * PING_SECONDS >= SILENCE_SECONDS
+                if worker.is_connected and is_mute and not worker.is_silent:
                     worker.is_silent = True
                     self._reason = f"{worker.label} silent for {SILENCE_SECONDS:.0f} s"
                     log.warning("worker %s does not answer", worker.label)
                     self._wake.set()
+                worker.ping()
             await asyncio.sleep(PING_SECONDS)
 
     # -- what follows
     # -------------------------------------------------------------------------------
 
+    def _is_usable(self, worker: Worker) -> bool:
+        is_there = worker.is_connected and not worker.is_leaving and not worker.is_silent
+        return is_there and worker.not_before <= time.monotonic()
+
     def _target(self) -> tuple[str, ...]:
         usable = [
             worker.candidate
             for worker in self._server.workers.values()
-            if worker.is_connected and not worker.is_leaving and not worker.is_silent
-            if worker.is_ready or worker.name in self._members
+            if self._is_usable(worker) and (worker.is_ready or worker.name in self._members)
         ]
         return choose_members(usable, self._wanted, self._members, self._settings.max_np)
 
@@ -186,6 +222,7 @@ class Coordinator:
         """Compare the ring with what it should be, and act on the difference, or wait for one."""
         self._wake.clear()
         self._send_home()
+        self._recall()
         target = self._target()
         members = self._workers(self._members)
         is_whole = bool(self._members) and all(
@@ -196,7 +233,7 @@ class Coordinator:
             return
         if target == self._members and is_whole:
             self._too_few_since = None
-            await self._sleep(None)
+            await self._sleep(self._until_pardon())
             return
         if len(target) < self._needed():
             # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
@@ -204,21 +241,32 @@ class Coordinator:
                 await self._dissolve()
             await self._wait_for_more(len(target))
             return
-        self._too_few_since = None
         await self._change(port)
+
+    def _until_pardon(self) -> float | None:
+        """Seconds until a worker that spoiled rings is tried again; None if there is none."""
+        now = time.monotonic()
+        waits = [worker.not_before - now for worker in self._server.workers.values()]
+        return min((wait for wait in waits if wait > 0), default=None)
 
     def _needed(self) -> int:
         """Ranks that a ring needs now: the first one waits a while for all that were asked for."""
         least = self._settings.min_np
         if self._generation == 0:
             first = self._first_warm_at
-            if first is None or time.monotonic() - first < FIRST_RING_SECONDS:
+            patience = min(FIRST_RING_SECONDS, self._settings.wait_seconds)
+            if first is None or time.monotonic() - first < patience:
                 wanted = sum(self._wanted.values())
                 least = max(least, min(self._settings.num_start, wanted, self._settings.max_np))
         return least
 
     async def _wait_for_more(self, found: int) -> None:
         now = time.monotonic()
+        if found >= self._settings.min_np:
+            # Enough to start with; only the first ring's patience is not over yet.
+            self._too_few_since = None
+            await self._sleep(1.0)
+            return
         if self._too_few_since is None:
             self._too_few_since = now
             message = f"{found} workers, {self._settings.min_np} needed"
@@ -236,22 +284,37 @@ class Coordinator:
                 }
             )
             return
-        await self._sleep(min(left, 1.0))
+        await self._sleep(min(left, 1.0, self._until_pardon() or 1.0))
 
     def _send_home(self) -> None:
         """Dismiss workers whose slot is no longer wanted, once they are in no ring."""
-        for worker in list(self._server.workers.values()):
+        for worker in self._server.workers.values():
             is_outside = worker.is_ready and worker.name not in self._members
-            is_wanted = worker.candidate.slot < self._wanted.get(worker.candidate.host, 0)
-            if self._wanted and is_outside and (worker.is_leaving or not is_wanted):
-                worker.is_leaving = True
+            slots = self._wanted.get(worker.candidate.host, 0)
+            # An emptied hosts file sends nobody home: who waits warm keeps the job's state.
+            is_unwanted = bool(self._wanted) and worker.candidate.slot >= slots
+            if is_outside and (worker.is_leaving or is_unwanted) and not worker.is_dismissed:
+                worker.is_leaving = worker.is_dismissed = True
                 worker.send("stop", reason="its slot is no longer wanted")
+
+    def _recall(self) -> None:
+        """Tell workers that train in a ring of which nobody knows any more to leave it.
+
+        One that was away or silent for a while: its ring was given up meanwhile, but it need not
+        have noticed, alone in its ring least of all.
+        """
+        for worker in self._server.workers.values():
+            if not worker.is_ready and worker.name not in self._members:
+                worker.announce(self._generation + 1)
 
     async def _dissolve(self) -> None:
         """End the ring: its members stay warm and wait."""
         await self._gather()
-        self._members = ()
-        for worker in list(self._server.workers.values()):
+        former, self._members = self._members, ()
+        self._forget_lost(former)
+
+    def _forget_lost(self, former: tuple[str, ...]) -> None:
+        for worker in self._workers(former):
             if not worker.is_connected:
                 self._server.workers.pop(worker.name)
 
@@ -265,7 +328,7 @@ class Coordinator:
                 if worker.is_connected and not worker.is_ready and not worker.is_silent
             ]
             for worker in waiting:
-                worker.send("change", generation=self._generation + 1)
+                worker.announce(self._generation + 1)
             if not waiting:
                 return
             now = time.monotonic()
@@ -283,32 +346,31 @@ class Coordinator:
         """One generation: gather the members, see who lives, deal ranks, wait until all formed."""
         began = time.monotonic()
         old_size, reason = len(self._members), self._reason
-        candidates = await self._with_sign_of_life()
+        asked_at = await self._ask_for_sign_of_life()
         await self._gather()
+        if time.monotonic() - asked_at > SIGN_OF_LIFE_SECONDS:
+            asked_at = await self._ask_for_sign_of_life()  # A step can be long.
         if self._result is not None:
             return
         target = choose_members(
             [
                 worker.candidate
                 for worker in self._server.workers.values()
-                if worker.is_connected and worker.is_ready and not worker.is_leaving
-                if not worker.is_silent and worker.name in candidates
+                if self._is_usable(worker) and worker.is_ready and worker.heard_at >= asked_at
             ],
             self._wanted,
             self._members,
             self._settings.max_np,
         )
         former, self._members = self._members, ()
-        for name in former:
-            worker = self._server.workers.get(name)
-            if worker is not None and not worker.is_connected:
-                self._server.workers.pop(name)
+        self._forget_lost(former)
         if len(target) < self._settings.min_np:
             return
         self._generation += 1
         self._members = target
         self._save(port)
         is_formed = await self._form()
+        self._judge(is_formed)
         self._events.write(
             "generation",
             generation=self._generation,
@@ -320,38 +382,34 @@ class Coordinator:
         )
         log.info(
             "generation %d: %d -> %d ranks (%s)%s", self._generation, old_size, len(target), reason,
-            "" if is_formed else ", could not be formed",
+            "" if is_formed else ", not formed",
         )  # fmt: skip
 
-    async def _with_sign_of_life(self) -> set[str]:
-        """Ping everyone; those who do not answer soon are not invited."""
-        asked = {w.name: time.monotonic() for w in self._server.workers.values() if w.is_connected}
-        for name in asked:
-            self._server.workers[name].send("ping")
-        deadline = time.monotonic() + SIGN_OF_LIFE_SECONDS
-        while True:
-            alive = {
-                name
-                for name, since in asked.items()
-                if (worker := self._server.workers.get(name)) is not None
-                if worker.is_connected and worker.heard_at >= since
-            }
-            connected = {
-                n
-                for n in asked
-                if n in self._server.workers and self._server.workers[n].is_connected
-            }
-            if alive >= connected or time.monotonic() >= deadline:
+    async def _ask_for_sign_of_life(self) -> float:
+        """Ping everyone, and mark those who do not answer soon as silent; returns when it asked."""
+        asked_at = time.monotonic()
+        asked = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
+        for worker in self._server.workers.values():
+            worker.ping()
+        while self._result is None:
+            missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
+            holders = [w for w in asked if w.is_connected and w.name in self._members]
+            # Only members have the job's state: where none of them answers, newcomers would begin
+            # at step 0, so they get more time.
+            is_all = bool(holders) and all(w.heard_at < asked_at for w in holders)
+            patience = SILENCE_SECONDS if is_all else SIGN_OF_LIFE_SECONDS
+            left = asked_at + patience - time.monotonic()
+            if not missing or left <= 0:
+                for worker in missing:
+                    worker.is_silent = True
+                    log.warning("worker %s gave no sign of life", worker.label)
                 break
             self._wake.clear()
-            await self._sleep(deadline - time.monotonic())
-        for name in connected - alive:
-            self._server.workers[name].is_silent = True
-            log.warning("worker %s gave no sign of life", self._server.workers[name].label)
-        return alive
+            await self._sleep(left)
+        return asked_at
 
     async def _form(self) -> bool:
-        settings = self._settings
+        settings, generation = self._settings, self._generation
         async with Rendezvous(
             settings.address, wait_seconds=settings.forming_seconds
         ) as rendezvous:
@@ -359,28 +417,47 @@ class Coordinator:
             for place in assign_ranks([worker.candidate for worker in members]):
                 worker = self._server.workers[place.worker]
                 worker.is_ready = False
-                worker.generation = self._generation
                 worker.send(
                     "assign",
                     **asdict(place),
-                    generation=self._generation,
+                    generation=generation,
                     host=worker.candidate.host,
                     rendezvous_address=settings.address,
                     rendezvous_port=rendezvous.port,
                 )
             deadline = time.monotonic() + settings.forming_seconds + 2
             while self._result is None:
-                if all(worker.formed == self._generation for worker in members):
+                if all(worker.formed == generation for worker in members):
                     return True
-                is_broken = any(
-                    not worker.is_connected or worker.unformed == self._generation
-                    for worker in members
-                )
+                is_broken = any(not worker.is_connected or worker.is_ready for worker in members)
                 if is_broken or time.monotonic() >= deadline:
                     return False
                 self._wake.clear()
                 await self._sleep(deadline - time.monotonic())
         return False
+
+    def _judge(self, is_formed: bool) -> None:
+        """Let workers that may have spoiled ring after ring wait, longer and longer (D11).
+
+        The first failure costs nobody anything, nor does one that has its reason: a lost member.
+        """
+        members = self._workers(self._members)
+        if is_formed:
+            self._too_few_since, self._proven = None, self._members
+            for worker in members:
+                worker.num_vain = 0
+            return
+        if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
+            return
+        newcomers = [worker for worker in members if worker.name not in self._proven]
+        for worker in newcomers or members:
+            worker.num_vain += 1
+            if worker.num_vain > 1:
+                wait = min(VAIN_SECONDS * 2 ** min(worker.num_vain - 2, 10), MAX_VAIN_SECONDS)
+                worker.not_before = time.monotonic() + wait
+                message = f"its rings failed to form {worker.num_vain} times; waits {wait:.1f} s"
+                self._events.write("worker", worker=worker.label, state="waiting", message=message)
+                log.warning("worker %s: %s", worker.label, message)
 
     async def _sleep(self, seconds: float | None) -> None:
         try:
@@ -405,21 +482,20 @@ class Coordinator:
 
     def _load(self) -> int:
         """Take up the generation of an earlier coordinator of this job; returns its port, or 0."""
-        path = self._settings.job_dir / "coordinator.json"
-        if not path.exists():
+        ring = saved.load(self._settings.job_dir / "coordinator.json")
+        if ring is None:
             return 0
-        state = json.loads(path.read_text())
-        self._generation = int(state["generation"])
-        self._members = tuple(state["members"])
+        self._generation, self._members, self._proven = ring.generation, ring.members, ring.members
+        self._server.orders.update(zip(ring.members, ring.orders, strict=True))
         self._is_adopting_until = time.monotonic() + self._settings.forming_seconds
-        return int(state["port"])
+        return ring.port
 
     def _save(self, port: int) -> None:
-        path = self._settings.job_dir / "coordinator.json"
-        state = {
-            "address": self._settings.address,
-            "port": port,
-            "generation": self._generation,
-            "members": list(self._members),
-        }
-        write_json(path, state)
+        ring = saved.SavedRing(
+            address=self._settings.address,
+            port=port,
+            generation=self._generation,
+            members=self._members,
+            orders=tuple(self._server.orders[name] for name in self._members),
+        )
+        saved.save(self._settings.job_dir / "coordinator.json", ring)

@@ -66,8 +66,10 @@ class Channel:
         """The message of one line of the other end.
 
         Raises:
-            WireError: The line is not from the other end of this connection.
+            WireError: The line is not from the other end of this connection, or is no message.
         """
+        if len(line) > MAX_LINE_BYTES:
+            raise WireError(f"a line of {len(line)} bytes is above the limit of {MAX_LINE_BYTES}")
         try:
             code, _, body = line.decode().rstrip("\n").partition(" ")
         except UnicodeDecodeError as error:
@@ -76,7 +78,10 @@ class Channel:
         if not hmac.compare_digest(code.encode(), expected.encode()):
             raise WireError("a line's authentication code is wrong")
         self._num_heard += 1
-        message = json.loads(body)
+        try:
+            message = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise WireError("a line is no JSON") from error
         if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
             raise WireError("a line is no message")
         return message

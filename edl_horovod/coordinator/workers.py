@@ -29,12 +29,17 @@ class Worker:
     is_leaving: bool = False
     is_silent: bool = False
     """Did not answer in time; not invited until it is heard again."""
-    generation: int = 0
-    """The ring it says it is in, or was in last."""
     formed: int = 0
     """The last generation that it reported as formed."""
-    unformed: int = 0
-    """The last generation that it reported as failed to form."""
+    told: int = 0
+    """The generation that this connection last announced to it."""
+    is_dismissed: bool = False
+    num_vain: int = 0
+    """Formings in a row that failed and may have failed because of it."""
+    not_before: float = 0.0
+    """When it is invited again; a worker that spoils ring after ring waits longer and longer."""
+    num_unanswered: int = 0
+    """Pings since it was last heard."""
     heard_at: float = field(default_factory=time.monotonic)
     connection: asyncio.StreamWriter | None = None
     channel: Channel | None = None
@@ -45,6 +50,22 @@ class Worker:
         assert self.channel is not None
         if self.is_connected and not self.connection.is_closing():
             self.connection.write(self.channel.seal({"kind": kind, **fields}))
+
+    def heard(self) -> None:
+        """Note a sign of life."""
+        self.heard_at = time.monotonic()
+        self.num_unanswered = 0
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self.num_unanswered += 1
+        self.send("ping")
+
+    def announce(self, generation: int) -> None:
+        """Tell it, once a connection, that its ring is to be replaced by that generation."""
+        if self.told < generation:
+            self.told = generation
+            self.send("change", generation=generation)
 
     @property
     def name(self) -> str:
@@ -75,10 +96,11 @@ class WorkerServer:
             on_lost: Called when a worker's connection ends.
         """
         self.workers: dict[str, Worker] = {}
+        self.orders: dict[str, int] = {}
+        """Ages of all workers ever seen: one that calls again is as old as it was."""
         self._secret = secret
         self._on_message = on_message
         self._on_lost = on_lost
-        self._num_seen = 0
         self._num_connections = 0
         self._server: asyncio.Server | None = None
 
@@ -106,10 +128,15 @@ class WorkerServer:
             worker = self._admit(hello, channel, writer)
             self._on_message(worker, hello)
             while line := await reader.readline():
-                worker.heard_at = time.monotonic()
-                self._on_message(worker, channel.open(line))
+                message = channel.open(line)
+                if worker.connection is not writer:
+                    break  # It called again; what it said before must not undo what it says now.
+                worker.heard()
+                self._on_message(worker, message)
         except WireError as error:
             log.warning("connection refused: %s", error)
+        except (KeyError, TypeError):
+            log.warning("connection refused: a message lacks a field", exc_info=True)
         except (OSError, TimeoutError, ValueError) as error:
             log.debug("connection ended: %r", error)
         finally:
@@ -141,17 +168,17 @@ class WorkerServer:
         self, hello: dict[str, Any], channel: Channel, writer: asyncio.StreamWriter
     ) -> Worker:
         name = str(hello["worker"])
+        host, slot = str(hello["host"]), int(hello["slot"])
         worker = self.workers.get(name)
         if worker is None:
-            self._num_seen += 1
+            order = self.orders.setdefault(name, max(self.orders.values(), default=0) + 1)
             worker = self.workers[name] = Worker(
-                Candidate(
-                    worker=name,
-                    host=str(hello["host"]),
-                    slot=int(hello["slot"]),
-                    order=int(hello.get("order", self._num_seen)),
-                )
+                Candidate(worker=name, host=host, slot=slot, order=order)
             )
+        elif worker.connection is not None:
+            worker.connection.close()
         worker.is_connected = True
+        worker.told, worker.is_dismissed = 0, False
         worker.connection, worker.channel = writer, channel
+        worker.heard()
         return worker

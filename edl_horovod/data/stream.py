@@ -156,6 +156,8 @@ class StepStream:
         )
         options = tf.data.Options()
         options.autotune.enabled = False
+        # The fused form of map and batch prepares room for a whole batch, and ours has no bound.
+        options.experimental_optimization.map_and_batch_fusion = False
         return dataset.prefetch(prefetch).with_options(options)
 
     def _examples(self, step: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:

@@ -35,6 +35,9 @@ POLL_SECONDS = 0.1
 ADDRESS_SECONDS = 30.0
 HOPELESS_FAILURES = 3
 """Failures of one slot in a row, without progress of the job, after which it is given up."""
+HOPELESS_RESTARTS = 8
+"""Ends of the coordinator within QUICK_SECONDS after which it is given up."""
+QUICK_SECONDS = 30.0
 
 PROGRESS = ("step", "evaluation", "progress")
 """Kinds of events that show that the job gets on."""
@@ -197,14 +200,14 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -
             worker, logs, events, backoff_seconds=plan.config.elastic.restart_backoff_seconds
         )
         events.write("job", state="running", task=plan.config.task, message="")
+        restarts = _Restarts()
         while (result := _result(plan.job_dir)) is None:
-            if coordinator.exit_code is not None:
+            if coordinator.exit_code is not None and _result(plan.job_dir) is None:
+                restarts.count(coordinator)
                 coordinator.close()
-                log.warning("the coordinator ended with %s; it starts again", coordinator.exit_code)
                 coordinator = Child(plan.coordinator, logs / "coordinator.log")
             with contextlib.suppress(OSError, ConfigError):  # The coordinator logs what is wrong.
-                wanted = hosts.parse((plan.job_dir / "hosts").read_text())
-                slots.num_wanted = wanted.get(LOCAL_HOST, 0)
+                slots.num_wanted = hosts.read(plan.job_dir / "hosts").get(LOCAL_HOST, 0)
             slots.keep()
             if show():
                 slots.forgive()
@@ -213,6 +216,26 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -
         return _unwrap(result, slots)
     finally:
         end_all([*(slots.children if slots else []), coordinator])
+
+
+class _Restarts:
+    """Ends of the coordinator in quick succession; too many of them end the job."""
+
+    def __init__(self) -> None:
+        self._ends: list[float] = []
+
+    def count(self, coordinator: Child) -> None:
+        """Note one more, and wait a little before the next start: its port may be taken."""
+        now = time.monotonic()
+        self._ends = [*(at for at in self._ends if now - at < QUICK_SECONDS), now]
+        if len(self._ends) >= HOPELESS_RESTARTS:
+            raise JobFailed(
+                f"The coordinator ended {len(self._ends)} times within {QUICK_SECONDS:.0f} s. "
+                f"Its log ({coordinator.log_path}) ends:\n{coordinator.tail()}"
+            )
+        wait = min(0.2 * (len(self._ends) - 1), 2.0)
+        log.warning("the coordinator ended with %s; it starts again", coordinator.exit_code)
+        time.sleep(wait)
 
 
 def _address(job_dir: Path, coordinator: Child) -> str:

@@ -46,15 +46,19 @@ class Child:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self._is_collected = False
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative for a signal."""
-        return self._process.poll()
+        code = self._process.poll()
+        if code is not None:
+            self._collect()
+        return code
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
-        if self._process.poll() is None:
+        if self.exit_code is None:
             self._process.send_signal(number)
 
     def tail(self, num_lines: int = 15) -> str:
@@ -68,15 +72,24 @@ class Child:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             return False
+        self._collect()
         return True
 
     def close(self) -> None:
         """Kill it if it still runs, with what it started, and collect it."""
-        if self._process.poll() is None:
+        if self.exit_code is None:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
+            self._collect()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def _collect(self) -> None:
+        """Kill what an ended process left behind, at once: nobody else has its number yet."""
+        if not self._is_collected:
+            self._is_collected = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
 
 
 def end_all(children: list[Child]) -> None:

@@ -14,6 +14,7 @@ __all__ = ["Slots"]
 log = logging.getLogger(__name__)
 
 MAX_BACKOFF_SECONDS = 60.0
+MAX_DOUBLINGS = 30
 STEADY_SECONDS = 60.0
 """A worker that ran so long did not fail at its start: patience begins anew."""
 
@@ -47,13 +48,13 @@ class Slots:
         self._events = events
         self._backoff_seconds = backoff_seconds
         self._slots: dict[int, _Slot] = {}
-        self._leaving: list[Child] = []
+        self._leaving: dict[int, _Slot] = {}
         self.num_wanted = 0
 
     @property
     def children(self) -> list[Child]:
         """All processes, those on their way out included."""
-        return [*(slot.child for slot in self._slots.values()), *self._leaving]
+        return [slot.child for slot in (*self._slots.values(), *self._leaving.values())]
 
     def forgive(self) -> None:
         """Note that the job got on: failures before this were not in vain."""
@@ -69,16 +70,19 @@ class Slots:
         """Start what is missing, note what ended; call it often."""
         for number in [n for n in self._slots if n >= self.num_wanted]:
             # The coordinator dismisses it after its step; here it is only no longer replaced.
-            self._leaving.append(self._slots.pop(number).child)
-        for child in [c for c in self._leaving if c.exit_code is not None]:
-            child.close()
-            self._leaving.remove(child)
+            self._leaving[number] = self._slots.pop(number)
+        for number, slot in list(self._leaving.items()):
+            if slot.child.exit_code is not None:
+                slot.child.close()
+                del self._leaving[number]
         for number in range(self.num_wanted):
-            slot = self._slots.get(number)
-            if slot is None:
+            if number in self._leaving:
+                # Wanted again before it went: two workers in one slot would be one too many.
+                self._slots[number] = self._leaving.pop(number)
+            elif number not in self._slots:
                 self._slots[number] = _Slot(self._start(number), time.monotonic())
-            elif slot.child.exit_code is not None:
-                self._after_the_end(number, slot)
+            elif self._slots[number].child.exit_code is not None:
+                self._after_the_end(number, self._slots[number])
 
     def _after_the_end(self, number: int, slot: _Slot) -> None:
         now = time.monotonic()
@@ -86,7 +90,7 @@ class Slots:
             is_steady = now - slot.started_at >= STEADY_SECONDS
             slot.num_failures = 1 if is_steady else slot.num_failures + 1
             # The first restart waits for nothing; the next ones longer and longer.
-            patience = self._backoff_seconds * 2 ** (slot.num_failures - 2)
+            patience = self._backoff_seconds * 2 ** min(slot.num_failures - 2, MAX_DOUBLINGS)
             wait = min(patience, MAX_BACKOFF_SECONDS) if slot.num_failures > 1 else 0.0
             slot.num_vain_failures += 1
             slot.start_again_at = now + wait

@@ -1,5 +1,7 @@
 """Membership by the job's coordinator, over one connection (D8 to D10)."""
 
+import contextlib
+import json
 import logging
 import os
 import socket
@@ -11,7 +13,7 @@ from typing import Any
 
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, WireError, new_nonce
 from edl_horovod.errors import EdlError
-from edl_horovod.ring.membership import Dismissed, Membership
+from edl_horovod.ring.membership import EXIT_AT_SIGTERM, Dismissed, Membership
 from edl_horovod.ring.world import World, form_assigned, leave
 
 __all__ = ["CoordinatedMembership", "CoordinatorAddress"]
@@ -22,6 +24,11 @@ CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 0.2
 AWAY_SECONDS = 60.0
 """How long a coordinator may be away before its workers give up."""
+QUIET_SECONDS = 15.0
+"""A coordinator pings every 2 s; one quiet for so long is called again. Bounds sending too."""
+LEAVE_ALONE_SECONDS = 1.0
+"""How long a worker that was asked to leave waits for a coordinator that is away."""
+MAX_ERROR_BYTES = 30_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +66,10 @@ class CoordinatedMembership(Membership):
         self._channel: Channel | None = None
         self._place: Mapping[str, Any] | None = None
         self._generation = 0
-        self._is_ready = True
+        self._is_ready = False
+        self._formed = 0
+        self._is_leaving = False
+        self._final: dict[str, Any] | None = None
         self._change_to = 0
         self._is_listening = False
         self._dismissal: str | None = None
@@ -89,6 +99,7 @@ class CoordinatedMembership(Membership):
     def formed(self, world: World) -> None:
         """Tell the coordinator."""
         with self._lock:
+            self._formed = world.generation
             self._send("formed", generation=world.generation)
 
     def wants_change(self) -> bool:
@@ -101,11 +112,11 @@ class CoordinatedMembership(Membership):
 
     def leave_soon(self) -> None:
         """Ask to be left out of the next ring; called from a signal handler's thread."""
+        if not self._is_listening:
+            os._exit(EXIT_AT_SIGTERM)  # Still getting warm: there is nothing to leave.
         with self._lock:
+            self._is_leaving = True
             self._send("leaving")
-            if self._channel is None:
-                self._dismissal = "asked to leave"
-                self._lock.notify_all()
 
     def progress(self, step: int) -> None:
         """Tell the coordinator, once a second at most."""
@@ -122,7 +133,7 @@ class CoordinatedMembership(Membership):
 
     def report_error(self, error: EdlError) -> None:
         """Tell the coordinator, which ends the job."""
-        described = {"error": type(error).__name__, "message": str(error)[:30_000]}
+        described = {"error": type(error).__name__, "message": _shortened(str(error))}
         self._last_word("failed", error=described)
 
     def close(self) -> None:
@@ -130,17 +141,14 @@ class CoordinatedMembership(Membership):
         leave()
         with self._lock:
             self._is_closed = True
-            if self._socket is not None:
-                self._socket.close()
+            self._hang_up()
 
     def _last_word(self, kind: str, **fields: Any) -> None:
         deadline = time.monotonic() + AWAY_SECONDS
         with self._lock:
             self._start_listening()
-            self._lock.wait_for(
-                lambda: self._channel is not None or self._dismissal is not None, AWAY_SECONDS
-            )
-            self._send(kind, **fields)
+            self._final = {"kind": kind, **fields}
+            self._send(**self._final)
             self._lock.wait_for(
                 lambda: self._dismissal is not None, max(0.0, deadline - time.monotonic())
             )
@@ -158,31 +166,35 @@ class CoordinatedMembership(Membership):
         away_since = time.monotonic()
         while not self._is_closed:
             try:
-                with self._connect() as connection:
-                    lines = connection.makefile("rb")
+                with self._connect() as connection, connection.makefile("rb") as lines:
                     self._greet(connection, lines)
-                    away_since = time.monotonic()
                     while line := lines.readline(MAX_LINE_BYTES):
                         self._hear(line)
                         away_since = time.monotonic()
-            except (OSError, WireError) as error:
-                log.debug("coordinator: %s", error)
+            except (OSError, WireError, ValueError, KeyError) as error:
+                log.debug("coordinator: %r", error)
             with self._lock:
-                self._socket = self._channel = None
-                if self._dismissal is not None or self._is_closed:
-                    self._dismissal = self._dismissal or "closed"
-                    self._lock.notify_all()
-                    return
-                if time.monotonic() - away_since > AWAY_SECONDS:
-                    self._dismissal = f"the coordinator was away for {AWAY_SECONDS:.0f} s"
+                self._hang_up()
+                self._dismissal = self._dismissal or self._why_give_up(away_since)
+                if self._dismissal is not None:
                     self._lock.notify_all()
                     return
             time.sleep(RETRY_SECONDS)
 
+    def _why_give_up(self, away_since: float) -> str | None:
+        away = time.monotonic() - away_since
+        if self._is_closed:
+            return "closed"
+        if self._is_leaving and away > LEAVE_ALONE_SECONDS:
+            return "asked to leave"
+        if away > AWAY_SECONDS:
+            return f"the coordinator was away for {AWAY_SECONDS:.0f} s"
+        return None
+
     def _connect(self) -> socket.socket:
         where = (self._address.host, self._address.port)
         connection = socket.create_connection(where, timeout=CONNECT_SECONDS)
-        connection.settimeout(None)
+        connection.settimeout(QUIET_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
@@ -197,6 +209,7 @@ class CoordinatedMembership(Membership):
         connection.sendall(f"edl {nonce}\n".encode())
         with self._lock:
             self._socket, self._channel = connection, channel
+            # All that an earlier connection may have lost.
             self._send(
                 "hello",
                 worker=self._worker,
@@ -204,14 +217,18 @@ class CoordinatedMembership(Membership):
                 slot=self._address.slot,
                 pid=os.getpid(),
                 generation=self._generation,
+                formed=self._formed,
                 is_ready=self._is_ready and self._place is None,
+                is_leaving=self._is_leaving,
                 step=self._step,
             )
-            self._lock.notify_all()
+            if self._final is not None:
+                self._send(**self._final)
 
     def _hear(self, line: bytes) -> None:
         with self._lock:
-            assert self._channel is not None
+            if self._channel is None:
+                raise WireError("the connection was given up")
             message = self._channel.open(line)
             kind = message["kind"]
             if kind == "ping":
@@ -230,4 +247,22 @@ class CoordinatedMembership(Membership):
             try:
                 self._socket.sendall(self._channel.seal({"kind": kind, **fields}))
             except OSError as error:
-                log.debug("coordinator: %s", error)
+                # After a part of a line nothing on this connection can be read any more.
+                log.debug("coordinator: %r", error)
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        """End the connection; the listening thread notices and calls again."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                # `close` alone ends nothing while the other thread reads.
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        self._socket = self._channel = None
+
+
+def _shortened(text: str) -> str:
+    """The text, cut so that its JSON fits into one message; one character can take 12 bytes."""
+    while len(json.dumps(text)) > MAX_ERROR_BYTES:
+        text = text[: len(text) * 3 // 4]
+    return text

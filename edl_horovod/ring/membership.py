@@ -5,7 +5,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.errors import EdlError, JobFailed
+import horovod.tensorflow as hvd
+
+from edl_horovod.errors import EdlError, JobFailed, MissingDependency
 from edl_horovod.ring.world import World, form_inherited, leave
 from edl_horovod.whole_file import write_json
 
@@ -72,6 +74,12 @@ class StaticMembership(Membership):
         Args:
             result: File that tells the launcher how the job ended.
         """
+        if not hvd.mpi_built():
+            raise MissingDependency(
+                "launch=mpi needs a Horovod that was built with MPI, and this one was not. Install "
+                "MPI (pip install 'edl_horovod[mpi]') and build Horovod again with "
+                "docker/horovod/build_wheel.py --install, or use launch=local."
+            )
         # The import starts MPI, so it stands where it is wanted and not at the module's head.
         from mpi4py import MPI
 

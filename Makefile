@@ -1,0 +1,81 @@
+# All that a developer or a new user runs. Needs Python 3.11, g++, cmake and make; no root.
+PYTHON ?= python3
+VENV ?= .venv
+DEMO ?= demo
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RECIPE := $(shell find docker/horovod -type f)
+EXTRAS := tensorflow,horovod-build,mpi,demo,dev
+
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Open MPI and the tools of the environment come before those of the machine.
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: help setup demo test lint unit parallel integration bench proto clean
+
+help:
+	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
+	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions'
+	@echo 'make test         lint, types, import contracts, all tests'
+	@echo 'make bench        benchmarks against the peers, side by side'
+	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
+
+setup: $(READY)
+
+$(READY): setup.py constraints.txt $(RECIPE)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v[:2] == (3, 11) else \
+	  f"Python 3.11 is needed, this is {v[0]}.{v[1]}. Say which one: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python docker/horovod/build_wheel.py --install
+	@touch $@
+
+# -- the demo: each file is made once ------------------------------------------------------------
+
+MODEL := model_zoo=model_zoo model_def=mnist_functional_api
+
+demo: $(DEMO)/records/train $(DEMO)/records/test
+	$(BIN)/edl train $(MODEL) data='$(DEMO)/records/train/*.recordio' \
+	  validation_data='$(DEMO)/records/test/*.recordio' output=$(DEMO)/model overwrite=true \
+	  launch.np=2 elastic.min_np=1 elastic.max_np=4 train.batch_size=64 train.epochs=5
+	$(BIN)/edl evaluate trained_model=$(DEMO)/model data='$(DEMO)/records/test/*.recordio' launch.np=2
+	$(BIN)/edl predict trained_model=$(DEMO)/model data='$(DEMO)/records/test/*.recordio' \
+	  output=$(DEMO)/predictions overwrite=true launch.np=2
+	@echo 'The trained model is in $(DEMO)/model, its predictions are in $(DEMO)/predictions.'
+
+$(DEMO)/images: | $(READY)
+	$(BIN)/python model_zoo/sample_images.py digits $@
+
+$(DEMO)/records/%: $(DEMO)/images | $(READY)
+	$(BIN)/edl prepare $(MODEL) data=$(DEMO)/images/$* output=$@ records_per_shard=512 overwrite=true
+
+# -- checks --------------------------------------------------------------------------------------
+
+test: lint unit parallel integration
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell edl_horovod conf model_zoo docker docs tests README.md
+	$(BIN)/yamllint -s conf
+
+unit: $(READY)
+	$(BIN)/python -m pytest -q tests/unit
+
+parallel: $(READY)
+	$(BIN)/python -m pytest -q tests/parallel
+
+integration: $(READY)
+	$(BIN)/python -m pytest -q tests/integration
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks --write docs/benchmarks.md
+
+proto: $(READY)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
+	  edl_horovod/proto/trained_model.proto
+
+clean:
+	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,277 @@
+"""What all benchmarks share: settings, interleaved repetitions, comparisons, side processes.
+
+A side is one process that measures one thing and writes a few numbers as JSON. The process that
+compares them imports no TensorFlow, so it does not disturb what it measures.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edl_horovod.errors import EdlError
+from edl_horovod.launch.plan import Command
+from edl_horovod.launch.processes import Child, end_all
+from edl_horovod.whole_file import write_json
+
+__all__ = [
+    "FULL",
+    "QUICK",
+    "Comparison",
+    "Settings",
+    "SideFailed",
+    "StepClock",
+    "Workspace",
+    "compare_rates",
+    "interleave",
+    "side_parser",
+    "write_numbers",
+]
+
+ROOT = Path(__file__).resolve().parent.parent
+MODELS = Path(__file__).resolve().parent / "models"
+RECORDIO_PATTERN = "*.recordio"
+TFRECORD_PATTERN = "*.tfrecord"
+NUMBERS_FILE = "numbers.json"
+WARMUP_VARIABLE = "BENCHMARK_WARMUP_STEPS"
+COST_FOLDER_VARIABLE = "BENCHMARK_COST_FOLDER"
+
+Numbers = dict[str, Any]
+SideT = TypeVar("SideT")
+
+
+class SideFailed(EdlError):
+    """A side process failed or took too long; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How long everything runs."""
+
+    name: str
+    repetitions: int
+    num_records: int
+    """Records in the files; a multiple of the batch size, so that all steps are whole."""
+    num_generator_records: int
+    """Records that the slow one-record-a-call side reads in a pass."""
+    warmup_steps: int
+    """Steps before the clock starts."""
+    timed_steps: int
+    batch_size: int = 128
+    """The global batch."""
+    timeout_seconds: float = 300.0
+    """Longest life of one side process."""
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of a training side, warm-up included."""
+        return self.warmup_steps + self.timed_steps
+
+
+FULL = Settings(
+    name="full",
+    repetitions=7,
+    num_records=320 * 128,
+    num_generator_records=80 * 128,
+    warmup_steps=200,
+    timed_steps=1200,
+)
+QUICK = Settings(
+    name="quick",
+    repetitions=2,
+    num_records=64 * 128,
+    num_generator_records=16 * 128,
+    warmup_steps=40,
+    timed_steps=160,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One line of the report."""
+
+    name: str
+    values: tuple[float, ...]
+    """One of each repetition: our speed over the other side's, or a share of the step."""
+    target: float | None
+    """None where there is no target and the line is for information."""
+    is_share: bool = False
+    """The values are shares of a step, to be at most the target; else ratios, at least it."""
+    detail: str = ""
+    """The absolute numbers behind the values, for people."""
+
+    @property
+    def median(self) -> float:
+        """The value that counts."""
+        return statistics.median(self.values)
+
+    @property
+    def is_reached(self) -> bool | None:
+        """Whether the median keeps the target; None where there is none."""
+        if self.target is None:
+            return None
+        return self.median <= self.target if self.is_share else self.median >= self.target
+
+
+def interleave(
+    sides: Mapping[str, Callable[[], SideT]], repetitions: int
+) -> dict[str, list[SideT]]:
+    """Run all sides once a repetition, in turn, so that noise and drift hit all of them.
+
+    Args:
+        sides: What to run, by name. Every second repetition goes through them backwards.
+        repetitions: How often.
+    """
+    found: dict[str, list[SideT]] = {name: [] for name in sides}
+    for repetition in range(repetitions):
+        names = list(sides) if repetition % 2 == 0 else list(reversed(sides))
+        for name in names:
+            found[name].append(sides[name]())
+            print(f"[{repetition + 1}/{repetitions}] {name}: {found[name][-1]}", file=sys.stderr)
+    return found
+
+
+def compare_rates(
+    name: str, ours: Sequence[float], theirs: Sequence[float], *, target: float | None
+) -> Comparison:
+    """Our records per second over the other side's of the same repetition.
+
+    Args:
+        name: Of the line in the report.
+        ours: Records per second of our side, one of each repetition.
+        theirs: The other side's.
+        target: The least ratio; None where there is no target.
+    """
+    values = tuple(one / other for one, other in zip(ours, theirs, strict=True))
+    detail = f"{statistics.median(ours):,.0f} / {statistics.median(theirs):,.0f} records/s"
+    return Comparison(name=name, values=values, target=target, detail=detail)
+
+
+class Workspace:
+    """A temporary folder and the side processes that run in it."""
+
+    def __init__(self, folder: Path, settings: Settings) -> None:
+        """Take an empty folder that somebody else removes.
+
+        Args:
+            folder: Takes records, logs and jobs.
+            settings: Of the whole run.
+        """
+        self.settings = settings
+        self.folder = folder
+        self.data = folder / "data"
+        self._num_sides = 0
+
+    def run_side(
+        self, module: str, *arguments: str, num_ranks: int = 1, under_horovodrun: bool = False
+    ) -> Numbers:
+        """Run one side to its end and return what it measured.
+
+        Args:
+            module: Run by `python -m`; it takes `side_parser`'s arguments.
+            *arguments: Further ones.
+            num_ranks: The machine's cores are shared among so many ranks.
+            under_horovodrun: Start `num_ranks` of it by a static `horovodrun` with Gloo.
+
+        Raises:
+            SideFailed: It ended with an error, or not in time.
+        """
+        self._num_sides += 1
+        place = self.folder / f"{self._num_sides:03d}-{module.rpartition('.')[2]}"
+        place.mkdir()
+        launcher: tuple[str, ...] = ()
+        if under_horovodrun:
+            horovodrun = Path(sys.executable).with_name("horovodrun")
+            launcher = (str(horovodrun), "-np", str(num_ranks), "--gloo")
+        argv = (*launcher, sys.executable, "-m", module, *self._shared(place), *arguments)
+        child = Child(Command(argv=argv, environment=_environment(num_ranks)), place / "log")
+        try:
+            is_over = child.wait(self.settings.timeout_seconds)
+            code = child.exit_code
+        finally:
+            end_all([child])
+        if not is_over or code != 0:
+            ending = f"ended with {code}" if is_over else "took too long"
+            raise SideFailed(f"{module} {ending}. Its log ends:\n{child.tail(40)}")
+        numbers: Numbers = json.loads((place / NUMBERS_FILE).read_text())
+        return numbers
+
+    def _shared(self, place: Path) -> tuple[str, ...]:
+        numbers = {
+            "batch-size": self.settings.batch_size,
+            "warmup-steps": self.settings.warmup_steps,
+            "total-steps": self.settings.total_steps,
+        }
+        flags = [part for name, n in numbers.items() for part in (f"--{name}", str(n))]
+        return ("--data", str(self.data), "--place", str(place), *flags)
+
+
+def _environment(num_ranks: int) -> dict[str, str]:
+    threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {
+        "OMP_NUM_THREADS": threads,
+        "TF_NUM_INTRAOP_THREADS": threads,
+        "TF_NUM_INTEROP_THREADS": threads,
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "HOROVOD_LOG_LEVEL": "error",
+        "PYTHONPATH": path,
+    }
+
+
+def side_parser(description: str) -> argparse.ArgumentParser:
+    """The arguments that every side takes.
+
+    Args:
+        description: Of the side.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--place", type=Path, required=True, help="folder of this side's files")
+    parser.add_argument("--batch-size", type=int, required=True, help="the global batch, records")
+    parser.add_argument("--warmup-steps", type=int, required=True, help="steps that do not count")
+    parser.add_argument("--total-steps", type=int, required=True, help="warm-up included")
+    return parser
+
+
+def write_numbers(place: Path, numbers: Numbers) -> None:
+    """Hand a side's result to whoever started it."""
+    write_json(place / NUMBERS_FILE, numbers)
+
+
+class StepClock:
+    """Wall time of a step, the warm-up left out."""
+
+    def __init__(self, warmup_steps: int) -> None:
+        """Wait for the warm-up's end.
+
+        Args:
+            warmup_steps: Steps that do not count.
+        """
+        self._warmup_steps = warmup_steps
+        self._num_steps = 0
+        self._began = self._ended = 0.0
+
+    def tick(self) -> None:
+        """One more step is done."""
+        self._num_steps += 1
+        self._ended = time.perf_counter()
+        if self._num_steps == self._warmup_steps:
+            self._began = self._ended
+
+    @property
+    def num_timed_steps(self) -> int:
+        """Steps since the warm-up; negative during it."""
+        return self._num_steps - self._warmup_steps
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean over the steps after the warm-up."""
+        assert self.num_timed_steps > 0, (self._num_steps, self._warmup_steps)
+        return (self._ended - self._began) / self.num_timed_steps

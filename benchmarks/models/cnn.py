@@ -1,0 +1,77 @@
+"""A convolutional classifier of 0.7 M parameters: one model and one parser for all sides."""
+
+# The methods are described by `ElasticDLSpec`.
+# ruff: noqa: D102
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import layers
+
+from edl_horovod import ElasticDLSpec, Mode
+
+IMAGE_SHAPE = (28, 28)
+SHUFFLE_RECORDS = 1024
+LEARNING_RATE = 0.01
+
+_DESCRIPTION = {
+    "image": tf.io.FixedLenFeature(IMAGE_SHAPE, tf.float32),
+    "label": tf.io.FixedLenFeature([1], tf.int64),
+}
+
+
+def parse_one(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """One record to one example, as the zoo's image models do it."""
+    return _scaled(tf.io.parse_single_example(record, _DESCRIPTION))
+
+
+def parse_batch(records: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Many records to a batch of examples in one call."""
+    return _scaled(tf.io.parse_example(records, _DESCRIPTION))
+
+
+def _scaled(example: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    return {"image": example["image"] / 255.0}, tf.cast(example["label"], tf.int32)
+
+
+def make_model() -> keras.Model:
+    """The model that every side trains."""
+    image = keras.Input(shape=IMAGE_SHAPE, name="image")
+    x = layers.Reshape((*IMAGE_SHAPE, 1))(image)
+    x = layers.Conv2D(16, 3, activation="relu")(x)
+    x = layers.MaxPooling2D(2)(x)
+    x = layers.Conv2D(32, 3, activation="relu")(x)
+    x = layers.Dense(176, activation="relu")(layers.Flatten()(x))
+    return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="cnn")
+
+
+def mean_loss(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Mean cross-entropy over a batch."""
+    flat = tf.reshape(labels, [-1])
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(flat, outputs))
+
+
+class CnnSpec(ElasticDLSpec):
+    """Parses and shuffles record by record, as the zoo's models do."""
+
+    def create_model(self) -> keras.Model:
+        return make_model()
+
+    def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
+        return dataset.map(parse_one).shuffle(SHUFFLE_RECORDS)
+
+    def create_loss(self, outputs: Any = None, labels: Any = None) -> tf.Tensor:
+        return mean_loss(labels, outputs)
+
+    def create_optimizer(self, lr: float = LEARNING_RATE) -> keras.optimizers.Optimizer:
+        return keras.optimizers.SGD(lr)
+
+
+class CnnBatchSpec(CnnSpec):
+    """The same, parsing a step's records in one call; the framework's shuffle is the only one."""
+
+    parses_batches = True
+
+    def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
+        return dataset.map(parse_batch)

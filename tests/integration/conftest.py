@@ -1,0 +1,174 @@
+"""Jobs as a user starts them, with a schedule of what happens to them; asserted on by their events."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod import events
+from edl_horovod.coordinator import hosts
+
+ZOO = Path(__file__).parents[1] / "zoo"
+REPOSITORY = Path(__file__).parents[2]
+
+
+class Job:
+    """One running `edl` verb. On failure all its logs are printed; its processes never outlive it."""
+
+    def __init__(self, command, job_dir, **variables):
+        self.job_dir = Path(job_dir)
+        self.output_path = self.job_dir.with_suffix(".printed")
+        with self.output_path.open("w") as stream:
+            self.process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT, cwd=REPOSITORY,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
+                start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def printed(self):
+        return self.output_path.read_text()
+
+    def events(self, kind=None):
+        found = events.read(self.job_dir / "events.jsonl")
+        return [event for event in found if kind in (None, event["kind"])]
+
+    def wait_for(self, is_there, what, seconds=90):
+        """Wait until a function of the events is true; return what it returned."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if found := is_there(self.events()):
+                return found
+            if self.process.poll() is not None and not is_there(self.events()):
+                raise AssertionError(f"the job ended before: {what}\n{self.describe()}")
+            time.sleep(0.05)
+        raise AssertionError(f"not within {seconds} s: {what}\n{self.describe()}")
+
+    def wait_for_ring(self, size, after=0):
+        """Wait until a ring of this size trains that is newer than generation `after`."""
+        ring = self.wait_for(
+            lambda found: next(
+                (e for e in reversed(found) if e["kind"] == "generation" and e["is_formed"]), None
+            ),
+            "a ring",
+        )
+        if ring["size"] != size or ring["generation"] <= after:
+            self.wait_for(
+                lambda found: any(
+                    e["kind"] == "generation" and e["is_formed"] and e["size"] == size
+                    and e["generation"] > after
+                    for e in found
+                ),
+                f"a ring of {size} after generation {after}",
+            )  # fmt: skip
+        return self.generation()
+
+    def generation(self):
+        return max(e["generation"] for e in self.events("generation"))
+
+    def wait_for_step(self, step):
+        self.wait_for(
+            lambda found: any(e["kind"] == "step" and e["step"] >= step for e in found),
+            f"step {step}",
+        )
+
+    def worker_pid(self, slot):
+        """The pid of the process that now has a slot."""
+        started = [
+            e for e in self.events("worker")
+            if e["worker"] == f"localhost:{slot}" and e["state"] == "started"
+        ]  # fmt: skip
+        return int(started[-1]["message"].split()[1])
+
+    def signal_worker(self, slot, number):
+        os.kill(self.worker_pid(slot), number)
+
+    def coordinator_pid(self):
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                arguments = path.read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if "edl_horovod.coordinator" in arguments and str(self.job_dir) in arguments:
+                return int(path.parent.name)
+        raise AssertionError("no coordinator")
+
+    def want(self, slots):
+        hosts.write(self.job_dir / "hosts", {"localhost": slots})
+
+    def end(self, seconds=120):
+        """Wait for the end; returns the exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"no end within {seconds} s\n{self.describe()}") from None
+
+    def succeed(self):
+        assert self.end() == 0, self.describe()
+        return self
+
+    def processes(self):
+        """Pids of all processes that work for this job, its launcher not counted."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                text = path.read_bytes().decode()
+            except OSError:
+                continue
+            is_ours = "edl_horovod.worker" in text or "edl_horovod.coordinator" in text
+            if is_ours and str(self.job_dir) in text:
+                found.append(int(path.parent.name))
+        return found
+
+    def describe(self):
+        parts = [f"--- printed\n{self.printed}"]
+        for path in sorted((self.job_dir / "logs").glob("*.log")):
+            parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}")
+        lines = [json.dumps(event) for event in self.events()]
+        parts.append("--- events\n" + "\n".join(lines[-60:]))
+        return "\n".join(parts)
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start jobs: `start("train", "key=value", ...)`; the output is `tmp_path / "out"`."""
+    jobs = []
+
+    def start_job(verb, *overrides, launcher=None, **variables):
+        given = {text.partition("=")[0] for text in overrides}
+        output = tmp_path / "out"
+        defaults = {
+            "job_dir": f"{tmp_path}/job-{len(jobs)}",
+            "output": str(output),
+            "model_zoo": str(ZOO),
+            "launch.threads_per_rank": "1",
+        }
+        if verb != "train":
+            del defaults["model_zoo"]
+        if verb == "evaluate":
+            del defaults["output"]
+        settings = [f"{k}={v}" for k, v in defaults.items() if k not in given]
+        command = launcher or [sys.executable, "-m", "edl_horovod", verb]
+        job = Job([*command, *settings, *overrides], defaults["job_dir"], **variables)
+        jobs.append(job)
+        return job
+
+    yield start_job
+    for job in jobs:
+        job.close()

@@ -1,0 +1,155 @@
+"""What happens to a job, and what it must not lose: every record exactly once, whatever the ring does."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from edl_horovod import trained_model
+from edl_horovod.trained_model.params import read_params
+from tests.records import write_records
+
+NUM_RECORDS, BATCH, EPOCHS = 480, 24, 3
+STEPS = NUM_RECORDS // BATCH * EPOCHS
+
+
+@pytest.fixture
+def counting(tmp_path):
+    """Overrides of a job whose weights count how often each record was applied."""
+    data = write_records(tmp_path / "data", NUM_RECORDS)
+
+    def overrides(seconds=0.15, **settings):
+        params = {"num_records": NUM_RECORDS, "rate": float(BATCH), "seconds": seconds}
+        given = {
+            "model_def": "counting", "data": data, "train.batch_size": BATCH,
+            "train.epochs": EPOCHS, "data_plan.lanes": 8, "data_plan.shuffle_window": 16,
+            **settings,
+        }  # fmt: skip
+        return [
+            *(f"params.{name}={value}" for name, value in params.items()),
+            *(f"{key}={value}" for key, value in given.items()),
+        ]
+
+    return overrides
+
+
+def counts(tmp_path):
+    files = trained_model.read(tmp_path / "out")
+    (_, values), *_ = read_params(files.params_files)
+    return values
+
+
+def assert_each_record_once_an_epoch(tmp_path):
+    assert files_steps(tmp_path) == STEPS
+    np.testing.assert_allclose(counts(tmp_path), EPOCHS, rtol=1e-5)
+
+
+def files_steps(tmp_path):
+    return trained_model.read(tmp_path / "out").message.steps
+
+
+def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_path):
+    job = start("train", *counting(**{"launch.np": 2}))
+    job.wait_for_step(5)
+    first = job.generation()
+    job.signal_worker(1, signal.SIGKILL)
+    shrunk = job.wait_for_ring(1, after=first)
+    job.wait_for_ring(2, after=shrunk)
+    job.succeed()
+    assert_each_record_once_an_epoch(tmp_path)
+
+
+def test_the_leader_can_be_killed_too(start, counting, tmp_path):
+    job = start("train", *counting(**{"launch.np": 3}))
+    job.wait_for_step(5)
+    members = job.events("generation")[-1]["members"]
+    job.signal_worker(int(members[0].split(":")[1]), signal.SIGKILL)
+    job.wait_for_ring(2, after=job.generation() - 1)
+    job.succeed()
+    assert_each_record_once_an_epoch(tmp_path)
+
+
+def test_the_hosts_file_grows_and_shrinks_the_ring(start, counting, tmp_path):
+    job = start("train", *counting(0.3, **{"launch.np": 1, "elastic.max_np": 3}))
+    job.wait_for_step(2)
+    job.want(3)
+    grown = job.wait_for_ring(3)
+    job.want(1)
+    job.wait_for_ring(1, after=grown)
+    job.succeed()
+    assert_each_record_once_an_epoch(tmp_path)
+    # Nobody waits for a newcomer's start: the ring trained on while two processes got warm.
+    steps = [e["step"] for e in job.events("reset")]
+    assert steps[1] > 2
+    assert all(e["seconds"] < 5 for e in job.events("reset")[1:])
+
+
+def test_sigterm_makes_a_worker_leave_and_end_well(start, counting, tmp_path):
+    job = start("train", *counting(**{"launch.np": 2}))
+    job.wait_for_step(5)
+    job.signal_worker(0, signal.SIGTERM)
+    job.wait_for_ring(1)
+    job.wait_for(
+        lambda found: any(e["kind"] == "worker" and e["state"] == "left" for e in found), "a leave"
+    )
+    job.succeed()
+    assert not [e for e in job.events("reset") if "broke" in str(e["reason"])]
+    assert_each_record_once_an_epoch(tmp_path)
+
+
+def test_the_ring_trains_on_without_its_coordinator(start, counting, tmp_path):
+    import os
+
+    job = start("train", *counting(**{"launch.np": 2}))
+    job.wait_for_step(3)
+    generation = job.generation()
+    os.kill(job.coordinator_pid(), signal.SIGKILL)
+    job.wait_for_step(12)
+    job.succeed()
+    assert job.generation() == generation
+    assert_each_record_once_an_epoch(tmp_path)
+
+
+def test_below_min_np_the_job_waits_then_ends_with_its_reason(start, counting):
+    settings = {"launch.np": 2, "elastic.min_np": 2, "elastic.wait_seconds": 2}
+    job = start("train", *counting(**settings))
+    job.wait_for_step(3)
+    job.want(1)
+    assert job.end() == 6, job.describe()
+    assert "elastic.min_np=2" in job.printed
+
+
+def test_evaluation_between_steps_survives_a_kill(start, counting, tmp_path):
+    data = write_records(tmp_path / "held_out", 96)
+    settings = {"launch.np": 2, "validation_data": data, "train.evaluate_steps": 2}
+    job = start("train", *counting(0.05, **settings))
+    job.wait_for_step(5)
+    job.signal_worker(1, signal.SIGKILL)
+    job.succeed()
+    assert_each_record_once_an_epoch(tmp_path)
+    evaluations = job.events("evaluation")
+    assert [e["step"] for e in evaluations] == sorted({e["step"] for e in evaluations})
+    assert {e["examples"] for e in evaluations} == {96}
+    assert {round(e["metrics"]["mean_id"], 3) for e in evaluations} == {47.5}
+
+
+def test_ctrl_c_ends_everything(start, counting, tmp_path):
+    job = start("train", *counting(**{"launch.np": 2}))
+    job.wait_for_step(3)
+    job.process.send_signal(signal.SIGINT)
+    assert job.end(20) == 130, job.describe()
+    assert not job.processes()
+    assert not (tmp_path / "out").exists()
+    assert "Traceback" not in job.printed
+
+
+def test_a_killed_launcher_leaves_nothing_behind(start, counting):
+    job = start("train", *counting(**{"launch.np": 2}))
+    job.wait_for_step(3)
+    job.process.kill()
+    job.process.wait()
+    deadline = time.monotonic() + 10
+    while job.processes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not job.processes()

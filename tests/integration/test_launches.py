@@ -1,0 +1,130 @@
+"""The same training by every launch; the errors that a user can meet."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod import trained_model
+from edl_horovod.trained_model.params import read_params
+from tests.records import write_records
+
+NUM_RECORDS = 100
+COMMON = ("model_def=tiny", "train.batch_size=24", "train.epochs=3", "data_plan.lanes=6")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_records(tmp_path_factory.mktemp("data"), NUM_RECORDS)
+
+
+@pytest.fixture(scope="module")
+def expected(data):
+    """The weights that one process makes of the data, without any launch."""
+    return {}
+
+
+def weights(output):
+    return dict(read_params(trained_model.read(output).params_files))
+
+
+def assert_same_weights(output, expected):
+    found = weights(output)
+    if not expected:
+        expected.update(found)
+    assert list(found) == list(expected)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_local_ring_of_one(start, data, expected, tmp_path):
+    start("train", *COMMON, f"data={data}", "launch.np=1").succeed()
+    assert_same_weights(tmp_path / "out", expected)
+
+
+def test_local_ring_of_three(start, data, expected, tmp_path):
+    start("train", *COMMON, f"data={data}", "launch.np=3").succeed()
+    assert_same_weights(tmp_path / "out", expected)
+
+
+def test_static_ring_under_mpirun(start, data, expected, tmp_path):
+    start("train", *COMMON, f"data={data}", "launch=mpi", "launch.np=2").succeed()
+    assert_same_weights(tmp_path / "out", expected)
+
+
+def test_without_mpi_one_sentence_says_what_to_install(start, data):
+    # A PATH without mpirun: only what the command itself needs.
+    folder = str(Path(sys.executable).parent / "no-such-folder")
+    job = start("train", *COMMON, f"data={data}", "launch=mpi", PATH=folder)
+    assert job.end() == 8, job.describe()
+    assert "pip install 'edl_horovod[mpi]'" in job.printed
+    assert "Traceback" not in job.printed
+
+
+def test_plain_horovodrun(start, data, expected, tmp_path):
+    config = tmp_path / "config.yaml"
+    command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run", *COMMON]
+    command += [f"data={data}", f"output={tmp_path}/out", f"job_dir={tmp_path}/job-0"]
+    command += [f"model_zoo={Path(__file__).parents[1]}/zoo"]
+    with config.open("w") as stream:
+        subprocess.run(command, stdout=stream, check=True)
+    discovery = tmp_path / "discover.sh"
+    discovery.write_text("#!/bin/sh\necho localhost:2\n")
+    discovery.chmod(0o755)
+    (tmp_path / "job-0").mkdir()
+    launcher = [
+        "horovodrun", "-np", "2", "--min-np", "1", "--max-np", "4", "--network-interfaces", "lo",
+        "--host-discovery-script", str(discovery), sys.executable, "-m", "edl_horovod.worker",
+        "--config", str(config),
+    ]  # fmt: skip
+    start_plain(start, launcher).succeed()
+    assert_same_weights(tmp_path / "out", expected)
+
+
+def start_plain(start, launcher):
+    """Start a command that takes no overrides."""
+    script = 'cut=0; for a in "$@"; do case "$a" in job_dir=*) break;; esac; cut=$((cut+1)); done; '
+    script += 'exec "${@:1:$cut}"'
+    return start("train", launcher=["bash", "-c", script, "sh", *launcher])
+
+
+def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):
+    job = start("train", *COMMON, f"data={data}", "params.bad_id=5", "launch.np=2")
+    assert job.end() == 5, job.describe()
+    assert "The loss of step " in job.printed
+    assert "Traceback" not in job.printed
+    assert not (tmp_path / "out").exists()
+    assert not job.processes()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "sentence"),
+    [
+        (["model_def=raises"], 3, "this file is broken on purpose"),
+        (["model_def=tinny"], 3, "tiny"),
+        (["model_def=tiny", "params.keep=2"], 2, "keep_every"),
+        (["model_def=tiny", "train.batchsize=2"], 2, "train.batch_size"),
+        (["model_def=tiny", "data=/no/such/*.recordio"], 4, "/no/such"),
+        (["model_def=tiny", "model_zoo=/no/such/zoo"], 2, "/no/such/zoo"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_mistake_is_one_message(start, data, tmp_path, overrides, code, sentence):
+    given = overrides if any(o.startswith("data=") for o in overrides) else [*overrides, f"data={data}"]
+    job = start("train", *given)
+    assert job.end() == code, job.describe()
+    assert sentence in job.printed
+    assert "Traceback" not in job.printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_existing_output_is_not_touched(start, data, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("precious")
+    job = start("train", *COMMON, f"data={data}")
+    assert job.end() == 7, job.describe()
+    assert (tmp_path / "out" / "thesis.txt").read_text() == "precious"
+    shutil.rmtree(tmp_path / "out")

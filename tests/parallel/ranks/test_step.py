@@ -1,0 +1,132 @@
+"""The weighted step: any ring gives what one process gives on the whole global batch (D6, D7)."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.data.index import Index
+from edl_horovod.data.plan import DataPlan
+from edl_horovod.data.recordio import Reader
+from edl_horovod.data.stream import StepStream
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.ring.collectives import allgather_rows
+from edl_horovod.ring.evaluate import Evaluator
+from edl_horovod.ring.keras_step import KerasTrainer
+from edl_horovod.ring.state import RingState
+from edl_horovod.ring.world import World
+from edl_horovod.spec import Mode
+from tests.records import write_records
+
+ZOO = str(Path(__file__).parents[2] / "zoo")
+ALONE = World(rank=0, size=1, generation=1)
+NUM_RECORDS, BATCH, LANES, STEPS = 100, 24, 6, 9
+
+
+class Side:
+    """One way to train: as a rank of the ring, or as one process on everything."""
+
+    def __init__(self, world, mode=Mode.TRAINING, **params):
+        scratch = Path(os.environ["RING_SCRATCH"]) / f"data-{os.environ['HOROVOD_RANK']}"
+        index = Index.open(write_records(scratch, NUM_RECORDS))
+        self.world = world
+        self.plan = DataPlan(
+            block_starts=index.block_starts, block_counts=index.block_counts, global_batch=BATCH,
+            num_lanes=LANES, window=16, is_shuffled=mode is Mode.TRAINING,
+        )  # fmt: skip
+        keras.utils.set_random_seed(3)
+        loaded = load_spec(ZOO, "tiny", params=params)
+        self.stream = StepStream(Reader(index), self.plan, loaded, mode, prefetch=2)
+        self.trainer = KerasTrainer(loaded, self.stream.element_spec, learning_rate=None)
+        self.loaded = loaded
+
+    def train(self, steps=STEPS):
+        lanes = self.world.lanes(LANES)
+        self.stream.restart(lanes, 0, steps)
+        return [
+            self.trainer.step(
+                self.stream.next_batch(), wants_change=False, is_alone=self.world.is_alone, salt=0
+            )
+            for _ in range(steps)
+        ]
+
+    def weights(self):
+        return [variable.numpy().copy() for variable in self.trainer.variables]
+
+
+# keep_every=1: ranks of 3 hold equal parts, the epoch's tail does not. 7: most ranks hold nothing in
+# some steps. 60: whole steps hold nothing.
+@pytest.mark.parametrize("keep_every", [1, 7, 60])
+def test_ring_gives_the_weights_of_one_process(world, keep_every):
+    ring, single = Side(world, keep_every=keep_every), Side(ALONE, keep_every=keep_every)
+    in_ring, alone = ring.train(), single.train()
+    for ours, theirs in zip(in_ring, alone, strict=True):
+        assert ours.num_examples == theirs.num_examples
+        np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-5)
+    for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_all_ranks_hold_the_same_bits(world):
+    ring = Side(world, keep_every=7)
+    ring.train()
+    digest = hashlib.sha256(b"".join(w.tobytes() for w in ring.weights())).digest()
+    number = int.from_bytes(digest[:7], "little")
+    assert len(set(allgather_rows([number], "digest")[:, 0])) == 1
+
+
+def test_a_bad_loss_on_one_rank_changes_no_weights_anywhere(world):
+    ring = Side(world, bad_id=5)
+    per_epoch = ring.plan.steps_per_epoch
+    order = ring.plan.order(0)
+    bad_step = next(s for s in range(per_epoch) if 5 in order.records(s, range(LANES)))
+    ring.train(bad_step)
+    before = ring.weights()
+    ring.stream.restart(world.lanes(LANES), bad_step, bad_step + 1)
+    sums = ring.trainer.step(
+        ring.stream.next_batch(), wants_change=False, is_alone=world.is_alone, salt=0
+    )
+    assert not sums.is_finite
+    for old, new in zip(before, ring.weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.world_size(2, 3)
+def test_one_rank_that_knows_of_a_change_tells_all(world):
+    ring = Side(world)
+    ring.stream.restart(world.lanes(LANES), 0, 1)
+    is_last = world.rank == world.size - 1
+    sums = ring.trainer.step(
+        ring.stream.next_batch(), wants_change=is_last, is_alone=False, salt=0
+    )
+    assert sums.wants_change
+
+
+@pytest.mark.world_size(2, 3)
+def test_sync_takes_the_most_advanced_rank(world):
+    values = tf.Variable([float(world.rank), -0.0]), tf.Variable([world.rank], dtype=tf.int64)
+    state = RingState(values)
+    state.step = {0: -1, 1: 12}.get(world.rank, 3)
+    state.sync()
+    assert state.step == 12
+    assert values[0].numpy().tolist() == [1.0, -0.0]
+    assert values[1].numpy().tolist() == [1]
+
+
+def test_evaluation_is_that_of_one_process(world):
+    def metrics(on):
+        side = Side(on, Mode.EVALUATION, keep_every=7)
+        evaluator = Evaluator(side.loaded, side.trainer.model, side.stream, side.plan)
+        evaluator.restart(on, 0)
+        row = evaluator.local_sums(evaluator.num_steps)
+        return evaluator.metrics(evaluator.over_ring(row, on)), row
+
+    (ours, _), (theirs, row) = metrics(world), metrics(ALONE)
+    assert row[0] == len(range(0, NUM_RECORDS, 7))
+    assert list(ours) == ["loss", "absolute_error"]
+    for name in ours:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6)

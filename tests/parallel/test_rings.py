@@ -1,0 +1,40 @@
+"""Run the tests of `ranks/` as the ranks of real rings of several sizes."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RANKS = Path(__file__).parent / "ranks"
+TIMEOUT_SECONDS = 150
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ring(size, tmp_path):
+    command = ["horovodrun", "-np", str(size), "-H", f"localhost:{size}"]
+    command += ["--network-interfaces", "lo", "--gloo"]
+    command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(RANKS)]
+    variables = {
+        "HOROVOD_ELASTIC": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "1",
+        "RING_SIZE": str(size),
+        "RING_SCRATCH": str(tmp_path),
+    }
+    process = subprocess.Popen(
+        command, env={**os.environ, **variables}, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True, text=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        pytest.fail(f"the ring of {size} did not end in time\n{output}")
+    assert process.returncode == 0, output
+    # Each rank says so itself; a ring that collected nothing is no success.
+    assert output.count(" passed") == size, output
+

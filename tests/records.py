@@ -1,0 +1,47 @@
+"""Records for tests: each knows its number, and carries a small regression problem."""
+
+import numpy as np
+
+from edl_horovod.data.recordio import Codec, Writer
+
+FIELD_LENGTH_DELIMITED, FLOAT_LIST, INT64_LIST = 2, 2, 3
+
+
+def _field(number, payload):
+    return _varint(number << 3 | FIELD_LENGTH_DELIMITED) + _varint(len(payload)) + payload
+
+
+def _varint(value):
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def example(**features):
+    """A serialized tf.Example, made without importing TensorFlow."""
+    entries = b""
+    for name, values in sorted(features.items()):
+        values = np.asarray(values)
+        if values.dtype.kind == "i":
+            kind, payload = INT64_LIST, b"".join(_varint(int(v)) for v in values)
+        else:
+            kind, payload = FLOAT_LIST, values.astype("<f4").tobytes()
+        feature = _field(kind, _field(1, payload))
+        entries += _field(1, _field(1, name.encode()) + _field(2, feature))
+    return _field(1, entries)
+
+
+def write_records(folder, count, *, num_files=2, chunk_bytes=2048):
+    """Write `count` records into some files; returns the glob that finds them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(7)
+    bounds = np.linspace(0, count, num_files + 1).astype(int)
+    for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        path = folder / f"part-{number}.recordio"
+        with Writer(path, codec=Codec.NONE, chunk_bytes=chunk_bytes) as writer:
+            for record_id in range(start, stop):
+                x = random.normal(size=4).astype(np.float32)
+                writer.write(example(id=[record_id], x=x, y=[np.float32(x.sum() * 0.5)]))
+    return str(folder / "*.recordio")

@@ -1,0 +1,206 @@
+"""A real coordinator over real loopback TCP, and small workers without TensorFlow or Horovod."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+
+import pytest
+
+from edl_horovod import events
+from edl_horovod.coordinator import hosts, server
+from edl_horovod.coordinator.server import Coordinator, CoordinatorSettings
+from edl_horovod.coordinator.wire import Channel, new_nonce
+
+SECRET = b"the job's secret"
+LIMIT_SECONDS = 8.0
+NUMBERS = itertools.count()
+
+
+async def until(is_true):
+    """Poll; fail the test if it does not become true."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.004)
+
+
+class FakeWorker:
+    """A worker that does at once what it is told, except for what a test takes over."""
+
+    def __init__(self, port, slot=0, host="localhost", *, secret=SECRET):
+        self.name = f"{host}:{slot}:{next(NUMBERS)}"
+        self.heard = []
+        self.place = None
+        self.generation = 0
+        self.is_ready = True
+        self.ignores = set()
+        """Kinds of messages that it does not obey."""
+        self._port, self._slot, self._host, self._secret = port, slot, host, secret
+
+    async def connect(self, **more):
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        nonce = new_nonce()
+        server_nonce = (await reader.readline()).decode().split()[1]
+        nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
+        self._channel = Channel(self._secret, **nonces, is_server=False)
+        self._writer.write(f"edl {nonce}\n".encode())
+        hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1, "step": 0}
+        hello |= {"generation": self.generation, "is_ready": self.is_ready, **more}
+        self.send("hello", **hello)
+        self.task = asyncio.create_task(self._listen(reader))
+        return self
+
+    def send(self, kind, **fields):
+        self._writer.write(self._channel.seal({"kind": kind, **fields}))
+
+    def send_raw(self, data):
+        self._writer.write(data)
+
+    def hang_up(self):
+        self._writer.transport.abort()
+
+    @property
+    def is_connected(self):
+        return not self.task.done()
+
+    def kinds(self):
+        return [message["kind"] for message in self.heard]
+
+    def ready(self):
+        self.is_ready = True
+        self.send("ready", generation=self.generation, step=0, reason="")
+
+    def formed(self):
+        self.send("formed", generation=self.generation)
+
+    async def _listen(self, reader):
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                message = self._channel.open(line)
+                kind = message["kind"]
+                if kind != "ping":
+                    self.heard.append(message)
+                if kind not in self.ignores:
+                    self._obey(kind, message)
+        self._writer.close()
+
+    def _obey(self, kind, message):
+        if kind == "ping":
+            self.send("pong")
+        elif kind == "assign":
+            self.place, self.generation, self.is_ready = message, message["generation"], False
+            if "form" not in self.ignores:
+                self.formed()
+        elif kind == "change" and not self.is_ready:
+            self.ready()
+        elif kind == "stop":
+            self._writer.close()
+
+
+class Job:
+    """A coordinator in this process, with the directory of its job."""
+
+    def __init__(self, job_dir, *, slots=4, **settings):
+        self.dir = job_dir
+        defaults = {"num_start": 1, "min_np": 1, "max_np": 8}
+        defaults |= {"wait_seconds": 5.0, "forming_seconds": 1.0}
+        self.settings = CoordinatorSettings(
+            job_dir=job_dir, address="127.0.0.1", secret=SECRET, **{**defaults, **settings}
+        )
+        self.hosts(localhost=slots)
+        self.workers = []
+        self.result = None
+
+    def hosts(self, **wanted):
+        hosts.write(self.dir / "hosts", wanted)
+
+    async def start(self):
+        (self.dir / "listening").unlink(missing_ok=True)
+        self._log = events.EventLog(self.dir / "events.jsonl", "coordinator")
+        self.coordinator = Coordinator(self.settings, self._log)
+        self.task = asyncio.create_task(self.coordinator.run())
+        await until(lambda: self.coordinator._server._server is not None or self.task.done())
+        await until(lambda: (self.dir / "coordinator.json").exists())
+        self.port = self.saved()["port"]
+
+    async def crash(self):
+        """End it as kill -9 would: nobody is told anything but by the closed connections."""
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+        self.coordinator._server.close()
+        for worker in self.coordinator._server.workers.values():
+            worker.connection.transport.abort()
+        await until(lambda: not any(w.is_connected for w in self.workers))
+        self._log.close()
+
+    async def worker(self, slot=0, host="localhost", **more):
+        worker = FakeWorker(self.port, slot, host)
+        self.workers.append(worker)
+        return await worker.connect(**more)
+
+    def saved(self):
+        return json.loads((self.dir / "coordinator.json").read_text())
+
+    def events(self, kind):
+        return [e for e in events.read(self.dir / "events.jsonl") if e["kind"] == kind]
+
+    def generations(self):
+        return [(e["size"], e["is_formed"]) for e in self.events("generation")]
+
+    async def ring(self, *workers):
+        """Wait until exactly these workers are a formed ring, in the order of their ranks."""
+
+        def is_formed():
+            places = [w.place for w in workers]
+            return (
+                all(places)
+                and [p["rank"] for p in places] == list(range(len(workers)))
+                and len({p["generation"] for p in places}) == 1
+                and all(p["size"] == len(workers) for p in places)
+                and not any(w.is_ready for w in workers)
+                and (last := self.events("generation"))
+                and (last[-1]["generation"], last[-1]["is_formed"])
+                == (places[0]["generation"], True)
+            )
+
+        await until(is_formed)
+
+    async def end(self):
+        """The result, when it comes."""
+        async with asyncio.timeout(LIMIT_SECONDS):
+            return await self.task
+
+    async def close(self):
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+        self.coordinator._server.close()
+        self._log.close()
+        for worker in self.workers:
+            worker.hang_up()
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """Run a scenario, an async function of a started job."""
+    monkeypatch.setattr(server, "SIGN_OF_LIFE_SECONDS", 0.15)
+    monkeypatch.setattr(server, "RETURN_SECONDS", 0.05)
+    monkeypatch.setattr(server, "HOSTS_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(server, "GOODBYE_SECONDS", 0.5)
+    monkeypatch.setattr(server, "VAIN_SECONDS", 0.05)
+
+    def run(scenario, **settings):
+        async def whole():
+            job = Job(tmp_path, **settings)
+            await job.start()
+            try:
+                await scenario(job)
+            finally:
+                await job.close()
+
+        asyncio.run(whole())
+
+    return run

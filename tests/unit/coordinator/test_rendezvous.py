@@ -1,0 +1,136 @@
+"""The rendezvous server: Horovod's protocol, but a GET waits for its key."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+
+from edl_horovod.coordinator.rendezvous import MAX_BODY_BYTES, Rendezvous
+
+
+async def ask(port, text, *, body=b""):
+    """Send one request; the status and the body of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    head, _, found = answer.partition(b"\r\n\r\n")
+    return int(head.split()[1]) if head else 0, found
+
+
+async def put(port, key, value):
+    head = f"PUT {key} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(value)}\r\n\r\n"
+    return await ask(port, head, body=value)
+
+
+async def get(port, key):
+    return await ask(port, f"GET {key} HTTP/1.1\r\nHost: x\r\n\r\n")
+
+
+def with_server(scenario, *, wait_seconds=5.0):
+    async def run():
+        async with asyncio.timeout(10), Rendezvous("127.0.0.1", wait_seconds=wait_seconds) as it:
+            return await scenario(it)
+
+    return asyncio.run(run())
+
+
+def test_a_value_comes_back():
+    async def scenario(server):
+        assert await put(server.port, "/global/0", b"\0address\n") == (200, b"")
+        return await get(server.port, "/global/0")
+
+    assert with_server(scenario) == (200, b"\0address\n")
+
+
+def test_a_get_waits_for_its_put():
+    async def scenario(server):
+        waiting = [asyncio.create_task(get(server.port, "/global/1")) for _ in range(20)]
+        await put(server.port, "/global/0", b"another")
+        await get(server.port, "/global/0")
+        assert not any(task.done() for task in waiting)
+        await put(server.port, "/global/1", b"it")
+        return await asyncio.gather(*waiting)
+
+    assert with_server(scenario) == [(200, b"it")] * 20
+
+
+def test_a_key_that_never_comes_is_404_after_the_wait():
+    async def scenario(server):
+        began = time.monotonic()
+        status = (await get(server.port, "/global/9"))[0]
+        return status, time.monotonic() - began
+
+    status, seconds = with_server(scenario, wait_seconds=0.1)
+    assert status == 404
+    assert seconds >= 0.1
+
+
+def test_abandoned_answers_all_who_wait_at_once_with_nothing():
+    async def scenario(server):
+        waiting = [asyncio.create_task(get(server.port, "/global/9")) for _ in range(3)]
+        await put(server.port, "/global/0", b"there")
+        began = time.monotonic()
+        await server.abandon()
+        answers = await asyncio.gather(*waiting)
+        assert time.monotonic() - began < 2.0
+        return [*answers, await get(server.port, "/global/0")]
+
+    assert with_server(scenario, wait_seconds=8.0) == [(200, b"")] * 4
+
+
+def test_delete_is_answered():
+    async def scenario(server):
+        return await ask(server.port, "DELETE /global/0 HTTP/1.1\r\n\r\n")
+
+    assert with_server(scenario) == (200, b"")
+
+
+GARBAGE = {
+    "nothing": b"\n",
+    "one word": b"hello\r\n\r\n",
+    "no text": b"\xff\xfe\x00\r\n\r\n",
+    "length is no number": b"PUT /a/b HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+    "length is negative": b"PUT /a/b HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+    "an endless line": b"G" * 200_000 + b"\n",
+    "endless headers": b"GET /a/b HTTP/1.1\r\n" + b"x: y\r\n" * 10_000,
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_does_not_stop_it(garbage):
+    async def scenario(server):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(garbage)
+        with contextlib.suppress(ConnectionError):  # Refused before all of it was read.
+            await reader.read()
+        writer.close()
+        await put(server.port, "/a/key", b"value")
+        return await get(server.port, "/a/key")
+
+    assert with_server(scenario, wait_seconds=0.2) == (200, b"value")
+
+
+def test_half_open_and_broken_connections_do_not_stop_it():
+    async def scenario(server):
+        half = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(50)]
+        for number, (_, writer) in enumerate(half):
+            writer.write(b"PUT /a/b HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly a part"[:number])
+            if number % 2:
+                writer.close()
+        await put(server.port, "/a/key", b"value")
+        answer = await get(server.port, "/a/key")
+        for _, writer in half:
+            writer.close()
+        return answer
+
+    assert with_server(scenario) == (200, b"value")
+
+
+def test_a_body_above_the_limit_is_refused_unread():
+    async def scenario(server):
+        head = f"PUT /a/b HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
+        return (await ask(server.port, head))[0]
+
+    assert with_server(scenario) == 413

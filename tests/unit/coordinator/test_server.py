@@ -1,0 +1,677 @@
+"""The coordinator: who is in the ring, whatever workers, hosts and connections do."""
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from edl_horovod.coordinator import server
+from edl_horovod.coordinator.wire import MAX_LINE_BYTES
+from fakes import FakeWorker, until
+
+
+def test_the_first_ring_waits_for_all_that_were_asked_for(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        second = await job.worker(1)
+        await until(lambda: len(job.events("worker")) == 2)
+        assert first.place is None
+        third = await job.worker(2)
+        await job.ring(first, second, third)
+        assert job.generations() == [(3, True)]
+
+    play(scenario, num_start=3)
+
+
+def test_the_first_ring_does_not_wait_for_ever(play, monkeypatch):
+    monkeypatch.setattr(server, "FIRST_RING_SECONDS", 0.1)
+
+    async def scenario(job):
+        await job.ring(await job.worker(0))
+
+    play(scenario, num_start=3)
+
+
+def test_the_first_ring_starts_small_rather_than_fail(play):
+    async def scenario(job):
+        await job.ring(await job.worker(0))
+
+    play(scenario, num_start=2, wait_seconds=0.3)
+
+
+def test_a_newcomer_joins_when_it_is_warm_and_not_before(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        cold = await job.worker(1, is_ready=False)
+        await until(lambda: "change" in cold.kinds())
+        first.send("progress", step=1)
+        assert job.generations() == [(1, True)]
+        cold.ready()
+        await job.ring(first, cold)
+
+    play(scenario)
+
+
+def test_the_assignment_says_all_that_horovod_must_know(play):
+    async def scenario(job):
+        job.hosts(a=2, b=1)
+        workers = [await job.worker(slot, host) for host, slot in [("a", 0), ("b", 0), ("a", 1)]]
+        await job.ring(workers[0], workers[2], workers[1])
+        place = workers[2].place
+        numbers = [place[n] for n in ("rank", "size", "local_rank", "local_size")]
+        assert numbers == [1, 3, 1, 2]
+        assert (place["cross_rank"], place["cross_size"], place["host"]) == (0, 1, "a")
+        assert place["rendezvous_address"] == "127.0.0.1"
+
+    play(scenario, num_start=3)
+
+
+def test_survivors_go_on_without_a_dead_member(play):
+    async def scenario(job):
+        workers = [await job.worker(slot) for slot in range(3)]
+        await job.ring(*workers)
+        workers[1].hang_up()
+        await job.ring(workers[0], workers[2])
+        assert workers[0].kinds() == ["assign", "change", "assign"]
+
+    play(scenario, num_start=3)
+
+
+def test_a_removed_slot_leaves_the_ring_and_is_dismissed(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        job.hosts(localhost=1)
+        await until(lambda: not second.is_connected)
+        assert second.kinds() == ["assign", "change", "stop"]
+        await job.ring(first)
+        assert first.kinds() == ["assign", "change", "assign"]
+
+    play(scenario, num_start=2)
+
+
+def test_a_slot_added_and_one_removed_at_once(play):
+    async def scenario(job):
+        job.hosts(a=1, b=0)
+        first = await job.worker(0, "a")
+        second = await job.worker(0, "b")
+        await job.ring(first)
+        await until(lambda: not second.is_connected)
+        third = await job.worker(0, "c")
+        job.hosts(b=0, c=1)
+        await until(lambda: third.place is not None)
+        await job.ring(third)
+        await until(lambda: not first.is_connected)
+
+    play(scenario)
+
+
+def test_a_worker_that_leaves_is_dismissed_and_its_successor_takes_the_slot(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        second.send("leaving")
+        await until(lambda: not second.is_connected)
+        await job.ring(first)
+        third = await job.worker(1)
+        await job.ring(first, third)
+
+    play(scenario, num_start=2)
+
+
+def test_a_worker_that_leaves_is_dismissed_also_when_no_host_is_wanted(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        job.hosts()
+        await until(lambda: first.is_ready)
+        assert first.is_connected
+        first.send("leaving")
+        await until(lambda: not first.is_connected)
+
+    play(scenario)
+
+
+def test_emptied_hosts_keep_the_workers_warm_until_there_are_hosts_again(play):
+    async def scenario(job):
+        workers = [await job.worker(0), await job.worker(1)]
+        await job.ring(*workers)
+        job.hosts()
+        await until(lambda: all(w.is_ready for w in workers))
+        job.hosts(localhost=2)
+        await job.ring(*workers)
+        assert "stop" not in workers[0].kinds()
+
+    play(scenario, num_start=2)
+
+
+@pytest.mark.parametrize("bad", [b"no colon\n", b"localhost:2\xff\n", b"localhost:\xc2\xb2\n"])
+def test_a_bad_hosts_file_changes_nothing_and_is_told_once(play, caplog, bad):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        (job.dir / "hosts").write_bytes(bad)
+        await until(lambda: "hosts file:" in caplog.text)
+        second = await job.worker(1)
+        await job.ring(first, second)
+        assert caplog.text.count("hosts file:") == 1
+        job.hosts(localhost=1)
+        await until(lambda: not second.is_connected)
+
+    play(scenario)
+
+
+def test_two_workers_of_one_slot_are_never_in_one_ring(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        double = await job.worker(0)
+        third = await job.worker(1)
+        await job.ring(first, third)
+        assert double.place is None
+        first.hang_up()
+        await job.ring(double, third)
+
+    play(scenario)
+
+
+def test_below_min_np_the_ring_waits_and_then_the_job_fails(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        second.hang_up()
+        await until(lambda: first.is_ready)
+        result = await job.end()
+        assert (result["state"], result["error"]) == ("failed", "NotEnoughWorkers")
+        assert "elastic.min_np=2" in result["message"]
+        assert [e["state"] for e in job.events("job")] == ["waiting"]
+        assert json.loads((job.dir / "result.json").read_text()) == result
+
+    play(scenario, num_start=2, min_np=2, wait_seconds=0.3)
+
+
+def test_a_ring_below_min_np_goes_on_when_somebody_comes(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        second.hang_up()
+        await until(lambda: first.is_ready)
+        await job.ring(first, await job.worker(1))
+
+    play(scenario, num_start=2, min_np=2)
+
+
+def test_from_one_worker_to_none_and_back_to_one(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        first.hang_up()
+        await until(lambda: job.events("job"))
+        second = await job.worker(0)
+        await job.ring(second)
+        assert second.place["generation"] == 2
+
+    play(scenario)
+
+
+def test_a_member_that_never_answers_pings_is_not_invited(play):
+    async def scenario(job):
+        mute = FakeWorker(job.port, 0)
+        job.workers.append(mute)
+        mute.ignores = {"ping"}
+        await mute.connect()
+        second = await job.worker(1)
+        await job.ring(second)
+        assert mute.place is None
+        mute.send("pong")
+        mute.ignores = set()
+        await until(lambda: mute.place is not None)
+        await job.ring(mute, second)
+
+    play(scenario, num_start=2)
+
+
+def test_a_member_that_hangs_is_left_out_and_comes_back(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        second.ignores = {"ping", "change"}
+        third = await job.worker(2)
+        await job.ring(first, third)
+        # Its collective fails as soon as it goes on; here it only hears that it is to leave.
+        second.ignores = set()
+        second.send("progress", step=3)
+        second.ready()
+        await job.ring(first, second, third)
+
+    play(scenario, num_start=2)
+
+
+def test_a_member_that_was_silent_alone_is_called_back(play, monkeypatch):
+    monkeypatch.setattr(server, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(server, "PING_SECONDS", 0.05)
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        first.ignores = {"ping", "change"}
+        await until(lambda: job.events("job"))
+        assert not first.is_ready
+        first.ignores = set()
+        first.heard.clear()
+        first.send("progress", step=100)
+        await until(lambda: "change" in first.kinds() or first.is_ready)
+        first.ready()
+        await job.ring(first)
+
+    play(scenario)
+
+
+def test_newcomers_do_not_begin_anew_while_the_only_member_is_slow_to_answer(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        first.ignores = {"ping"}
+        second = await job.worker(1)
+        await asyncio.sleep(3 * server.SIGN_OF_LIFE_SECONDS)
+        assert second.place is None
+        first.ignores = set()
+        first.send("pong")
+        await job.ring(first, second)
+        assert job.generations() == [(1, True), (2, True)]
+
+    play(scenario)
+
+
+def test_a_long_step_is_waited_for_and_announced_once(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        for worker in (first, second):
+            worker.ignores = {"change"}
+        third = await job.worker(2)
+        await asyncio.sleep(0.8)
+        assert first.kinds() == ["assign", "change"]
+        first.ready()
+        second.ready()
+        await job.ring(first, second, third)
+
+    play(scenario, num_start=2, forming_seconds=0.1)
+
+
+def test_a_member_that_does_not_leave_with_the_others_is_left_out(play, monkeypatch):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        second.ignores = {"change"}
+        first.ready()
+        await job.ring(first)
+        second.ready()
+        await job.ring(first, second)
+
+    monkeypatch.setattr(server, "LEAVE_TOGETHER_SECONDS", 0.1)
+    play(scenario, num_start=2, forming_seconds=0.1)
+
+
+def test_a_ring_that_a_member_cannot_form_is_formed_again(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        first.ignores = second.ignores = {"form"}
+        await until(lambda: first.place and second.place)
+        first.ignores = second.ignores = set()
+        first.ready()
+        await job.ring(first, second)
+        assert job.generations() == [(2, False), (2, True)]
+
+    play(scenario, num_start=2)
+
+
+def test_a_member_that_dies_while_the_ring_forms(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        first.ignores = {"form"}
+        second.ignores = {"form"}
+        await until(lambda: first.place and second.place)
+        first.ignores = set()
+        second.hang_up()
+        await job.ring(first)
+
+    play(scenario, num_start=2)
+
+
+def unforming(worker):
+    """Let a worker's rings fail, as where a firewall is in the way."""
+    worker.formed = worker.ready
+    return worker
+
+
+def test_a_ring_that_never_forms_is_tried_ever_more_slowly_and_then_the_job_fails(play):
+    async def scenario(job):
+        for slot in range(2):
+            worker = unforming(FakeWorker(job.port, slot))
+            job.workers.append(worker)
+            await worker.connect()
+        result = await job.end()
+        assert result["error"] == "NotEnoughWorkers"
+        assert 3 <= len(job.generations()) <= 7
+        assert not any(is_formed for _, is_formed in job.generations())
+
+    play(scenario, num_start=2, wait_seconds=0.8)
+
+
+def test_a_newcomer_that_spoils_rings_does_not_stop_the_others(play):
+    async def scenario(job):
+        workers = [await job.worker(0), await job.worker(1)]
+        await job.ring(*workers)
+        bad = unforming(FakeWorker(job.port, 2))
+        job.workers.append(bad)
+        await bad.connect()
+        for _ in range(2):
+            await until(lambda: any(not f for _, f in job.generations()))
+        await until(lambda: any(e["state"] == "waiting" for e in job.events("worker")))
+        await job.ring(*workers)
+        # It is tried again, and welcome once it works.
+        del bad.formed
+        await job.ring(*workers, bad)
+
+    play(scenario, num_start=2)
+
+
+def test_a_slow_sync_is_no_failure(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        first.ignores = second.ignores = {"form"}
+        await until(lambda: job.generations())
+        assert job.generations() == [(2, False)]
+        first.formed()
+        second.formed()
+        assert first.kinds() == second.kinds() == ["assign"]
+
+    original = server.FORMING_MARGIN_SECONDS
+    server.FORMING_MARGIN_SECONDS = 0.1
+    try:
+        play(scenario, num_start=2, forming_seconds=0.1)
+    finally:
+        server.FORMING_MARGIN_SECONDS = original
+
+
+def reconnect_all(workers, **more):
+    return asyncio.gather(*(worker.connect(**more) for worker in workers))
+
+
+def test_a_restarted_coordinator_adopts_the_ring(play):
+    async def scenario(job):
+        workers = [await job.worker(slot) for slot in range(3)]
+        await job.ring(*workers)
+        port = job.port
+        await job.crash()
+        await job.start()
+        assert job.port == port
+        for worker in reversed(workers):
+            worker.heard.clear()
+            await worker.connect()
+        await until(lambda: len(job.coordinator._workers(job.coordinator._members)) == 3)
+        await asyncio.sleep(0.2)
+        assert [worker.kinds() for worker in workers] == [[], [], []]
+        assert job.saved()["generation"] == 1
+        # And it is in charge again, with the ages that it knew.
+        workers[0].hang_up()
+        await job.ring(workers[1], workers[2])
+        assert workers[1].place["generation"] == 2
+
+    play(scenario, num_start=3)
+
+
+def test_a_ring_that_broke_while_the_coordinator_was_away_is_formed_again(play):
+    async def scenario(job):
+        workers = [await job.worker(slot) for slot in range(3)]
+        await job.ring(*workers)
+        await job.crash()
+        await job.start()
+        for worker in workers[:2]:
+            worker.is_ready = True
+        await reconnect_all(workers[:2])
+        await job.ring(*workers[:2])
+
+    play(scenario, num_start=3, forming_seconds=0.3)
+
+
+def test_a_coordinator_that_lost_its_file_takes_the_ring_over(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        await job.crash()
+        (job.dir / "coordinator.json").unlink()
+        await job.start()
+        first._port = job.port
+        await first.connect()
+        await job.ring(first)
+        assert first.place["generation"] == 2
+
+    play(scenario)
+
+
+def test_a_lone_member_that_calls_again_keeps_its_ring(play, monkeypatch):
+    monkeypatch.setattr(server, "RETURN_SECONDS", 5.0)
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        first.hang_up()
+        await until(lambda: any(e["state"] == "lost" for e in job.events("worker")))
+        await first.connect(formed=1)
+        second = await job.worker(1)
+        await job.ring(first, second)
+        assert first.kinds() == ["assign", "change", "assign"]
+
+    play(scenario)
+
+
+def test_a_lone_member_that_calls_again_too_late_is_called_back(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        first.hang_up()
+        await until(lambda: job.events("job"))
+        await first.connect(formed=1)
+        await job.ring(first)
+        assert first.place["generation"] == 2
+
+    play(scenario)
+
+
+def test_a_new_connection_of_a_worker_replaces_the_old_one(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        old = first.task
+        await first.connect(formed=1)
+        await until(old.done)
+        second = await job.worker(1)
+        await job.ring(first, second)
+        assert not [e for e in job.events("worker") if e["state"] == "lost"]
+
+    play(scenario)
+
+
+def test_the_word_that_a_ring_formed_is_not_lost_with_a_connection(play):
+    async def scenario(job):
+        first = FakeWorker(job.port, 0)
+        job.workers.append(first)
+        first.ignores = {"form"}
+        await first.connect()
+        await until(lambda: first.place)
+        await first.connect(formed=1)
+        await job.ring(first)
+        assert job.generations() == [(1, True)]
+
+    play(scenario)
+
+
+def test_a_result_ends_the_job_and_dismisses_everybody(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        first.send("finished", result={"steps": 7, "metrics": {}, "output": "/out"})
+        second.send("finished", result={"steps": 7, "metrics": {}, "output": "/out"})
+        result = await job.end()
+        assert result == {"state": "finished", "steps": 7, "metrics": {}, "output": "/out"}
+        assert first.kinds()[-1] == second.kinds()[-1] == "stop"
+
+    play(scenario, num_start=2)
+
+
+def test_the_result_is_on_disk_before_the_workers_go(play, monkeypatch):
+    monkeypatch.setattr(server, "GOODBYE_SECONDS", 30.0)
+
+    async def scenario(job):
+        first = await job.worker(0)
+        first.ignores = {"stop"}
+        await job.ring(first)
+        first.send("finished", result={"steps": 7, "metrics": {}, "output": "/out"})
+        await until(lambda: "stop" in first.kinds())
+        assert json.loads((job.dir / "result.json").read_text())["state"] == "finished"
+        late = await job.worker(1)
+        await until(lambda: late.kinds() == ["stop"])
+        first.hang_up()
+
+    play(scenario)
+
+
+def test_a_members_error_ends_the_job(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        first.send("failed", error={"error": "TrainingError", "message": "loss=nan"})
+        result = await job.end()
+        assert result["error"] == "TrainingError"
+        assert result["worker"] == "localhost:0"
+
+    play(scenario)
+
+
+def test_an_error_before_the_first_ring_ends_the_job(play):
+    async def scenario(job):
+        first = await job.worker(0, is_ready=False)
+        first.send("failed", error={"error": "UserCodeError", "message": "line 3"})
+        assert (await job.end())["error"] == "UserCodeError"
+        assert first.place is None
+
+    play(scenario)
+
+
+def test_a_newcomers_error_does_not_end_a_ring_that_trains(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        second = await job.worker(1, is_ready=False)
+        second.send("failed", error={"error": "DataError", "message": "no files here"})
+        await until(lambda: not second.is_connected)
+        assert [e["message"] for e in job.events("worker") if e["state"] == "failed"]
+        third = await job.worker(1)
+        await job.ring(first, third)
+
+    play(scenario)
+
+
+def test_a_wrong_secret_is_refused_and_changes_nothing(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        stranger = FakeWorker(job.port, 1, secret=b"guessed")
+        stranger.name = first.name
+        await stranger.connect()
+        await until(lambda: not stranger.is_connected)
+        assert stranger.heard == []
+        assert first.is_connected
+        assert job.generations() == [(1, True)]
+        await job.ring(first, await job.worker(1))
+
+    play(scenario)
+
+
+def test_a_line_that_is_not_its_own_ends_a_workers_connection(play):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        second.send_raw(b'{"kind": "finished", "result": {}}\n')
+        await job.ring(first)
+        assert not second.is_connected
+
+    play(scenario, num_start=2)
+
+
+@pytest.mark.parametrize("kind", ["ready and nothing else", "formed", "hello", "finished"])
+def test_a_message_that_lacks_its_fields_costs_only_its_sender(play, kind):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        second.send(kind)
+        if kind == "ready and nothing else":
+            second.hang_up()
+        await job.ring(first)
+
+    play(scenario, num_start=2)
+
+
+GARBAGE = {
+    "bytes": bytes(range(256)) * 40,
+    "lines": b"GET / HTTP/1.1\r\n\r\n" * 500,
+    "an endless line": b"x" * (3 * MAX_LINE_BYTES),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_does_not_stop_it(play, garbage):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        writers = []
+        for _ in range(5):
+            _, writer = await asyncio.open_connection("127.0.0.1", job.port)
+            writer.write(garbage)
+            writers.append(writer)
+        await job.ring(first, await job.worker(1))
+        for writer in writers:
+            writer.close()
+
+    play(scenario)
+
+
+def test_progress_of_many_members_does_not_keep_it_busy(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        calls = 0
+        advance = job.coordinator._advance
+
+        async def counted(port):
+            nonlocal calls
+            calls += 1
+            await advance(port)
+
+        job.coordinator._advance = counted
+        for step in range(200):
+            first.send("progress", step=step)
+        await job.ring(first, await job.worker(1))
+        assert calls < 20
+
+    play(scenario)
+
+
+def test_a_pause_of_the_coordinator_itself_silences_nobody(play, monkeypatch):
+    monkeypatch.setattr(server, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(server, "PING_SECONDS", 0.05)
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        time.sleep(0.5)  # The loop stands still, as after SIGSTOP.
+        second = await job.worker(1)
+        await job.ring(first, second)
+        assert [size for size, _ in job.generations()] == [1, 2]
+
+    play(scenario)

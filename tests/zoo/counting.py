@@ -1,0 +1,63 @@
+"""A model whose weights count how often each record was applied: the proof of exactly once.
+
+The loss of an example is minus the weight of its id, so a step of plain SGD with a rate of the global batch
+adds exactly 1 to the weight of each record of a full step.
+"""
+
+import time
+
+import keras
+import tensorflow as tf
+
+from edl_horovod import ElasticDLSpec, Mode
+
+
+@keras.saving.register_keras_serializable("tests")
+class Counter(keras.Model):
+    def __init__(self, num_records, **kwargs):
+        super().__init__(**kwargs)
+        self.num_records = num_records
+        self.counts = self.add_weight(shape=(num_records,), initializer="zeros", name="counts")
+
+    def call(self, inputs):
+        return tf.gather(self.counts, tf.reshape(inputs["id"], [-1]))
+
+    def get_config(self):
+        return {**super().get_config(), "num_records": self.num_records}
+
+
+class CountingSpec(ElasticDLSpec):
+    def __init__(self, context=None, num_records=0, rate=1.0, seconds=0.0):
+        super().__init__(context)
+        self._num_records, self._rate, self._seconds = num_records, rate, seconds
+
+    def create_model(self):
+        return Counter(self._num_records)
+
+    def create_dataset(self, dataset, mode):
+        def parse(record):
+            example = tf.io.parse_single_example(record, {"id": tf.io.FixedLenFeature([1], tf.int64)})
+            features = {"id": tf.cast(example["id"], tf.int32)}
+            return features if mode == Mode.PREDICTION else (features, example["id"])
+
+        dataset = dataset.map(parse)
+        if self._seconds:
+            # Slow data makes a job last long enough for a test to do something to it.
+            def wait(value):
+                time.sleep(self._seconds)
+                return value
+
+            pause = tf.data.Dataset.from_tensors(0).map(
+                lambda zero: tf.numpy_function(wait, [zero], tf.int32, stateful=True)
+            )
+            dataset = pause.flat_map(lambda _: dataset)
+        return dataset if mode == Mode.PREDICTION else dataset.shuffle(64)
+
+    def create_loss(self, outputs, labels):
+        return -tf.reduce_mean(outputs)
+
+    def create_optimizer(self):
+        return keras.optimizers.SGD(self._rate)
+
+    def create_metrics(self, mode, outputs, labels):
+        return {"mean_id": tf.cast(tf.reshape(labels, [-1]), tf.float32)}

@@ -1,0 +1,41 @@
+"""A small dense model without dropout: the same weights from any ring, to float tolerance."""
+
+import keras
+import tensorflow as tf
+
+from edl_horovod import ElasticDLSpec, Mode
+
+
+class TinySpec(ElasticDLSpec):
+    def __init__(self, context=None, keep_every=1, bad_id=-1):
+        super().__init__(context)
+        self._keep_every, self._bad_id = keep_every, bad_id
+
+    def create_model(self):
+        x = keras.Input(shape=(4,), name="x")
+        hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(x)
+        return keras.Model({"x": x}, keras.layers.Dense(1)(hidden))
+
+    def create_dataset(self, dataset, mode):
+        description = {
+            "id": tf.io.FixedLenFeature([1], tf.int64),
+            "x": tf.io.FixedLenFeature([4], tf.float32),
+            "y": tf.io.FixedLenFeature([1], tf.float32),
+        }
+        dataset = dataset.map(lambda record: tf.io.parse_single_example(record, description))
+        if mode == Mode.PREDICTION:
+            return dataset.map(lambda e: {"x": e["x"]})
+        dataset = dataset.filter(lambda e: e["id"][0] % self._keep_every == 0)
+        nan = tf.constant([float("nan")])
+        return dataset.map(
+            lambda e: ({"x": e["x"]}, tf.where(e["id"] == self._bad_id, nan, e["y"]))
+        )
+
+    def create_loss(self, outputs, labels):
+        return tf.reduce_mean(tf.square(outputs - labels))
+
+    def create_optimizer(self, lr=0.05):
+        return keras.optimizers.Adam(lr)
+
+    def create_metrics(self, outputs, labels):
+        return {"absolute_error": tf.reduce_mean(tf.abs(outputs - labels))}
