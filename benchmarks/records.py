@@ -53,7 +53,9 @@ def _example(random: np.random.Generator) -> bytes:
         "image": tf.train.Feature(float_list=tf.train.FloatList(value=pixels)),
         "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
     }
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    example = tf.train.Example(features=tf.train.Features(feature=feature))
+    record: bytes = example.SerializeToString()
+    return record
 
 
 if __name__ == "__main__":

@@ -54,7 +54,9 @@ def to_table(comparisons: list[Comparison]) -> Table:
     Args:
         comparisons: In the order of the report.
     """
-    table = Table(*HEADERS)
+    table = Table()
+    for header in HEADERS:
+        table.add_column(header, overflow="fold")
     for comparison in comparisons:
         table.add_row(*_cells(comparison))
     return table

@@ -3,9 +3,9 @@
     python model_zoo/sample_images.py digits FOLDER   # 1,797 handwritten digits, 28x28 grey
     python model_zoo/sample_images.py patches FOLDER  # 32x32 pieces of two photographs, 2 classes
 
-Both write `FOLDER/train/<class>/*.png` and `FOLDER/test/<class>/*.png`. The digits have MNIST's shape
-(they are 8x8 scans, enlarged). The patches have CIFAR-10's shape and no more than that: the class says
-from which of the two photographs (a temple, a flower) a piece was cut.
+Both write `FOLDER/train/<class>/*.png` and `FOLDER/test/<class>/*.png`. The digits have MNIST's
+shape (they are 8x8 scans, enlarged). The patches have CIFAR-10's shape and no more than that: the
+class says from which of the two photographs (a temple, a flower) a piece was cut.
 """
 
 import argparse

@@ -1,5 +1,7 @@
 """Records for tests: each knows its number, and carries a small regression problem."""
 
+import itertools
+
 import numpy as np
 
 from edl_horovod.data.recordio import Codec, Writer
@@ -38,7 +40,7 @@ def write_records(folder, count, *, num_files=2, chunk_bytes=2048):
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(7)
     bounds = np.linspace(0, count, num_files + 1).astype(int)
-    for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
         path = folder / f"part-{number}.recordio"
         with Writer(path, codec=Codec.NONE, chunk_bytes=chunk_bytes) as writer:
             for record_id in range(start, stop):

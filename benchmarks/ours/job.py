@@ -1,5 +1,6 @@
 """The real job: `edl_horovod.launch.run` with its coordinator, workers and events."""
 
+import functools
 import json
 import sys
 from dataclasses import replace
@@ -48,7 +49,8 @@ def main() -> int:
     )
     if args.timed:
         # The launch has no setting for another worker program, and needs none but here.
-        job.make_plan = lambda config: _with_timed_worker(config, args.warmup_steps)
+        with_clocks = functools.partial(_with_timed_worker, warmup_steps=args.warmup_steps)
+        setattr(job, "make_plan", with_clocks)  # noqa: B010 (mypy: not exported by that module)
     job_dir = Path(job.run(config).job_dir)
     numbers = {"step_seconds": _step_seconds(read(job_dir / "events.jsonl"), args)}
     if args.timed:
@@ -60,7 +62,7 @@ def main() -> int:
     return 0
 
 
-def _with_timed_worker(config: JobConfig, warmup_steps: int) -> LaunchPlan:
+def _with_timed_worker(config: JobConfig, *, warmup_steps: int) -> LaunchPlan:
     plan = make_plan(config)
     argv = [
         "benchmarks.ours.timed_worker" if part == "edl_horovod.worker" else part

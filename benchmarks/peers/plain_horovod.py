@@ -30,7 +30,7 @@ def main() -> int:
     optimizer.build(model.trainable_variables)
     weights = [variable.value for variable in model.trainable_variables]
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]  # TensorFlow ships no types.
     def training_step(features: dict[str, tf.Tensor], labels: tf.Tensor, first: bool) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = mean_loss(labels, model(features, training=True))

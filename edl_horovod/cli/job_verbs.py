@@ -82,7 +82,7 @@ def _print_plan(config: "JobConfig") -> None:
     from edl_horovod.config import resolved
     from edl_horovod.launch import plan
 
-    print(resolved.to_yaml(config), end="")
+    print(resolved.to_yaml(plan.with_job_dir(config)), end="")
     for line in plan.describe(config).splitlines():
         print(f"# {line}".rstrip())
 

@@ -39,7 +39,7 @@ def _scale(job_dir: Path, slots: int, *, is_dry_run: bool) -> None:
             f"The job is not running, so it cannot be scaled. Received: {str(job_dir)!r}. "
             f"See edl status {job_dir}; the ranks of a new job are launch.np=... ."
         )
-    before = hosts.parse((job_dir / "hosts").read_text())
+    before = hosts.read(job_dir / "hosts")
     after = {**before, _THIS_MACHINE: slots}
     _check_size(config, after)
     old = before.get(_THIS_MACHINE, 0)

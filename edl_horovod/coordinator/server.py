@@ -29,6 +29,8 @@ RETURN_SECONDS = 1.0
 VAIN_SECONDS = 0.5
 """Wait before the third ring that a worker may spoil; doubled each time."""
 MAX_VAIN_SECONDS = 60.0
+FORMING_MARGIN_SECONDS = 2.0
+"""Beyond Gloo's own time-out, which is to come first."""
 GOODBYE_SECONDS = 5.0
 
 
@@ -71,7 +73,7 @@ class Coordinator:
         self._wake = asyncio.Event()
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
-        self._is_adopting_until = 0.0
+        self._adopts_until = 0.0
         self._proven: tuple[str, ...] = ()
         """Members of the last ring that was formed."""
 
@@ -161,7 +163,7 @@ class Coordinator:
             self._server.workers.pop(worker.name, None)
         elif not any(other.is_connected for other in self._workers(self._members)):
             # All members at once: rather the network than they. Their ring may well train on.
-            self._is_adopting_until = time.monotonic() + RETURN_SECONDS
+            self._adopts_until = time.monotonic() + RETURN_SECONDS
         self._wake.set()
 
     def _end(self, result: dict[str, Any]) -> None:
@@ -228,7 +230,13 @@ class Coordinator:
         is_whole = bool(self._members) and all(
             worker.is_connected and not worker.is_ready for worker in members
         )
-        if time.monotonic() < self._is_adopting_until and target != self._members:
+        is_complete = bool(self._wanted) and all(
+            name in self._server.workers and self._server.workers[name].is_connected
+            for name in self._members
+        )
+        if is_complete:
+            self._adopts_until = 0.0
+        elif time.monotonic() < self._adopts_until:
             await self._sleep(0.1)
             return
         if target == self._members and is_whole:
@@ -252,20 +260,25 @@ class Coordinator:
     def _needed(self) -> int:
         """Ranks that a ring needs now: the first one waits a while for all that were asked for."""
         least = self._settings.min_np
-        if self._generation == 0:
-            first = self._first_warm_at
-            patience = min(FIRST_RING_SECONDS, self._settings.wait_seconds)
-            if first is None or time.monotonic() - first < patience:
-                wanted = sum(self._wanted.values())
-                least = max(least, min(self._settings.num_start, wanted, self._settings.max_np))
+        if self._first_ring_patience() > 0:
+            wanted = sum(self._wanted.values())
+            least = max(least, min(self._settings.num_start, wanted, self._settings.max_np))
         return least
+
+    def _first_ring_patience(self) -> float:
+        if self._generation > 0:
+            return 0.0
+        patience = min(FIRST_RING_SECONDS, self._settings.wait_seconds)
+        if self._first_warm_at is None:
+            return patience
+        return max(0.0, self._first_warm_at + patience - time.monotonic())
 
     async def _wait_for_more(self, found: int) -> None:
         now = time.monotonic()
         if found >= self._settings.min_np:
             # Enough to start with; only the first ring's patience is not over yet.
             self._too_few_since = None
-            await self._sleep(1.0)
+            await self._sleep(self._first_ring_patience())
             return
         if self._too_few_since is None:
             self._too_few_since = now
@@ -333,7 +346,7 @@ class Coordinator:
                 return
             now = time.monotonic()
             if deadline is None and any(w.is_ready for w in self._workers(self._members)):
-                deadline = now + self._settings.forming_seconds + 2
+                deadline = now + self._settings.forming_seconds + FORMING_MARGIN_SECONDS
             if deadline is not None and now >= deadline:
                 for worker in waiting:
                     worker.is_silent = True
@@ -425,7 +438,7 @@ class Coordinator:
                     rendezvous_address=settings.address,
                     rendezvous_port=rendezvous.port,
                 )
-            deadline = time.monotonic() + settings.forming_seconds + 2
+            deadline = time.monotonic() + settings.forming_seconds + FORMING_MARGIN_SECONDS
             while self._result is None:
                 if all(worker.formed == generation for worker in members):
                     return True
@@ -450,11 +463,12 @@ class Coordinator:
         if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
             return
         newcomers = [worker for worker in members if worker.name not in self._proven]
+        now = time.monotonic()
         for worker in newcomers or members:
             worker.num_vain += 1
             if worker.num_vain > 1:
                 wait = min(VAIN_SECONDS * 2 ** min(worker.num_vain - 2, 10), MAX_VAIN_SECONDS)
-                worker.not_before = time.monotonic() + wait
+                worker.not_before = now + wait
                 message = f"its rings failed to form {worker.num_vain} times; waits {wait:.1f} s"
                 self._events.write("worker", worker=worker.label, state="waiting", message=message)
                 log.warning("worker %s: %s", worker.label, message)
@@ -487,7 +501,7 @@ class Coordinator:
             return 0
         self._generation, self._members, self._proven = ring.generation, ring.members, ring.members
         self._server.orders.update(zip(ring.members, ring.orders, strict=True))
-        self._is_adopting_until = time.monotonic() + self._settings.forming_seconds
+        self._adopts_until = time.monotonic() + self._settings.forming_seconds
         return ring.port
 
     def _save(self, port: int) -> None:

@@ -218,6 +218,8 @@ def _start_process() -> None:
     """Set up a process of the pool, before the user's imports."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, without a traceback.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Nothing is computed here; with it on, TensorFlow says so on the user's terminal.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # Each process would reserve the whole GPU.
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
 

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,9 +112,23 @@ def end_all(children: list[Child]) -> None:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Let SIGINT and SIGTERM wait until the block is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    """Let SIGINT and SIGTERM wait until the block is done.
+
+    By their handlers and not by the signal mask, which would hold only for the calling thread:
+    another one would take the signal, and the handler would still run in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _frame: held.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if held:
+            signal.raise_signal(held[0])

@@ -13,7 +13,7 @@ from edl_horovod.events import EventLog
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
-from edl_horovod.ring.keras_step import metric_sums
+from edl_horovod.ring.keras_step import call_functionally, metric_sums
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import Membership
 from edl_horovod.ring.state import RingState
@@ -110,13 +110,7 @@ class Evaluator:
 
     def _trace(self, features: Any, labels: Any) -> tf.Tensor:
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
-        outputs, _, extra_losses = self._model.stateless_call(
-            [variable.value for variable in self._model.trainable_variables],
-            [variable.value for variable in self._model.non_trainable_variables],
-            features,
-            training=False,
-            return_losses=True,
-        )
+        outputs, _, extra_losses = call_functionally(self._model, features, training=False)
         loss = call_declared(self._spec.create_loss, {"outputs": outputs, "labels": labels})
         loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
         sums = metric_sums(self._spec, Mode.EVALUATION, outputs, labels, count)

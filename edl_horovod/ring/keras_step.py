@@ -1,5 +1,6 @@
 """One Keras 3 training step on a ring: weighted, in one collective, all or nothing (D6, D7)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
 from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["KerasTrainer", "StepSums", "build_model"]
+__all__ = ["KerasTrainer", "StepSums", "build_model", "call_functionally", "metric_sums"]
 
 GROUP = "edl.step"
 """Name of the step's collective; ranks with and without examples meet under it."""
@@ -71,8 +72,9 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
 class KerasTrainer:
     """The model, its optimizer, and the step that changes them.
 
-    The forward pass is functional (`stateless_call`): what it would change (BatchNorm statistics,
-    seeds) comes out as values and is assigned with the gradients' update, after the collective.
+    The forward pass is functional (`call_functionally`): what it would change (BatchNorm
+    statistics, seeds) comes out as values and is assigned with the gradients' update, after the
+    collective.
     """
 
     def __init__(
@@ -185,13 +187,13 @@ class KerasTrainer:
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
         trainable = [variable.value for variable in self._trainable]
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
-        salted = [
+        fed = [
             _salted(variable, value, salt)
             for variable, value in zip(self._moving, before, strict=True)
         ]
         with tf.GradientTape() as tape:
-            outputs, after, extra_losses = self.model.stateless_call(
-                trainable, salted, features, training=True, return_losses=True
+            outputs, after, extra_losses = call_functionally(
+                self.model, features, training=True, moving=fed
             )
             loss = self._loss(outputs, labels)
             total = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
@@ -203,8 +205,8 @@ class KerasTrainer:
             for variable, gradient in zip(trainable, gradients, strict=True)
         ]
         moved = [
-            _as_sum(old, new, fed, count)
-            for old, new, fed in zip(before, after, salted, strict=True)
+            _as_sum(old, new, was_fed, count)
+            for old, new, was_fed in zip(before, after, fed, strict=True)
         ]
         metrics = self._metrics(outputs, labels, count)
         numbers = tf.stack([count, tf.cast(total, tf.float32) * count, flag, 1.0, *metrics])
@@ -259,6 +261,33 @@ class KerasTrainer:
         sums = metric_sums(self._spec, Mode.TRAINING, outputs, labels, count)
         self._metric_names = list(sums)
         return [tf.cast(total, tf.float32) for total in sums.values()]
+
+
+def call_functionally(
+    model: keras.Model, features: Any, *, training: bool, moving: Sequence[tf.Tensor] | None = None
+) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
+    """Call a model so that nothing of it changes; what would have changed comes out.
+
+    `Model.stateless_call` does the same for the layer's `call` alone, without what `__call__` adds
+    (`training` for models that do not declare it, casts); the scope is the public way to both.
+
+    Args:
+        model: Built.
+        features: A batch.
+        training: As in Keras.
+        moving: Values to use for the non-trainable variables; None for their own.
+
+    Returns:
+        Outputs, the non-trainable variables' new values, and the layers' extra losses.
+    """
+    variables = model.non_trainable_variables
+    values = [variable.value for variable in variables] if moving is None else moving
+    mapping = [*zip(variables, values, strict=True)]
+    mapping += [(variable, variable.value) for variable in model.trainable_variables]
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+        outputs = model(features, training=training)
+        losses = list(model.losses)
+    return outputs, [scope.get_current_value(variable) for variable in variables], losses
 
 
 def metric_sums(

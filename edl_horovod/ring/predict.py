@@ -223,7 +223,8 @@ def _examples(ids: np.ndarray, outputs: Any) -> Iterator[bytes]:
             make = _int64s if np.issubdtype(array.dtype, np.integer) else _floats
             feature[name] = make(values.tolist())
         example = tf.train.Example(features=tf.train.Features(feature=feature))
-        yield example.SerializeToString()
+        # Maps have no order of their own; equal inputs give equal files.
+        yield example.SerializeToString(deterministic=True)
 
 
 def _int64s(values: list[int]) -> tf.train.Feature:

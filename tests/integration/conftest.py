@@ -1,4 +1,4 @@
-"""Jobs as a user starts them, with a schedule of what happens to them; asserted on by their events."""
+"""Jobs as a user starts them, with a schedule of what happens to them; judged by events."""
 
 import json
 import os
@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class Job:
-    """One running `edl` verb. On failure all its logs are printed; its processes never outlive it."""
+    """One running `edl` verb; a failure prints all its logs, and no process outlives it."""
 
     def __init__(self, command, job_dir, **variables):
         self.job_dir = Path(job_dir)

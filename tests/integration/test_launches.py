@@ -113,7 +113,9 @@ def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):
     ids=lambda value: str(value)[:40],
 )
 def test_a_mistake_is_one_message(start, data, tmp_path, overrides, code, sentence):
-    given = overrides if any(o.startswith("data=") for o in overrides) else [*overrides, f"data={data}"]
+    given = (
+        overrides if any(o.startswith("data=") for o in overrides) else [*overrides, f"data={data}"]
+    )
     job = start("train", *given)
     assert job.end() == code, job.describe()
     assert sentence in job.printed

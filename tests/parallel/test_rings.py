@@ -37,4 +37,3 @@ def test_ring(size, tmp_path):
     assert process.returncode == 0, output
     # Each rank says so itself; a ring that collected nothing is no success.
     assert output.count(" passed") == size, output
-

@@ -1,15 +1,18 @@
 """A model whose weights count how often each record was applied: the proof of exactly once.
 
-The loss of an example is minus the weight of its id, so a step of plain SGD with a rate of the global batch
-adds exactly 1 to the weight of each record of a full step.
+The loss of an example is minus the weight of its id, so a step of plain SGD with a rate of the
+global batch adds exactly 1 to the weight of each record of a full step.
 """
 
 import time
+from pathlib import Path
 
 import keras
 import tensorflow as tf
 
 from edl_horovod import ElasticDLSpec, Mode
+
+SLOW_SECONDS = 0.3
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -27,24 +30,27 @@ class Counter(keras.Model):
 
 
 class CountingSpec(ElasticDLSpec):
-    def __init__(self, context=None, num_records=0, rate=1.0, seconds=0.0):
+    def __init__(self, context=None, num_records=0, rate=1.0, slow_until=""):
         super().__init__(context)
-        self._num_records, self._rate, self._seconds = num_records, rate, seconds
+        self._num_records, self._rate, self._slow_until = num_records, rate, slow_until
 
     def create_model(self):
         return Counter(self._num_records)
 
     def create_dataset(self, dataset, mode):
         def parse(record):
-            example = tf.io.parse_single_example(record, {"id": tf.io.FixedLenFeature([1], tf.int64)})
+            example = tf.io.parse_single_example(
+                record, {"id": tf.io.FixedLenFeature([1], tf.int64)}
+            )
             features = {"id": tf.cast(example["id"], tf.int32)}
             return features if mode == Mode.PREDICTION else (features, example["id"])
 
         dataset = dataset.map(parse)
-        if self._seconds:
-            # Slow data makes a job last long enough for a test to do something to it.
+        if self._slow_until:
+            # Slow data makes a job last until the test has done all it wants to it.
             def wait(value):
-                time.sleep(self._seconds)
+                if not Path(self._slow_until).exists():
+                    time.sleep(SLOW_SECONDS)
                 return value
 
             pause = tf.data.Dataset.from_tensors(0).map(

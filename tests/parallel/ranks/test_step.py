@@ -58,7 +58,7 @@ class Side:
         return [variable.numpy().copy() for variable in self.trainer.variables]
 
 
-# keep_every=1: ranks of 3 hold equal parts, the epoch's tail does not. 7: most ranks hold nothing in
+# keep_every=1: ranks of 3 hold equal parts, but not in the tail. 7: most ranks hold nothing in
 # some steps. 60: whole steps hold nothing.
 @pytest.mark.parametrize("keep_every", [1, 7, 60])
 def test_ring_gives_the_weights_of_one_process(world, keep_every):
@@ -100,9 +100,7 @@ def test_one_rank_that_knows_of_a_change_tells_all(world):
     ring = Side(world)
     ring.stream.restart(world.lanes(LANES), 0, 1)
     is_last = world.rank == world.size - 1
-    sums = ring.trainer.step(
-        ring.stream.next_batch(), wants_change=is_last, is_alone=False, salt=0
-    )
+    sums = ring.trainer.step(ring.stream.next_batch(), wants_change=is_last, is_alone=False, salt=0)
     assert sums.wants_change
 
 

@@ -35,12 +35,14 @@ class FakeWorker:
         self.place = None
         self.generation = 0
         self.is_ready = True
+        self.task = None
         self.ignores = set()
         """Kinds of messages that it does not obey."""
         self._port, self._slot, self._host, self._secret = port, slot, host, secret
 
     async def connect(self, **more):
-        reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writer = writer
         nonce = new_nonce()
         server_nonce = (await reader.readline()).decode().split()[1]
         nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
@@ -49,7 +51,7 @@ class FakeWorker:
         hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1, "step": 0}
         hello |= {"generation": self.generation, "is_ready": self.is_ready, **more}
         self.send("hello", **hello)
-        self.task = asyncio.create_task(self._listen(reader))
+        self.task = asyncio.create_task(self._listen(reader, writer, self._channel))
         return self
 
     def send(self, kind, **fields):
@@ -63,7 +65,7 @@ class FakeWorker:
 
     @property
     def is_connected(self):
-        return not self.task.done()
+        return self.task is not None and not self.task.done()
 
     def kinds(self):
         return [message["kind"] for message in self.heard]
@@ -75,16 +77,16 @@ class FakeWorker:
     def formed(self):
         self.send("formed", generation=self.generation)
 
-    async def _listen(self, reader):
+    async def _listen(self, reader, writer, channel):
         with contextlib.suppress(OSError):
             while line := await reader.readline():
-                message = self._channel.open(line)
+                message = channel.open(line)
                 kind = message["kind"]
                 if kind != "ping":
                     self.heard.append(message)
                 if kind not in self.ignores:
                     self._obey(kind, message)
-        self._writer.close()
+        writer.close()
 
     def _obey(self, kind, message):
         if kind == "ping":
@@ -102,14 +104,14 @@ class FakeWorker:
 class Job:
     """A coordinator in this process, with the directory of its job."""
 
-    def __init__(self, job_dir, *, slots=4, **settings):
+    def __init__(self, job_dir, *, wanted=None, **settings):
         self.dir = job_dir
         defaults = {"num_start": 1, "min_np": 1, "max_np": 8}
         defaults |= {"wait_seconds": 5.0, "forming_seconds": 1.0}
         self.settings = CoordinatorSettings(
             job_dir=job_dir, address="127.0.0.1", secret=SECRET, **{**defaults, **settings}
         )
-        self.hosts(localhost=slots)
+        self.hosts(**(wanted or {"localhost": 4}))
         self.workers = []
         self.result = None
 
@@ -117,9 +119,8 @@ class Job:
         hosts.write(self.dir / "hosts", wanted)
 
     async def start(self):
-        (self.dir / "listening").unlink(missing_ok=True)
-        self._log = events.EventLog(self.dir / "events.jsonl", "coordinator")
-        self.coordinator = Coordinator(self.settings, self._log)
+        self.log = events.EventLog(self.dir / "events.jsonl", "coordinator")
+        self.coordinator = Coordinator(self.settings, self.log)
         self.task = asyncio.create_task(self.coordinator.run())
         await until(lambda: self.coordinator._server._server is not None or self.task.done())
         await until(lambda: (self.dir / "coordinator.json").exists())
@@ -134,12 +135,16 @@ class Job:
         for worker in self.coordinator._server.workers.values():
             worker.connection.transport.abort()
         await until(lambda: not any(w.is_connected for w in self.workers))
-        self._log.close()
+
+    until = staticmethod(until)
+
+    def fake(self, slot=0, host="localhost", **more):
+        """A worker that has not called yet."""
+        self.workers.append(FakeWorker(self.port, slot, host, **more))
+        return self.workers[-1]
 
     async def worker(self, slot=0, host="localhost", **more):
-        worker = FakeWorker(self.port, slot, host)
-        self.workers.append(worker)
-        return await worker.connect(**more)
+        return await self.fake(slot, host).connect(**more)
 
     def saved(self):
         return json.loads((self.dir / "coordinator.json").read_text())
@@ -150,7 +155,7 @@ class Job:
     def generations(self):
         return [(e["size"], e["is_formed"]) for e in self.events("generation")]
 
-    async def ring(self, *workers):
+    async def ring(self, *workers, least_generation=1):
         """Wait until exactly these workers are a formed ring, in the order of their ranks."""
 
         def is_formed():
@@ -161,6 +166,7 @@ class Job:
                 and len({p["generation"] for p in places}) == 1
                 and all(p["size"] == len(workers) for p in places)
                 and not any(w.is_ready for w in workers)
+                and places[0]["generation"] >= least_generation
                 and (last := self.events("generation"))
                 and (last[-1]["generation"], last[-1]["is_formed"])
                 == (places[0]["generation"], True)
@@ -178,9 +184,9 @@ class Job:
         with contextlib.suppress(asyncio.CancelledError):
             await self.task
         self.coordinator._server.close()
-        self._log.close()
         for worker in self.workers:
-            worker.hang_up()
+            if worker.task is not None:
+                worker.hang_up()
 
 
 @pytest.fixture
@@ -193,8 +199,9 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "VAIN_SECONDS", 0.05)
 
     def run(scenario, **settings):
+        job = Job(tmp_path, **settings)
+
         async def whole():
-            job = Job(tmp_path, **settings)
             await job.start()
             try:
                 await scenario(job)
@@ -202,5 +209,6 @@ def play(tmp_path, monkeypatch):
                 await job.close()
 
         asyncio.run(whole())
+        job.log.close()
 
     return run

@@ -1,0 +1,301 @@
+"""A worker's side of the protocol: nothing it has to say is lost, nothing it waits for is endless.
+
+The ring itself is a stand-in here, so that neither TensorFlow nor Horovod is imported.
+"""
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+from edl_horovod.coordinator.wire import Channel, new_nonce
+from edl_horovod.errors import UserCodeError
+
+SECRET = b"the job's secret"
+LIMIT_SECONDS = 8.0
+
+
+def until(is_true):
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.004)
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """`ring.coordinated` on a ring that forms at once."""
+    for name in ("world", "membership", "coordinated"):
+        monkeypatch.delitem(sys.modules, f"edl_horovod.ring.{name}", raising=False)
+    world = types.ModuleType("edl_horovod.ring.world")
+    world.World = object
+    world.leave = lambda: None
+    world.form_inherited = None
+    world.form_assigned = lambda place, timeout_seconds: types.SimpleNamespace(**place)
+    monkeypatch.setitem(sys.modules, world.__name__, world)
+    horovod = types.ModuleType("horovod")
+    horovod.tensorflow = types.ModuleType("horovod.tensorflow")
+    monkeypatch.setitem(sys.modules, "horovod", horovod)
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", horovod.tensorflow)
+    from edl_horovod.ring import coordinated
+
+    monkeypatch.setattr(coordinated, "RETRY_SECONDS", 0.01)
+    yield coordinated
+    for name in ("membership", "coordinated"):
+        sys.modules.pop(f"edl_horovod.ring.{name}", None)
+
+
+class Call:
+    """One connection, as the coordinator sees it."""
+
+    def __init__(self, connection, *, secret):
+        self.connection = connection
+        connection.settimeout(LIMIT_SECONDS)
+        self._lines = connection.makefile("rb")
+        nonce = new_nonce()
+        connection.sendall(f"edl {nonce}\n".encode())
+        client_nonce = self._lines.readline().decode().split()[1]
+        self._channel = Channel(
+            secret, server_nonce=nonce, client_nonce=client_nonce, is_server=True
+        )
+        self.hello = self.hear("hello")
+
+    def hear(self, kind):
+        while True:
+            message = self._channel.open(self._lines.readline())
+            if message["kind"] == kind:
+                return message
+
+    def send(self, kind, **fields):
+        self.connection.sendall(self._channel.seal({"kind": kind, **fields}))
+
+    def ends(self):
+        return self._lines.readline() == b""
+
+    def hang_up(self):
+        self._lines.close()
+        self.connection.close()
+
+
+class Listener:
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket.settimeout(LIMIT_SECONDS)
+        self.port = self.socket.getsockname()[1]
+        self.calls = []
+
+    def accept(self, secret=SECRET):
+        self.calls.append(Call(self.socket.accept()[0], secret=secret))
+        return self.calls[-1]
+
+
+@pytest.fixture
+def coordinator():
+    listener = Listener()
+    yield listener
+    listener.socket.close()
+    for call in listener.calls:
+        call.hang_up()
+
+
+@pytest.fixture
+def membership(module, coordinator):
+    address = module.CoordinatorAddress(
+        host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="localhost", slot=3
+    )
+    membership = module.CoordinatedMembership(address, forming_seconds=1.0)
+    yield membership
+    membership.close()
+    until(lambda: not any(t.name == "membership" for t in threading.enumerate()))
+
+
+class Doing:
+    """A call that blocks, in a thread of its own."""
+
+    def __init__(self, function, *args):
+        self.result = self.error = None
+        self._thread = threading.Thread(target=self._run, args=(function, *args), daemon=True)
+        self._thread.start()
+
+    def _run(self, function, *args):
+        try:
+            self.result = function(*args)
+        except Exception as error:
+            self.error = error
+
+    def end(self):
+        self._thread.join(LIMIT_SECONDS)
+        assert not self._thread.is_alive(), "it hangs"
+        return self
+
+
+def place(generation, **more):
+    return {"generation": generation, "rank": 0, "size": 1, **more}
+
+
+def test_a_warm_worker_gets_its_place(membership, coordinator):
+    joining = Doing(membership.join, -1)
+    call = coordinator.accept()
+    assert (call.hello["is_ready"], call.hello["slot"], call.hello["generation"]) == (True, 3, 0)
+    call.send("assign", **place(1))
+    assert joining.end().result.generation == 1
+    membership.formed(joining.result)
+    assert call.hear("formed")["generation"] == 1
+    assert not membership.wants_change()
+    call.send("change", generation=2)
+    until(membership.wants_change)
+
+
+def test_stop_dismisses_a_waiting_worker(module, membership, coordinator):
+    joining = Doing(membership.join, -1)
+    coordinator.accept().send("stop", reason="the job is over")
+    assert isinstance(joining.end().error, module.Dismissed)
+
+
+def trained(membership, coordinator):
+    """A worker in ring 1, which it has told."""
+    joining = Doing(membership.join, -1)
+    call = coordinator.accept()
+    call.send("assign", **place(1))
+    membership.formed(joining.end().result)
+    call.hear("formed")
+    return call
+
+
+def test_a_new_connection_tells_what_the_old_one_may_have_lost(membership, coordinator):
+    trained(membership, coordinator).hang_up()
+    hello = coordinator.accept().hello
+    assert (hello["generation"], hello["formed"], hello["is_ready"]) == (1, 1, False)
+    assert not hello["is_leaving"]
+    assert not membership.wants_change()
+
+
+def test_the_wish_to_leave_is_not_lost_with_a_connection(membership, coordinator):
+    call = trained(membership, coordinator)
+    membership.leave_soon()
+    call.hang_up()
+    assert coordinator.accept().hello["is_leaving"]
+
+
+def test_a_worker_that_is_to_leave_does_not_wait_for_a_coordinator_that_is_away(
+    module, membership, coordinator, monkeypatch
+):
+    monkeypatch.setattr(module, "LEAVE_ALONE_SECONDS", 0.1)
+    call = trained(membership, coordinator)
+    coordinator.socket.close()
+    call.hang_up()
+    membership.leave_soon()
+    until(membership.wants_change)
+    assert isinstance(Doing(membership.join, 5).end().error, module.Dismissed)
+
+
+def test_a_worker_that_is_still_getting_warm_ends_at_once(module, membership, monkeypatch):
+    ends = []
+    monkeypatch.setattr(module.os, "_exit", ends.append)
+    membership.leave_soon()
+    assert ends == [143]
+
+
+def test_the_result_is_told_again_to_a_coordinator_that_was_restarted(membership, coordinator):
+    call = trained(membership, coordinator)
+    finishing = Doing(membership.finished, {"steps": 7})
+    assert call.hear("finished")["result"] == {"steps": 7}
+    call.hang_up()
+    call = coordinator.accept()
+    assert call.hear("finished")["result"] == {"steps": 7}
+    call.send("stop", reason="the job is over")
+    assert finishing.end().error is None
+
+
+@pytest.mark.parametrize("text", ["x" * 200_000, "\U0001f600" * 50_000, "\0\n" * 50_000])
+def test_a_long_error_is_told_shortened(membership, coordinator, text):
+    reporting = Doing(membership.report_error, UserCodeError(text))
+    call = coordinator.accept()
+    assert not call.hello["is_ready"]
+    told = call.hear("failed")["error"]
+    assert told["error"] == "UserCodeError"
+    assert text.startswith(told["message"])
+    assert len(told["message"]) > 1000
+    call.send("stop", reason="the job is over")
+    assert reporting.end().error is None
+
+
+@pytest.mark.parametrize("answer", [b"\xff\xfe\xfd\n", b"HTTP/1.1 200 OK\r\n\r\n", b"edl\n", b""])
+def test_what_is_no_coordinator_is_called_again(membership, coordinator, answer):
+    joining = Doing(membership.join, -1)
+    stranger = coordinator.socket.accept()[0]
+    stranger.sendall(answer)
+    stranger.close()
+    coordinator.accept().send("assign", **place(1))
+    assert joining.end().result.generation == 1
+
+
+@pytest.mark.parametrize("bad", [b"noise\n", b"\xff\n"])
+def test_a_forged_line_ends_the_connection_and_not_the_worker(membership, coordinator, bad):
+    call = trained(membership, coordinator)
+    call.connection.sendall(bad)
+    assert coordinator.accept().hello["generation"] == 1
+
+
+def test_a_message_without_its_fields_does_not_deafen_the_worker(membership, coordinator):
+    call = trained(membership, coordinator)
+    call.send("change")
+    assert coordinator.accept().hello["generation"] == 1
+
+
+def test_a_coordinator_that_never_proves_itself_is_given_up(
+    module, membership, coordinator, monkeypatch
+):
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.2)
+    joining = Doing(membership.join, -1)
+    coordinator.socket.settimeout(0.05)
+    while joining.error is None:
+        with contextlib.suppress(TimeoutError):
+            connection = coordinator.socket.accept()[0]
+            connection.sendall(b"edl 00\n")
+            connection.close()
+    assert isinstance(joining.end().error, module.Dismissed)
+
+
+def test_a_coordinator_that_is_quiet_is_called_again(module, membership, coordinator, monkeypatch):
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+    call = trained(membership, coordinator)
+    again = coordinator.accept()
+    assert again.hello["generation"] == 1
+    assert call.ends()
+
+
+def test_a_coordinator_that_does_not_even_greet_is_called_again(
+    module, membership, coordinator, monkeypatch
+):
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+    joining = Doing(membership.join, -1)
+    silent = coordinator.socket.accept()[0]
+    coordinator.accept().send("assign", **place(1))
+    assert joining.end().result.generation == 1
+    silent.close()
+
+
+def test_a_full_buffer_does_not_freeze_the_training(module, membership, coordinator, monkeypatch):
+    monkeypatch.setattr(module, "QUIET_SECONDS", 0.2)
+    trained(membership, coordinator)  # And reads no more.
+
+    def report():
+        for step in range(100_000):
+            membership._reported_at = 0.0
+            membership.progress(step)
+            if membership._channel is None:
+                return step
+        return None
+
+    assert Doing(report).end().result is not None
+
+
+def test_close_hangs_up_at_once(membership, coordinator):
+    call = trained(membership, coordinator)
+    membership.close()
+    assert call.ends()

@@ -1,0 +1,48 @@
+"""A coordinator that ends again and again ends the job, with its last words."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from edl_horovod.errors import JobFailed
+from edl_horovod.launch import job
+
+
+class Time:
+    def __init__(self):
+        self.now = 1000.0
+        self.waits = []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.waits.append(round(seconds, 3))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Time()
+    monkeypatch.setattr(job, "time", clock)
+    return clock
+
+
+ENDED = SimpleNamespace(exit_code=1, log_path="coordinator.log", tail=lambda: "port is taken")
+
+
+def test_quick_ends_wait_longer_and_then_end_the_job(clock):
+    restarts = job._Restarts()
+    for _ in range(job.HOPELESS_RESTARTS - 1):
+        restarts.count(ENDED)
+    assert clock.waits[0] == 0.0
+    assert clock.waits == sorted(clock.waits)
+    with pytest.raises(JobFailed, match="port is taken"):
+        restarts.count(ENDED)
+
+
+def test_ends_far_apart_are_survived(clock):
+    restarts = job._Restarts()
+    for _ in range(50):
+        restarts.count(ENDED)
+        clock.now += job.QUICK_SECONDS
+    assert set(clock.waits) == {0.0}

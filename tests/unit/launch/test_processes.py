@@ -1,0 +1,176 @@
+"""Children end with their launcher, whatever ends it, and so does what they started."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import edl_horovod
+from edl_horovod.launch.plan import Command
+from edl_horovod.launch.processes import Child, end_all, signals_held
+
+LIMIT_SECONDS = 8.0
+SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
+LIFELINE = "from edl_horovod.lifeline import end_with_parent; end_with_parent(); " + SLEEP
+WITH_GRANDCHILD = (
+    "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time;"
+    " time.sleep(60)']); print(p.pid, flush=True); "
+)
+
+
+def python(code, **environment):
+    return Command(argv=(sys.executable, "-S", "-c", code), environment=environment)
+
+
+def until(is_true):
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def start(tmp_path):
+    children = []
+
+    def start(code, **environment):
+        child = Child(python(code), tmp_path / "child.log", **environment)
+        children.append(child)
+        return child
+
+    yield start
+    for child in children:
+        child.close()
+
+
+def test_the_exit_code_and_the_log_are_kept(start):
+    child = start("import os; print(os.environ['EDL_SLOT']); raise SystemExit(7)", EDL_SLOT="5")
+    assert child.wait(LIMIT_SECONDS)
+    assert child.exit_code == 7
+    assert child.tail() == "5"
+
+
+def test_a_log_is_appended_and_its_tail_is_short(start, tmp_path):
+    (tmp_path / "child.log").write_text("before\n")
+    child = start("for n in range(100): print(n)")
+    assert child.wait(LIMIT_SECONDS)
+    assert child.tail(2) == "98\n99"
+    assert (tmp_path / "child.log").read_text().startswith("before\n0\n")
+
+
+def test_waiting_for_one_that_runs_ends(start):
+    child = start(SLEEP)
+    assert not child.wait(0.01)
+    assert child.exit_code is None
+
+
+def test_a_missing_program_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        Child(Command(argv=("/no/such/program",)), tmp_path / "log")
+
+
+def test_all_are_asked_first_and_the_stubborn_are_killed(start, monkeypatch):
+    monkeypatch.setattr("edl_horovod.launch.processes.GRACE_SECONDS", 0.2)
+    polite, stubborn = start(SLEEP), start(STUBBORN)
+    until(lambda: polite.tail().count("up") == 2)
+    end_all([polite, stubborn])
+    assert polite.exit_code == -signal.SIGTERM
+    assert stubborn.exit_code == -signal.SIGKILL
+
+
+def test_a_second_interrupt_ends_the_waiting_and_leaves_nothing_behind(start, monkeypatch):
+    stubborn = start(STUBBORN)
+    until(lambda: "up" in stubborn.tail())
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stubborn, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        end_all([stubborn])
+    assert stubborn.exit_code == -signal.SIGKILL
+
+
+def test_closing_kills_also_what_the_child_started(start):
+    child = start(WITH_GRANDCHILD + "import time; time.sleep(60)")
+    until(lambda: child.tail().strip().isdigit())
+    grandchild = int(child.tail())
+    child.close()
+    until(lambda: not is_alive(grandchild))
+
+
+def test_what_an_ended_child_started_is_killed(start):
+    child = start(WITH_GRANDCHILD + "raise SystemExit(3)")
+    assert child.wait(LIMIT_SECONDS)
+    assert child.exit_code == 3
+    grandchild = int(child.tail())
+    until(lambda: not is_alive(grandchild))
+
+
+def test_closing_twice_and_signalling_the_dead_are_nothing(start):
+    child = start("")
+    assert child.wait(LIMIT_SECONDS)
+    child.send(signal.SIGTERM)
+    child.close()
+    child.close()
+    assert child.exit_code == 0
+
+
+def test_signals_wait_while_they_are_held_whichever_thread_takes_them():
+    done = []
+    idle = threading.Event()
+    threading.Thread(target=idle.wait, daemon=True).start()
+
+    def hold():
+        with signals_held():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            done.append("the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        hold()
+    assert done == ["the block"]
+    idle.set()
+
+
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
+    launcher = tmp_path / "launcher.py"
+    log = tmp_path / "child.log"
+    launcher.write_text(
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from edl_horovod.launch.plan import Command\n"
+        "from edl_horovod.launch.processes import Child\n"
+        f"command = Command(argv=(sys.executable, '-c', {LIFELINE!r}))\n"
+        f"children = [Child(command, Path({str(log)!r})) for _ in range(2)]\n"
+        "print(*[child.pid for child in children], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    root = str(Path(edl_horovod.__file__).parent.parent)
+    with subprocess.Popen(
+        [sys.executable, str(launcher)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    ) as process:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
+        until(lambda: log.exists() and log.read_text().count("up") == 2)
+        assert all(map(is_alive, pids))
+        process.kill()
+        until(lambda: not any(map(is_alive, pids)))

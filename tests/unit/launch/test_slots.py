@@ -1,0 +1,164 @@
+"""Slots: one worker each, started again with growing patience."""
+
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from edl_horovod import events
+from edl_horovod.launch import slots as module
+from edl_horovod.launch.plan import Command
+from edl_horovod.launch.slots import Slots
+
+LIMIT_SECONDS = 8.0
+SLEEP = "import os, time; print(os.environ['EDL_SLOT'], flush=True); time.sleep(60)"
+FAIL = "raise SystemExit(3)"
+
+
+class Clock:
+    """Time that passes only when it is told to."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    made = []
+
+    def make(code, *, backoff_seconds=1.0):
+        log = events.EventLog(tmp_path / "events.jsonl", "launcher")
+        command = Command(argv=(sys.executable, "-S", "-c", code))
+        slots = Slots(command, tmp_path, log, backoff_seconds=backoff_seconds)
+        made.append((slots, log))
+        return slots, clock
+
+    yield make
+    for slots, log in made:
+        for child in slots.children:
+            child.close()
+        log.close()
+
+
+def fail(slots, clock, *, number=0):
+    """Let a slot's child end, and be noticed; the wait before the next start."""
+    child = next(s.child for n, s in slots._slots.items() if n == number)
+    assert child.wait(LIMIT_SECONDS)
+    slots.keep()
+    slot = slots._slots[number]
+    return 0.0 if slot.start_again_at is None else slot.start_again_at - clock.now
+
+
+def test_as_many_workers_as_are_wanted_each_with_its_slot(make, tmp_path):
+    slots, _ = make(SLEEP)
+    slots.num_wanted = 2
+    slots.keep()
+    slots.keep()
+    assert len(slots.children) == 2
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while [child.tail() for child in slots.children] != ["0", "1"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    assert sorted(path.name for path in tmp_path.glob("*.log")) == ["worker-0.log", "worker-1.log"]
+
+
+def test_restarts_wait_longer_and_longer(make):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    waits = []
+    for _ in range(9):
+        waits.append(fail(slots, clock))
+        clock.now += waits[-1]
+        slots.keep()
+    assert waits == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_a_slot_that_failed_a_thousand_times_still_waits_a_minute(make):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    slots._slots[0].num_failures = 5000
+    assert fail(slots, clock) == 60.0
+
+
+def test_nothing_starts_before_its_time(make):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    fail(slots, clock)
+    assert fail(slots, clock) == 1.0
+    ended = slots.children[0].pid
+    clock.now += 0.9
+    slots.keep()
+    assert slots.children[0].pid == ended
+    clock.now += 0.2
+    slots.keep()
+    assert slots.children[0].pid != ended
+
+
+def test_a_worker_that_ran_long_is_started_again_at_once(make):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    fail(slots, clock)
+    clock.now += module.STEADY_SECONDS
+    assert fail(slots, clock) == 0.0
+
+
+def test_failures_are_in_vain_until_the_job_gets_on(make):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    fail(slots, clock)
+    fail(slots, clock)
+    failures, child = slots.most_vain_failures()
+    assert failures == 2
+    assert child is slots.children[0]
+    slots.forgive()
+    assert slots.most_vain_failures()[0] == 0
+
+
+def test_no_slot_has_no_failures(make):
+    slots, _ = make(FAIL)
+    assert slots.most_vain_failures() == (0, None)
+
+
+def test_an_unwanted_worker_is_left_to_the_coordinator_and_not_replaced(make):
+    slots, _ = make(SLEEP)
+    slots.num_wanted = 2
+    slots.keep()
+    slots.num_wanted = 1
+    slots.keep()
+    assert [child.exit_code for child in slots.children] == [None, None]
+    slots.children[1].close()
+    slots.keep()
+    assert len(slots.children) == 1
+
+
+def test_a_slot_wanted_again_before_its_worker_went_gets_no_second_one(make):
+    slots, _ = make(SLEEP)
+    slots.num_wanted = 2
+    slots.keep()
+    pids = [child.pid for child in slots.children]
+    slots.num_wanted = 1
+    slots.keep()
+    slots.num_wanted = 2
+    slots.keep()
+    assert [child.pid for child in slots.children] == pids
+
+
+def test_starts_and_failures_are_told(make, tmp_path):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    fail(slots, clock)
+    told = events.read(tmp_path / "events.jsonl")
+    assert [event["state"] for event in told] == ["started", "failed", "started"]
+    assert "ended with 3" in told[1]["message"]
