@@ -2,8 +2,8 @@
 
 Horovod 0.28.1 is the last release; it neither builds against current TensorFlow nor survives a
 member that dies while a ring forms. This script builds it with the two changes that it needs:
-include paths for headers that moved, and `init-raises.patch`. The laptop's set-up and the images
-run this same script.
+include paths for headers that moved, and `survive-members.patch`. The laptop's set-up and the
+images run this same script.
 
     python docker/horovod/build_wheel.py            # prints the wheel's path
     python docker/horovod/build_wheel.py --install  # and installs it into this environment
@@ -23,7 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 HOROVOD = "horovod==0.28.1"
-PATCH = HERE / "init-raises.patch"
+PATCH = HERE / "survive-members.patch"
 TENSORFLOW_PACKAGES = ("tensorflow-cpu", "tensorflow")
 
 

@@ -103,7 +103,6 @@ class Coordinator:
         return self._result
 
     # -- what happens
-    # -------------------------------------------------------------------------------
 
     def _on_message(self, worker: Worker, message: dict[str, Any]) -> None:
         was_silent, worker.is_silent = worker.is_silent, False
@@ -203,7 +202,6 @@ class Coordinator:
             await asyncio.sleep(PING_SECONDS)
 
     # -- what follows
-    # -------------------------------------------------------------------------------
 
     def _is_usable(self, worker: Worker) -> bool:
         is_there = worker.is_connected and not worker.is_leaving and not worker.is_silent
@@ -492,7 +490,6 @@ class Coordinator:
             await self._sleep(deadline - time.monotonic())
 
     # -- what outlives this process
-    # -----------------------------------------------------------------
 
     def _load(self) -> int:
         """Take up the generation of an earlier coordinator of this job; returns its port, or 0."""

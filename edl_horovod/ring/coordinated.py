@@ -160,7 +160,6 @@ class CoordinatedMembership(Membership):
             threading.Thread(target=self._listen, name="membership", daemon=True).start()
 
     # -- the listening thread
-    # -----------------------------------------------------------------------
 
     def _listen(self) -> None:
         away_since = time.monotonic()

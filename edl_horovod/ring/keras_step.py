@@ -197,11 +197,11 @@ class KerasTrainer:
             )
             loss = self._loss(outputs, labels)
             total = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
-        gradients = tape.gradient(total, trainable)
+            # The sum over the examples, so that the gradients are sums without a pass over them.
+            summed = total * tf.cast(count, total.dtype)
+        gradients = tape.gradient(summed, trainable)
         sums = [
-            _zeros_like(variable)
-            if gradient is None
-            else tf.convert_to_tensor(gradient) * tf.cast(count, gradient.dtype)
+            _zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
             for variable, gradient in zip(trainable, gradients, strict=True)
         ]
         moved = [
@@ -209,7 +209,7 @@ class KerasTrainer:
             for old, new, was_fed in zip(before, after, fed, strict=True)
         ]
         metrics = self._metrics(outputs, labels, count)
-        numbers = tf.stack([count, tf.cast(total, tf.float32) * count, flag, 1.0, *metrics])
+        numbers = tf.stack([count, tf.cast(summed, tf.float32), flag, 1.0, *metrics])
         return self._finish(sums, moved, numbers, in_ring)
 
     def _empty_step(self, flag: tf.Tensor, *, in_ring: bool) -> tf.Tensor:

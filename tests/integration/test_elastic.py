@@ -68,9 +68,13 @@ def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_pa
 def test_the_leader_can_be_killed_too(start, counting, tmp_path):
     job = start("train", *counting(**{"launch.np": 3}))
     job.wait_for_step(5)
-    members = job.events("generation")[-1]["members"]
+    first, members = job.generation(), job.events("generation")[-1]["members"]
     job.signal_worker(int(members[0].split(":")[1]), signal.SIGKILL)
-    job.wait_for_ring(2, after=job.generation() - 1)
+    job.wait_for_ring(2, after=first)
+    # Also the survivor that the dead member owed nothing hears of it at once, not by a time-out.
+    lost = next(e for e in job.events("reset") if e["new_size"] == 2)
+    assert lost["old_size"] == 3
+    assert lost["seconds"] < 3
     (tmp_path / "hurry").touch()
     job.succeed()
     assert_each_record_once_an_epoch(tmp_path)
