@@ -76,7 +76,7 @@ class Settings:
 
 FULL = Settings(
     name="full",
-    repetitions=7,
+    repetitions=5,
     num_records=960 * 128,  # Half as much again as a reader's cache holds.
     num_generator_records=80 * 128,
     warmup_steps=200,
