@@ -57,7 +57,7 @@ def _work(config: JobConfig, name: str) -> int:
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
-    # A step has one collective. Horovod's thread looks for it every 1 ms unless told otherwise, with
+    # A step has one collective. Horovod looks for it every 1 ms unless told otherwise, with
     # a round trip over the ring each time; 2 ms gave 4 to 8 % more records/s on two busy cores.
     os.environ.setdefault("HOROVOD_CYCLE_TIME", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
