@@ -88,7 +88,15 @@ def _membership(config: JobConfig) -> "Membership":
 
         return StaticMembership(Path(config.job_dir) / "result.json")
     if "EDL_COORDINATOR" in os.environ:
+        from edl_horovod.ring import horovod_patch
         from edl_horovod.ring.coordinated import CoordinatedMembership, CoordinatorAddress
+
+        if not horovod_patch.is_patched(horovod_patch.library()):
+            log.warning(
+                "this Horovod is not built by docker/horovod/build_wheel.py: a member that dies or "
+                "hangs while a ring forms will end every survivor, and a lost member may hold up "
+                "the others for elastic.forming_seconds"
+            )
 
         host, _, port = os.environ["EDL_COORDINATOR"].rpartition(":")
         address = CoordinatorAddress(
