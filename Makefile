@@ -62,7 +62,7 @@ lint: $(READY)
 	$(BIN)/yamllint -s conf
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q -n 2 tests/unit
 
 parallel: $(READY)
 	$(BIN)/python -m pytest -q tests/parallel

@@ -18,7 +18,7 @@ EXTRAS = {
     "demo": ["pillow", "scikit-learn"],
     "dev": [
         "codespell", "grpcio-tools", "hypothesis", "import-linter", "mypy", "pytest",
-        "pytest-timeout", "ruff", "types-protobuf", "types-PyYAML", "yamllint",
+        "pytest-timeout", "pytest-xdist", "ruff", "types-protobuf", "types-PyYAML", "yamllint",
     ],
 }  # fmt: skip
 BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]

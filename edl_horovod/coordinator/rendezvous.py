@@ -68,6 +68,8 @@ class Rendezvous:
                 )
                 writer.write(head.encode() + body)
                 await writer.drain()
+        except asyncio.CancelledError:
+            pass  # As in `WorkerServer`: a handler that ends as cancelled raises in a callback.
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             pass  # A member that dies in the middle of a request; the membership loop hears of it.
         finally:

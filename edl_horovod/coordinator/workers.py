@@ -139,6 +139,10 @@ class WorkerServer:
             log.warning("connection refused: a message lacks a field", exc_info=True)
         except (OSError, TimeoutError, ValueError) as error:
             log.debug("connection ended: %r", error)
+        except asyncio.CancelledError:
+            # The coordinator ends with this connection open. Python 3.11's streams raise in a
+            # callback if a handler ends as cancelled, so it ends as done.
+            pass
         finally:
             self._num_connections -= 1
             writer.close()
