@@ -58,7 +58,7 @@ def _work(config: JobConfig, name: str) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
     # A step has one collective. Horovod looks for it every 1 ms unless told otherwise, with
-    # a round trip over the ring each time; 2 ms gave 4 to 8 % more records/s in short runs on 2 cores.
+    # a round trip over the ring each time; 2 ms gave 4 to 8 % more records/s in short runs.
     os.environ.setdefault("HOROVOD_CYCLE_TIME", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
     from edl_horovod.ring.loop import run
