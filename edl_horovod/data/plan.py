@@ -17,6 +17,7 @@ from edl_horovod.errors import ConfigError
 __all__ = ["DEFAULT_MOST_LANES", "DataPlan", "EpochOrder", "choose_num_lanes", "lanes_of_rank"]
 
 DEFAULT_MOST_LANES = 32
+_NO_RECORD = -1
 Ids = npt.NDArray[np.int64]
 
 
@@ -130,7 +131,8 @@ class EpochOrder:
         self._ends = np.cumsum(plan.block_counts[blocks])
         self._counts = plan.block_counts[blocks]
         # A lane meets its windows one after the other; the two last of each lane are enough.
-        self._window_order = lru_cache(maxsize=2 * plan.num_lanes)(self._make_window_order)
+        self._window_ids = lru_cache(maxsize=2 * plan.num_lanes)(self._make_window_ids)
+        self._grid = lru_cache(maxsize=2)(self._make_grid)
 
     def records(self, step: int, lanes: range) -> Ids:
         """Ids of the records that some lanes give to a step, lane after lane.
@@ -142,26 +144,36 @@ class EpochOrder:
         Returns:
             Shape (records,); shorter than lanes * lane_batch in an epoch's last step, maybe empty.
         """
-        parts = [self._lane_positions(step, lane) for lane in lanes]
-        return self._ids(np.concatenate(parts) if parts else np.empty(0, np.int64))
+        plan = self._plan
+        first, last = step * plan.lane_batch, (step + 1) * plan.lane_batch
+        parts = [
+            self._grid(window, lanes)[
+                :, max(first - window * plan.window, 0) : last - window * plan.window
+            ]
+            for window in range(first // plan.window, -(-last // plan.window))
+        ]
+        padded = np.concatenate(parts, axis=1)
+        ids: Ids = padded[padded != _NO_RECORD]  # Row after row.
+        return ids
 
-    def _lane_positions(self, step: int, lane: int) -> Ids:
+    def _make_grid(self, window: int, lanes: range) -> Ids:
+        """The record ids of a window of some lanes, shape (lanes, window), filled up at the end."""
+        grid = np.full((len(lanes), self._plan.window), _NO_RECORD, np.int64)
+        for row, lane in zip(grid, lanes, strict=True):
+            ids = self._window_ids(lane, window)
+            row[: len(ids)] = ids
+        return grid
+
+    def _make_window_ids(self, lane: int, window: int) -> Ids:
+        """The record ids of a window of one lane in their order; shorter at the lane's end."""
         plan = self._plan
         start, stop = plan.lane_bounds(lane)
-        first = step * plan.lane_batch
-        last = min(first + plan.lane_batch, stop - start)
-        local = np.arange(first, max(first, last), dtype=np.int64)
+        first = start + window * plan.window
+        length = max(0, min(plan.window, stop - first))
+        order = np.arange(length)
         if plan.is_shuffled:
-            for window in range(first // plan.window, -(-last // plan.window)):
-                inside = (local // plan.window) == window
-                order = self._window_order(lane, window)
-                local[inside] = order[local[inside] - window * plan.window] + window * plan.window
-        return start + local
-
-    def _make_window_order(self, lane: int, window: int) -> Ids:
-        start, stop = self._plan.lane_bounds(lane)
-        length = min(self._plan.window, stop - start - window * self._plan.window)
-        return self._random(lane, window).permutation(length).astype(np.int64)
+            order = self._random(lane, window).permutation(length)
+        return self._ids(first + order)
 
     def _ids(self, positions: Ids) -> Ids:
         block = np.searchsorted(self._ends, positions, side="right")

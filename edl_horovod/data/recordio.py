@@ -230,15 +230,13 @@ class Reader:
             IndexError: There is no such record.
         """
         chunk_numbers, slots = self.index.locate_batch(ids)
-        batch = [b""] * len(slots)
-        if not batch:
-            return batch
-        by_chunk = np.argsort(chunk_numbers, kind="stable")
-        borders = np.flatnonzero(np.diff(chunk_numbers[by_chunk])) + 1
-        for places in np.split(by_chunk, borders):
-            records = self._chunk_records(int(chunk_numbers[places[0]]))
-            for place, slot in zip(places.tolist(), slots[places].tolist(), strict=True):
-                batch[place] = records[slot]
+        held: dict[int, list[bytes]] = {}
+        batch = []
+        for chunk_number, slot in zip(chunk_numbers.tolist(), slots.tolist(), strict=True):
+            records = held.get(chunk_number)
+            if records is None:
+                records = held[chunk_number] = self._chunk_records(chunk_number)
+            batch.append(records[slot])
         return batch
 
     def __len__(self) -> int:
