@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from edl_horovod.data.inline_maps import inline_maps
 from edl_horovod.data.plan import DataPlan
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.models.calling import user_code
@@ -167,6 +168,7 @@ class StepStream:
         with user_code(doing, root=self._zoo):
             dataset = self._spec.create_dataset(make(records), self._mode)
         self._check(dataset)
+        inline_maps(tf.compat.v1.get_default_graph())
         if not self._spec.parses_batches:
             # Larger than any step: the whole step becomes one batch, however much was expanded.
             dataset = dataset.batch(1 << 40)
