@@ -172,19 +172,23 @@ def _job_directory(plan: LaunchPlan) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM ends the job as Ctrl-C does; the caller's own handler is back afterwards."""
-    if threading.current_thread() is not threading.main_thread():
+    """SIGTERM ends the job as Ctrl-C does, unless the program around us has its own plans for it.
+
+    Where that handler raises or ends the process, the children end too.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
 
     def interrupt(_signal: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _run_elastic(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -> dict[str, Any]:

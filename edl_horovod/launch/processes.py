@@ -124,11 +124,13 @@ def signals_held() -> Iterator[None]:
     before = {
         number: signal.signal(number, lambda number, _frame: held.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
+        # One that was not set from Python could not be put back.
+        if signal.getsignal(number) is not None
     }
     try:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, handler)
         if held:
             signal.raise_signal(held[0])
