@@ -41,15 +41,15 @@ def _check_directory(path: Path, *, overwrite: bool) -> None:
         )
     if not path.is_dir() or not any(path.iterdir()):
         return
-    if not overwrite:
-        raise OutputError(
-            f"The output directory is not empty. Received: output={str(path)!r}."
-            " Give another name, or overwrite=true to replace it."
-        )
     if not any(next(path.glob(pattern), None) for pattern in _OURS):
         raise OutputError(
             "The output directory holds something that edl_horovod did not write, so it is not"
-            f" replaced. Received: output={str(path)!r}, overwrite=true. Give another name."
+            f" replaced. Received: output={str(path)!r}. Give another name."
+        )
+    if not overwrite:
+        raise OutputError(
+            f"The output directory holds an earlier result. Received: output={str(path)!r}."
+            " Give another name, or overwrite=true to replace it."
         )
 
 

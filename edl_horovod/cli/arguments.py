@@ -51,7 +51,7 @@ class VerbParser(argparse.ArgumentParser):
         typed = [word.removeprefix("--") if "=" in word else word for word in rest]
         for word in typed:
             if word.startswith("-"):
-                self._refuse(word)
+                self._refuse(word, hint=f" A setting is written {word.lstrip('-')}=value.")
         return flags, typed
 
     def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
@@ -68,10 +68,10 @@ class VerbParser(argparse.ArgumentParser):
             self._refuse(rest[0])
         return flags
 
-    def _refuse(self, word: str) -> NoReturn:
+    def _refuse(self, word: str, *, hint: str = "") -> NoReturn:
         known = [flag for flag in self._option_string_actions if flag.startswith("--")]
         raise ConfigError(
-            f"{self.prog} has no argument {word!r}.{did_you_mean(word, known)} "
+            f"{self.prog} has no argument {word!r}.{did_you_mean(word, known) or hint} "
             f"Flags: {', '.join(known)}. See {self.prog} --help."
         )
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
+    if not words or words[0] in ("-h", "--help") or words == ["help"]:
         print(_help(), file=sys.stdout if words else sys.stderr)
         return 0 if words else ConfigError.exit_code
     if words[0] == "--version":
@@ -70,6 +70,8 @@ def _run(words: list[str]) -> int:
         return 0
     if words[0] == "--debug":
         words = words[1:] + words[:1]
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     name, *rest = words
     if name not in _VERBS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""From what a user typed to a checked configuration. The only module that imports Hydra.
+"""From what a user typed to a checked configuration, by Hydra (as `sweep`, and nothing else).
 
 Hydra chooses the files of conf/ and reads numbers, booleans and parameters. Text settings (paths,
 globs, names) are taken letter for letter, so a path needs no quotes but those for the shell.
@@ -6,6 +6,7 @@ globs, names) are taken letter for letter, so a path needs no quotes but those f
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,17 +18,26 @@ from hydra import version as hydra_version
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
-from edl_horovod.config.fields import settings, unknown_key
+from edl_horovod.config.fields import NEEDED, settings, unknown_key
 from edl_horovod.config.schema import JobConfig, PrepareConfig
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["compose", "compose_prepare", "conf_dir"]
+__all__ = [
+    "compose",
+    "compose_prepare",
+    "conf_dir",
+    "group_choices",
+    "Override",
+    "split",
+    "unreadable",
+]
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig)
 
@@ -36,10 +46,13 @@ _PATHS = ("output", "job_dir", "model_zoo", "trained_model")
 _SET_BY_US = ("task",)
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 _MISSING = "???"
+_VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
+_HYDRA_LOCK = threading.Lock()
+"""Hydra composes in one place for the whole process; two threads may each start a job."""
 
 
 @dataclass(frozen=True)
-class _Override:
+class Override:
     """One `key=value` as it was typed."""
 
     key: str
@@ -57,7 +70,7 @@ def compose(task: str, overrides: Sequence[str]) -> JobConfig:
     Raises:
         ConfigError: A setting is unknown, missing, malformed or contradicts another.
     """
-    return _compose(JobConfig, "config", overrides, fixed={"task": task})
+    return _compose(JobConfig, task, overrides, fixed={"task": task})
 
 
 def compose_prepare(overrides: Sequence[str]) -> PrepareConfig:
@@ -91,16 +104,17 @@ def conf_dir() -> Path:
 
 def _compose(
     config_class: type[ConfigT],
-    config_name: str,
+    verb: str,
     overrides: Sequence[str],
     *,
     fixed: dict[str, str],
 ) -> ConfigT:
+    config_name = "prepare" if config_class is PrepareConfig else "config"
     annotations = {setting.key: setting.annotation for setting in settings(config_class)}
     texts: dict[str, str] = dict(fixed)
     for_hydra: list[str] = []
     params: dict[str, Any] = {}
-    for override in map(_split, overrides):
+    for override in map(split, overrides):
         if "params" in annotations and override.key.partition(".")[0] == "params":
             _set_params(params, override)
         elif override.key in _SET_BY_US or override.key not in annotations:
@@ -115,12 +129,19 @@ def _compose(
         raise ConfigError(_explain(e, overrides, config_class)) from e
     if params:
         values["params"].update(params)
+    _check_needed(verb, values, config_class)
     _make_absolute(values)
     return resolved.build(config_class, values, source="")
 
 
-def _split(typed: str) -> _Override:
-    """A `+` or `++` that Hydra would want changes nothing here, because every key is known."""
+def split(typed: str) -> Override:
+    """The key and the value of a setting as it was typed.
+
+    A `+` or `++` that Hydra would want changes nothing here, because every key is known.
+
+    Raises:
+        ConfigError: This is not `key=value`.
+    """
     key, equals, value = typed.partition("=")
     if key.startswith("~"):
         raise ConfigError(
@@ -128,11 +149,13 @@ def _split(typed: str) -> _Override:
         )
     key = key.lstrip("+")
     if not equals or not key:
-        raise ConfigError(f"A setting is written key=value. Received: {typed!r}.")
-    return _Override(key, value, typed)
+        raise ConfigError(
+            f"A setting is written key=value, with no space beside the =. Received: {typed!r}."
+        )
+    return Override(key, value, typed)
 
 
-def _group_choice(override: _Override, config_class: type) -> str:
+def _group_choice(override: Override, config_class: type) -> str:
     """The override for Hydra that chooses a file of a group, or sets several keys of it at once."""
     sections = {
         setting.key.partition(".")[0] for setting in settings(config_class) if "." in setting.key
@@ -142,7 +165,7 @@ def _group_choice(override: _Override, config_class: type) -> str:
         raise ConfigError(f"{reason} Received: {override.typed}.")
     if override.value.startswith("{"):
         return _checked_for_hydra(override)
-    choices = sorted(path.stem for path in (conf_dir() / override.key).glob("*.yaml"))
+    choices = group_choices(override.key)
     if override.value not in choices:
         raise ConfigError(
             f"{override.key} must be one of {', '.join(choices)}, or set one of its keys: "
@@ -152,29 +175,40 @@ def _group_choice(override: _Override, config_class: type) -> str:
     return f"{override.key}={override.value}"
 
 
-def _checked_for_hydra(override: _Override) -> str:
+def group_choices(group: str) -> list[str]:
+    """The files of a group of conf/, as `launch=...` names them."""
+    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+
+
+def _checked_for_hydra(override: Override) -> str:
     text = f"{override.key}={override.value}"
     _hydra_value(text, override)
     return text
 
 
-def _hydra_value(text: str, override: _Override) -> Any:
+def _hydra_value(text: str, override: Override) -> Any:
     try:
         parsed = OverridesParser.create().parse_override(text)
     except HydraException as e:
-        raise ConfigError(
-            f"The value of {override.key} cannot be read. Received: {override.typed}. "
-            "Write a number, true, false, null, 'text', a [list] or {key: value}."
-        ) from e
+        raise unreadable(override) from e
     if parsed.is_sweep_override():
         raise ConfigError(
             f"{override.key} takes one value. Received: {override.typed}. "
             f"A list is written {override.key}=[a,b], text with commas {override.key}=\"'a,b'\"."
+            " To train with one value after the other: edl train -m."
         )
     return parsed.value()
 
 
-def _set_params(params: dict[str, Any], override: _Override) -> None:
+def unreadable(override: Override) -> ConfigError:
+    """What to say about a value that Hydra's grammar does not know."""
+    return ConfigError(
+        f"The value of {override.key} cannot be read. Received: {override.typed}. "
+        "Write a number, true, false, null, 'text', a [list] or {key: value}."
+    )
+
+
+def _set_params(params: dict[str, Any], override: Override) -> None:
     """Put `params="a=1, b=2"`, `params={a: 1}` or `params.a=1` into the parameters."""
     _, *path = override.key.split(".")
     if not path:
@@ -191,12 +225,24 @@ def _set_params(params: dict[str, Any], override: _Override) -> None:
     place[path[-1]] = _param_value(override)
 
 
-def _param_value(override: _Override) -> Any:
+def _param_value(override: Override) -> Any:
     """A Python literal, or what Hydra's spelling means (`true`, `null`, `[a,b]`, bare text)."""
     try:
         return params_text.literal(override.value)
     except ConfigError:
         return _hydra_value(f"x={override.value}", override)
+
+
+def _check_needed(verb: str, values: dict[str, Any], config_class: type) -> None:
+    """Name everything that is missing at once, with what it means."""
+    meanings = {setting.key: setting.meaning for setting in settings(config_class)}
+    missing = [key for key in NEEDED[verb] if not values.get(key)]
+    if values["model_zoo"].endswith(".py") and "model_def" in missing:
+        missing.remove("model_def")  # One file may hold one model; who opens it will see.
+    if missing:
+        lines = "".join(f"\n  {key}=...  {meanings[key]}" for key in missing)
+        needed = f"{', '.join(NEEDED[verb][:-1])} and {NEEDED[verb][-1]}"
+        raise ConfigError(f"{verb} needs {needed}. Give what is missing:{lines}")
 
 
 def _values_from_hydra(
@@ -214,17 +260,27 @@ def _values_from_hydra(
 @contextmanager
 def _hydra_ready(config_class: type, config_name: str) -> Iterator[None]:
     """Hydra with our directory and schema; what a program around us set up comes back after."""
-    outer, outer_base = GlobalHydra.instance().hydra, hydra_version.VersionBase.instance().getbase()
-    GlobalHydra.instance().clear()
-    ConfigStore.instance().store(name=f"edl_horovod_{config_name}", node=_schema_node(config_class))
-    try:
+    with _HYDRA_LOCK, _outer_hydra_kept():
+        node = _schema_node(config_class)
+        ConfigStore.instance().store(name=f"edl_horovod_{config_name}", node=node)
         with hydra.initialize_config_dir(
             str(conf_dir()), job_name="edl_horovod", version_base="1.3"
         ):
             yield
+
+
+@contextmanager
+def _outer_hydra_kept() -> Iterator[None]:
+    """Hydra's process-wide state as it was, also inside a function under `@hydra.main`."""
+    outer, outer_base = GlobalHydra.instance().hydra, hydra_version.VersionBase.instance().getbase()
+    outer_job = JobRuntime.instance().conf.copy()
+    GlobalHydra.instance().clear()
+    try:
+        yield
     finally:
         GlobalHydra.instance().hydra = outer
         hydra_version.VersionBase.instance().version_base = outer_base
+        JobRuntime.instance().conf = outer_job
 
 
 def _schema_node(config_class: type) -> DictConfig:
@@ -277,6 +333,12 @@ def _make_absolute(values: dict[str, Any]) -> None:
 
 
 def _absolute(path: str) -> str:
+    path = _VARIABLE.sub(_variable, path)
     if _ELSEWHERE.match(path):
         return path
     return os.path.abspath(os.path.expanduser(path))
+
+
+def _variable(match: re.Match[str]) -> str:
+    """What `$HOME` stands for at the start of a path: in Python no shell has done that."""
+    return os.environ.get(match[1] or match[2], match[0])

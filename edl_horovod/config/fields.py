@@ -13,10 +13,34 @@ from typing import Any
 from edl_horovod.config import schema
 from edl_horovod.errors import did_you_mean
 
-__all__ = ["REQUIRED", "Setting", "settings", "type_name", "unknown_key"]
+__all__ = ["NEEDED", "REQUIRED", "Setting", "settings", "type_name", "unknown_key"]
 
 REQUIRED: Any = dataclasses.MISSING
 """The default of a setting that must be given."""
+
+NEEDED = {
+    "train": ("model_def", "data", "output"),
+    "evaluate": ("trained_model", "data"),
+    "predict": ("trained_model", "data"),
+    "prepare": ("model_def", "data", "output"),
+}
+"""What a verb cannot do without, also where the schema, the same for several, has a default."""
+
+_ELASTICDL_NAMES = {
+    "checkpoint_dir_for_init": "trained_model",
+    "dataset_fn": "input_fn",
+    "evaluation_steps": "train.evaluate_steps",
+    "feed": "input_fn",
+    "lr": "train.learning_rate",
+    "max_step": "train.max_steps",
+    "minibatch_size": "train.batch_size",
+    "model_params": "params",
+    "num_epochs": "train.epochs",
+    "num_workers": "launch.np",
+    "prediction_data": "data",
+    "training_data": "data",
+}
+"""What ElasticDL's releases call some settings: spelling alone would not find ours."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +86,17 @@ def unknown_key(key: str, config_class: type, *, hidden: Iterable[str] = ()) -> 
     level = dict.fromkeys(
         name[len(inside) :].partition(".")[0] for name in known if name.startswith(inside)
     )
-    same_leaf = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    near = (
-        f" Did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(key, [*known, *sections])
-    )
+    near = _near(key, [*known, *sections])
     where = f"Allowed under {section}" if section else "Allowed"
     return f"There is no setting {key!r}.{near} {where}: {', '.join(level)}."
+
+
+def _near(key: str, known: list[str]) -> str:
+    """A sentence with the setting that was probably meant, or nothing."""
+    if _ELASTICDL_NAMES.get(key) in known:
+        return f" It is called {_ELASTICDL_NAMES[key]!r} here."
+    same_leaf = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    return f" Did you mean {same_leaf[0]!r}?" if same_leaf else did_you_mean(key, known)
 
 
 def _walk(config_class: type, prefix: str) -> Iterator[Setting]:

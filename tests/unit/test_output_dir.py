@@ -86,7 +86,7 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path: Path):
         output.mkdir()
         (output / "metrics.json").write_text("another job's")
 
-    with pytest.raises(OutputError, match="not empty"), staged(output, overwrite=False):
+    with pytest.raises(OutputError, match="earlier result"), staged(output, overwrite=False):
         finish_first()
 
     assert (output / "metrics.json").read_text() == "another job's"

@@ -1,6 +1,7 @@
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hydra
@@ -14,6 +15,27 @@ from edl_horovod.config.compose import compose, compose_prepare, conf_dir
 from edl_horovod.config.schema import JobConfig, PrepareConfig
 from edl_horovod.errors import ConfigError
 
+THEIRS = """
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobRuntime
+from omegaconf import OmegaConf
+from edl_horovod.config.compose import compose
+
+OmegaConf.register_new_resolver("theirs", lambda: "now-of-theirs")
+
+@hydra.main(version_base=None)
+def main(cfg):
+    before = GlobalHydra.instance().hydra
+    config = compose("train", [f"train.learning_rate={cfg.rate}", "data=/d", "output=/o",
+                               "model_def=m"])
+    HydraConfig.get().job.name == "theirs" or exit("the job's name is lost")
+    print(config.train.learning_rate, JobRuntime.instance().get("name"), HydraConfig.get().job.num,
+          GlobalHydra.instance().hydra is before, OmegaConf.create({"a": "${theirs:}"}).a)
+
+main()
+"""
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
 
 
@@ -118,7 +140,7 @@ def test_a_param_inside_a_param_is_set():
         ("launch=mpy", "Did you mean 'mpi'?"),
         ("task=predict", "no setting 'task'"),
         ("hydra.run.dir=/x", "no setting 'hydra.run.dir'"),
-        ("foo", "A setting is written key=value. Received: 'foo'"),
+        ("foo", "written key=value, with no space beside the =. Received: 'foo'"),
         ("=3", "A setting is written key=value"),
         ("~data", "cannot be removed"),
         ("train.epochs=abc", "train.epochs must be of type int. Received: train.epochs=abc."),
@@ -126,6 +148,7 @@ def test_a_param_inside_a_param_is_set():
         ("train.epochs=null", "train.epochs must be of type int"),
         ("train.epochs=", "train.epochs must be of type int"),
         ("train.epochs=1,2", "train.epochs takes one value"),
+        ("train.epochs=1,2", "To train with one value after the other: edl train -m."),
         ("train.epochs=[1", "train.epochs cannot be read"),
         ("train={epoch: 3}", "Did you mean 'train.epochs'?"),
         ("train={epochs: x}", "train.epochs must be of type int"),
@@ -133,7 +156,10 @@ def test_a_param_inside_a_param_is_set():
         ("train.learning_rate=fast", "must be of type float or null"),
         ("train.epochs=0", "train.epochs must be 1 or more"),
         ("log_level=dbug", "Did you mean 'debug'?"),
-        ("output=", "output must name a directory"),
+        ("output=", "Give what is missing:\n  output=...  Directory that will hold"),
+        ("num_epochs=3", "It is called 'train.epochs' here."),
+        ("training_data=/d", "It is called 'data' here."),
+        ("lr=3", "It is called 'train.learning_rate' here."),
         ("params.x=a=b", "params.x cannot be read"),
         ("params.x=1,2", "params.x takes one value"),
         ("params.1x=1", "cannot name a parameter"),
@@ -147,10 +173,14 @@ def test_a_wrong_setting_is_refused_by_name(override: str, named: str):
     assert named in str(error.value)
 
 
-def test_a_setting_that_must_be_given_is_named():
-    with pytest.raises(ConfigError, match=r"data is missing\. Input files"):
-        compose("train", ["output=/o", "model_def=mnist"])
-    with pytest.raises(ConfigError, match="trained_model must name"):
+def test_all_settings_that_must_be_given_are_named_at_once():
+    with pytest.raises(ConfigError) as error:
+        compose("train", ["model_def=mnist"])
+
+    first, *missing = str(error.value).splitlines()
+    assert first == "train needs model_def, data and output. Give what is missing:"
+    assert [line.split("=")[0] for line in missing] == ["  data", "  output"]
+    with pytest.raises(ConfigError, match=r"\n  trained_model=\.\.\.  Directory of a trained"):
         compose("predict", ["data=/d", "output=/o"])
 
 
@@ -217,6 +247,40 @@ def test_composing_leaves_the_hydra_of_a_program_around_it_alone(tmp_path: Path)
 
     assert (first.launch.np, second.launch.np) == (2, 1)
     assert not GlobalHydra.instance().is_initialized()
+
+
+def test_composing_keeps_the_job_of_a_program_under_hydra_main(tmp_path: Path):
+    script = tmp_path / "theirs.py"
+    script.write_text(THEIRS)
+
+    done = subprocess.run(
+        [sys.executable, str(script), "-m", "+rate=0.5,0.25", "hydra.sweep.dir=out"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(conf_dir().parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "0.5 theirs 0 True now-of-theirs" in done.stdout.splitlines(), done.stderr
+    assert "0.25 theirs 1 True now-of-theirs" in done.stdout.splitlines()
+
+
+def test_threads_compose_at_the_same_time():
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: compose_train(f"launch.np={n}"), range(1, 33)))
+
+    assert [config.launch.np for config in found] == list(range(1, 33))
+
+
+def test_a_variable_at_the_start_of_a_path_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.delenv("NOWHERE", raising=False)
+
+    config = compose_train("model_zoo=$HOME/work", "data=${HOME}/a,/d/$HOME", "output=$NOWHERE/o")
+
+    assert (config.model_zoo, config.data) == ("/home/me/work", "/home/me/a,/d/$HOME")
+    assert config.output == str(Path.cwd() / "$NOWHERE/o")
 
 
 def test_prepare_has_its_own_settings():
