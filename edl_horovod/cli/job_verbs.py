@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from edl_horovod import log
 from edl_horovod.cli.arguments import VerbParser, settings_table
 from edl_horovod.cli.progress import open_display
+from edl_horovod.config.fields import NEEDED
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
@@ -13,19 +14,15 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_REQUIRED = {
-    "train": ("model_def", "output"),
-    "evaluate": ("trained_model",),
-    "predict": ("trained_model", "output"),
-}
-"""What these tasks need although the schema, which is the same for all, has a default."""
 _EXAMPLES = {
     "train": """\
   edl train model_def=mnist data='/data/train-*.recordio' output=/models/mnist
   edl train model_def=mnist data=train.recordio output=m launch.np=4 train.epochs=3
   edl train model_def=regressor.DNN data='*.recordio' output=m \\
       params="hidden_units=[10, 100, 20, 5], learning_rate=0.01"
-  edl train model_def=mnist data=train.recordio output=m launch=mpi launch.np=2 --dry-run""",
+  edl train model_def=mnist data=train.recordio output=m launch=mpi launch.np=2 --dry-run
+  edl train -m train.learning_rate=0.1,0.01 params.hidden_units=[10],[20] \\
+      model_def=regressor.DNN data='*.recordio' output=sweeps/dnn""",
     "evaluate": """\
   edl evaluate trained_model=/models/mnist data='/data/test-*.recordio'
   edl evaluate trained_model=/models/mnist data=test.recordio output=/results/mnist""",
@@ -44,6 +41,10 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         argv: What follows it.
     """
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
+    if verb == "train" and flags.multirun:
+        from edl_horovod.cli import sweep
+
+        return sweep.run(overrides, is_dry_run=flags.dry_run, is_quiet=flags.quiet)
     from edl_horovod.config.compose import compose
 
     config = compose(verb, overrides)
@@ -63,15 +64,23 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _parser(verb: str, summary: str) -> VerbParser:
     from edl_horovod.config.schema import JobConfig
 
-    table = settings_table(JobConfig, hidden=("task",), required=_REQUIRED[verb])
+    table = settings_table(JobConfig, hidden=("task",), required=NEEDED[verb])
+    is_train = verb == "train"
     parser = VerbParser(
         verb,
         summary=summary,
-        usage="[--dry-run] [-q] [--debug] key=value ...",
+        usage=f"{'[-m] ' if is_train else ''}[--dry-run] [-q] [--debug] key=value ...",
         epilog=f"settings:\n{table}\n\n"
         "  launch=mpi takes conf/launch/mpi.yaml; train, data_plan and elastic work so too.\n\n"
         f"examples:\n{_EXAMPLES[verb]}\n",
     )
+    if is_train:
+        parser.add_argument(
+            "-m",
+            "--multirun",
+            action="store_true",
+            help="train with each combination of key=a,b, one job after another",
+        )
     parser.add_argument("--dry-run", action="store_true", help="print what would run, and stop")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
     return parser
