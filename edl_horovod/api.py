@@ -1,90 +1,240 @@
-"""The verbs as Python calls; the command line is a thin skin over them."""
+"""The verbs as Python calls; the command line is a thin skin over them.
 
+A call runs the job's processes beside the caller's and returns when they have ended. It works from
+any thread, under a running event loop, in a notebook and inside a program of its own: it changes no
+logging, no working directory, no state of Hydra, and leaves every signal handler as it was.
+"""
+
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.config import params as params_text
-from edl_horovod.config.fields import settings
-from edl_horovod.errors import ConfigError
+from edl_horovod.config.fields import settings as settings_of
+from edl_horovod.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig, PrepareConfig
     from edl_horovod.data.prepare import PrepareResult
     from edl_horovod.launch import JobResult
+    from edl_horovod.sweeps import SweepResult
 
 __all__ = [
+    "FilePath",
+    "Files",
     "OnEvents",
     "OnProgress",
+    "Params",
     "evaluate",
     "predict",
     "prepare",
     "run",
     "run_prepare",
+    "sweep",
     "train",
 ]
 
+FilePath = str | os.PathLike[str]
+Files = FilePath | Sequence[FilePath]
+"""A path, a glob, several of them with commas between, or a list of them."""
+Params = str | Mapping[str, Any]
+"""`"hidden_units=[10, 100], learning_rate=0.01"`, or the same as a dict."""
 OnEvents = Callable[[list[dict[str, Any]]], None]
 """Called with the job's new events (`edl_horovod.events`), again and again while it runs."""
 OnProgress = Callable[[int, int], None]
 """Called with what is done and what there is to do."""
 
+_FILE_LISTS = ("data", "validation_data")
 
-def train(*, on_events: OnEvents | None = None, **keywords: Any) -> "JobResult":
+
+def train(
+    *,
+    data: Files,
+    output: FilePath,
+    model_def: str | None = None,
+    model_zoo: FilePath | None = None,
+    params: Params | None = None,
+    input_fn: str | None = None,
+    loss: str | None = None,
+    optimizer: str | None = None,
+    validation_data: Files | None = None,
+    overwrite: bool | None = None,
+    progress: bool = False,
+    on_events: OnEvents | None = None,
+    **settings: Any,
+) -> "JobResult":
     """Train a model of a model zoo.
 
     Args:
+        data: Input files.
+        output: Directory that will hold the trained model.
+        model_def: Which model in the zoo: `file`, `folder.file` or `file.Symbol`.
+        model_zoo: Directory of model files; None means `model_zoo` in the working directory.
+        params: Parameters of the model.
+        input_fn: A function of the zoo that parses the records, instead of the model's own.
+        loss: A function of the zoo, instead of the model's own.
+        optimizer: A function of the zoo, instead of the model's own.
+        validation_data: Files to evaluate on during training.
+        overwrite: Whether an existing output may be replaced.
+        progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.
-        keywords: Settings, as in `edl train`: `model_def="mnist"`; `params="hidden_units=[10]"` or
-            a dict; `train={"epochs": 3}` or `**{"train.epochs": 3}`. Values may be strings.
+        settings: All others, as in `edl train`: `train={"epochs": 3}`, or
+            `**{"train.epochs": 3}`. Values may be strings.
 
     Raises:
-        EdlError: A subclass says what went wrong.
+        EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    return _run_job("train", keywords, on_events)
+    given = _given(
+        model_def=model_def, data=data, output=output, model_zoo=model_zoo, params=params,
+        input_fn=input_fn, loss=loss, optimizer=optimizer, validation_data=validation_data,
+        overwrite=overwrite,
+    )  # fmt: skip
+    return _run_job("train", given | settings, on_events, progress)
 
 
-def evaluate(*, on_events: OnEvents | None = None, **keywords: Any) -> "JobResult":
-    """Evaluate a trained model: `trained_model=..., data=...`.
+def evaluate(
+    *,
+    trained_model: FilePath,
+    data: Files,
+    output: FilePath | None = None,
+    overwrite: bool | None = None,
+    progress: bool = False,
+    on_events: OnEvents | None = None,
+    **settings: Any,
+) -> "JobResult":
+    """Compute the metrics of a trained model.
 
     Args:
+        trained_model: Directory that `train` wrote.
+        data: Input files.
+        output: Where the metrics are kept; None keeps them in the result alone.
+        overwrite: Whether an existing output may be replaced.
+        progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.
-        keywords: Settings, as in `edl evaluate`.
+        settings: All others, as in `edl evaluate`.
 
     Raises:
-        EdlError: A subclass says what went wrong.
+        EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    return _run_job("evaluate", keywords, on_events)
+    given = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
+    return _run_job("evaluate", given | settings, on_events, progress)
 
 
-def predict(*, on_events: OnEvents | None = None, **keywords: Any) -> "JobResult":
-    """Predict with a trained model: `trained_model=..., data=..., output=...`.
+def predict(
+    *,
+    trained_model: FilePath,
+    data: Files,
+    output: FilePath | None = None,
+    overwrite: bool | None = None,
+    progress: bool = False,
+    on_events: OnEvents | None = None,
+    **settings: Any,
+) -> "JobResult":
+    """Write what a trained model predicts.
 
     Args:
+        trained_model: Directory that `train` wrote.
+        data: Input files.
+        output: Directory for the predictions, or one file that ends in `.recordio`.
+        overwrite: Whether an existing output may be replaced.
+        progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.
-        keywords: Settings, as in `edl predict`.
+        settings: All others, as in `edl predict`.
 
     Raises:
-        EdlError: A subclass says what went wrong.
+        EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    return _run_job("predict", keywords, on_events)
+    given = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
+    return _run_job("predict", given | settings, on_events, progress)
 
 
-def prepare(*, on_progress: OnProgress | None = None, **keywords: Any) -> "PrepareResult":
-    """Turn input files into RecordIO files: `data=..., output=..., model_def=...`.
+def prepare(
+    *,
+    model_def: str,
+    data: Files,
+    output: FilePath,
+    model_zoo: FilePath | None = None,
+    overwrite: bool | None = None,
+    progress: bool = False,
+    on_progress: OnProgress | None = None,
+    **settings: Any,
+) -> "PrepareResult":
+    """Turn your own files into RecordIO files.
 
     Args:
+        model_def: Where `prepare_data_for_a_single_file` is in the zoo.
+        data: Input files.
+        output: Directory that will hold the RecordIO files.
+        model_zoo: Directory of model files; None means `model_zoo` in the working directory.
+        overwrite: Whether an existing output may be replaced.
+        progress: Show on stderr how far it is.
         on_progress: Called with the number of input files that are done, and of all.
-        keywords: Settings, as in `edl prepare`.
+        settings: All others, as in `edl prepare`.
 
     Raises:
-        EdlError: A subclass says what went wrong.
+        EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
+    from edl_horovod.cli.progress import prepare_events
     from edl_horovod.config.compose import compose_prepare
     from edl_horovod.config.schema import PrepareConfig
 
-    config = compose_prepare(_overrides(keywords, PrepareConfig))
-    return run_prepare(config, on_progress=on_progress)
+    given = _given(
+        model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite
+    )
+    config = compose_prepare(_overrides(given | settings, PrepareConfig))
+    with _display(progress, unit="files") as show:
+        shown = prepare_events(show) if progress else None
+        return run_prepare(config, on_progress=_both(on_progress, shown))
+
+
+def sweep(
+    over: Mapping[str, Sequence[Any]],
+    *,
+    model_def: str | None = None,
+    data: Files | None = None,
+    output: FilePath,
+    progress: bool = False,
+    on_events: OnEvents | None = None,
+    **settings: Any,
+) -> "SweepResult":
+    """Train with every combination of some settings, one job after another.
+
+    Each job has its own folder in `output`, where `sweep.json` and `sweep.csv` say how all ended.
+    A job that fails does not stop the others. Called again, it leaves out what is finished.
+
+    Args:
+        over: Keys to the values that each takes:
+            `{"train.learning_rate": [0.1, 0.01], "params.hidden_units": [[10], [20]]}`.
+        model_def: Which model in the zoo, unless `over` says it.
+        data: Input files, unless `over` says it.
+        output: Folder of the results.
+        progress: Show on stderr where the job is.
+        on_events: Called with the new events of the job that runs.
+        settings: All others, the same for all jobs, as in `train`.
+
+    Raises:
+        EdlError: The sweep cannot start; `Interrupted` after Ctrl-C. A job's error is in its row.
+    """
+    from edl_horovod import sweeps
+    from edl_horovod.config.schema import JobConfig
+    from edl_horovod.config.sweep import product
+
+    given = _given(model_def=model_def, data=data, output=output)
+    several = {key: _typed_values(key, values, JobConfig) for key, values in over.items()}
+    plan = sweeps.make_plan(product(_overrides(given | settings, JobConfig), several))
+
+    def run_job(job: "sweeps.SweepJob", config: "JobConfig") -> None:
+        with _display(progress) as show:
+            run(config, on_events=_both(on_events, show if progress else None))
+
+    result = sweeps.run(plan, run_job)
+    if result.is_interrupted:
+        raise Interrupted(
+            f"The sweep was interrupted. {result.output}/sweep.json says what is finished; "
+            "the same call again goes on with the rest."
+        )
+    return result
 
 
 def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult":
@@ -99,7 +249,11 @@ def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult
     """
     from edl_horovod import launch
 
-    return launch.run(config, on_events=on_events)
+    try:
+        return launch.run(config, on_events=on_events)
+    except KeyboardInterrupt as error:
+        # Before the job began, or a second time while it ended.
+        raise Interrupted("The job was interrupted.") from error
 
 
 def run_prepare(
@@ -116,24 +270,68 @@ def run_prepare(
     """
     from edl_horovod.data import prepare as data_prepare
 
-    return data_prepare.run(config, on_progress)
+    try:
+        return data_prepare.run(config, on_progress)
+    except KeyboardInterrupt as error:
+        raise Interrupted("prepare was interrupted; all its processes have ended.") from error
 
 
-def _run_job(task: str, keywords: dict[str, Any], on_events: OnEvents | None) -> "JobResult":
+def _run_job(
+    task: str, settings: dict[str, Any], on_events: OnEvents | None, progress: bool
+) -> "JobResult":
     from edl_horovod.config.compose import compose
     from edl_horovod.config.schema import JobConfig
 
-    return run(compose(task, _overrides(keywords, JobConfig)), on_events=on_events)
+    config = compose(task, _overrides(settings, JobConfig))
+    with _display(progress) as show:
+        return run(config, on_events=_both(on_events, show if progress else None))
 
 
-def _overrides(keywords: dict[str, Any], config_class: type) -> list[str]:
+@contextlib.contextmanager
+def _display(progress: bool, unit: str = "records") -> Iterator[OnEvents]:
+    from edl_horovod.cli.progress import open_display
+
+    with open_display(is_quiet=not progress, unit=unit) as show:
+        yield show
+
+
+def _both(*hooks: Callable[..., None] | None) -> Callable[..., None] | None:
+    """One function that calls those that are there; None where nobody listens."""
+    there = [hook for hook in hooks if hook is not None]
+
+    def call(*values: Any) -> None:
+        for hook in there:
+            hook(*values)
+
+    return call if there else None
+
+
+def _given(**named: Any) -> dict[str, Any]:
+    """The named settings of a call without those that were left out."""
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def _overrides(settings: Mapping[str, Any], config_class: type) -> list[str]:
     """The settings as a user would have typed them in a command."""
-    texts = {setting.key for setting in settings(config_class) if setting.annotation is str}
-    return [f"{key}={_typed(key, value, key in texts)}" for key, value in _flat(keywords, "")]
+    texts = _text_keys(config_class)
+    return [f"{key}={_typed(key, value, key in texts)}" for key, value in _flat(settings, "")]
 
 
-def _flat(keywords: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in keywords.items():
+def _typed_values(key: str, values: Sequence[Any], config_class: type) -> list[str]:
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise ConfigError(
+            f"A sweep takes a list of values for each key. Received: {key}={values!r}."
+        )
+    is_text = key in _text_keys(config_class)
+    return [_typed(key, value, is_text) for value in values]
+
+
+def _text_keys(config_class: type) -> set[str]:
+    return {setting.key for setting in settings_of(config_class) if setting.annotation is str}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and key.partition(".")[0] != "params":
             yield from _flat(value, f"{key}.")
@@ -146,6 +344,8 @@ def _typed(key: str, value: Any, is_text: bool) -> str:
         return params_text.format(dict(value))
     if key.startswith("params."):
         return params_text.format({key.rpartition(".")[2]: value}).partition("=")[2]
+    if key in _FILE_LISTS and isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(_one_file(key, file) for file in value)
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, int | float):
@@ -156,3 +356,13 @@ def _typed(key: str, value: Any, is_text: bool) -> str:
         f"{key} must be {'text' if is_text else 'text, a number, True, False, None or a dict'}. "
         f"Received: {key}={value!r} ({type(value).__name__})."
     )
+
+
+def _one_file(key: str, file: Any) -> str:
+    path = _typed(key, file, True)
+    if "," in path:
+        raise ConfigError(
+            f"A file in a list cannot have a comma in its name. Received: {key}=[..., {path!r}]. "
+            "Name it with a glob: ? stands for the comma."
+        )
+    return path

@@ -1,17 +1,19 @@
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from edl_horovod import api, launch
+from edl_horovod import api, errors, launch
 from edl_horovod.cli.main import main
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.data import prepare as data_prepare
-from edl_horovod.errors import ConfigError, NotEnoughWorkers
+from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
 from edl_horovod.launch import JobResult
 
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
@@ -55,6 +57,16 @@ def test_help_lists_verbs_and_exit_codes(edl: Run):
     assert "\n  130 " in out
 
 
+def test_the_documented_exit_codes_are_those_of_the_errors():
+    page = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
+    documented = dict(re.findall(r"^\| (\d+) \|.*\| `(\w+)` \|$", page.read_text(), re.MULTILINE))
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    kinds = [kind for kind in kinds if issubclass(kind, EdlError) and kind is not EdlError]
+
+    assert documented == {str(kind.exit_code): kind.__name__ for kind in kinds}
+
+
 def test_no_verb_is_a_wrong_command(edl: Run):
     code, out, err = edl()
 
@@ -66,9 +78,12 @@ def test_version_is_printed(edl: Run):
     assert edl("--version")[1] == "edl_horovod 0.1.0\n"
 
 
-def test_help_of_a_verb_shows_every_setting_with_its_meaning(capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("argv", [["train", "--help"], ["train", "-h"], ["help", "train"]])
+def test_help_of_a_verb_shows_every_setting_with_its_meaning(
+    capsys: pytest.CaptureFixture[str], argv: list[str]
+):
     with pytest.raises(SystemExit) as end:
-        main(["train", "--help"])
+        main(argv)
 
     out = capsys.readouterr().out
     assert end.value.code == 0
@@ -82,7 +97,8 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(capsys: pytest.Capt
     [
         (["trainn"], "Did you mean 'train'? Verbs: train,"),
         (["train", "--dry-rum"], "Did you mean '--dry-run'?"),
-        (["train", "--learning_rate", "3"], "no argument '--learning_rate'"),
+        (["train", "--data", "x"], "no argument '--data'. A setting is written data=value."),
+        (["help", "trainn"], "Did you mean 'train'?"),
         (["train", *TRAIN, "train.epoch=3"], "Did you mean 'train.epochs'?"),
         (["train", *TRAIN, "--learnig_rate=3"], "Did you mean 'train.learning_rate'?"),
         (["train", *TRAIN, "foo"], "written key=value"),
@@ -196,6 +212,56 @@ def test_python_calls_and_commands_give_the_same_config(edl: Run, launched: list
     assert launched == [launched[0]] * 4
 
 
+def test_the_calls_of_the_reference_document(
+    launched: list[JobConfig], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", "/home/me")
+
+    api.train(
+        model_zoo="$HOME/work",
+        model_def="fintech.MyKerasModel",
+        params="hidden_units=[10, 100, 20, 5], learning_rate=0.01",
+        data="gs://bucket-name/tony/imagenet/train/*.recordio",
+        output="gs://bucket-name/tony/my_trained_model",
+    )
+    api.predict(
+        data="/filestore/yiwang/imagenet/test/*.recordio",
+        trained_model="/filestore/tony/my_keras_model",
+        output="/filestore/yiwang/imagenet-eval.recordio",
+    )
+
+    train, predict = launched
+    assert train.model_zoo == "/home/me/work"
+    assert train.params == {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01}
+    assert train.data == "gs://bucket-name/tony/imagenet/train/*.recordio"
+    assert predict.trained_model == "/filestore/tony/my_keras_model"
+
+
+def test_python_calls_take_paths_and_lists_of_them(launched: list[JobConfig]):
+    api.evaluate(trained_model=Path("/m"), data=[Path("/d/a"), "/d/b*"])
+
+    assert (launched[0].trained_model, launched[0].data) == ("/m", "/d/a,/d/b*")
+
+
+def test_a_python_call_shows_progress_and_tells_its_caller(
+    launched: list[JobConfig], capsys: pytest.CaptureFixture[str]
+):
+    told: list[dict[str, Any]] = []
+
+    api.train(model_def="m", data="/d", output="/o", progress=True, on_events=told.extend)
+
+    assert capsys.readouterr().err == "hello\n"
+    assert [event["message"] for event in told] == ["hello"]
+
+
+def test_a_python_call_prints_nothing_of_itself(
+    launched: list[JobConfig], capsys: pytest.CaptureFixture[str]
+):
+    api.train(model_def="m", data="/d", output="/o")
+
+    assert capsys.readouterr() == ("", "")
+
+
 def test_python_calls_take_text_letter_for_letter(launched: list[JobConfig]):
     api.predict(data="/d/a b=${x}", trained_model="/m", output="/o", elastic={"max_np": None})
 
@@ -206,7 +272,10 @@ def test_python_calls_take_text_letter_for_letter(launched: list[JobConfig]):
     ("keywords", "named"),
     [
         ({"epochs": 3}, "Did you mean 'train.epochs'?"),
-        ({"data": None}, "data must be text"),
+        ({"data": None}, "\n  data=...  Input files"),
+        ({"validation_data": 3.5, "data": ["/a,b"]}, "cannot have a comma"),
+        ({"launch.kind": None}, "launch.kind must be text"),
+        ({"num_epochs": 3}, "It is called 'train.epochs' here."),
         ({"train": {"epochs": [1]}}, "train.epochs must be text, a number"),
         ({"params": {"a": (1, 2)}}, "params.a holds a tuple"),
         ({"params.a": {1, 2}}, "params.a holds a set"),
