@@ -31,6 +31,12 @@ class ElasticDLSpec(ABC):
     returns whole batches.
     """
 
+    outputs_processor: type | None = None
+    """A class with `process(self, predictions, worker_id)` that is handed what the model predicts.
+
+    A class `PredictionOutputsProcessor` in the same file is as good.
+    """
+
     def __init__(self, context: dict[str, Any] | None = None) -> None:
         """Remember the context.
 
@@ -91,3 +97,7 @@ class ElasticDLSpec(ABC):
             labels: What `create_dataset` returned, shape (batch, ...).
         """
         return {}
+
+    def create_callbacks(self) -> list[Any]:
+        """Return Keras callbacks for the training, new ones at each call; none by default."""
+        return []

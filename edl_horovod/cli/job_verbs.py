@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from edl_horovod import log
 from edl_horovod.cli.arguments import VerbParser, settings_table
 from edl_horovod.cli.progress import open_display
-from edl_horovod.config.fields import NEEDED
+from edl_horovod.config.fields import NEEDED, SET_BY_US
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
@@ -64,7 +64,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _parser(verb: str, summary: str) -> VerbParser:
     from edl_horovod.config.schema import JobConfig
 
-    table = settings_table(JobConfig, hidden=("task",), required=NEEDED[verb])
+    table = settings_table(JobConfig, hidden=SET_BY_US, required=NEEDED[verb])
     is_train = verb == "train"
     parser = VerbParser(
         verb,

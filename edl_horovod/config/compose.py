@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
-from edl_horovod.config.fields import NEEDED, settings, unknown_key
+from edl_horovod.config.fields import NEEDED, SET_BY_US, settings, unknown_key
 from edl_horovod.config.schema import JobConfig, PrepareConfig
 from edl_horovod.errors import ConfigError, did_you_mean
 
@@ -43,7 +43,6 @@ ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig)
 
 _FILE_LISTS = ("data", "validation_data")
 _PATHS = ("output", "job_dir", "model_zoo", "trained_model")
-_SET_BY_US = ("task",)
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 _MISSING = "???"
 _VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
@@ -117,7 +116,7 @@ def _compose(
     for override in map(split, overrides):
         if "params" in annotations and override.key.partition(".")[0] == "params":
             _set_params(params, override)
-        elif override.key in _SET_BY_US or override.key not in annotations:
+        elif override.key in SET_BY_US or override.key not in annotations:
             for_hydra.append(_group_choice(override, config_class))
         elif annotations[override.key] is str:
             texts[override.key] = override.value
@@ -161,7 +160,7 @@ def _group_choice(override: Override, config_class: type) -> str:
         setting.key.partition(".")[0] for setting in settings(config_class) if "." in setting.key
     }
     if override.key not in sections:
-        reason = unknown_key(override.key, config_class, hidden=_SET_BY_US)
+        reason = unknown_key(override.key, config_class, hidden=SET_BY_US)
         raise ConfigError(f"{reason} Received: {override.typed}.")
     if override.value.startswith("{"):
         return _checked_for_hydra(override)
@@ -316,7 +315,7 @@ def _explain(error: Exception, overrides: Sequence[str], config_class: type) -> 
         value = typed[-1].partition("=")[2] if typed else "(in a file of conf/ or inside a section)"
         return resolved.wrong_type(key, value, known[key].annotation) + f" {known[key].meaning}"
     if key and not any(name.startswith(f"{key}.") for name in known):
-        return unknown_key(key, config_class, hidden=_SET_BY_US) + received
+        return unknown_key(key, config_class, hidden=SET_BY_US) + received
     reason = " ".join(str(error).splitlines()[:2])
     return f"The settings cannot be put together. {reason}.{received}"
 

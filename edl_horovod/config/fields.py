@@ -13,7 +13,7 @@ from typing import Any
 from edl_horovod.config import schema
 from edl_horovod.errors import did_you_mean
 
-__all__ = ["NEEDED", "REQUIRED", "Setting", "settings", "type_name", "unknown_key"]
+__all__ = ["NEEDED", "REQUIRED", "SET_BY_US", "Setting", "settings", "type_name", "unknown_key"]
 
 REQUIRED: Any = dataclasses.MISSING
 """The default of a setting that must be given."""
@@ -25,6 +25,9 @@ NEEDED = {
     "prepare": ("model_def", "data", "output"),
 }
 """What a verb cannot do without, also where the schema, the same for several, has a default."""
+
+SET_BY_US = ("task", "model_zoo_source")
+"""Keys of the schema that are not the user's to set."""
 
 _ELASTICDL_NAMES = {
     "checkpoint_dir_for_init": "trained_model",

@@ -171,9 +171,18 @@ class JobConfig:
     job_dir: str = ""
     """Directory of the running job (config, events, logs); empty means `<output>.job`."""
     model_zoo: str = "model_zoo"
-    """Directory of model files."""
+    """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
+    model_zoo_source: str = ""
+    """The URL and the commit of a model zoo that the command fetched; it sets this."""
     model_def: str = ""
     """Which model in the zoo: `file`, `folder.file` or `file.Symbol`."""
+    input_fn: str = ""
+    """Function that makes examples of records, in place of the model's own: `file.function`, or
+    a function of the model's file."""
+    loss: str = ""
+    """Loss in place of the model's own: as input_fn, or a Keras name such as `mse`."""
+    optimizer: str = ""
+    """Optimizer in place of the model's own: as input_fn, or a Keras name such as `adam`."""
     params: dict[str, ParamValue] = field(default_factory=dict)
     """Parameters of the model."""
     trained_model: str = ""
@@ -195,9 +204,13 @@ class JobConfig:
         params_text.check(self.params)
         _check_given("data", self.data, "the input files")
         if self.task == "train":
-            _check_given("model_def", self.model_def, "a model of the zoo")
+            if not self.model_zoo.endswith(".py"):  # One file may hold one model.
+                _check_given("model_def", self.model_def, "a model of the zoo")
         else:
             _check_given("trained_model", self.trained_model, "a trained model")
+            for key in ("input_fn", "loss", "optimizer"):
+                rule = f"belongs to train; {self.task} takes what the trained model has"
+                _check(not getattr(self, key), key, getattr(self, key), rule)
         if self.task != "evaluate":
             _check_given("output", self.output, "a directory for the result")
         if self.elastic.max_np is not None:
@@ -224,9 +237,10 @@ class PrepareConfig:
     output: str
     """Directory that will hold the RecordIO files."""
     model_zoo: str = "model_zoo"
-    """Directory of model files."""
-    model_def: str
-    """Where `prepare_data_for_a_single_file` is in the zoo: `file` or `folder.file`."""
+    """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
+    model_def: str = ""
+    """Where `prepare_data_for_a_single_file` is in the zoo: `file` or `folder.file`; may be left
+    out where model_zoo is one file."""
     records_per_shard: int = 4096
     """Records of one output file."""
     prefix: str = "part"
@@ -243,7 +257,8 @@ class PrepareConfig:
     def __post_init__(self) -> None:
         _check_given("data", self.data, "the input files")
         _check_given("output", self.output, "a directory for the result")
-        _check_given("model_def", self.model_def, "a file of the zoo")
+        if not self.model_zoo.endswith(".py"):
+            _check_given("model_def", self.model_def, "a file of the zoo")
         _check(
             self.records_per_shard >= 1,
             "records_per_shard",

@@ -20,8 +20,8 @@ from edl_horovod.config.schema import PrepareConfig
 from edl_horovod.data.recordio import Codec, Writer
 from edl_horovod.errors import DataError, JobFailed, UserCodeError
 from edl_horovod.models.calling import user_code
+from edl_horovod.models.functions import load_function
 from edl_horovod.models.lookup import require_zoo
-from edl_horovod.models.zoo import load_function
 from edl_horovod.output_dir import staged
 
 __all__ = ["PrepareResult", "run"]

@@ -69,6 +69,7 @@ class StepStream:
         self._plan = plan
         self._spec = loaded.spec
         self._zoo = loaded.zoo
+        self._label = loaded.label
         self._mode = mode
         self._lanes = range(0)
         self._first_step = 0
@@ -164,7 +165,7 @@ class StepStream:
     def _examples(self, step: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
         """One step's records as a dataset of at most one element: (step, features[, labels])."""
         make = tf.data.Dataset.from_tensors if self._spec.parses_batches else _one_by_one
-        doing = f"create_dataset of {type(self._spec).__name__} in mode {self._mode.value}"
+        doing = f"create_dataset of {self._label} in mode {self._mode.value}"
         with user_code(doing, root=self._zoo):
             dataset = self._spec.create_dataset(make(records), self._mode)
         self._check(dataset)
@@ -177,7 +178,7 @@ class StepStream:
         return dataset.map(lambda features, labels: (step, features, labels))
 
     def _check(self, dataset: Any) -> None:
-        name = f"create_dataset of {type(self._spec).__name__}"
+        name = f"create_dataset of {self._label}"
         if not isinstance(dataset, tf.data.Dataset):
             raise UserCodeError(
                 f"{name} must return a tf.data.Dataset. Received: {type(dataset).__name__}. "

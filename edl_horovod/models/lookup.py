@@ -10,7 +10,18 @@ from pathlib import Path
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["Place", "list_definitions", "places", "require_zoo"]
+__all__ = [
+    "Place",
+    "files_defining",
+    "import_root",
+    "list_definitions",
+    "list_functions",
+    "places",
+    "require_zoo",
+]
+
+_MODEL_BASES = frozenset({"Model", "Sequential"})
+_MODEL_FUNCTION = "custom_model"
 
 
 @dataclass(frozen=True)
@@ -26,56 +37,99 @@ def require_zoo(model_zoo: str) -> Path:
     """Return the absolute path of a model zoo.
 
     Raises:
-        ConfigError: It is not a directory.
+        ConfigError: It is neither a folder nor a Python file.
     """
     zoo = Path(model_zoo).expanduser().resolve()
-    if not zoo.is_dir():
+    if zoo.is_dir() or (zoo.suffix == ".py" and zoo.is_file()):
+        return zoo
+    if "://" in model_zoo:
         raise ConfigError(
-            f"The model zoo is not a directory. Received: model_zoo={model_zoo!r} ({zoo})."
-            " Give the folder that holds the model files."
+            "A URL is fetched by the command that starts a job, not by what runs in it. Received:"
+            f" model_zoo={model_zoo!r}. Fetch it, and give the folder."
         )
-    return zoo
+    raise ConfigError(
+        f"The model zoo is neither a folder nor a .py file. Received: model_zoo={model_zoo!r}"
+        f" ({zoo}). Give the folder that holds the model files, one model file, or a Git URL."
+    )
+
+
+def import_root(zoo: Path) -> Path:
+    """The folder that the names of a zoo's files count from."""
+    return zoo if zoo.is_dir() else zoo.parent
 
 
 def places(zoo: Path, model_def: str) -> list[Place]:
     """Where a model may be defined; a later place counts only if no earlier one has it.
 
-    `a.b` means the spec in file `a/b.py`, else the one in the files of folder `a/b/`, else `b` in
-    file `a.py`, else `b` in the files of folder `a/`.
+    `a.b` means the model in file `a/b.py`, else the one in the files of folder `a/b/`, else `b` in
+    file `a.py`, else `b` in the files of folder `a/`. Where the zoo is one file `a.py`, `b` alone
+    also means `b` in it, and nothing at all the one model in it.
 
     Raises:
         ConfigError: The name is not made of Python names joined by dots.
         UserCodeError: The zoo has nothing of that name, or a file in question is not Python.
     """
+    if zoo.is_file() and not model_def:
+        return [Place((zoo,), None)]
     parts = model_def.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(
             "model_def must be names joined by dots: file, folder.file or file.Symbol."
             f" Received: model_def={model_def!r}.{did_you_mean(model_def, list_definitions(zoo))}"
         )
-    found = [Place(files, None) for files in _files(zoo.joinpath(*parts))]
-    if len(parts) > 1:
-        symbol = parts[-1]
-        for files in _files(zoo.joinpath(*parts[:-1])):
-            is_alone = len(files) == 1
-            defining = tuple(f for f in files if _defines(f, symbol, is_alone=is_alone))
-            if defining:
-                found.append(Place(defining, symbol))
+    found = [Place(files, None) for files in _files(zoo, parts)]
+    found += [Place(files, parts[-1]) for files in files_defining(zoo, model_def)]
     if not found:
         raise UserCodeError(_nothing_found(zoo, model_def))
     return found
 
 
+def files_defining(zoo: Path, name: str) -> list[tuple[Path, ...]]:
+    """The files that define what a dotted name means; in a group, several of the same folder.
+
+    Raises:
+        UserCodeError: A file in question is not Python.
+    """
+    *parts, symbol = name.split(".")
+    candidates = list(_files(zoo, parts)) if parts else []
+    if zoo.is_file() and not parts:
+        candidates = [(zoo,)]
+    groups = (
+        tuple(file for file in files if _defines(file, symbol, is_alone=len(files) == 1))
+        for files in candidates
+    )
+    return [group for group in groups if group]
+
+
 def list_definitions(zoo: Path) -> list[str]:
-    """Every complete spec in a zoo by its `model_def`, as far as reading the files tells."""
+    """Every model in a zoo by its `model_def`, as far as reading the files tells.
+
+    These are complete specs, Keras classes that bring their own loss or stand beside one, and
+    functions named `custom_model`.
+    """
     classes: dict[str, list[_Class]] = {}
+    functions = []
     for file, tree in _python_files(zoo):
-        module = ".".join(file.relative_to(zoo).with_suffix("").parts)
+        module = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        if _MODEL_FUNCTION in defined:
+            functions.append(f"{module}.{_MODEL_FUNCTION}")
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                classes.setdefault(node.name, []).append(_class_of(node, module))
+                has_loss = "loss" in defined and _MODEL_FUNCTION not in defined
+                one = _class_of(node, module, has_loss=has_loss)
+                classes.setdefault(node.name, []).append(one)
     found = (one for same_name in classes.values() for one in same_name)
-    return sorted(one.model_def for one in found if _is_complete(one, classes))
+    return sorted([*functions, *(one.model_def for one in found if _is_model(one, classes))])
+
+
+def list_functions(file: Path) -> list[str]:
+    """The functions that a file defines at its top level.
+
+    Raises:
+        UserCodeError: It is not Python.
+    """
+    return [node.name for node in _parsed(file).body if isinstance(node, ast.FunctionDef)]
 
 
 @dataclass(frozen=True)
@@ -83,34 +137,39 @@ class _Class:
     model_def: str
     bases: frozenset[str]
     methods: frozenset[str]
+    """All names that its body binds."""
+    has_loss: bool
+    """Whether its file has a function `loss` for it."""
 
 
-def _class_of(node: ast.ClassDef, module: str) -> _Class:
+def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
     bases = (base.attr if isinstance(base, ast.Attribute) else base for base in node.bases)
     return _Class(
         model_def=f"{module}.{node.name}",
         bases=frozenset(base.id if isinstance(base, ast.Name) else str(base) for base in bases),
-        methods=frozenset(part.name for part in node.body if isinstance(part, ast.FunctionDef)),
+        methods=frozenset(name for part in node.body for name in _bound(part)),
+        has_loss=has_loss,
     )
 
 
-def _is_complete(one: _Class, classes: dict[str, list[_Class]]) -> bool:
-    """Whether a class extends the spec and has each required method, itself or inherited."""
+def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
+    """Whether a class is a whole model, with what it inherits."""
     lineage, todo = {one}, [one]
     while todo:
         bases = {base for name in todo.pop().bases for base in classes.get(name, [])}
         todo += bases - lineage
         lineage |= bases
     has = {method for relative in lineage for method in relative.methods}
-    return any(ElasticDLSpec.__name__ in relative.bases for relative in lineage) and (
-        ElasticDLSpec.__abstractmethods__ <= has
-    )
+    extends = {base for relative in lineage for base in relative.bases}
+    if ElasticDLSpec.__name__ in extends:
+        return ElasticDLSpec.__abstractmethods__ <= has
+    return bool(extends & _MODEL_BASES) and ("default_loss" in has or one.has_loss)
 
 
 def _nothing_found(zoo: Path, model_def: str) -> str:
     names = list_definitions(zoo)
     short = {name.rpartition(".")[0] for name in names} | {name.split(".")[0] for name in names}
-    shown = ", ".join(names[:20]) if names else f"no class that extends {ElasticDLSpec.__name__}"
+    shown = ", ".join(names[:20]) if names else "no model"
     return (
         f"The model zoo {zoo} does not define {model_def!r}. Received: model_def={model_def}."
         f" It defines: {shown}{', ...' if len(names) > 20 else ''}."
@@ -118,8 +177,14 @@ def _nothing_found(zoo: Path, model_def: str) -> str:
     )
 
 
-def _files(path: Path) -> Iterator[tuple[Path, ...]]:
+def _files(zoo: Path, parts: list[str]) -> Iterator[tuple[Path, ...]]:
+    """What dotted parts name: a file, then the files of a folder."""
+    path = import_root(zoo).joinpath(*parts)
     file = path.with_name(f"{path.name}.py")
+    if zoo.is_file():
+        if file == zoo:
+            yield (zoo,)
+        return
     if file.is_file():
         yield (file,)
     if path.is_dir() and (files := tuple(sorted(path.glob("*.py")))):
@@ -128,11 +193,15 @@ def _files(path: Path) -> Iterator[tuple[Path, ...]]:
 
 def _python_files(zoo: Path) -> Iterator[tuple[Path, ast.Module]]:
     """The files of a zoo that are Python; a broken one concerns nobody who asks for another."""
+    for file in [zoo] if zoo.is_file() else _walk(zoo):
+        with contextlib.suppress(UserCodeError):
+            yield file, _parsed(file)
+
+
+def _walk(zoo: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(zoo):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "__pycache__")
-        for file in (Path(folder, name) for name in sorted(files) if name.endswith(".py")):
-            with contextlib.suppress(UserCodeError):
-                yield file, _parsed(file)
+        yield from (Path(folder, name) for name in sorted(files) if name.endswith(".py"))
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -149,16 +218,22 @@ def _defines(file: Path, symbol: str, *, is_alone: bool) -> bool:
     todo: list[ast.stmt] = list(_parsed(file).body)
     while todo:
         node = todo.pop()
-        match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
-                bound = {name}
-            case ast.Assign(targets=targets):
-                bound = {target.id for target in targets if isinstance(target, ast.Name)}
-            case ast.ImportFrom(names=names) if is_alone or file.name == "__init__.py":
-                bound = {alias.asname or alias.name for alias in names}
-            case _:
-                bound = set()
-                todo += [child for child in ast.walk(node) if isinstance(child, ast.stmt)][1:]
+        bound = _bound(node)
+        if isinstance(node, ast.ImportFrom) and (is_alone or file.name == "__init__.py"):
+            bound = {alias.asname or alias.name for alias in node.names}
+        elif not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            todo += [child for child in ast.walk(node) if isinstance(child, ast.stmt)][1:]
         if bound & {symbol, "*"}:
             return True
     return False
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+            return {name}
+        case ast.Assign(targets=targets):
+            return {target.id for target in targets if isinstance(target, ast.Name)}
+        case ast.AnnAssign(target=ast.Name(id=name), value=value) if value is not None:
+            return {name}
+    return set()

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from edl_horovod.models import elasticdl_imports
 from edl_horovod.models.calling import user_code
+from edl_horovod.models.lookup import import_root
 
 __all__ = ["load_module"]
 
 _PREFIX = "_edl_zoo_"
 _MARK = "__edl_zoo__"
+_PACKAGE = "model_zoo"
+"""Files of ElasticDL's own zoo import each other through the folder's name there."""
 
 
 @dataclass
@@ -30,11 +34,13 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     """Run a file of a zoo, or return what it became when it was run before.
 
     The zoo's folder and the file's come first on `sys.path`, so that the file, now or later, can
-    import its siblings. The siblings of a zoo that was loaded before are forgotten, not mixed in.
+    import its siblings, also as `model_zoo.folder.file`. The siblings of a zoo that was loaded
+    before are forgotten, not mixed in. A zoo that is one file has no siblings: what stands beside
+    it would not travel with the trained model.
 
     Args:
         file: Absolute path of a Python file.
-        zoo: Absolute path of the folder that it is in, at any depth.
+        zoo: Absolute path of the folder that it is in, at any depth, or of this file.
 
     Raises:
         UserCodeError: The file raised something; it names the line.
@@ -44,7 +50,7 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
         if _file_of(module) == str(file):
             return module
     digest = hashlib.sha256(str(zoo).encode()).hexdigest()[:8]
-    dotted = ".".join(file.relative_to(zoo).with_suffix("").parts)
+    dotted = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
     name = f"{_PREFIX}{digest}_{dotted.replace('.', '_')}"
     with user_code(f"Loading the model file {file}", root=zoo):
         return _run(name, file, entered)
@@ -70,6 +76,8 @@ def _run(name: str, file: Path, entered: _Entered) -> ModuleType:
 
 def _own_names(file: Path, zoo: Path) -> list[str]:
     """The names under which siblings import a file."""
+    if zoo == file:
+        return []
     dotted = ".".join(file.relative_to(zoo).with_suffix("").parts)
     is_hidden_by_folder = zoo.joinpath(file.stem).is_dir()
     return [dotted] if is_hidden_by_folder else [dotted, file.stem]
@@ -86,10 +94,16 @@ def _enter(zoo: Path, folder: Path) -> _Entered:
             _leave(one)
     if entered is None:
         entered = _Entered(zoo, added_paths=[], foreign=frozenset(_names_inside(zoo)))
-    for path in (str(zoo), str(folder)):
+        elasticdl_imports.install()
+    for path in (str(zoo), str(folder)) if zoo.is_dir() else ():
         if path not in sys.path:
             sys.path.insert(0, path)
             entered.added_paths.append(path)
+    if zoo.is_dir() and _PACKAGE not in sys.modules:
+        package = ModuleType(_PACKAGE)
+        package.__path__ = [str(zoo)]
+        vars(package)[_MARK] = entered
+        sys.modules[_PACKAGE] = package
     importlib.invalidate_caches()
     return entered
 
@@ -98,6 +112,9 @@ def _leave(entered: _Entered) -> None:
     for name in _names_inside(entered.root):
         if name not in entered.foreign and not name.startswith(_PREFIX):
             del sys.modules[name]
+    package = sys.modules.get(_PACKAGE)
+    if package is not None and vars(package).get(_MARK) is entered:
+        del sys.modules[_PACKAGE]
     for path in entered.added_paths:
         if path in sys.path:
             sys.path.remove(path)

@@ -10,14 +10,18 @@ from typing import Any
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.models.calling import call_declared, declared, user_code
-from edl_horovod.models.lookup import Place, list_definitions, places, require_zoo
-from edl_horovod.models.modules import load_module
+from edl_horovod.models.elasticdl_module import OUTPUTS_PROCESSOR
+from edl_horovod.models.find import Found, find
+from edl_horovod.models.lookup import import_root, list_definitions, require_zoo
+from edl_horovod.models.overrides import Overrides
+from edl_horovod.models.parts import METHODS
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["LoadedSpec", "list_definitions", "load_function", "load_spec"]
+__all__ = ["LoadedSpec", "Overrides", "list_definitions", "load_spec"]
 
-_METHODS = ("create_model", "create_optimizer", "create_loss", "create_dataset", "create_metrics")
 _GIVEN_BY_US = frozenset({"context", "dataset", "labels", "mode", "outputs", "predictions", "self"})
+_RATE = ("lr", "learning_rate")
+"""Names of one thing: the documents write one in a spec and the other among the parameters."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +32,66 @@ class LoadedSpec:
     """Its methods already hold the job's parameters that they declare."""
     module: ModuleType
     zoo: Path
+    """The folder of model files, or the one file."""
     source_file: Path
     symbol: str
-    """Name of the spec's class in its file."""
+    """Name of the model in its file: a spec, a Keras class or a function."""
+    parts: Mapping[str, str]
+    """Where `input_fn`, `loss` and `optimizer` come from: `folder.file.symbol`, or a Keras name."""
 
     @property
     def full_name(self) -> str:
-        """The one `model_def` that means this spec and no other: `folder.file.Symbol`."""
-        module = self.source_file.relative_to(self.zoo).with_suffix("")
+        """The one `model_def` that means this model and no other: `folder.file.Symbol`."""
+        module = self.source_file.relative_to(import_root(self.zoo)).with_suffix("")
         return ".".join((*module.parts, self.symbol))
+
+    @property
+    def label(self) -> str:
+        """The model's symbol and its file, for messages."""
+        return f"{self.symbol} of {self.source_file}"
+
+    @property
+    def outputs_processor(self) -> type | None:
+        """The user's class that takes predictions; None where there is none.
+
+        It is the spec's attribute `outputs_processor`, or `PredictionOutputsProcessor` of the file.
+
+        Raises:
+            UserCodeError: It is not a class with a method `process`.
+        """
+        kind = self.spec.outputs_processor or vars(self.module).get(OUTPUTS_PROCESSOR)
+        if kind is None:
+            return None
+        is_usable = inspect.isclass(kind) and callable(getattr(kind, "process", None))
+        if not is_usable or inspect.isabstract(kind):
+            raise UserCodeError(
+                f"The {OUTPUTS_PROCESSOR} of {self.source_file} must be a class with a method"
+                f" process(self, predictions, worker_id). Received: {kind!r}."
+            )
+        assert isinstance(kind, type)
+        return kind
+
+    def callbacks(self) -> list[Any]:
+        """Make the callbacks of the model, new ones at each call.
+
+        Raises:
+            UserCodeError: They are no list of objects, or making them raised something.
+        """
+        doing = f"create_callbacks of {self.label}"
+        with user_code(doing, root=self.zoo):
+            made = call_declared(self.spec.create_callbacks, {})
+        if not isinstance(made, list | tuple):
+            raise UserCodeError(
+                f"{doing} must return a list. Received: {type(made).__name__}."
+                " Return the callbacks in [ ]."
+            )
+        for callback in made:
+            if inspect.isclass(callback):
+                raise UserCodeError(
+                    f"{doing} must return callbacks, not their classes. Received:"
+                    f" {callback.__name__}. Write {callback.__name__}(...)."
+                )
+        return list(made)
 
 
 def load_spec(
@@ -45,133 +100,69 @@ def load_spec(
     *,
     params: Mapping[str, Any],
     context: dict[str, Any] | None = None,
+    overrides: Overrides | None = None,
 ) -> LoadedSpec:
-    """Find a spec in a model zoo, load its file and make it.
+    """Find a model in a model zoo, load its file and make its spec.
 
     A parameter goes to the constructor if that declares it or has `**kwargs`, and to each
     `create_*` method that declares it.
 
     Args:
-        model_zoo: Directory of model files.
+        model_zoo: Folder of model files, or one file.
         model_def: `file`, `folder`, `folder.file`, or one of these and `.Symbol`.
         params: Parameters of the model.
         context: Handed to the constructor if it declares it.
+        overrides: What takes the place of the model's own input, loss and optimizer.
 
     Raises:
-        ConfigError: The zoo is no directory, or nothing declares a parameter.
+        ConfigError: The zoo is not there, nothing declares a parameter, or an override means
+            nothing.
         UserCodeError: The model is missing, ambiguous or incomplete, or raised something.
     """
     zoo = require_zoo(model_zoo)
-    found = _find(zoo, model_def)
-    kind, source_file = found.kind, Path(str(found.module.__file__))
-    methods = {name: _parameters_of(getattr(kind, name)) for name in _METHODS}
-    _require_declared(kind, params, methods)
-    constructor = declared(kind)
-    with user_code(f"Making {kind.__qualname__} of {source_file}", root=zoo):
-        own = {
-            name: value
-            for name, value in params.items()
-            if constructor.takes_any or name in constructor.names
-        }
-        spec = call_declared(kind, {**own, "context": context})
+    found = find(zoo, model_def, overrides or Overrides())
+    methods = {name: _parameters_of(getattr(found.kind, name)) for name in METHODS.values()}
+    _require_declared(found.kind, params, methods)
+    spec = _make(found, zoo, params=params, context=context)
     for name, names in methods.items():
-        held = {key: value for key, value in params.items() if key in names}
-        if held:
+        if held := _held(name, names, params):
             setattr(spec, name, functools.partial(getattr(spec, name), **held))
     return LoadedSpec(
-        spec=spec, module=found.module, zoo=zoo, source_file=source_file, symbol=found.symbol
+        spec=spec,
+        module=found.module,
+        zoo=zoo,
+        source_file=found.file,
+        symbol=found.symbol,
+        parts=found.parts,
     )
 
 
-def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., Any]:
-    """Return a function of the file that a `model_def` means.
-
-    Args:
-        model_zoo: Directory of model files.
-        model_def: As in `load_spec`; the file need not hold a spec.
-        name: The function's name.
-
-    Raises:
-        ConfigError: The zoo is no directory.
-        UserCodeError: The file or the function is not there, or the file raised something.
-    """
-    zoo = require_zoo(model_zoo)
-    files: list[Path] = []
-    for place in places(zoo, model_def):
-        modules = [load_module(file, zoo=zoo) for file in place.files]
-        found: dict[Callable[..., Any], ModuleType] = {
-            vars(module)[name]: module for module in modules if name in vars(module)
-        }
-        if len(found) > 1:
-            listed = ", ".join(sorted(str(module.__file__) for module in found.values()))
-            raise UserCodeError(
-                f"{model_def!r} may mean {len(found)} files with {name!r}: {listed}."
-                f" Received: model_def={model_def}. Write folder.file to name one."
-            )
-        for function in found:
-            return function
-        files += place.files
-    raise UserCodeError(
-        f"{', '.join(map(str, files))} has no function {name!r}."
-        f" Received: model_def={model_def}. Write it there, at the top level."
-    )
+def _make(
+    found: Found, zoo: Path, *, params: Mapping[str, Any], context: dict[str, Any] | None
+) -> ElasticDLSpec:
+    constructor = declared(found.kind)
+    own = {
+        name: value
+        for name, value in params.items()
+        if constructor.takes_any or name in constructor.names
+    }
+    with user_code(f"Making {found.symbol} of {found.file}", root=zoo):
+        spec: ElasticDLSpec = call_declared(found.kind, {**own, "context": context})
+    return spec
 
 
-@dataclass(frozen=True)
-class _Found:
-    kind: type[ElasticDLSpec]
-    module: ModuleType
-    symbol: str
-
-
-def _find(zoo: Path, model_def: str) -> _Found:
-    incomplete: list[type[ElasticDLSpec]] = []
-    files: list[Path] = []
-    for place in places(zoo, model_def):
-        found = _specs(place, [load_module(file, zoo=zoo) for file in place.files])
-        complete = {one.kind: one for one in found if not inspect.isabstract(one.kind)}
-        if len(complete) == 1:
-            return next(iter(complete.values()))
-        if complete:
-            raise UserCodeError(_ambiguous(model_def, list(complete.values())))
-        incomplete += [one.kind for one in found if one.kind is not ElasticDLSpec]
-        files += place.files
-    if incomplete:
-        kind = incomplete[-1]
-        raise UserCodeError(
-            f"{kind.__qualname__} of {inspect.getsourcefile(kind)} lacks the method(s)"
-            f" {', '.join(sorted(kind.__abstractmethods__))} that an ElasticDLSpec must have."
-        )
-    raise UserCodeError(
-        f"{model_def!r} is not a class that extends ElasticDLSpec, nor has"
-        f" {', '.join(map(str, files))} one. Received: model_def={model_def}."
-        f" The zoo defines: {', '.join(list_definitions(zoo)) or 'none'}."
-    )
-
-
-def _specs(place: Place, modules: list[ModuleType]) -> list[_Found]:
-    if place.symbol is not None:
-        values = [(place.symbol, vars(module).get(place.symbol), module) for module in modules]
-    else:
-        values = [
-            (name, value, module)
-            for module in modules
-            for name, value in vars(module).items()
-            if getattr(value, "__module__", None) == module.__name__
-        ]
-    return [
-        _Found(kind=value, module=module, symbol=symbol)
-        for symbol, value, module in values
-        if inspect.isclass(value) and issubclass(value, ElasticDLSpec)
-    ]
-
-
-def _ambiguous(model_def: str, found: list[_Found]) -> str:
-    listed = sorted(f"{one.symbol} in {one.module.__file__}" for one in found)
-    return (
-        f"{model_def!r} may mean {len(found)} models: {', '.join(listed)}."
-        f" Received: model_def={model_def}. Write file.Symbol to name one."
-    )
+def _held(method: str, names: tuple[str, ...], params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that a method keeps."""
+    held = {name: value for name, value in params.items() if name in names}
+    for given, declared_name in (_RATE, _RATE[::-1]) if method == METHODS["optimizer"] else ():
+        if given in params and given not in names and declared_name in names:
+            if declared_name in held:
+                raise ConfigError(
+                    f"params.{given} and params.{declared_name} are both the learning rate."
+                    f" Received: {params[given]!r} and {held[declared_name]!r}. Give one."
+                )
+            held[declared_name] = params[given]
+    return held
 
 
 def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -182,17 +173,18 @@ def _require_declared(
     kind: type[ElasticDLSpec], params: Mapping[str, Any], methods: Mapping[str, tuple[str, ...]]
 ) -> None:
     constructor = declared(kind)
-    own = _parameters_of(kind)
-    allowed = sorted({*own, *(name for names in methods.values() for name in names)})
+    allowed = {*_parameters_of(kind), *(name for names in methods.values() for name in names)}
+    rates = set(_RATE) if set(_RATE) & set(methods[METHODS["optimizer"]]) else set()
     for name, value in params.items():
         if name in _GIVEN_BY_US:
             raise ConfigError(
                 f"{name!r} is what the framework gives to a model, not a parameter."
                 f" Received: params.{name}={value!r}. Remove it."
             )
-        if name not in allowed and not constructor.takes_any:
+        if name not in allowed | rates and not constructor.takes_any:
+            shown = sorted(allowed)
             raise ConfigError(
                 f"Nothing in {kind.__qualname__} declares the parameter {name!r}."
-                f" Received: params.{name}={value!r}. It declares: {', '.join(allowed) or 'none'}."
-                f"{did_you_mean(name, allowed)}"
+                f" Received: params.{name}={value!r}. It declares: {', '.join(shown) or 'none'}."
+                f"{did_you_mean(name, shown)}"
             )

@@ -48,7 +48,7 @@ class Evaluator:
         self._stream = stream
         self._plan = plan
         self._names: list[str] = []
-        doing = f"Building the evaluation of {type(loaded.spec).__name__}"
+        doing = f"Building the evaluation of {loaded.label}"
         with user_code(doing, root=loaded.zoo):
             self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
                 *stream.element_spec

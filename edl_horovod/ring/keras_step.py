@@ -51,7 +51,7 @@ def build_model(loaded: LoadedSpec, features: Any) -> keras.Model:
         UserCodeError: `create_model` raised, returned no model, or the model refuses these
         features.
     """
-    name = type(loaded.spec).__name__
+    name = loaded.label
     with user_code(f"create_model of {name}", root=loaded.zoo):
         model = call_declared(loaded.spec.create_model, {})
     if not isinstance(model, keras.Model):
@@ -92,6 +92,7 @@ class KerasTrainer:
         """
         self._spec = loaded.spec
         self._zoo = loaded.zoo
+        self._label = loaded.label
         self.model = build_model(loaded, element_spec[0])
         self.optimizer = self._make_optimizer(learning_rate)
         self.optimizer.build(self.model.trainable_variables)
@@ -150,7 +151,7 @@ class KerasTrainer:
         )
 
     def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
-        name = f"create_optimizer of {type(self._spec).__name__}"
+        name = f"create_optimizer of {self._label}"
         rate = (
             {} if learning_rate is None else {"lr": learning_rate, "learning_rate": learning_rate}
         )
@@ -177,7 +178,7 @@ class KerasTrainer:
         self._empty_steps[in_ring] = self._trace(empty_step, flag)
 
     def _trace(self, function: Any, *signature: Any) -> Any:
-        doing = f"Building the training step of {type(self._spec).__name__} for {signature[1:3]}"
+        doing = f"Building the training step of {self._label} for {signature[1:3]}"
         with user_code(doing, root=self._zoo):
             return tf.function(function, autograph=False).get_concrete_function(*signature)
 
@@ -251,7 +252,7 @@ class KerasTrainer:
         )
         if loss.shape.rank != 0:
             raise UserCodeError(
-                f"create_loss of {type(self._spec).__name__} must return the mean over the "
+                f"create_loss of {self._label} must return the mean over the "
                 f"batch, a scalar. Received: shape={loss.shape}. Reduce it, for instance with "
                 "tf.reduce_mean."
             )

@@ -17,7 +17,7 @@ from edl_horovod.data.plan import DataPlan, choose_num_lanes
 from edl_horovod.data.recordio import Reader
 from edl_horovod.data.stream import StepStream
 from edl_horovod.events import EventLog
-from edl_horovod.models.zoo import LoadedSpec, load_spec
+from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.evaluate import EvaluateWork, Evaluator
 from edl_horovod.ring.keras_step import KerasTrainer, build_model
 from edl_horovod.ring.loop import Work
@@ -55,7 +55,10 @@ def make_warm(config: JobConfig, events: EventLog) -> Iterator[Work]:
 
 def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
     context = {"worker_id": os.environ.get("EDL_SLOT", "0"), "master_ip": _coordinator_address()}
-    loaded = load_spec(config.model_zoo, config.model_def, params=config.params, context=context)
+    loaded = load_spec(
+        config.model_zoo, config.model_def, params=config.params, context=context,
+        overrides=Overrides.of(config),
+    )  # fmt: skip
     stream, plan = _open(config, config.data, loaded, Mode.TRAINING, stack)
     trainer = KerasTrainer(loaded, stream.element_spec, learning_rate=config.train.learning_rate)
     evaluator = None

@@ -13,7 +13,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.models import zoo
-from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import read_params, variable_names
 from edl_horovod.trained_model.write import FORMAT_VERSION
@@ -76,6 +76,7 @@ def load_spec(files: TrainedModelFiles, *, context: dict[str, Any] | None = None
         files.message.model_def,
         params=files.config.params,
         context=context,
+        overrides=Overrides.of(files.config),
     )
 
 

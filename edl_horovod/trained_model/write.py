@@ -53,12 +53,12 @@ def write(
         copy_zoo(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, model.weights, version=steps)
         message = TrainedModel(
-            model_def=config.model_def,
+            model_def=config.model_def if loaded.zoo.is_dir() else loaded.full_name,
             model_def_params=params_text.format(config.params),
             params_filename=filenames[0],
-            input_function=f"{loaded.full_name}.create_dataset",
-            loss=f"{loaded.full_name}.create_loss",
-            optimizer=f"{loaded.full_name}.create_optimizer",
+            input_function=loaded.parts["input_fn"],
+            loss=loaded.parts["loss"],
+            optimizer=loaded.parts["optimizer"],
             format_version=FORMAT_VERSION,
             framework="keras",
             framework_version=importlib.metadata.version("keras"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edl_horovod.errors import OutputError
+from edl_horovod.models.lookup import import_root
 
 __all__ = ["copy_zoo", "zoo_files", "zoo_hash"]
 
@@ -23,13 +24,14 @@ def zoo_files(zoo: Path) -> list[Path]:
     Sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB); nothing hidden.
 
     Args:
-        zoo: Directory of model files.
+        zoo: Folder of model files, or one file, which is copied alone.
 
     Raises:
         OutputError: Together they are larger than 50 MiB.
     """
-    files = sorted(file.relative_to(zoo) for file in _walk(zoo))
-    num_bytes = sum(zoo.joinpath(file).stat().st_size for file in files)
+    root = import_root(zoo)
+    files = sorted(file.relative_to(root) for file in ([zoo] if zoo.is_file() else _walk(zoo)))
+    num_bytes = sum(root.joinpath(file).stat().st_size for file in files)
     if num_bytes > MAX_TOTAL_BYTES:
         raise OutputError(
             f"The sources and texts of the model zoo take {num_bytes} bytes; a trained model may"
@@ -54,7 +56,7 @@ def copy_zoo(zoo: Path, files: list[Path], *, to: Path) -> None:
     for file in files:
         copy = to / file
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(zoo / file, copy)
+        shutil.copyfile(import_root(zoo) / file, copy)
 
 
 def _walk(zoo: Path) -> Iterator[Path]:

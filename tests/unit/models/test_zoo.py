@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import ConfigError, UserCodeError
-from edl_horovod.models.zoo import list_definitions, load_function, load_spec
+from edl_horovod.models.functions import load_function
+from edl_horovod.models.zoo import list_definitions, load_spec
 from edl_horovod.spec import Mode
 
 SPEC = """
@@ -122,7 +123,7 @@ def test_a_missing_model_is_named_with_what_exists_and_the_nearest(write, load):
 
 def test_a_name_that_is_no_spec_is_refused(write, load):
     write("regressor.py", "DNN = 3\n")
-    with pytest.raises(UserCodeError, match="not a class that extends ElasticDLSpec"):
+    with pytest.raises(UserCodeError, match="neither a class that extends ElasticDLSpec or keras"):
         load("regressor.DNN")
 
 

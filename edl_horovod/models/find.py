@@ -1,0 +1,181 @@
+"""Which model a `model_def` means, of the three kinds there are."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.lookup import Place, list_definitions, places
+from edl_horovod.models.modules import load_module
+from edl_horovod.models.overrides import Overrides, find_parts
+from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, Parts, part_of
+from edl_horovod.spec import ElasticDLSpec
+
+__all__ = ["Found", "find"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A model as a spec class that can be made."""
+
+    kind: type[ElasticDLSpec]
+    module: ModuleType
+    symbol: str
+    parts: Mapping[str, str]
+    """Where `input_fn`, `loss` and `optimizer` come from."""
+
+    @property
+    def file(self) -> Path:
+        """The file that defines it."""
+        return Path(str(self.module.__file__))
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Something that may be the model."""
+
+    value: Any
+    module: ModuleType
+    symbol: str
+    missing: tuple[str, ...]
+    """What it lacks to be one."""
+
+    def __str__(self) -> str:
+        return f"{self.symbol} in {self.module.__file__}"
+
+
+def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
+    """Find the one model of this name and load its file.
+
+    An `ElasticDLSpec` counts first; only where there is none, a Keras class or a function.
+
+    Args:
+        zoo: Absolute path of the zoo.
+        model_def: As the user wrote it.
+        overrides: Parts that the model need not have.
+
+    Raises:
+        ConfigError: An override means nothing.
+        UserCodeError: There is no such model, there are several, or it lacks something.
+    """
+    files: list[Path] = []
+    incomplete: _Candidate | None = None
+    for place in places(zoo, model_def):
+        modules = [load_module(file, zoo=zoo) for file in place.files]
+        candidates = _specs(place, modules, overrides)
+        candidates = candidates or _keras_models(place, modules, overrides, zoo)
+        complete = {id(one.value): one for one in candidates if not one.missing}
+        if len(complete) == 1:
+            return _found(next(iter(complete.values())), overrides, zoo)
+        if complete:
+            raise UserCodeError(_ambiguous(model_def, complete.values()))
+        incomplete = candidates[-1] if candidates else incomplete
+        files += place.files
+    if incomplete is not None:
+        raise UserCodeError(_lacking(incomplete))
+    raise UserCodeError(
+        f"{model_def!r} is neither a class that extends ElasticDLSpec or keras.Model nor a function"
+        f" that returns a model, and {', '.join(map(str, files))} holds none."
+        f" Received: model_def={model_def}."
+        f" The zoo defines: {', '.join(list_definitions(zoo)) or 'none'}."
+    )
+
+
+def _specs(place: Place, modules: list[ModuleType], overrides: Overrides) -> list[_Candidate]:
+    return [
+        _Candidate(value, module, symbol, _missing_methods(value, overrides))
+        for symbol, value, module in _values(place, modules)
+        if inspect.isclass(value)
+        and issubclass(value, ElasticDLSpec)
+        and value is not ElasticDLSpec
+    ]
+
+
+def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[str, ...]:
+    abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
+    return tuple(sorted(abstract - overrides.methods))
+
+
+def _keras_models(
+    place: Place, modules: list[ModuleType], overrides: Overrides, zoo: Path
+) -> list[_Candidate]:
+    from edl_horovod.models import keras_class  # Loads Keras, which many a file does not need.
+
+    if place.symbol is None:
+        named = [(name, module) for module in modules for name in keras_class.makers(module)]
+    else:
+        named = [(place.symbol, module) for module in modules if place.symbol in vars(module)]
+    return [
+        _Candidate(value, module, symbol, _missing_parts(value, module, overrides, zoo))
+        for symbol, module in named
+        if keras_class.is_model(value := vars(module)[symbol])
+    ]
+
+
+def _missing_parts(
+    value: Any, module: ModuleType, overrides: Overrides, zoo: Path
+) -> tuple[str, ...]:
+    from edl_horovod.models import keras_class
+
+    has = keras_class.parts_of(value, module, "", zoo=zoo).keys() | overrides.given.keys()
+    return tuple(key for key in REQUIRED if key not in has)
+
+
+def _values(place: Place, modules: list[ModuleType]) -> list[tuple[str, Any, ModuleType]]:
+    """The symbol of a place, or all that its modules define themselves."""
+    if place.symbol is not None:
+        return [(place.symbol, vars(module).get(place.symbol), module) for module in modules]
+    return [
+        (name, value, module)
+        for module in modules
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", None) == module.__name__
+    ]
+
+
+def _found(one: _Candidate, overrides: Overrides, zoo: Path) -> Found:
+    set_by_user = find_parts(overrides, one.module, zoo=zoo)
+    if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
+        own = part_of(one.value, one.module, one.symbol, zoo=zoo).full_name
+        names = {key: f"{own}.{METHODS[key]}" for key in REQUIRED}
+        kind = _with_parts(one.value, set_by_user) if set_by_user else one.value
+    else:
+        from edl_horovod.models import keras_class
+
+        parts = {
+            **keras_class.parts_of(one.value, one.module, one.symbol, zoo=zoo),
+            **set_by_user,
+        }
+        names = {key: parts[key].full_name for key in REQUIRED}
+        kind = _with_parts(ElasticDLSpec, parts)  # type: ignore[type-abstract]  # Made concrete.
+    names |= {key: part.full_name for key, part in set_by_user.items()}
+    return Found(kind=kind, module=one.module, symbol=one.symbol, parts=names)
+
+
+def _with_parts(kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
+    from edl_horovod.models import keras_class
+
+    return keras_class.with_parts(kind, parts)
+
+
+def _ambiguous(model_def: str, found: Iterable[_Candidate]) -> str:
+    listed = sorted(map(str, found))
+    return (
+        f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}."
+        f" Received: model_def={model_def}. Write file.Symbol to name one."
+    )
+
+
+def _lacking(one: _Candidate) -> str:
+    place = f"{one.symbol} of {one.module.__file__} lacks"
+    if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
+        return f"{place} the method(s) {', '.join(one.missing)} that an ElasticDLSpec must have."
+    settings = ", ".join(f"{key}=..." for key in one.missing)
+    own = ", ".join(DEFAULTS[key] for key in one.missing)
+    return (
+        f"{place} {', '.join(one.missing)}. Give the class {own}, or its file functions as"
+        f" ElasticDL names them (feed, loss, optimizer), or set {settings}."
+    )

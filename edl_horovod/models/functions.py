@@ -1,0 +1,46 @@
+"""Single functions of a model zoo, such as `prepare_data_for_a_single_file`; needs no Keras."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.lookup import places, require_zoo
+from edl_horovod.models.modules import load_module
+
+__all__ = ["load_function"]
+
+
+def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., Any]:
+    """Return a function of the file that a `model_def` means.
+
+    Args:
+        model_zoo: Folder of model files, or one file.
+        model_def: As in `load_spec`; the file need not hold a spec.
+        name: The function's name.
+
+    Raises:
+        ConfigError: The zoo is not there.
+        UserCodeError: The file or the function is not there, or the file raised something.
+    """
+    zoo = require_zoo(model_zoo)
+    files: list[Path] = []
+    for place in places(zoo, model_def):
+        modules = [load_module(file, zoo=zoo) for file in place.files]
+        found: dict[Callable[..., Any], ModuleType] = {
+            vars(module)[name]: module for module in modules if name in vars(module)
+        }
+        if len(found) > 1:
+            listed = ", ".join(sorted(str(module.__file__) for module in found.values()))
+            raise UserCodeError(
+                f"{model_def!r} may mean {len(found)} files with {name!r}: {listed}."
+                f" Received: model_def={model_def}. Write folder.file to name one."
+            )
+        for function in found:
+            return function
+        files += place.files
+    raise UserCodeError(
+        f"{', '.join(map(str, files))} has no function {name!r}."
+        f" Received: model_def={model_def}. Write it there, at the top level."
+    )

@@ -1,0 +1,84 @@
+"""The settings `input_fn`, `loss` and `optimizer`: names that take the place of a model's own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.models.lookup import files_defining, list_functions
+from edl_horovod.models.modules import load_module
+from edl_horovod.models.parts import METHODS, Part, Parts, part_of
+
+__all__ = ["Overrides", "find_parts"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """Names that the user set; empty ones leave what the model brings."""
+
+    input_fn: str = ""
+    loss: str = ""
+    optimizer: str = ""
+
+    @classmethod
+    def of(cls, config: JobConfig) -> "Overrides":
+        """Those of a job."""
+        return cls(input_fn=config.input_fn, loss=config.loss, optimizer=config.optimizer)
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Those that are set, by key."""
+        return {key: name for key, name in vars(self).items() if name}
+
+    @property
+    def methods(self) -> frozenset[str]:
+        """The methods of a spec that they stand for."""
+        return frozenset(METHODS[key] for key in self.given)
+
+
+def find_parts(overrides: Overrides, module: ModuleType, *, zoo: Path) -> Parts:
+    """What the names mean: a symbol of the model's module, one of the zoo, or something of Keras.
+
+    Args:
+        overrides: The names.
+        module: The file of the model.
+        zoo: Absolute path of the zoo.
+
+    Raises:
+        ConfigError: A name means nothing.
+        UserCodeError: It means several things, or its file raised something.
+    """
+    return {key: _find(key, name, module, zoo) for key, name in overrides.given.items()}
+
+
+def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
+    if name in vars(module):
+        return part_of(vars(module)[name], module, name, zoo=zoo)
+    symbol = name.rpartition(".")[2]
+    is_dotted = all(part.isidentifier() for part in name.split("."))
+    for files in files_defining(zoo, name) if is_dotted else []:
+        modules = [load_module(file, zoo=zoo) for file in files]
+        found: dict[int, tuple[Any, ModuleType]] = {
+            id(vars(one)[symbol]): (vars(one)[symbol], one)
+            for one in modules
+            if symbol in vars(one)
+        }
+        if len(found) > 1:
+            listed = ", ".join(sorted(map(str, files)))
+            raise UserCodeError(
+                f"{name!r} may mean {len(found)} things: {symbol} in {listed}."
+                f" Received: {key}={name}. Write folder.file.symbol to name one."
+            )
+        for value, one in found.values():
+            return part_of(value, one, symbol, zoo=zoo)
+    if key != "input_fn" and "." not in name:
+        return Part(name, name, f"{key}={name}")  # Keras says whether it knows it.
+    file = Path(str(module.__file__))
+    functions = list_functions(file)
+    raise ConfigError(
+        f"The model zoo {zoo} does not define {name!r}. Received: {key}={name}. Write file.function"
+        f" or a function of {file}: {', '.join(functions) or 'it has none'}."
+        f"{did_you_mean(name, functions)}"
+    )

@@ -1,0 +1,54 @@
+"""The parts that a model may be put together from, and where each was found."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edl_horovod.models.lookup import import_root
+
+__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "part_of"]
+
+METHODS = {
+    "model": "create_model",
+    "input_fn": "create_dataset",
+    "loss": "create_loss",
+    "optimizer": "create_optimizer",
+    "metrics": "create_metrics",
+    "callbacks": "create_callbacks",
+}
+"""The method of a spec that each part becomes."""
+DEFAULTS = {"input_fn": "default_input", "loss": "default_loss", "optimizer": "default_optimizer"}
+"""The attribute of a Keras class that each part may be."""
+REQUIRED = tuple(DEFAULTS)
+"""Parts that a model needs beside itself; the user may set them by these names."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part: what the user wrote, and its name."""
+
+    value: Any
+    full_name: str
+    """`folder.file.symbol`, or the name of something of Keras."""
+    label: str
+    """Names it in messages, with its file."""
+
+
+Parts = Mapping[str, Part]
+"""Parts by the keys of `METHODS`."""
+
+
+def part_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Part:
+    """A part that stands in a file of a zoo.
+
+    Args:
+        value: What the user wrote.
+        module: The file, loaded.
+        symbol: The value's name in it, with dots inside a class.
+        zoo: Absolute path of the zoo.
+    """
+    file = Path(str(module.__file__))
+    inside = file.relative_to(import_root(zoo)).with_suffix("").parts
+    return Part(value, ".".join((*inside, symbol)), f"{symbol} of {file}")

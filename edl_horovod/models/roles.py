@@ -1,0 +1,95 @@
+"""Functions of any spelling as methods of a spec: which parameter means what.
+
+ElasticDL's functions were called by position, and their parameters are named as their authors
+liked: `loss(labels, predictions)`, `loss(output, labels)`, `feed(dataset, mode, _)`.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edl_horovod.errors import UserCodeError
+
+__all__ = ["DATASET_ROLES", "LOSS_ROLES", "declares_roles", "with_roles"]
+
+Roles = Mapping[str, frozenset[str]]
+
+DATASET_ROLES: Roles = {
+    "dataset": frozenset({"dataset", "ds", "records"}),
+    "mode": frozenset({"mode"}),
+    "metadata": frozenset({"metadata"}),
+}
+"""Names of the parameters of `feed` by what they are given, in ElasticDL's order."""
+LOSS_ROLES: Roles = {
+    "labels": frozenset({"labels", "label", "targets", "target", "y_true", "y"}),
+    "outputs": frozenset(
+        {"outputs", "output", "predictions", "prediction", "preds", "y_pred", "logits"}
+    ),
+}
+"""The same for `loss` and for metrics."""
+
+
+def with_roles(function: Callable[..., Any], roles: Roles, *, label: str) -> Callable[..., Any]:
+    """A function that is called by roles, and calls the user's by the names of its parameters.
+
+    A parameter whose name says nothing takes the first role that is left, if it has no default;
+    with a default it is a parameter of the model, which the user may set in `params`.
+
+    Args:
+        function: The user's.
+        roles: What is given, by role, in the order of ElasticDL's calls.
+        label: Names the function in messages.
+
+    Returns:
+        A function whose declared parameters are the roles, then the model's parameters.
+
+    Raises:
+        UserCodeError: It requires more than there are roles.
+    """
+    named = _roles_by_name(function, roles, label)
+    own = [p for p in _parameters(function) if p.name not in named]
+    signature = inspect.Signature(
+        [inspect.Parameter(role, inspect.Parameter.POSITIONAL_OR_KEYWORD) for role in roles]
+        + [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    )
+    theirs = inspect.signature(function)
+
+    def adapted(*args: Any, **kwargs: Any) -> Any:
+        values = signature.bind_partial(*args, **kwargs).arguments
+        call = theirs.bind_partial()
+        for parameter in _parameters(function):
+            given = named.get(parameter.name, parameter.name)
+            if given in values:
+                call.arguments[parameter.name] = values[given]
+        return function(*call.args, **call.kwargs)
+
+    adapted.__signature__ = signature  # type: ignore[attr-defined]  # What inspect looks for.
+    adapted.__qualname__ = adapted.__name__ = label
+    return adapted
+
+
+def declares_roles(function: Callable[..., Any]) -> bool:
+    """Whether a function wants labels and outputs themselves, not nothing."""
+    return any(p.default is inspect.Parameter.empty for p in _parameters(function))
+
+
+def _roles_by_name(function: Callable[..., Any], roles: Roles, label: str) -> dict[str, str]:
+    """The function's parameters that are given a role."""
+    parameters = _parameters(function)
+    known = {p.name: role for p in parameters for role, names in roles.items() if p.name in names}
+    left = [role for role in roles if role not in known.values()]
+    for parameter in parameters:
+        if parameter.name in known or parameter.default is not inspect.Parameter.empty:
+            continue
+        if not left:
+            raise UserCodeError(
+                f"{label} requires the parameter {parameter.name!r}, which it is not given."
+                f" It is given: {', '.join(roles)}. Give the parameter a default."
+            )
+        known[parameter.name] = left.pop(0)
+    return known
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p for p in inspect.signature(function).parameters.values() if p.kind not in variable]
