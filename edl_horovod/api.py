@@ -8,6 +8,7 @@ logging, no working directory, no state of Hydra, and leaves every signal handle
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.config import params as params_text
@@ -70,11 +71,12 @@ def train(
         data: Input files.
         output: Directory that will hold the trained model.
         model_def: Which model in the zoo: `file`, `folder.file` or `file.Symbol`.
-        model_zoo: Directory of model files; None means `model_zoo` in the working directory.
+        model_zoo: Folder of model files, one file, or a Git URL; None means `model_zoo` in the
+            working directory.
         params: Parameters of the model.
         input_fn: A function of the zoo that parses the records, instead of the model's own.
-        loss: A function of the zoo, instead of the model's own.
-        optimizer: A function of the zoo, instead of the model's own.
+        loss: A function of the zoo or a loss of Keras, instead of the model's own.
+        optimizer: A function of the zoo or an optimizer of Keras, instead of the model's own.
         validation_data: Files to evaluate on during training.
         overwrite: Whether an existing output may be replaced.
         progress: Show on stderr where the job is.
@@ -166,7 +168,8 @@ def prepare(
         model_def: Where `prepare_data_for_a_single_file` is in the zoo.
         data: Input files.
         output: Directory that will hold the RecordIO files.
-        model_zoo: Directory of model files; None means `model_zoo` in the working directory.
+        model_zoo: Folder of model files, one file, or a Git URL; None means `model_zoo` in the
+            working directory.
         overwrite: Whether an existing output may be replaced.
         progress: Show on stderr how far it is.
         on_progress: Called with the number of input files that are done, and of all.
@@ -269,6 +272,7 @@ def run_prepare(
         EdlError: A subclass says what went wrong.
     """
     from edl_horovod.data import prepare as data_prepare
+    from edl_horovod.models import git_zoo
 
     try:
         return data_prepare.run(config, on_progress)

@@ -25,6 +25,7 @@ from edl_horovod.events import EventLog, follow
 from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
+from edl_horovod.models import git_zoo, lookup
 from edl_horovod.output_dir import check_output
 
 __all__ = ["JobResult", "run"]
@@ -71,6 +72,7 @@ def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
     plan = make_plan(config)
     began = time.monotonic()
     check_inputs(plan.config)
+    plan = replace(plan, config=_with_local_zoo(plan.config))
     with _job_directory(plan), EventLog(plan.job_dir / "events.jsonl", "launcher") as events:
         events.write("job", state="starting", task=config.task, message="", output=config.output)
         new_events = follow(plan.job_dir / "events.jsonl")
@@ -115,14 +117,25 @@ def check_inputs(config: JobConfig) -> None:
     expand(config.data)
     if config.validation_data:
         expand(config.validation_data)
-    where = config.model_zoo if config.task == "train" else config.trained_model
-    key = "model_zoo" if config.task == "train" else "trained_model"
-    if not Path(where).is_dir():
+    if config.task == "train":
+        if git_zoo.parse(config.model_zoo) is None:
+            lookup.require_zoo(config.model_zoo)
+    elif not Path(config.trained_model).is_dir():
         raise ConfigError(
-            f"{key} must be a directory. Received: {key}={where!r}, which is not one."
+            "trained_model must be a directory. "
+            f"Received: trained_model={config.trained_model!r}, which is not one."
         )
     if config.output:
         check_output(Path(config.output), overwrite=config.overwrite)
+
+
+def _with_local_zoo(config: JobConfig) -> JobConfig:
+    """The config with a model zoo that every rank can read; one in Git is fetched here, once."""
+    if config.task != "train":
+        return config
+    zoo = git_zoo.bring(config.model_zoo)
+    lookup.places(lookup.require_zoo(str(zoo.path)), config.model_def)
+    return replace(config, model_zoo=str(zoo.path), model_zoo_source=zoo.source)
 
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.data.plan import choose_num_lanes
 from edl_horovod.errors import ConfigError
+from edl_horovod.models import git_zoo
 
 __all__ = ["Command", "LaunchPlan", "describe", "make_plan", "with_job_dir"]
 
@@ -107,6 +108,8 @@ def describe(config: JobConfig) -> str:
     """The plan for people: what would be started, and where."""
     plan = make_plan(config)
     lines = [f"job directory: {plan.job_dir}"]
+    if config.task == "train" and (zoo := git_zoo.parse(config.model_zoo)) is not None:
+        lines.append(f"model zoo: would fetch {zoo} into {git_zoo.cache()}")
     if plan.coordinator is not None:
         lines += [f"coordinator: {plan.coordinator}", f"{config.launch.np} workers: {plan.worker}"]
     else:

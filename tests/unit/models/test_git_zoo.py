@@ -1,0 +1,237 @@
+import logging
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import ConfigError, MissingDependency
+from edl_horovod.models import git_zoo
+from edl_horovod.models.git_zoo import GitZoo, bring, fetch, parse
+
+
+@dataclass
+class Repository:
+    path: Path
+
+    def git(self, *arguments: str) -> str:
+        me = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        command = ["git", "-C", str(self.path), *me, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(self, text: str) -> str:
+        (self.path / "zoo").mkdir(exist_ok=True)
+        (self.path / "zoo" / "mnist.py").write_text(text)
+        self.git("add", ".")
+        self.git("commit", "-q", "-m", "a commit")
+        return self.git("rev-parse", "HEAD")
+
+    def url(self, ref: str) -> str:
+        return f"git+file://{self.path}@{ref}"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return git_zoo.cache()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    path = tmp_path / "models"
+    path.mkdir()
+    made = Repository(path)
+    made.git("init", "-q", "-b", "main")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "ref", "subdirectory"),
+    [
+        ("git+https://host/a/b.git@v1.2", "https://host/a/b.git", "v1.2", ""),
+        ("https://host/a/b@HEAD", "https://host/a/b", "HEAD", ""),
+        ("git+ssh://git@host/a.git@f/x#subdirectory=z/y", "ssh://git@host/a.git", "f/x", "z/y"),
+        ("git+https://me:pw@host:81/a@main", "https://me:pw@host:81/a", "main", ""),
+        ("git+file:///srv/a.git@main#egg=a&subdirectory=z", "file:///srv/a.git", "main", "z"),
+    ],
+)
+def test_urls_are_read_as_pip_writes_them(text, url, ref, subdirectory):
+    assert parse(text) == GitZoo(url, ref, subdirectory)
+
+
+@pytest.mark.parametrize("path", ["model_zoo", "/a/b@c:d", "mine.py", "~/zoo", "a@b"])
+def test_paths_are_no_urls(path):
+    assert parse(path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("git+https://host/a/b.git", "@HEAD for the default branch"),
+        ("git+https://host/a/b.git@", "names no ref"),
+        ("git+https://host/a@--upload-pack=x", "no ref or folder"),
+        ("git+https://host/a@a..b", "no ref or folder"),
+        ("git+https://host/a@main#subdirectory=../x", "no ref or folder"),
+        ("git+https://host/a@main#sub=x", "What follows #"),
+        ("git+https://-oProxyCommand=x/a@main", "no ref or folder"),
+        ("git+ext://sh/x@y", "kinds https, http, ssh, git, file"),
+        ("s3://bucket/zoo@main", "kinds https, http, ssh, git, file"),
+        ("git+https://@main", "names no repository"),
+        ("git+https://[::1/a@main", "no URL"),
+        ("git@github.com:a/b.git", "git+ssh://git@github.com/a/b.git"),
+    ],
+)
+def test_urls_that_cannot_be_meant_are_refused(text, named):
+    with pytest.raises(ConfigError) as error:
+        parse(text)
+    assert named in str(error.value)
+
+
+def test_a_password_is_never_shown():
+    zoo = parse("git+https://me:secret@host:81/a@main")
+    assert zoo is not None
+    assert str(zoo) == "git+https://host:81/a@main"
+    with pytest.raises(ConfigError) as error:
+        parse("git+https://me:secret@host/a")
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag", "annotated tag", "commit", "short", "HEAD"])
+def test_every_kind_of_ref_gives_its_commit(repository: Repository, kind):
+    commit = repository.commit("first = 1\n")
+    repository.git("tag", "light")
+    repository.git("tag", "-a", "heavy", "-m", "a tag")
+    refs = {"tag": "light", "annotated tag": "heavy", "commit": commit, "short": commit[:8]}
+    if kind in refs:
+        repository.commit("second = 2\n")
+    else:
+        refs |= {"branch": "main", "HEAD": "HEAD"}
+
+    zoo = bring(repository.url(refs[kind]))
+
+    assert zoo.path.name == commit
+    assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "first = 1\n"
+    assert zoo.source == repository.url(commit)
+    assert not zoo.path.joinpath(".git").exists()
+
+
+def test_a_branch_that_moved_gives_its_new_commit(repository: Repository):
+    first = bring(repository.url(repository.commit("x = 1\n")))
+    repository.commit("x = 2\n")
+
+    second = bring(repository.url("main") + "#subdirectory=zoo")
+
+    assert first.path.joinpath("zoo", "mnist.py").read_text() == "x = 1\n"
+    assert second.path.joinpath("mnist.py").read_text() == "x = 2\n"
+    assert second.source.endswith(f"@{repository.git('rev-parse', 'HEAD')}#subdirectory=zoo")
+
+
+def test_a_commit_that_was_fetched_needs_no_repository(repository: Repository):
+    url = repository.url(repository.commit("x = 1\n"))
+    first = bring(url)
+    shutil.rmtree(repository.path)
+
+    assert bring(url) == first
+
+
+def test_two_jobs_at_once_share_what_both_fetched(repository: Repository, cache: Path):
+    commit = repository.commit("x = 1\n")
+    url = repository.url("main")
+    code = (
+        "import sys; from edl_horovod.models.git_zoo import bring; print(bring(sys.argv[1]).path)"
+    )
+    jobs = [
+        subprocess.Popen(["python", "-c", code, url], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    printed = {job.communicate(timeout=60)[0].strip() for job in jobs}
+
+    (folder,) = cache.iterdir()
+    assert printed == {str(folder / commit)}
+    assert [path.name for path in folder.iterdir()] == [commit]
+
+
+@pytest.mark.parametrize("ref", ["mian", "0" * 40, "abcdef12", "refs/pull/7/head"])
+def test_an_unknown_ref_is_named_with_what_there_is(repository: Repository, ref, cache: Path):
+    repository.commit("x = 1\n")
+    repository.git("tag", "v1")
+    with pytest.raises(ConfigError, match=rf"no branch, tag or commit '{ref}'.*HEAD, main, v1"):
+        bring(repository.url(ref))
+    assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
+
+
+def test_an_unknown_subdirectory_is_named_with_what_there_is(repository: Repository):
+    repository.commit("x = 1\n")
+    with pytest.raises(ConfigError, match=r"has no 'zo'.*At its root: zoo\. Did you mean 'zoo'"):
+        bring(repository.url("main") + "#subdirectory=zo")
+
+
+def test_a_link_out_of_the_repository_is_no_zoo(repository: Repository, tmp_path: Path):
+    (repository.path / "out").symlink_to(tmp_path)
+    repository.commit("x = 1\n")
+    with pytest.raises(ConfigError, match="has no 'out'"):
+        bring(repository.url("main") + "#subdirectory=out")
+
+
+@pytest.mark.parametrize("where", ["file:///no/such/repository", "http://127.0.0.1:9/a"])
+def test_a_repository_that_does_not_answer_is_one_error(where):
+    with pytest.raises(ConfigError, match=r"cannot be read: fatal: .*Check the URL") as error:
+        bring(f"git+{where}@main")
+    assert "\n" not in str(error.value)
+
+
+def test_a_server_that_says_nothing_is_given_up(monkeypatch):
+    import socket
+
+    monkeypatch.setattr(git_zoo, "_ASK_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"git+http://127.0.0.1:{server.getsockname()[1]}/a@main"
+        with pytest.raises(ConfigError, match="no answer within 1 s"):
+            bring(url)
+
+
+def test_no_git_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(MissingDependency, match="needs the command git"):
+        fetch(GitZoo("https://host/a", "main"))
+
+
+def test_submodules_are_missed_aloud(repository: Repository, caplog):
+    (repository.path / ".gitmodules").write_text("")
+    repository.commit("x = 1\n")
+    with caplog.at_level(logging.WARNING):
+        bring(repository.url("main"))
+    assert "submodules" in caplog.text
+
+
+def test_the_repository_of_a_git_hook_around_us_is_left_alone(repository: Repository, monkeypatch):
+    commit = repository.commit("x = 1\n")
+    monkeypatch.setenv("GIT_DIR", "/no/such/place")
+    assert bring(repository.url("main")).path.name == commit
+
+
+def test_a_repository_is_fetched_over_http(repository: Repository, tmp_path: Path):
+    """The dumb protocol, which gives neither single commits nor shallow ones."""
+    import functools
+    import http.server
+    import threading
+
+    commit = repository.commit("x = 1\n")
+    repository.git("update-server-info")
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    handler = functools.partial(Handler, directory=str(repository.path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            zoo = bring(f"http://127.0.0.1:{server.server_port}/.git@main")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "x = 1\n"
+    assert zoo.path.name == commit
