@@ -20,6 +20,8 @@ _EXAMPLES = {
   edl train model_def=mnist data=train.recordio output=m launch.np=4 train.epochs=3
   edl train model_def=regressor.DNN data='*.recordio' output=m \\
       params="hidden_units=[10, 100, 20, 5], learning_rate=0.01"
+  edl train model_zoo=credit.py data='*.recordio' output=m loss=mse optimizer=adam
+  edl train model_zoo=git+https://host/models.git@v2 model_def=mnist data='*.recordio' output=m
   edl train model_def=mnist data=train.recordio output=m launch=mpi launch.np=2 --dry-run
   edl train -m train.learning_rate=0.1,0.01 params.hidden_units=[10],[20] \\
       model_def=regressor.DNN data='*.recordio' output=sweeps/dnn""",

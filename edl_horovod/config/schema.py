@@ -175,7 +175,8 @@ class JobConfig:
     model_zoo_source: str = ""
     """The URL and the commit of a model zoo that the command fetched; it sets this."""
     model_def: str = ""
-    """Which model in the zoo: `file`, `folder.file` or `file.Symbol`."""
+    """Which model in the zoo: `file`, `folder.file` or `file.Symbol`; may be left out where
+    model_zoo is one file."""
     input_fn: str = ""
     """Function that makes examples of records, in place of the model's own: `file.function`, or
     a function of the model's file."""

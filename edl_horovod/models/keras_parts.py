@@ -199,11 +199,13 @@ def _keras_named(name: str, module: Any, setting: str) -> Any:
     try:
         return module.get(name)
     except (TypeError, ValueError) as e:
-        known = [known for known in dir(module) if known[0] != "_" and known not in _NOT_NAMES]
+        known = [k for k in dir(module) if k[0] != "_" and k not in _NOT_NAMES]
+        # A loss is there as a function and as a class; one of them is enough to choose from.
+        shown = [name for name in known if name.islower()] or known
         raise ConfigError(
             f"Neither the model zoo nor Keras has a {setting} of this name. Received:"
             f" {setting}={name}.{did_you_mean(name, known)} Write file.function, a function of"
-            f" the model's own file, or one of Keras: {', '.join(known)}."
+            f" the model's own file, or one of Keras: {', '.join(shown)}."
         ) from e
 
 

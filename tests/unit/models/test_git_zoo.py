@@ -152,7 +152,7 @@ def test_two_jobs_at_once_share_what_both_fetched(repository: Repository, cache:
     assert [path.name for path in folder.iterdir()] == [commit]
 
 
-@pytest.mark.parametrize("ref", ["mian", "0" * 40, "abcdef12", "refs/pull/7/head"])
+@pytest.mark.parametrize("ref", ["trunk", "0" * 40, "abcdef12", "refs/pull/7/head"])
 def test_an_unknown_ref_is_named_with_what_there_is(repository: Repository, ref, cache: Path):
     repository.commit("x = 1\n")
     repository.git("tag", "v1")

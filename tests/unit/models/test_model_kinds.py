@@ -1,0 +1,357 @@
+"""Models without a spec. These tests load TensorFlow."""
+
+import itertools
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.models.zoo import LoadedSpec, Overrides, list_definitions, load_spec
+from edl_horovod.spec import Mode
+from tests.records import example
+
+ZOO = Path(__file__).parents[2] / "zoo"
+HEAD = "import keras, tensorflow as tf\n"
+MODULE = (
+    HEAD
+    + """
+def custom_model():
+    x = keras.Input((4,), name="x")
+    return keras.Model({"x": x}, keras.layers.Dense(1)(x))
+def loss(output, labels):
+    return tf.reduce_mean(tf.square(output - labels))
+def optimizer(lr=0.1):
+    return keras.optimizers.SGD(lr)
+def dataset_fn(dataset):
+    return dataset
+"""
+)
+CLASS = """
+class {name}(keras.Model):
+    default_loss = "mse"
+    default_optimizer = "adam"
+    @staticmethod
+    def default_input(dataset, mode):
+        return dataset
+"""
+LABELS = np.array([[0.0], [1.0], [2.0]], np.float32)
+OUTPUTS = np.array([[0.5], [1.0], [4.0]], np.float32)
+VALUES = {"labels": LABELS, "outputs": OUTPUTS}
+
+
+@pytest.fixture(autouse=True)
+def _keep_imports():
+    modules, path = set(sys.modules), list(sys.path)
+    yield
+    for name in set(sys.modules) - modules:
+        if name.startswith("_edl_zoo") or name in ("model_zoo", "mine"):
+            del sys.modules[name]
+    sys.path[:] = path
+
+
+@pytest.fixture
+def load(tmp_path: Path):
+    """Load a model of a file of this text; each time in a zoo of its own."""
+    zoos = (tmp_path / f"zoo-{number}" for number in itertools.count())
+
+    def load(text: str, model_def: str = "mine", overrides=None, **params: object) -> LoadedSpec:
+        zoo = next(zoos)
+        zoo.mkdir()
+        (zoo / "mine.py").write_text(text)
+        return load_spec(
+            str(zoo), model_def, params=params, overrides=Overrides(**(overrides or {}))
+        )
+
+    return load
+
+
+def records():
+    import tensorflow as tf
+
+    data = [example(x=[1.0, 2.0, 3.0, number], y=[float(number)]) for number in range(3)]
+    return tf.data.Dataset.from_tensor_slices(data)
+
+
+@pytest.mark.parametrize("model_def", ["keras_tiny", "keras_tiny.TinyRegressor", "released_tiny"])
+def test_a_model_of_another_kind_is_a_whole_spec(model_def):
+    spec = load_spec(str(ZOO), model_def, params={}).spec
+    features, labels = next(iter(spec.create_dataset(records(), Mode.TRAINING).batch(3)))
+    outputs = spec.create_model()(features)
+    assert outputs.shape == labels.shape == (3, 1)
+    assert spec.create_loss(outputs=outputs, labels=labels).shape == ()
+    assert spec.create_optimizer(lr=0.25).learning_rate == 0.25
+    (only,) = spec.create_dataset(records(), Mode.PREDICTION).take(1)
+    assert list(only) == ["x"]
+
+
+def test_constructor_parameters_come_from_all_classes(load):
+    text = (
+        HEAD
+        + """
+class Base(keras.Model):
+    def __init__(self, width=1, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+"""
+        + CLASS.format(name="Mine").replace("keras.Model", "Base")
+        + """
+    def __init__(self, depth, **kwargs):
+        super().__init__(**kwargs)
+        self.depth = depth
+"""
+    )
+    model = load(text, depth=2, width=3).spec.create_model()
+    assert (model.depth, model.width) == (2, 3)
+    with pytest.raises(ConfigError, match=r"'dept'.*declares: depth, lr, .*width\. Did you mean"):
+        load(text, dept=2)
+
+
+def test_a_parameter_reaches_every_part_that_declares_it(load):
+    text = MODULE.replace("loss(output, labels)", "loss(output, labels, scale=1)").replace(
+        "tf.square(", "scale * tf.square("
+    )
+    loaded = load(text, scale=10.0, learning_rate=0.5)
+    assert float(loaded.spec.create_loss(**VALUES)) == pytest.approx(10 * 4.25 / 3)
+    assert loaded.spec.create_optimizer().learning_rate == 0.5
+
+
+def test_both_names_of_the_learning_rate_are_too_many(load):
+    with pytest.raises(ConfigError, match="both the learning rate"):
+        load(MODULE, lr=0.1, learning_rate=0.2)
+
+
+def test_a_function_and_settings_are_a_model(load):
+    text = MODULE.replace("custom_model", "make").replace("dataset_fn", "read")
+    loaded = load(text, "mine.make", {"input_fn": "read", "loss": "mae", "optimizer": "adam"})
+    assert loaded.parts == {"input_fn": "mine.read", "loss": "mae", "optimizer": "adam"}
+    assert float(loaded.spec.create_loss(**VALUES)) == pytest.approx(2.5 / 3)
+    assert type(loaded.spec.create_optimizer()).__name__ == "Adam"
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"loss": "msee"}, r"loss=msee\. Did you mean 'mse'|loss=msee.* one of Keras"),
+        ({"optimizer": "adm"}, r"optimizer=adm\..* one of Keras: Adadelta"),
+        ({"input_fn": "dataset_fm"}, r"input_fn=dataset_fm.*Did you mean 'dataset_fn'"),
+        ({"input_fn": "a.b"}, r"does not define 'a\.b'"),
+        ({"loss": "a b/c"}, "one of Keras"),
+    ],
+)
+def test_an_override_that_means_nothing_is_named_with_candidates(load, given, named):
+    with pytest.raises(ConfigError, match=named):
+        load(MODULE, overrides=given)
+
+
+def test_an_override_takes_the_place_of_a_specs_method():
+    loaded = load_spec(str(ZOO), "tiny", params={}, overrides=Overrides(loss="mae"))
+    assert float(loaded.spec.create_loss(**VALUES)) == pytest.approx(2.5 / 3)
+    assert type(loaded.spec).__name__ == "TinySpec"
+    assert loaded.parts["input_fn"] == "tiny.TinySpec.create_dataset"
+
+
+def test_overrides_are_for_training_only():
+    with pytest.raises(ConfigError, match=r"loss belongs to train.*loss='mse'"):
+        JobConfig(task="evaluate", data="d", trained_model="m", loss="mse")
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ('"mse"', 4.25 / 3),
+        ("keras.losses.MeanAbsoluteError()", 2.5 / 3),
+        ("keras.losses.MeanAbsoluteError", 2.5 / 3),
+        ("lambda y_true, y_pred: tf.reduce_sum(tf.abs(y_true - y_pred), axis=1)", 2.5 / 3),
+    ],
+)
+def test_a_default_loss_may_be_a_name_an_object_a_class_or_a_function(load, loss, expected):
+    # A function in a class is called on the class, as a static method is.
+    loaded = load(HEAD + CLASS.format(name="Mine").replace('"mse"', loss))
+    assert float(loaded.spec.create_loss(**VALUES)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rate"),
+    [('"sgd"', 0.01), ("keras.optimizers.SGD(0.5)", 0.5), ("keras.optimizers.SGD", 0.01)],
+)
+def test_a_default_optimizer_is_made_anew(load, optimizer, rate):
+    loaded = load(HEAD + CLASS.format(name="Mine").replace('"adam"', optimizer))
+    first, second = loaded.spec.create_optimizer(), loaded.spec.create_optimizer(lr=0.25)
+    assert first is not second
+    assert (float(first.learning_rate), float(second.learning_rate)) == pytest.approx((rate, 0.25))
+
+
+METRICS = {
+    "lambda labels, predictions: tf.abs(labels - predictions)": [0.5, 0.0, 2.0],
+    "lambda y_true, y_pred: tf.reduce_mean(tf.abs(y_true - y_pred))": 2.5 / 3,
+    "keras.metrics.MeanAbsoluteError()": [0.5, 0.0, 2.0],
+    "keras.metrics.MeanAbsoluteError": [0.5, 0.0, 2.0],
+}
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_metrics_are_one_value_an_example_or_a_mean(load, metric):
+    spec = load(f"{MODULE}\ndef eval_metrics_fn():\n    return {{'m': {metric}}}\n").spec
+    made = spec.create_metrics(mode=Mode.EVALUATION, **VALUES)
+    np.testing.assert_allclose(made["m"], METRICS[metric], rtol=1e-6)
+    assert spec.create_metrics(mode=Mode.TRAINING, **VALUES) == {}
+
+
+def test_metrics_are_made_inside_a_traced_step(load):
+    import tensorflow as tf
+
+    text = f"{MODULE}\ndef eval_metrics_fn():\n    return {{'m': keras.metrics.MeanSquaredError()}}"
+    spec = load(text).spec
+    traced = tf.function(
+        lambda labels, outputs: spec.create_metrics(Mode.EVALUATION, labels, outputs)["m"]
+    )
+    np.testing.assert_allclose(traced(LABELS, OUTPUTS), [0.25, 0, 4])
+
+
+def test_metrics_of_named_outputs(load):
+    metrics = "{'a': {'m': lambda labels, predictions: labels - predictions}, 'n': lambda y, p: y}"
+    spec = load(f"{MODULE}\ndef eval_metrics_fn():\n    return {metrics}\n").spec
+    outputs = {"a": OUTPUTS, "b": LABELS}
+    made = spec.create_metrics(mode=Mode.EVALUATION, labels=LABELS, outputs=outputs)
+    assert sorted(made) == ["a_m", "n"]
+    with pytest.raises(UserCodeError, match=r"metrics of the output 'a'.*It has: 'b'"):
+        spec.create_metrics(mode=Mode.EVALUATION, labels=LABELS, outputs={"b": LABELS})
+
+
+def test_metrics_of_the_first_releases_take_the_tensors(load):
+    text = f"{MODULE}\ndef eval_metrics_fn(predictions, labels):\n    return {{'m': predictions}}\n"
+    made = load(text).spec.create_metrics(mode=Mode.EVALUATION, **VALUES)
+    np.testing.assert_allclose(made["m"], OUTPUTS[:, 0])
+
+
+@pytest.mark.parametrize("metric", ["keras.metrics.AUC()", "keras.metrics.RootMeanSquaredError()"])
+def test_a_metric_that_is_no_mean_is_refused(load, metric):
+    spec = load(f"{MODULE}\ndef eval_metrics_fn():\n    return {{'m': {metric}}}\n").spec
+    with pytest.raises(UserCodeError, match=r"m of eval_metrics_fn of .*mine\.py cannot be added"):
+        spec.create_metrics(mode=Mode.EVALUATION, **VALUES)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "method", "named"),
+    [
+        ("return keras.Model(", "return print(", "create_model", "custom_model of .*mine.py"),
+        ("return dataset", "return 3", "create_dataset", "dataset_fn of .*mine.py.*: int"),
+        ("return tf.reduce_mean", "tf.reduce_mean", "create_loss", "loss of .*mine.py.*: None"),
+        ("return keras.optim", "keras.optim", "create_optimizer", "optimizer of .*NoneType"),
+    ],
+)
+def test_a_wrong_return_type_names_file_and_symbol(load, old, new, method, named):
+    spec = load(MODULE.replace(old, new)).spec
+    arguments = {
+        "create_dataset": {"dataset": records(), "mode": Mode.TRAINING},
+        "create_loss": VALUES,
+    }
+    with pytest.raises(UserCodeError, match=named):
+        getattr(spec, method)(**arguments.get(method, {}))
+
+
+def test_labels_of_a_feed_that_ignores_the_mode_are_left_out(load):
+    import tensorflow as tf
+
+    text = MODULE.replace("return dataset", "return dataset.map(lambda r: (tf.zeros(4), 1.0))")
+    dataset = load(text).spec.create_dataset(records(), Mode.PREDICTION)
+    assert dataset.element_spec == tf.TensorSpec((4,), tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (
+            MODULE.replace("def loss", "def lost"),
+            r"custom_model of .*mine\.py lacks loss.*loss=\.\.\.",
+        ),
+        (HEAD + "class Mine(keras.Model): pass", r"Mine of .* lacks input_fn, loss, optimizer"),
+        (HEAD + CLASS.format(name="A") + CLASS.format(name="B"), r"2 models: A in .*, B in .*mine"),
+        (HEAD + "model = 3", "neither a class that extends ElasticDLSpec or keras.Model"),
+        (
+            HEAD
+            + CLASS.format(name="A").replace("@staticmethod", "").replace("(data", "(self, data"),
+            r"A\.default_input of .*mine\.py is called on the class.*@staticmethod",
+        ),
+        (
+            HEAD + CLASS.format(name="A").replace('"mse"', "3"),
+            "default_loss of .* must be a function",
+        ),
+        (
+            HEAD + CLASS.format(name="A").replace('"mse"', "keras.losses.Huber(reduction='sum')"),
+            "must be the mean over a batch",
+        ),
+    ],
+)
+def test_what_cannot_be_a_model_says_why(load, text, named):
+    with pytest.raises(UserCodeError, match=named):
+        load(text)
+
+
+def test_helper_classes_beside_the_one_with_defaults_do_not_count(load):
+    text = HEAD + "class Block(keras.Model): pass\n" + CLASS.format(name="Mine")
+    assert load(text).symbol == "Mine"
+
+
+def test_callbacks_are_made_anew_and_checked(load):
+    made = load_spec(str(ZOO), "released_tiny", params={})
+    assert made.callbacks()[0] is not made.callbacks()[0]
+    assert load(MODULE).callbacks() == []
+    for returned, named in (
+        ("None", "NoneType"),
+        ("[keras.callbacks.Callback]", "not their class"),
+    ):
+        wrong = load(f"{MODULE}\ndef callbacks():\n    return {returned}\n")
+        with pytest.raises(UserCodeError, match=named):
+            wrong.callbacks()
+
+
+def test_the_outputs_processor_is_found_and_checked(load):
+    found = load_spec(str(ZOO), "released_tiny", params={}).outputs_processor
+    assert found is not None
+    assert found.__name__ == "PredictionOutputsProcessor"
+    assert load(MODULE).outputs_processor is None
+    with pytest.raises(UserCodeError, match=r"process\(self, predictions, worker_id\)"):
+        _ = load(f"{MODULE}\nclass PredictionOutputsProcessor: pass\n").outputs_processor
+
+
+def test_a_released_zoo_imports_its_own_files_through_its_name(tmp_path: Path):
+    zoo = tmp_path / "any_name"
+    (zoo / "cifar10").mkdir(parents=True)
+    (zoo / "cifar10" / "parser.py").write_text("WIDTH = 3\n")
+    text = "from model_zoo.cifar10.parser import WIDTH\n" + MODULE
+    (zoo / "cifar10" / "mine.py").write_text(text)
+    loaded = load_spec(str(zoo), "cifar10.mine.custom_model", params={})
+    assert loaded.module.WIDTH == 3
+    assert loaded.full_name == "cifar10.mine.custom_model"
+
+
+def test_one_file_is_a_zoo(tmp_path: Path):
+    file = shutil.copyfile(ZOO / "keras_tiny.py", tmp_path / "mine.py")
+    for model_def in ("", "mine", "TinyRegressor", "mine.TinyRegressor"):
+        loaded = load_spec(str(file), model_def, params={})
+        assert (loaded.full_name, loaded.zoo) == ("mine.TinyRegressor", file)
+    with pytest.raises(UserCodeError, match=r"does not define 'other'.*mine\.TinyRegressor"):
+        load_spec(str(file), "other", params={})
+
+
+def test_one_file_has_no_siblings(tmp_path: Path):
+    (tmp_path / "sibling_of_mine.py").write_text("")
+    file = tmp_path / "mine.py"
+    file.write_text("import sibling_of_mine\n" + MODULE)
+    with pytest.raises(UserCodeError, match="No module named 'sibling_of_mine'"):
+        load_spec(str(file), "", params={})
+
+
+def test_all_kinds_are_listed(tmp_path: Path):
+    shutil.copytree(ZOO, tmp_path, dirs_exist_ok=True)
+    assert list_definitions(tmp_path) == [
+        "counting.CountingSpec",
+        "keras_tiny.TinyRegressor",
+        "released_tiny.custom_model",
+        "tiny.TinySpec",
+    ]
