@@ -18,12 +18,22 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import Point
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError
 from edl_horovod.launch.plan import with_job_dir
+from edl_horovod.models import git_zoo
 from edl_horovod.whole_file import write_text
 
 __all__ = ["SweepJob", "SweepPlan", "SweepResult", "make_plan", "run"]
 
 _NAME_LENGTH = 80
-_MAY_DIFFER = ("output", "job_dir", "overwrite", "log_level", "resume", "checkpoint")
+_MAY_DIFFER = (
+    "output",
+    "job_dir",
+    "overwrite",
+    "log_level",
+    "resume",
+    "checkpoint",
+    "model_zoo_source",
+    "model_zoo_commit",
+)
 """Settings and sections that do not make an earlier result another one."""
 
 
@@ -189,9 +199,11 @@ def _is_done(config: JobConfig) -> bool:
 
 def _flat(config: JobConfig) -> dict[str, Any]:
     """Keys with dots to values, without those that do not change the result."""
-    flat: dict[str, Any] = {}
+    # A job that is done read a fetched zoo from a folder; this one names it as the user does.
+    zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
+    flat: dict[str, Any] = {"model_zoo": zoo}
     for key, value in resolved.to_dict(config).items():
-        if key in _MAY_DIFFER:
+        if key in (*_MAY_DIFFER, *flat):
             continue
         if isinstance(value, dict) and key != "params":
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}

@@ -26,7 +26,7 @@ NEEDED = {
 }
 """What a verb cannot do without, also where the schema, the same for several, has a default."""
 
-SET_BY_US = ("task", "model_zoo_source")
+SET_BY_US = ("task", "model_zoo_source", "model_zoo_commit")
 """Keys of the schema that are not the user's to set."""
 
 _ELASTICDL_NAMES = {

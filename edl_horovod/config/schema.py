@@ -173,7 +173,9 @@ class JobConfig:
     model_zoo: str = "model_zoo"
     """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
     model_zoo_source: str = ""
-    """The URL and the commit of a model zoo that the command fetched; it sets this."""
+    """The Git URL of a model zoo that the command fetched, without a password; it sets this."""
+    model_zoo_commit: str = ""
+    """The commit of that model zoo; the command sets this too."""
     model_def: str = ""
     """Which model in the zoo: `file`, `folder.file` or `file.Symbol`; may be left out where
     model_zoo is one file."""

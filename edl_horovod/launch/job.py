@@ -135,7 +135,9 @@ def _with_local_zoo(config: JobConfig) -> JobConfig:
         return config
     zoo = git_zoo.bring(config.model_zoo)
     lookup.places(lookup.require_zoo(str(zoo.path)), config.model_def)
-    return replace(config, model_zoo=str(zoo.path), model_zoo_source=zoo.source)
+    return replace(
+        config, model_zoo=str(zoo.path), model_zoo_source=zoo.source, model_zoo_commit=zoo.commit
+    )
 
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:

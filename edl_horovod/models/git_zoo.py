@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError, MissingDependency, OutputError, did_you_mean
@@ -73,8 +73,9 @@ class FetchedZoo:
     path: Path
     """The folder or file that is the zoo."""
     source: str
-    """Where it comes from, its ref the commit; it may be given as `model_zoo` again. Empty where it
-    was on this machine."""
+    """Where it comes from, without a password; empty where it was on this machine."""
+    commit: str
+    """Of the ref when it was fetched."""
 
 
 def bring(model_zoo: str) -> FetchedZoo:
@@ -84,7 +85,7 @@ def bring(model_zoo: str) -> FetchedZoo:
         EdlError: As `parse` and `fetch` do.
     """
     zoo = parse(model_zoo)
-    return FetchedZoo(Path(model_zoo), "") if zoo is None else fetch(zoo)
+    return FetchedZoo(Path(model_zoo), "", "") if zoo is None else fetch(zoo)
 
 
 def parse(model_zoo: str) -> GitZoo | None:
@@ -249,7 +250,7 @@ def _fetched(zoo: GitZoo, checkout: Path) -> FetchedZoo:
             f" {checkout.name}. At its root: {', '.join(inside[:20])}."
             f"{did_you_mean(zoo.subdirectory, inside)}"
         )
-    return FetchedZoo(path, str(replace(zoo, ref=checkout.name)))
+    return FetchedZoo(path, str(zoo), checkout.name)
 
 
 class _GitError(ConfigError):

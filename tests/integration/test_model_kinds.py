@@ -128,5 +128,5 @@ def test_a_zoo_in_git_is_fetched_once_and_its_commit_recorded(start, data, tmp_p
     ).succeed()  # fmt: skip
 
     config = resolved.load(tmp_path / "out" / "config.yaml")
-    assert config.model_zoo_source == url.replace("main", commit)
+    assert (config.model_zoo_source, config.model_zoo_commit) == (url, commit)
     assert Path(config.model_zoo).is_relative_to(cache)

@@ -2,6 +2,7 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,21 @@ def test_a_wider_sweep_finds_the_earlier_results(edl, trainings, tmp_path: Path)
     edl("train.learning_rate=0.05,0.1,0.2")
 
     assert trainings.rates == [0.1, 0.2, 0.3, 0.05]
+
+
+def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path: Path):
+    url = "git+https://me:secret@host/zoo@v1"
+    edl(RATES, f"model_zoo={url}")
+    for file in (tmp_path / "s").glob("*/config.yaml"):
+        before = replace(resolved.load(file), model_zoo="/cache/zoo/abc", model_zoo_commit="abc")
+        resolved.dump(replace(before, model_zoo_source="git+https://host/zoo@v1"), file)
+
+    assert edl(RATES, f"model_zoo={url}")[0] == 0
+    code, _, err = edl(RATES, "model_zoo=https://host/zoo@v2")
+
+    assert len(trainings.rates) == 3
+    assert code == 7
+    assert "model_zoo='git+https://host/zoo@v1', now 'git+https://host/zoo@v2'" in err
 
 
 def test_overwrite_trains_all_again(edl, trainings, tmp_path: Path):

@@ -75,7 +75,7 @@ def test_every_setting_can_be_set():
     keys = [
         setting
         for setting in fields.settings(JobConfig)
-        if setting.key not in ("task", "model_zoo_source", "params")
+        if setting.key not in (*fields.SET_BY_US, "params")
     ]
 
     config = compose("train", [f"{s.key}={choices.get(s.key, typed[s.annotation])}" for s in keys])

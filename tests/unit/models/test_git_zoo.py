@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import edl_horovod
 from edl_horovod.errors import ConfigError, MissingDependency
 from edl_horovod.models import git_zoo
 from edl_horovod.models.git_zoo import GitZoo, bring, fetch, parse
@@ -112,7 +113,7 @@ def test_every_kind_of_ref_gives_its_commit(repository: Repository, kind):
 
     assert zoo.path.name == commit
     assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "first = 1\n"
-    assert zoo.source == repository.url(commit)
+    assert (zoo.source, zoo.commit) == (repository.url(refs[kind]), commit)
     assert not zoo.path.joinpath(".git").exists()
 
 
@@ -124,7 +125,7 @@ def test_a_branch_that_moved_gives_its_new_commit(repository: Repository):
 
     assert first.path.joinpath("zoo", "mnist.py").read_text() == "x = 1\n"
     assert second.path.joinpath("mnist.py").read_text() == "x = 2\n"
-    assert second.source.endswith(f"@{repository.git('rev-parse', 'HEAD')}#subdirectory=zoo")
+    assert second.commit == repository.git("rev-parse", "HEAD") != first.commit
 
 
 def test_a_commit_that_was_fetched_needs_no_repository(repository: Repository):
@@ -209,6 +210,20 @@ def test_the_repository_of_a_git_hook_around_us_is_left_alone(repository: Reposi
     commit = repository.commit("x = 1\n")
     monkeypatch.setenv("GIT_DIR", "/no/such/place")
     assert bring(repository.url("main")).path.name == commit
+
+
+def test_prepare_takes_its_function_from_git(repository: Repository, tmp_path: Path):
+    repository.commit("def prepare_data_for_a_single_file(filename):\n    return b'x'\n")
+    (tmp_path / "input").write_text("")
+
+    result = edl_horovod.prepare(
+        model_zoo=f"{repository.url('main')}#subdirectory=zoo",
+        model_def="mnist",
+        data=tmp_path / "input",
+        output=tmp_path / "output",
+    )
+
+    assert result.num_records == 1
 
 
 def test_a_repository_is_fetched_over_http(repository: Repository, tmp_path: Path):
