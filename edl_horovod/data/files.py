@@ -1,77 +1,19 @@
-"""The one place that finds and opens input files: local ones now, other file systems later."""
+"""The one place that finds and opens input files, wherever they are."""
 
 import glob
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from types import TracebackType
 
+from edl_horovod.data import remote
+from edl_horovod.data.formats import RECORD_SUFFIXES
+from edl_horovod.data.input_file import InputFile, LocalFile
 from edl_horovod.errors import DataError, did_you_mean
 
-__all__ = ["FilePool", "InputFile", "expand"]
+__all__ = ["FilePool", "expand", "open_input"]
 
 _NUM_NAMES_SHOWN = 5
-
-
-class InputFile:
-    """A file open for reading at any offset; close it, or use it in a `with`."""
-
-    def __init__(self, path: str) -> None:
-        """Open the file.
-
-        Args:
-            path: A local path.
-
-        Raises:
-            DataError: It is not there, or may not be read.
-        """
-        self.path = path
-        try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self.size_bytes = os.fstat(self._file).st_size
-        except OSError as e:
-            raise DataError(
-                f"{path} cannot be opened: {e.strerror}. Received: path={path!r}."
-                " Check that this host has the file and that this user may read it."
-            ) from e
-
-    def read_at(self, offset: int, *, num_bytes: int) -> bytes:
-        """Read bytes; fewer than asked for only where the file ends.
-
-        Raises:
-            DataError: The read failed.
-        """
-        pieces: list[bytes] = []
-        wanted = num_bytes
-        try:
-            while wanted and (piece := os.pread(self._file, wanted, offset)):
-                pieces.append(piece)
-                offset += len(piece)
-                wanted -= len(piece)
-        except OSError as e:
-            raise DataError(
-                f"{self.path} cannot be read at byte {offset}: {e.strerror}."
-                f" Received: path={self.path!r}. Check the disk or the mount of this host."
-            ) from e
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def close(self) -> None:
-        """Close the file; a second call does nothing."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-
-    def __enter__(self) -> "InputFile":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class FilePool:
@@ -125,7 +67,7 @@ class FilePool:
                 if not files:
                     del self._idle[path]
                 return file
-        return InputFile(path)
+        return open_input(path)
 
     def _give_back(self, file: InputFile) -> None:
         surplus: InputFile | None = None
@@ -146,56 +88,88 @@ class FilePool:
             surplus.close()
 
 
-def expand(pattern: str) -> list[str]:
+def open_input(path: str) -> InputFile:
+    """Open a file for reading at any offset, wherever it is.
+
+    Args:
+        path: A local path, or a URL as `s3://bucket/name`.
+
+    Raises:
+        DataError: A local file is not there or may not be read. A remote one is asked for only
+            when its size or its bytes are.
+    """
+    return remote.RemoteFile(path) if remote.is_remote(path) else LocalFile(path)
+
+
+def expand(
+    pattern: str, *, suffixes: tuple[str, ...] = RECORD_SUFFIXES, is_recursive: bool = False
+) -> list[str]:
     """The input files that a pattern names, sorted, each once.
 
     Args:
-        pattern: A path, a glob (`**` crosses folders), or several of them with commas between.
-            A folder means all its `*.recordio`.
+        pattern: A path, a glob (`**` crosses folders), or several of them with commas between;
+            local, or with a scheme as `s3://`. A folder means the files in it.
+        suffixes: Ends of the names that are taken from a folder; `("",)` takes all.
+        is_recursive: Whether a folder means what is in its subfolders, too.
 
     Raises:
-        DataError: A part of the pattern matches nothing, or names a remote file system.
+        DataError: A part of the pattern matches nothing, or its place cannot be listed.
+        MissingDependency: The extra that a scheme needs is not installed.
     """
     parts = [pattern] if os.path.exists(pattern) else pattern.split(",")
-    parts = [part.strip() for part in parts if part.strip()]
+    parts = [_without_file_scheme(part.strip()) for part in parts if part.strip()]
     if not parts:
         raise DataError(
             f"No data file was named. Received: pattern={pattern!r}."
             " Give a path, a folder, or a glob such as /data/train-*.recordio."
         )
-    by_place = {os.path.abspath(path): path for part in parts for path in _matches(part)}
+    remote.reconnect()
+    by_place: dict[str, str] = {}
+    for part in parts:
+        is_remote = remote.is_remote(part)
+        find = remote.matches if is_remote else _local_matches
+        found = list(find(part, suffixes=suffixes, is_recursive=is_recursive))
+        if not found:
+            raise _no_match(part, *(remote.list_folder if is_remote else _list_folder)(part))
+        by_place.update({path if is_remote else os.path.abspath(path): path for path in found})
     return sorted(by_place.values())
 
 
-def _matches(part: str) -> Iterator[str]:
-    if "://" in part:
-        raise DataError(
-            f"Remote file systems are not supported yet. Received: pattern={part!r}."
-            " Copy the data to a disk that every host mounts, and give that path."
-        )
-    found = [part] if os.path.exists(part) else glob.glob(part, recursive=True)
-    is_empty = True
-    for path in found:
-        in_folder = os.path.join(glob.escape(path), "*.recordio")
-        for file in glob.glob(in_folder) if os.path.isdir(path) else [path]:
-            is_empty = False
-            yield file
-    if is_empty:
-        raise _no_match(part)
+def _without_file_scheme(part: str) -> str:
+    return part.removeprefix("file://") if part.startswith("file:///") else part
 
 
-def _no_match(part: str) -> DataError:
-    folder = part
+def _local_matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
+    path = os.path.expanduser(part)
+    for found in [path] if os.path.exists(path) else glob.glob(path, recursive=True):
+        if not os.path.isdir(found):
+            yield found
+            continue
+        inside = os.path.join(glob.escape(found), "**" if is_recursive else "", "*")
+        for file in glob.glob(inside, recursive=True):
+            if file.endswith(suffixes) and not os.path.isdir(file):
+                yield file
+
+
+def _list_folder(part: str) -> tuple[str, list[str]]:
+    """The nearest existing folder above a path, and the names in it."""
+    folder = os.path.expanduser(part)
     while folder and not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     folder = folder or "."
     try:
-        names = sorted(os.listdir(folder))
+        return folder, sorted(os.listdir(folder))
     except OSError as e:
-        return DataError(f"{folder} cannot be listed: {e.strerror}. Received: pattern={part!r}.")
+        raise DataError(
+            f"{folder} cannot be listed: {e.strerror}. Received: pattern={part!r}."
+        ) from e
+
+
+def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     shown = ", ".join(names[:_NUM_NAMES_SHOWN]) + (", ..." * (len(names) > _NUM_NAMES_SHOWN))
     holds = f"holds {len(names)} entries: {shown}" if names else "is empty"
-    missing = os.path.relpath(part, folder).split(os.sep)[0]
+    below = part[len(folder) :] if part.startswith(folder) else part
+    missing = below.strip("/").split("/")[0]
     return DataError(
         f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}."
         f" Received: pattern={part!r}.{did_you_mean(missing, names)}"

@@ -4,21 +4,27 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod.data.chunks import ChunkInfo, FileChunks
 from edl_horovod.data.files import expand
-from edl_horovod.data.recordio_format import ChunkInfo
-from edl_horovod.data.recordio_scan import FileChunks, read_chunks
+from edl_horovod.data.formats import format_of
+from edl_horovod.data.record_format import RecordFormat, make_record_format
+from edl_horovod.data.remote import is_remote, reconnect
 from edl_horovod.errors import DataError
 
-__all__ = ["MAX_BLOCK_RECORDS", "Index", "Location", "expand"]
+__all__ = ["MAX_BLOCK_RECORDS", "Index", "Location"]
 
 MAX_BLOCK_RECORDS = 4096
 """A chunk with more records is several blocks."""
+
+_FILES_AT_ONCE = 16
+"""Remote files that are scanned side by side: a scan mostly waits for answers."""
 
 _Integers = NDArray[np.int64]
 
@@ -41,6 +47,8 @@ class Index:
     read-only. Two indexes with the same fingerprint number the same records in the same way.
     """
 
+    record_format: RecordFormat
+    """How chunks become records."""
     files: tuple[FileChunks, ...]
     """The files, sorted by path."""
     file_starts: _Integers
@@ -62,19 +70,31 @@ class Index:
     """Hex digest of names, sizes, counts and checksums; the folder above all files is not in it."""
 
     @classmethod
-    def open(cls, paths: str | Sequence[str], *, damaged: str = "raise") -> Self:
+    def open(
+        cls, paths: str | Sequence[str], *, damaged: str = "raise", csv_header: bool = True
+    ) -> Self:
         """Index files.
 
         Args:
-            paths: A pattern for `expand`, or paths of RecordIO files in any order.
+            paths: A pattern for `expand`, or paths in any order; RecordIO files or CSV files.
             damaged: `raise` at a damaged chunk, or `skip` damaged chunks: then all data is read
                 and checked here, so that every rank numbers the same records.
+            csv_header: Whether the first line of each CSV file names the columns.
 
         Raises:
-            DataError: A file cannot be read or is damaged, or there are no records at all.
+            DataError: A file cannot be read or is damaged, formats or CSV headers differ, or there
+                are no records at all.
         """
-        sorted_paths = expand(paths) if isinstance(paths, str) else _sorted_once(paths)
-        files = tuple(read_chunks(path, damaged=damaged) for path in sorted_paths)
+        if isinstance(paths, str):
+            sorted_paths = expand(paths)
+        else:
+            sorted_paths = _sorted_once(paths)
+            reconnect()  # As `expand` does: sizes that were listed long ago may be wrong by now.
+        record_format = make_record_format(
+            format_of(sorted_paths), damaged=damaged, csv_header=csv_header
+        )
+        files = _scan_all(sorted_paths, record_format)
+        _check_headers(files)
         file_counts = np.array([file.num_records for file in files], dtype=np.int64)
         chunks = tuple(chunk for file in files for chunk in file.chunks)
         chunk_counts = np.array([chunk.num_records for chunk in chunks], dtype=np.int64)
@@ -85,6 +105,7 @@ class Index:
             raise _no_records(sorted_paths, skipped_chunks=skipped_chunks)
         block_starts, block_counts = _blocks(chunk_starts, chunk_counts)
         return cls(
+            record_format=record_format,
             files=files,
             file_starts=_read_only(np.concatenate([[0], np.cumsum(file_counts)])),
             chunks=chunks,
@@ -159,6 +180,26 @@ def _sorted_once(paths: Sequence[str]) -> list[str]:
     return sorted(paths)
 
 
+def _scan_all(paths: Sequence[str], record_format: RecordFormat) -> tuple[FileChunks, ...]:
+    if not any(map(is_remote, paths)):
+        return tuple(map(record_format.scan, paths))
+    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
+        return tuple(pool.map(record_format.scan, paths))
+
+
+def _check_headers(files: Sequence[FileChunks]) -> None:
+    # A file without a line has no header, and no records that it could be wrong for.
+    headed = [file for file in files if file.header]
+    for file in headed:
+        if file.header != headed[0].header:
+            raise DataError(
+                "The CSV files have different headers, so their columns would be mixed up."
+                f" Received: {headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
+                f" with {file.header[:80]!r}. Give them the same columns in the same order, or set"
+                " data_plan.csv_header=false if the files have no header line."
+            )
+
+
 def _no_records(paths: Sequence[str], *, skipped_chunks: int) -> DataError:
     shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
     return DataError(
@@ -183,7 +224,7 @@ def _blocks(chunk_starts: _Integers, chunk_counts: _Integers) -> tuple[_Integers
 
 
 def _fingerprint(files: Sequence[FileChunks]) -> str:
-    places = [os.path.abspath(file.path) for file in files]
+    places = [_place(file.path) for file in files]
     above = os.path.commonpath([os.path.dirname(place) for place in places])
     digest = hashlib.sha256()
     for file, place in zip(files, places, strict=True):
@@ -191,4 +232,9 @@ def _fingerprint(files: Sequence[FileChunks]) -> str:
         digest.update(json.dumps([name, file.size_bytes, len(file.chunks)]).encode())
         numbers = [(chunk.offset, chunk.checksum, chunk.num_records) for chunk in file.chunks]
         digest.update(np.array(numbers, dtype="<i8").tobytes())
+        digest.update(file.header)
     return digest.hexdigest()[:32]
+
+
+def _place(path: str) -> str:
+    return os.path.abspath(f"/{path}" if is_remote(path) else path)

@@ -19,15 +19,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod.data.chunks import ChunkInfo, Codec
 from edl_horovod.data.files import FilePool
 from edl_horovod.data.index import Index
-from edl_horovod.data.recordio_format import (
-    MAX_RECORD_BYTES,
-    ChunkInfo,
-    Codec,
-    decode_chunk,
-    encode_chunk,
-)
+from edl_horovod.data.input_file import Closeable
+from edl_horovod.data.recordio_format import MAX_RECORD_BYTES, decode_chunk, encode_chunk
 from edl_horovod.data.recordio_scan import read_chunks
 from edl_horovod.errors import ConfigError, DataError, OutputError
 
@@ -164,7 +160,7 @@ class Writer:
         )
 
 
-class Reader:
+class Reader(Closeable):
     """Reads records by id, one chunk at a time; for use by several threads.
 
     A chunk is read and decoded when one of its records is first asked for, then kept while there
@@ -251,27 +247,16 @@ class Reader:
         self._files.close()
         self._cache.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _chunk_records(self, chunk_number: int) -> list[bytes]:
         return self._cache.get(chunk_number, load=self._load_chunk)
 
     def _load_chunk(self, chunk_number: int) -> list[bytes]:
         chunk = self.index.chunks[chunk_number]
         path = self.index.path_of_chunk(chunk_number)
-        compressed = self._files.read_at(
+        payload = self._files.read_at(
             path, offset=chunk.payload_offset, num_bytes=chunk.compressed_bytes
         )
-        return decode_chunk(compressed, chunk=chunk, path=path)
+        return self.index.record_format.decode(payload, chunk=chunk, path=path)
 
 
 class _ChunkCache:

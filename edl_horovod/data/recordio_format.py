@@ -5,15 +5,14 @@ A file is zero or more chunks back to back. A chunk is a header of five little-e
 CRC-32 of the compressed payload. The payload holds each record after its length, a uint32.
 """
 
-import enum
 import gzip
 import struct
 import zlib
-from dataclasses import dataclass
 
 import cramjam
 import numpy as np
 
+from edl_horovod.data.chunks import ChunkInfo, Codec
 from edl_horovod.errors import DataError
 
 __all__ = [
@@ -21,8 +20,6 @@ __all__ = [
     "MAGIC_BYTES",
     "MAX_PAYLOAD_BYTES",
     "MAX_RECORD_BYTES",
-    "ChunkInfo",
-    "Codec",
     "DamagedChunkError",
     "decode_chunk",
     "encode_chunk",
@@ -40,41 +37,9 @@ _HEADER = struct.Struct("<4sIIII")
 _LENGTH = struct.Struct("<I")
 
 
-class Codec(enum.IntEnum):
-    """How the payload of a chunk is compressed, by its number in the file."""
-
-    NONE = 0
-    SNAPPY = 1
-    GZIP = 2
-
-
 # The most that a codec can shrink a payload: a snappy copy turns 3 bytes into 64, a deflate stream
 # reaches 1032 to 1. More records than such a payload has room for cannot be true.
 _MAX_EXPANSION = {Codec.NONE: 1, Codec.SNAPPY: 22, Codec.GZIP: 1032}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChunkInfo:
-    """Where a chunk is and what its header says."""
-
-    number: int
-    """Position of the chunk in its file, damaged chunks included."""
-    offset: int
-    """First byte of the header in the file."""
-    checksum: int
-    codec: Codec
-    compressed_bytes: int
-    num_records: int
-
-    @property
-    def payload_offset(self) -> int:
-        """First byte of the payload in the file."""
-        return self.offset + HEADER_BYTES
-
-    @property
-    def end_offset(self) -> int:
-        """First byte after the chunk."""
-        return self.payload_offset + self.compressed_bytes
 
 
 class DamagedChunkError(DataError):
@@ -160,16 +125,17 @@ def parse_header(header: bytes, *, path: str, number: int, offset: int) -> Chunk
         codec=codec,
         compressed_bytes=compressed_bytes,
         num_records=num_records,
+        header_bytes=HEADER_BYTES,
     )
 
 
 def decode_chunk(
-    compressed: bytes, *, chunk: ChunkInfo, path: str, max_bytes: int = MAX_PAYLOAD_BYTES
+    payload: bytes, *, chunk: ChunkInfo, path: str, max_bytes: int = MAX_PAYLOAD_BYTES
 ) -> list[bytes]:
     """The records of a chunk, after its checksum was verified.
 
     Args:
-        compressed: The payload as it is in the file.
+        payload: As it is in the file.
         chunk: What the chunk's header says.
         path: The file, for the error.
         max_bytes: Largest decompressed payload that is accepted, in bytes.
@@ -178,18 +144,17 @@ def decode_chunk(
         DamagedChunkError: The payload is not what the header promises.
     """
     try:
-        if len(compressed) != chunk.compressed_bytes:
+        if len(payload) != chunk.compressed_bytes:
             raise _PayloadError(
-                f"the file ends after {len(compressed)} of its {chunk.compressed_bytes}"
-                " payload bytes"
+                f"the file ends after {len(payload)} of its {chunk.compressed_bytes} payload bytes"
             )
-        found = zlib.crc32(compressed)
+        found = zlib.crc32(payload)
         if found != chunk.checksum:
             raise _PayloadError(
                 f"the checksum of its payload is {found:#010x}, expected {chunk.checksum:#010x}"
             )
-        payload = _decompress(compressed, codec=chunk.codec, max_bytes=max_bytes)
-        return _split(payload, num_records=chunk.num_records)
+        framed = _decompress(payload, codec=chunk.codec, max_bytes=max_bytes)
+        return _split(framed, num_records=chunk.num_records)
     except _PayloadError as e:
         raise DamagedChunkError(
             str(e),

@@ -2,45 +2,28 @@
 
 import logging
 import struct
-from dataclasses import dataclass
 
-from edl_horovod.data.files import InputFile
+from edl_horovod.data.chunks import ChunkInfo, FileChunks, check_policy
+from edl_horovod.data.files import open_input
+from edl_horovod.data.input_file import InputFile
+from edl_horovod.data.read_ahead import ReadAhead
 from edl_horovod.data.recordio_format import (
     HEADER_BYTES,
     MAGIC_BYTES,
-    ChunkInfo,
     DamagedChunkError,
     decode_chunk,
     parse_header,
 )
-from edl_horovod.errors import ConfigError, DataError, did_you_mean
+from edl_horovod.data.remote import is_remote
+from edl_horovod.errors import DataError
 
-__all__ = ["FileChunks", "read_chunks"]
+__all__ = ["read_chunks"]
 
 log = logging.getLogger(__name__)
 
 _SEARCH_BYTES = 1 << 20
 _FOREIGN_HEADER = struct.Struct("<4sIIII")
 _FOREIGN_CODECS = (1, 2, 3)
-_POLICIES = ("raise", "skip")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileChunks:
-    """The chunks of a file that can be read, and what had to be left out."""
-
-    path: str
-    size_bytes: int
-    chunks: tuple[ChunkInfo, ...]
-    skipped_chunks: int = 0
-    """Damaged stretches left out; a stretch without any sound header counts as one chunk."""
-    skipped_records: int = 0
-    """Records left out, as far as the headers of damaged chunks tell."""
-
-    @property
-    def num_records(self) -> int:
-        """Number of records in the chunks that can be read."""
-        return sum(chunk.num_records for chunk in self.chunks)
 
 
 def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
@@ -57,12 +40,9 @@ def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     Raises:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
-    if damaged not in _POLICIES:
-        raise ConfigError(
-            f"data_plan.damaged must be raise or skip. Received: data_plan.damaged={damaged!r}."
-            f"{did_you_mean(damaged, _POLICIES)}"
-        )
-    with InputFile(path) as file:
+    check_policy(damaged)
+    with open_input(path) as opened:
+        file = ReadAhead(opened) if is_remote(path) else opened
         return _scan_strictly(file) if damaged == "raise" else _scan_skipping(file)
 
 

@@ -20,6 +20,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
 from edl_horovod.data.files import expand
+from edl_horovod.data.formats import format_of
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, MissingDependency
 from edl_horovod.events import EventLog, follow
 from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
@@ -110,13 +111,14 @@ def check_inputs(config: JobConfig) -> None:
     """Find what can be found wrong before anything starts.
 
     Raises:
-        DataError: A glob matches nothing.
+        DataError: A glob matches nothing, or the files are of more than one record format.
         ConfigError: The model zoo or the trained model is not there.
         OutputError: The output exists.
     """
-    expand(config.data)
+    files = expand(config.data)
     if config.validation_data:
-        expand(config.validation_data)
+        files += expand(config.validation_data)
+    format_of(files)
     if config.task == "train":
         if git_zoo.parse(config.model_zoo) is None:
             lookup.require_zoo(config.model_zoo)

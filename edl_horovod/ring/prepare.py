@@ -97,7 +97,9 @@ def _load_trained(config: JobConfig) -> tuple[LoadedSpec, trained_model.TrainedM
 def _open(
     config: JobConfig, pattern: str, loaded: LoadedSpec, mode: Mode, stack: contextlib.ExitStack
 ) -> tuple[StepStream, DataPlan]:
-    index = Index.open(pattern, damaged=config.data_plan.damaged)
+    index = Index.open(
+        pattern, damaged=config.data_plan.damaged, csv_header=config.data_plan.csv_header
+    )
     plan = _plan(config, index.block_starts, index.block_counts, mode)
     reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
     stream = StepStream(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)

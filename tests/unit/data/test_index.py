@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.index import MAX_BLOCK_RECORDS, Index, expand
+from edl_horovod.data.files import expand
+from edl_horovod.data.index import MAX_BLOCK_RECORDS, Index
 from edl_horovod.data.recordio import Codec, Reader, Writer
 from edl_horovod.errors import DataError
 
@@ -54,6 +55,7 @@ PATTERNS = [
     ),
     Pattern("glob of folders", "{0}/s*", ("sub/c.recordio",)),
     Pattern("name like a pattern", "{0}/odd,[name].recordio", ("odd,[name].recordio",)),
+    Pattern("file scheme", "file://{0}/sub", ("sub/c.recordio",)),
 ]
 
 
@@ -78,7 +80,7 @@ NO_MATCHES = [
     NoMatch("one of a list", "{0}/a.recordio,{0}/missing", r"No data file matches '.*/missing'"),
     NoMatch("folder without files", "{0}/empty", r"'.*/empty', is empty"),
     NoMatch("nothing", " , ", r"No data file was named"),
-    NoMatch("remote", "gs://bucket/x", r"Remote file systems are not supported yet"),
+    NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),
 ]
 
 

@@ -1,0 +1,79 @@
+"""What all record formats share: a file is chunks, and a chunk can be read without the others."""
+
+import enum
+from dataclasses import dataclass
+
+from edl_horovod.errors import ConfigError, did_you_mean
+
+__all__ = ["ChunkInfo", "Codec", "FileChunks", "check_policy"]
+
+_POLICIES = ("raise", "skip")
+
+
+class Codec(enum.IntEnum):
+    """How the payload of a chunk is compressed, by its number in a RecordIO file."""
+
+    NONE = 0
+    SNAPPY = 1
+    GZIP = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkInfo:
+    """Where a chunk is and what is known of it before it is read."""
+
+    number: int
+    """Position of the chunk in its file, damaged chunks included."""
+    offset: int
+    """First byte of the chunk in the file."""
+    checksum: int
+    """CRC-32 of the payload as it is in the file."""
+    codec: Codec
+    compressed_bytes: int
+    """Size of the payload as it is in the file."""
+    num_records: int
+    header_bytes: int = 0
+    """Bytes before the payload; 0 where the format has no headers."""
+
+    @property
+    def payload_offset(self) -> int:
+        """First byte of the payload in the file."""
+        return self.offset + self.header_bytes
+
+    @property
+    def end_offset(self) -> int:
+        """First byte after the chunk."""
+        return self.payload_offset + self.compressed_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileChunks:
+    """The chunks of a file that can be read, and what had to be left out."""
+
+    path: str
+    size_bytes: int
+    chunks: tuple[ChunkInfo, ...]
+    skipped_chunks: int = 0
+    """Damaged stretches left out; one without any sound header counts as one chunk."""
+    skipped_records: int = 0
+    """Records left out, as far as it can be told."""
+    header: bytes = b""
+    """The first line of a CSV file that has one; not a record."""
+
+    @property
+    def num_records(self) -> int:
+        """Number of records in the chunks that can be read."""
+        return sum(chunk.num_records for chunk in self.chunks)
+
+
+def check_policy(damaged: str) -> None:
+    """Refuse what is no way to treat damaged chunks.
+
+    Raises:
+        ConfigError: Neither `raise` nor `skip`.
+    """
+    if damaged not in _POLICIES:
+        raise ConfigError(
+            f"data_plan.damaged must be raise or skip. Received: data_plan.damaged={damaged!r}."
+            f"{did_you_mean(damaged, _POLICIES)}"
+        )

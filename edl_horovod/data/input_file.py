@@ -1,0 +1,102 @@
+"""What every input file can do wherever it is, and the local one."""
+
+import abc
+import os
+from typing import Self
+
+from edl_horovod.errors import DataError
+
+__all__ = ["Closeable", "InputFile", "LocalFile"]
+
+
+class Closeable(abc.ABC):
+    """Closed where its `with` ends."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Free what is held; a second call does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class InputFile(Closeable):
+    """A file open for reading at any offset."""
+
+    def __init__(self, path: str) -> None:
+        """Remember the path.
+
+        Args:
+            path: As the user would write it.
+        """
+        self.path = path
+
+    @property
+    @abc.abstractmethod
+    def size_bytes(self) -> int:
+        """Size of the file."""
+
+    @abc.abstractmethod
+    def read_at(self, offset: int, *, num_bytes: int) -> bytes:
+        """Read bytes; fewer than asked for only where the file ends.
+
+        Args:
+            offset: Of the first byte, before the end of the file.
+            num_bytes: How many.
+
+        Raises:
+            DataError: The read failed.
+        """
+
+
+class LocalFile(InputFile):
+    """A file that this host's system can open."""
+
+    def __init__(self, path: str) -> None:
+        """Open the file.
+
+        Args:
+            path: A local path.
+
+        Raises:
+            DataError: It is not there, or may not be read.
+        """
+        super().__init__(path)
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._size_bytes = os.fstat(self._file).st_size
+        except OSError as e:
+            raise DataError(
+                f"{path} cannot be opened: {e.strerror}. Received: path={path!r}."
+                " Check that this host has the file and that this user may read it."
+            ) from e
+
+    @property
+    def size_bytes(self) -> int:
+        """Size when it was opened."""
+        return self._size_bytes
+
+    def read_at(self, offset: int, *, num_bytes: int) -> bytes:
+        """Read bytes; fewer than asked for only where the file ends."""
+        pieces: list[bytes] = []
+        wanted = num_bytes
+        try:
+            while wanted and (piece := os.pread(self._file, wanted, offset)):
+                pieces.append(piece)
+                offset += len(piece)
+                wanted -= len(piece)
+        except OSError as e:
+            raise DataError(
+                f"{self.path} cannot be read at byte {offset}: {e.strerror}."
+                f" Received: path={self.path!r}. Check the disk or the mount of this host."
+            ) from e
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
