@@ -106,7 +106,9 @@ def unpack(folder: Path) -> Path:
     if not archives:
         raise BuildError(f"{HOROVOD} could not be downloaded: {run.stderr.strip()[-500:]}")
     with tarfile.open(archives[0]) as archive:
-        archive.extractall(folder, filter="data")
+        # Debian 12's Python is 3.11.2; `extractall(filter=...)` came with 3.11.4.
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+        archive.extractall(folder)
     source = next(path for path in folder.iterdir() if path.is_dir())
     if not patch_ng.fromfile(str(PATCH)).apply(root=str(source), strip=1):
         raise BuildError(f"{PATCH.name} does not fit {HOROVOD}: one of the two has changed.")
