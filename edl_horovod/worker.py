@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("edl_horovod.worker")  # Run as a program, it is called __main__.
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def _work(config: JobConfig, name: str) -> int:
     with contextlib.ExitStack() as stack:
         Path(config.job_dir).mkdir(parents=True, exist_ok=True)
         events = stack.enter_context(EventLog(Path(config.job_dir) / "events.jsonl", name))
-        membership = _membership(config)
+        membership = _membership(config, events)
         stack.callback(membership.close)
         _leave_on_sigterm(membership)
         try:
@@ -82,7 +82,7 @@ def _work(config: JobConfig, name: str) -> int:
     return 0
 
 
-def _membership(config: JobConfig) -> "Membership":
+def _membership(config: JobConfig, events: EventLog) -> "Membership":
     if os.environ.get("EDL_MEMBERSHIP") == "static":
         from edl_horovod.ring.membership import StaticMembership
 
@@ -115,7 +115,7 @@ def _membership(config: JobConfig) -> "Membership":
             "EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment. Use "
             "`edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`."
         )
-    return HorovodDriverMembership()
+    return HorovodDriverMembership(events)
 
 
 def _leave_on_sigterm(membership: "Membership") -> None:
@@ -128,5 +128,17 @@ def _leave_on_sigterm(membership: "Membership") -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
+def _end(code: int) -> None:
+    """End this process, at once: everything that must be closed is.
+
+    The interpreter's own end would destroy TensorFlow's iterators, which wait for their threads,
+    and a thread that is about to run the user's Python waits for the interpreter: for ever.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    _end(main())

@@ -24,7 +24,7 @@ def main() -> int:
         os.environ["HOROVOD_ELASTIC"] = "1"
         trainer = KerasTrainer(loaded, stream.element_spec, learning_rate=None)
         os.environ["HOROVOD_ELASTIC"] = "0"
-        world = form_inherited(0)
+        world = form_inherited()
         lanes = world.lanes(plan.num_lanes)
         stream.restart(lanes, 0, args.total_steps)
         clock = StepClock(args.warmup_steps)

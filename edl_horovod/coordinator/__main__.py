@@ -18,7 +18,7 @@ from edl_horovod.data.plan import choose_num_lanes
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is called __main__.
 
 
 def settings_of(config: JobConfig, job_dir: Path, address: str) -> CoordinatorSettings:

@@ -83,6 +83,7 @@ class StaticMembership(Membership):
         # The import starts MPI, so it stands where it is wanted and not at the module's head.
         from mpi4py import MPI
 
+        self._mpi = MPI
         self._communicator = MPI.COMM_WORLD
         self._has_joined = False
         self._result = result
@@ -95,7 +96,7 @@ class StaticMembership(Membership):
                 "cannot form again. Start the job anew, or use an elastic launch."
             )
         self._has_joined = True
-        return form_inherited(0, self._communicator)
+        return form_inherited(self._communicator)
 
     def wants_change(self) -> bool:
         """Never."""
@@ -114,3 +115,8 @@ class StaticMembership(Membership):
         described = {"error": type(error).__name__, "message": str(error)}
         write_json(self._result, {"state": "failed", **described})
         self._communicator.Abort(error.exit_code)
+
+    def close(self) -> None:
+        """Leave the ring and end MPI: a rank that ends without that is a failure to mpirun."""
+        super().close()
+        self._mpi.Finalize()

@@ -37,10 +37,10 @@ class World:
 
 
 def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
-    """Form the ring that the coordinator described.
+    """Form the ring that the coordinator, or horovodrun's driver, described.
 
     Args:
-        place: Its `assign` message.
+        place: What the coordinator's `assign` message holds.
         timeout_seconds: For the forming and for each collective's transfers afterwards.
 
     Raises:
@@ -71,19 +71,18 @@ def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
     return world
 
 
-def form_inherited(generation: int, communicator: Any = None) -> World:
-    """Form the ring that this process' launcher described (horovodrun's variables, or MPI).
+def form_inherited(communicator: Any = None) -> World:
+    """Form the one ring that this process' launcher described (its variables, or MPI).
 
     Args:
-        generation: Number of formings before this one.
-        communicator: An mpi4py communicator; None where horovodrun's variables count.
+        communicator: An mpi4py communicator; None where the launcher's variables count.
 
     Raises:
         CollectiveFailed: A member did not show up.
     """
     leave()
     _init(communicator)
-    return World(rank=hvd.rank(), size=hvd.size(), generation=generation)
+    return World(rank=hvd.rank(), size=hvd.size(), generation=0)
 
 
 def leave() -> None:

@@ -147,7 +147,10 @@ class Job:
 
 @pytest.fixture
 def start(tmp_path):
-    """Start jobs: `start("train", "key=value", ...)`; the output is `tmp_path / "out"`."""
+    """Start jobs: `start("train", "key=value", ...)`; the output is `tmp_path / "out"`.
+
+    A `launcher` is a whole command that runs instead of the verb.
+    """
     jobs = []
 
     def start_job(verb, *overrides, launcher=None, **variables):
@@ -164,8 +167,8 @@ def start(tmp_path):
         if verb == "evaluate":
             del defaults["output"]
         settings = [f"{k}={v}" for k, v in defaults.items() if k not in given]
-        command = launcher or [sys.executable, "-m", "edl_horovod", verb]
-        job = Job([*command, *settings, *overrides], defaults["job_dir"], **variables)
+        command = launcher or [sys.executable, "-m", "edl_horovod", verb, *settings, *overrides]
+        job = Job(command, defaults["job_dir"], **variables)
         jobs.append(job)
         return job
 

@@ -3,54 +3,20 @@
 import signal
 import time
 
-import numpy as np
 import pytest
 
-from edl_horovod import trained_model
-from edl_horovod.trained_model.params import read_params
+from tests import counting_job
 from tests.records import write_records
-
-NUM_RECORDS, BATCH, EPOCHS = 480, 24, 15
-STEPS = NUM_RECORDS // BATCH * EPOCHS
 
 
 @pytest.fixture
 def counting(tmp_path):
     """Overrides of a job whose weights count how often each record was applied."""
-    data = write_records(tmp_path / "data", NUM_RECORDS)
-
-    def overrides(**settings):
-        params = {
-            "num_records": NUM_RECORDS,
-            "rate": float(BATCH),
-            "slow_until": tmp_path / "hurry",
-        }
-        given = {
-            "model_def": "counting", "data": data, "train.batch_size": BATCH,
-            "train.epochs": EPOCHS, "data_plan.lanes": 8, "data_plan.shuffle_window": 16,
-            **settings,
-        }  # fmt: skip
-        return [
-            *(f"params.{name}={value}" for name, value in params.items()),
-            *(f"{key}={value}" for key, value in given.items()),
-        ]
-
-    return overrides
-
-
-def counts(tmp_path):
-    files = trained_model.read(tmp_path / "out")
-    (_, values), *_ = read_params(files.params_files)
-    return values
+    return lambda **settings: counting_job.overrides(tmp_path, **settings)
 
 
 def assert_each_record_once_an_epoch(tmp_path):
-    assert files_steps(tmp_path) == STEPS
-    np.testing.assert_allclose(counts(tmp_path), EPOCHS, rtol=1e-5)
-
-
-def files_steps(tmp_path):
-    return trained_model.read(tmp_path / "out").message.steps
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
 
 
 def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_path):

@@ -1,7 +1,6 @@
 """The same training by every launch; the errors that a user can meet."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -62,33 +61,6 @@ def test_without_mpi_one_sentence_says_what_to_install(start, data):
     assert job.end() == 8, job.describe()
     assert "pip install 'edl_horovod[mpi]'" in job.printed
     assert "Traceback" not in job.printed
-
-
-def test_plain_horovodrun(start, data, expected, tmp_path):
-    config = tmp_path / "config.yaml"
-    command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run", *COMMON]
-    command += [f"data={data}", f"output={tmp_path}/out", f"job_dir={tmp_path}/job-0"]
-    command += [f"model_zoo={Path(__file__).parents[1]}/zoo"]
-    with config.open("w") as stream:
-        subprocess.run(command, stdout=stream, check=True)
-    discovery = tmp_path / "discover.sh"
-    discovery.write_text("#!/bin/sh\necho localhost:2\n")
-    discovery.chmod(0o755)
-    (tmp_path / "job-0").mkdir()
-    launcher = [
-        "horovodrun", "-np", "2", "--min-np", "1", "--max-np", "4", "--network-interfaces", "lo",
-        "--host-discovery-script", str(discovery), sys.executable, "-m", "edl_horovod.worker",
-        "--config", str(config),
-    ]  # fmt: skip
-    start_plain(start, launcher).succeed()
-    assert_same_weights(tmp_path / "out", expected)
-
-
-def start_plain(start, launcher):
-    """Start a command that takes no overrides."""
-    script = 'cut=0; for a in "$@"; do case "$a" in job_dir=*) break;; esac; cut=$((cut+1)); done; '
-    script += 'exec "${@:1:$cut}"'
-    return start("train", launcher=["bash", "-c", script, "sh", *launcher])
 
 
 def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):

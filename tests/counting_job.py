@@ -1,0 +1,32 @@
+"""The settings of a job that counts its records (`zoo/counting.py`), and what its weights prove."""
+
+import numpy as np
+
+from edl_horovod import trained_model
+from edl_horovod.trained_model.params import read_params
+from tests.records import write_records
+
+NUM_RECORDS, BATCH, EPOCHS = 480, 24, 15
+STEPS = NUM_RECORDS // BATCH * EPOCHS
+
+
+def overrides(folder, **settings):
+    """Overrides of a job that is slow until `folder / "hurry"` exists."""
+    data = write_records(folder / "data", NUM_RECORDS)
+    params = {"num_records": NUM_RECORDS, "rate": float(BATCH), "slow_until": folder / "hurry"}
+    given = {
+        "model_def": "counting", "data": data, "train.batch_size": BATCH, "train.epochs": EPOCHS,
+        "data_plan.lanes": 8, "data_plan.shuffle_window": 16, **settings,
+    }  # fmt: skip
+    return [
+        *(f"params.{name}={value}" for name, value in params.items()),
+        *(f"{key}={value}" for key, value in given.items()),
+    ]
+
+
+def assert_each_record_once_an_epoch(output):
+    """The trained model has seen every record as often as there are epochs."""
+    files = trained_model.read(output)
+    assert files.message.steps == STEPS
+    (_, counts), *_ = read_params(files.params_files)
+    np.testing.assert_allclose(counts, EPOCHS, rtol=1e-5)

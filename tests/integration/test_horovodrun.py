@@ -1,0 +1,127 @@
+"""Jobs of plain `horovodrun`: what its elastic driver lets a ring survive.
+
+Three names of the loopback address are three hosts to the driver, without ssh.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.whole_file import write_text
+from tests import counting_job
+
+FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "127.1"
+ZOO = Path(__file__).parents[1] / "zoo"
+
+
+class HorovodrunJob:
+    """A job that counts its records, with its hosts; every one has one slot."""
+
+    def __init__(self, start, folder, *hosts):
+        self._folder = folder
+        self.want(*hosts)
+        job_dir = folder / "job-0"
+        job_dir.mkdir()
+        config = job_dir / "config.yaml"
+        settings = counting_job.overrides(folder, **{"elastic.max_np": 3, "launch.np": 2})
+        command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run", *settings]
+        command += [f"model_zoo={ZOO}", f"output={folder}/out", f"job_dir={job_dir}"]
+        with config.open("w") as stream:
+            subprocess.run(command, stdout=stream, check=True)
+        discovery = folder / "discover.sh"
+        discovery.write_text(f"#!/bin/sh\ncat {folder}/hosts\n")
+        discovery.chmod(0o755)
+        launcher = [
+            "horovodrun", "-np", "2", "--min-np", "1", "--max-np", "3", "--network-interfaces",
+            "lo", "--host-discovery-script", str(discovery), sys.executable, "-m",
+            "edl_horovod.worker", "--config", str(config),
+        ]  # fmt: skip
+        threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+        self.job = start("train", launcher=launcher, **dict.fromkeys(threads, "1"))
+
+    def want(self, *hosts):
+        write_text(self._folder / "hosts", "".join(f"{host}:1\n" for host in hosts))
+
+    def pid(self, host):
+        """The worker on a host; None where there is none."""
+        for pid in self.job.processes():
+            try:
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            is_python = b"edl_horovod.worker" in arguments
+            if is_python and f"HOROVOD_HOSTNAME={host}".encode() in variables:
+                return pid
+        return None
+
+    def wait_for_worker(self, host, *, is_there=True):
+        what = f"{'a' if is_there else 'no'} worker on {host}"
+        self.job.wait_for(lambda _: (self.pid(host) is not None) is is_there, what)
+
+    def kill(self, host):
+        os.kill(self.pid(host), signal.SIGKILL)
+
+    def ring(self, size):
+        """Wait until the last ring has this size; its `reset` event."""
+
+        def last_ring(events):
+            rings = [e for e in events if e["kind"] == "reset"]
+            return rings[-1] if rings and rings[-1]["new_size"] == size else None
+
+        return self.job.wait_for(last_ring, f"a ring of {size}")
+
+    def train_on(self):
+        """Wait for a step from now on."""
+        now = time.time()
+        self.job.wait_for(
+            lambda events: any(e["kind"] == "step" and e["time"] > now for e in events), "a step"
+        )
+
+    def finish(self):
+        (self._folder / "hurry").touch()
+        self.job.succeed()
+        assert self.job.events("job")[-1]["state"] == "finished"
+        counting_job.assert_each_record_once_an_epoch(self._folder / "out")
+
+
+@pytest.fixture
+def horovodrun(start, tmp_path):
+    return lambda *hosts: HorovodrunJob(start, tmp_path, *hosts)
+
+
+def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun):
+    job = horovodrun(FIRST, SECOND)
+    job.ring(2)
+    job.train_on()
+    job.want(FIRST, SECOND, THIRD)
+    assert job.ring(3)["step"] > 0
+    job.train_on()
+    job.kill(THIRD)
+    job.ring(2)
+    job.train_on()
+    job.kill(FIRST)
+    job.ring(1)
+    job.train_on()
+    job.finish()
+
+
+def test_a_host_that_came_early_joins_and_a_withdrawn_one_goes(horovodrun):
+    job = horovodrun(FIRST, SECOND)
+    job.wait_for_worker(SECOND)
+    job.want(FIRST, SECOND, THIRD)  # Before anybody could be told of it.
+    job.ring(3)
+    job.want(FIRST, THIRD)
+    job.ring(2)
+    job.wait_for_worker(SECOND, is_there=False)
+    job.train_on()
+    # The one that went must not count as one that waits for the next ring.
+    job.kill(THIRD)
+    job.ring(1)
+    job.train_on()
+    job.finish()

@@ -1,0 +1,162 @@
+"""What a worker under horovodrun makes of its driver's answers.
+
+The ring and Horovod's listener are stand-ins, so that neither TensorFlow nor Horovod is imported.
+"""
+
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from edl_horovod import events
+from edl_horovod.errors import JobFailed
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """`ring.horovod_driver` on a ring that forms at once."""
+    for name in ("world", "membership", "horovod_driver"):
+        monkeypatch.delitem(sys.modules, f"edl_horovod.ring.{name}", raising=False)
+    world = ModuleType("edl_horovod.ring.world")
+    world.World, world.leave, world.form_inherited = object, lambda: None, None
+    world.form_assigned = lambda place, timeout_seconds: SimpleNamespace(**place)
+    elastic = ModuleType("horovod.common.elastic")
+    elastic.notification_manager = SimpleNamespace(
+        init=lambda: None, register_listener=lambda listener: None
+    )
+    horovod = ModuleType("horovod")
+    horovod.common = ModuleType("horovod.common")
+    horovod.common.elastic = elastic
+    horovod.tensorflow = ModuleType("horovod.tensorflow")
+    for made in (world, horovod, horovod.common, elastic, horovod.tensorflow):
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+    from edl_horovod.ring import horovod_driver
+
+    yield horovod_driver
+    for name in ("membership", "horovod_driver"):
+        sys.modules.pop(f"edl_horovod.ring.{name}", None)
+
+
+class Driver:
+    """Answers each question with the next of `answers`; no answer is a 404."""
+
+    def __init__(self):
+        self.answers, self.asked, self.before_answer = [], [], lambda: None
+        driver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                driver.asked.append(self.path)
+                driver.before_answer()
+                if not driver.answers:
+                    self.send_error(404)
+                    return
+                body = driver.answers.pop(0).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def driver():
+    driver = Driver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def log(tmp_path):
+    with events.EventLog(tmp_path / "events.jsonl", "b:0") as log:
+        yield log
+
+
+@pytest.fixture
+def membership(module, driver, log, monkeypatch):
+    values = {"RANK": 1, "SIZE": 2, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 1}
+    values |= {"CROSS_SIZE": 2, "HOSTNAME": "b", "GLOO_RENDEZVOUS_ADDR": "127.0.0.1"}
+    values |= {"GLOO_RENDEZVOUS_PORT": driver.server.server_port}
+    for name, value in values.items():
+        monkeypatch.setenv(f"HOROVOD_{name}", str(value))
+    return module.HorovodDriverMembership(log)
+
+
+def test_the_first_place_is_in_the_environment(membership, driver):
+    place = membership.join(-1)
+    assert (place.rank, place.size, place.cross_rank, place.host) == (1, 2, 1, "b")
+    assert place.rendezvous_port == driver.server.server_port
+    assert not driver.asked
+
+
+def test_later_places_are_the_drivers(membership, driver):
+    membership.join(-1)
+    driver.answers = ["0,3,0,1,0,3"]
+    place = membership.join(7)
+    assert (place.rank, place.size, place.cross_size, place.generation) == (0, 3, 3, 1)
+    assert driver.asked == ["/rank_and_size/b:0"]
+
+
+def test_a_worker_without_a_place_goes_and_asks_no_second_time(module, membership, driver):
+    membership.join(-1)
+    driver.answers = ["-1,-1,-1,-1,-1,-1"]
+    with pytest.raises(module.Dismissed, match="no slot"):
+        membership.join(7)
+    assert len(driver.asked) == 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_leader_has_the_ring_formed_anew(module, membership, log, monkeypatch, rank):
+    monkeypatch.setenv("HOROVOD_RANK", str(rank))
+    first = module.HorovodDriverMembership(log)
+    first.join(-1)
+    assert first.wants_change() is (rank == 0)
+
+
+def test_an_answer_settles_what_was_told_before_it(membership, driver):
+    membership.join(-1)
+    membership.on_hosts_updated(1, None)
+    driver.answers = ["0,1,0,1,0,1"]
+    membership.join(7)
+    assert not membership.wants_change()
+
+
+def test_news_while_the_driver_answers_is_not_lost(membership, driver):
+    membership.join(-1)
+    driver.answers = ["0,1,0,1,0,1"]
+    driver.before_answer = lambda: membership.on_hosts_updated(1, None)
+    membership.join(7)
+    assert membership.wants_change()
+
+
+@pytest.mark.parametrize("answer", [None, "", "0,1", "a,b,c,d,e,f"])
+def test_a_driver_that_says_nothing_sensible_is_an_error_of_ours(membership, driver, answer):
+    membership.join(-1)
+    driver.answers = [] if answer is None else [answer]
+    with pytest.raises(JobFailed, match="horovodrun"):
+        membership.join(7)
+
+
+def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
+    membership.join(-1)
+    membership.finished({"steps": 7})
+    assert not events.read(tmp_path / "events.jsonl")
+    driver.answers = ["0,1,0,1,0,1"]
+    membership.join(7)
+    membership.finished({"steps": 7})
+    membership.report_error(JobFailed("no"))
+    told = events.read(tmp_path / "events.jsonl")
+    assert [(e["state"], e["message"]) for e in told] == [("finished", ""), ("failed", "no")]
