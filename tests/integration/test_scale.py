@@ -1,0 +1,58 @@
+"""`edl scale` and `edl status` on a job that runs, as a user types them."""
+
+import json
+import subprocess
+import sys
+
+from tests import counting_job
+
+
+def edl(*words):
+    """One command to its end: exit code and what it printed."""
+    run = subprocess.run(
+        [sys.executable, "-m", "edl_horovod", *map(str, words)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    return run.returncode, run.stdout + run.stderr
+
+
+def status(job):
+    code, printed = edl("status", job.job_dir, "-o", "json")
+    assert code == 0, printed
+    return json.loads(printed)
+
+
+def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
+    settings = {"launch.np": 1, "elastic.max_np": 3, "train.epochs": 15}
+    job = start("train", *counting_job.overrides(tmp_path, **settings))
+    job.wait_for_step(2)
+    assert edl("scale", job.job_dir, 2, "--dry-run") == (0, "localhost: 1 -> 2 slots (dry run)\n")
+    code, printed = edl("scale", job.job_dir, 4)
+    assert code == 2, printed
+    assert "between elastic.min_np=1 and 3" in printed
+
+    assert edl("scale", job.job_dir, 3) == (0, "localhost: 1 -> 3 slots\n")
+    grown = job.wait_for_ring(3)
+    now = status(job)
+    assert (now["state"], now["size"], now["generation"]) == ("running", 3, grown)
+    assert sorted(now["workers"]) == ["localhost:0", "localhost:1", "localhost:2"]
+    code, printed = edl("status", job.job_dir)
+    assert f"ring       3 ranks, generation {grown}" in printed
+
+    leavers = [job.worker_pid(slot) for slot in (1, 2)]
+    assert edl("scale", job.job_dir, 1) == (0, "localhost: 3 -> 1 slots\n")
+    shrunk = job.wait_for_ring(1, after=grown)
+    # Who is dismissed ends by itself, so its slot is free for a new one.
+    job.wait_for(lambda _: not set(leavers) & set(job.processes()), "the end of the dismissed")
+    job.wait_for(lambda _: status(job)["workers"]["localhost:1"]["state"] == "left", "two that left")
+    assert status(job)["size"] == 1
+
+    assert edl("scale", job.job_dir, 2) == (0, "localhost: 1 -> 2 slots\n")
+    job.wait_for_ring(2, after=shrunk)
+    (tmp_path / "hurry").touch()
+    job.succeed()
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
+    assert status(job)["state"] == "finished"
+    code, printed = edl("scale", job.job_dir, 3)
+    assert code == 2, printed
+    assert "not running" in printed
