@@ -1,0 +1,77 @@
+"""The wheel is all that the submit half needs: no checkout, no framework."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SOURCES = ("setup.py", "pyproject.toml", "constraints.txt", "MANIFEST.in", "README.md", "LICENSE")
+RUN = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"tensorflow", "keras", "horovod", "torch", "kubernetes"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from edl_horovod.cli.main import main
+import edl_horovod
+print(edl_horovod.__file__, file=sys.stderr)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """The wheel's contents."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    source.mkdir()
+    for name in SOURCES:
+        shutil.copy(REPOSITORY / name, source)
+    for name in ("edl_horovod", "conf"):
+        shutil.copytree(REPOSITORY / name, source / name)
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, "-w", str(folder), str(source)], check=True)
+    with zipfile.ZipFile(next(folder.glob("edl_horovod-*.whl"))) as wheel:
+        wheel.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def edl(unpacked, cwd, *words):
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *words], cwd=cwd, capture_output=True, text=True, check=False,
+        timeout=60, env={**os.environ, "PYTHONPATH": str(unpacked)},
+    )  # fmt: skip
+
+
+def test_it_composes_a_job_from_any_folder_without_a_framework(unpacked, tmp_path):
+    run = edl(
+        unpacked, tmp_path, "train", "--dry-run", "model_def=mnist", "data=/data/*.recordio",
+        "output=model", "launch=mpi", "train.batch_size=48",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.strip() == str(unpacked / "edl_horovod" / "__init__.py")
+    assert "batch_size: 48" in run.stdout
+    assert "kind: mpi" in run.stdout  # Of a group in its conf/.
+
+
+def test_it_names_a_misspelt_key(unpacked, tmp_path):
+    run = edl(unpacked, tmp_path, "train", "--dry-run", "model_def=mnist", "data=x", "train.bach=2")
+    assert run.returncode == 2, run.stderr
+    assert "train.batch_size" in run.stderr
+
+
+def test_it_has_the_command_and_all_of_conf(unpacked):
+    (entry_points,) = unpacked.glob("edl_horovod-*.dist-info/entry_points.txt")
+    assert "edl = edl_horovod.cli.main:main" in entry_points.read_text()
+    expected = {p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")}
+    conf = unpacked / "edl_horovod" / "conf"
+    assert {path.relative_to(conf) for path in conf.rglob("*.yaml")} == expected
+    assert not [path for path in unpacked.iterdir() if path.name in ("tests", "conf", "docker")]
