@@ -12,28 +12,12 @@ from pathlib import Path
 
 from edl_horovod import log as logs
 from edl_horovod.config import resolved
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.server import Coordinator, CoordinatorSettings
-from edl_horovod.data.plan import choose_num_lanes
+from edl_horovod.coordinator.server import Coordinator
+from edl_horovod.coordinator.settings import settings_of
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
 
 log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is called __main__.
-
-
-def settings_of(config: JobConfig, job_dir: Path, address: str) -> CoordinatorSettings:
-    """A job's settings, as far as its coordinator needs them."""
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    return CoordinatorSettings(
-        job_dir=job_dir,
-        address=address,
-        secret=(job_dir / "secret").read_bytes(),
-        num_start=config.launch.np,
-        min_np=config.elastic.min_np,
-        max_np=min(config.elastic.max_np or lanes, lanes),
-        wait_seconds=config.elastic.wait_seconds,
-        forming_seconds=config.elastic.forming_seconds,
-    )
 
 
 def main() -> int:

@@ -3,51 +3,27 @@
 import asyncio
 import logging
 import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from edl_horovod.coordinator import hosts, saved
-from edl_horovod.coordinator.decide import assign_ranks, choose_members
-from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator import forming, hosts, saved
+from edl_horovod.coordinator.decide import choose_members
+from edl_horovod.coordinator.forming import Forming, Pulse, hold_back
+from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.errors import ConfigError
 from edl_horovod.events import EventLog
 from edl_horovod.whole_file import write_json
 
-__all__ = ["Coordinator", "CoordinatorSettings"]
+__all__ = ["Coordinator"]
 
 log = logging.getLogger(__name__)
 
 HOSTS_POLL_SECONDS = 0.1
-SILENCE_SECONDS = 10.0
 PING_SECONDS = 2.0
-SIGN_OF_LIFE_SECONDS = 1.0
 FIRST_RING_SECONDS = 30.0
 RETURN_SECONDS = 1.0
 """How long a ring that is lost as a whole may take to call again."""
-VAIN_SECONDS = 0.5
-"""Wait before the third ring that a worker may spoil; doubled each time."""
-MAX_VAIN_SECONDS = 60.0
-FORMING_MARGIN_SECONDS = 2.0
-"""Beyond Gloo's own time-out, which is to come first."""
 GOODBYE_SECONDS = 5.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class CoordinatorSettings:
-    """What a coordinator must know of its job."""
-
-    job_dir: Path
-    address: str
-    """Address that the workers can reach; also the rendezvous'."""
-    secret: bytes
-    num_start: int
-    """Ranks that the first ring waits for, for a while."""
-    min_np: int
-    max_np: int
-    wait_seconds: float
-    forming_seconds: float
 
 
 class Coordinator:
@@ -70,7 +46,13 @@ class Coordinator:
         self._members: tuple[str, ...] = ()
         self._reason = "start"
         self._result: dict[str, Any] | None = None
-        self._wake = asyncio.Event()
+        self._pulse = Pulse()
+        self._forming = Forming(
+            self._server,
+            self._pulse,
+            address=settings.address,
+            forming_seconds=settings.forming_seconds,
+        )
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
         self._adopts_until = 0.0
@@ -125,7 +107,7 @@ class Coordinator:
             self._on_failed(worker, message["error"])
         elif kind == "progress" and not was_silent:
             return  # Every second from every member, and nothing follows from it.
-        self._wake.set()
+        self._pulse.wake()
 
     def _on_hello(self, worker: Worker, message: dict[str, Any]) -> None:
         # Numbers only grow, also where coordinator.json was lost.
@@ -163,11 +145,12 @@ class Coordinator:
         elif not any(other.is_connected for other in self._workers(self._members)):
             # All members at once: rather the network than they. Their ring may well train on.
             self._adopts_until = time.monotonic() + RETURN_SECONDS
-        self._wake.set()
+        self._pulse.wake()
 
     def _end(self, result: dict[str, Any]) -> None:
         if self._result is None:
             self._result = result
+            self._pulse.is_over = True
 
     async def _watch_hosts(self) -> None:
         path = self._settings.job_dir / "hosts"
@@ -179,7 +162,7 @@ class Coordinator:
                 if stamp != seen:
                     self._wanted = hosts.read(path)
                     self._reason = "hosts changed"
-                    self._wake.set()
+                    self._pulse.wake()
                     seen, complaint = stamp, ""
             except (OSError, ConfigError) as error:
                 # The last good answer stands: a bad one must not empty the ring.
@@ -192,12 +175,12 @@ class Coordinator:
         while True:
             for worker in list(self._server.workers.values()):
                 # Unanswered pings and not time: after a pause of this process nobody is silent.
-                is_mute = worker.num_unanswered * PING_SECONDS >= SILENCE_SECONDS
+                is_mute = worker.num_unanswered * PING_SECONDS >= forming.SILENCE_SECONDS
                 if worker.is_connected and is_mute and not worker.is_silent:
                     worker.is_silent = True
-                    self._reason = f"{worker.label} silent for {SILENCE_SECONDS:.0f} s"
+                    self._reason = f"{worker.label} silent for {forming.SILENCE_SECONDS:.0f} s"
                     log.warning("worker %s does not answer", worker.label)
-                    self._wake.set()
+                    self._pulse.wake()
                 worker.ping()
             await asyncio.sleep(PING_SECONDS)
 
@@ -220,7 +203,7 @@ class Coordinator:
 
     async def _advance(self, port: int) -> None:
         """Compare the ring with what it should be, and act on the difference, or wait for one."""
-        self._wake.clear()
+        self._pulse.clear()
         self._send_home()
         self._recall()
         target = self._target()
@@ -235,11 +218,11 @@ class Coordinator:
         if is_complete:
             self._adopts_until = 0.0
         elif time.monotonic() < self._adopts_until:
-            await self._sleep(0.1)
+            await self._pulse.sleep(0.1)
             return
         if target == self._members and is_whole:
             self._too_few_since = None
-            await self._sleep(self._until_pardon())
+            await self._pulse.sleep(self._until_pardon())
             return
         if len(target) < self._needed():
             # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
@@ -276,7 +259,7 @@ class Coordinator:
         if found >= self._settings.min_np:
             # Enough to start with; only the first ring's patience is not over yet.
             self._too_few_since = None
-            await self._sleep(self._first_ring_patience())
+            await self._pulse.sleep(self._first_ring_patience())
             return
         if self._too_few_since is None:
             self._too_few_since = now
@@ -295,7 +278,7 @@ class Coordinator:
                 }
             )
             return
-        await self._sleep(min(left, 1.0, self._until_pardon() or 1.0))
+        await self._pulse.sleep(min(left, 1.0, self._until_pardon() or 1.0))
 
     def _send_home(self) -> None:
         """Dismiss workers whose slot is no longer wanted, once they are in no ring."""
@@ -320,7 +303,7 @@ class Coordinator:
 
     async def _dissolve(self) -> None:
         """End the ring: its members stay warm and wait."""
-        await self._gather()
+        await self._forming.gather(self._workers(self._members), self._generation + 1)
         former, self._members = self._members, ()
         self._forget_lost(former)
 
@@ -329,38 +312,15 @@ class Coordinator:
             if not worker.is_connected:
                 self._server.workers.pop(worker.name)
 
-    async def _gather(self) -> None:
-        """Tell all members to leave the ring after their step, and wait for them, not for ever."""
-        deadline = None
-        while self._result is None:
-            waiting = [
-                worker
-                for worker in self._workers(self._members)
-                if worker.is_connected and not worker.is_ready and not worker.is_silent
-            ]
-            for worker in waiting:
-                worker.announce(self._generation + 1)
-            if not waiting:
-                return
-            now = time.monotonic()
-            if deadline is None and any(w.is_ready for w in self._workers(self._members)):
-                deadline = now + self._settings.forming_seconds + FORMING_MARGIN_SECONDS
-            if deadline is not None and now >= deadline:
-                for worker in waiting:
-                    worker.is_silent = True
-                    log.warning("worker %s did not leave the ring in time", worker.label)
-                return
-            self._wake.clear()
-            await self._sleep(0.5 if deadline is None else min(0.5, deadline - now))
-
     async def _change(self, port: int) -> None:
         """One generation: gather the members, see who lives, deal ranks, wait until all formed."""
         began = time.monotonic()
         old_size, reason = len(self._members), self._reason
-        asked_at = await self._ask_for_sign_of_life()
-        await self._gather()
-        if time.monotonic() - asked_at > SIGN_OF_LIFE_SECONDS:
-            asked_at = await self._ask_for_sign_of_life()  # A step can be long.
+        members = self._workers(self._members)
+        asked_at = await self._forming.ask_for_sign_of_life(members)
+        await self._forming.gather(members, self._generation + 1)
+        if time.monotonic() - asked_at > forming.SIGN_OF_LIFE_SECONDS:
+            asked_at = await self._forming.ask_for_sign_of_life(members)  # A step can be long.
         if self._result is not None:
             return
         target = choose_members(
@@ -380,13 +340,19 @@ class Coordinator:
         self._generation += 1
         self._members = target
         self._save(port)
-        is_formed = await self._form()
-        self._judge(is_formed)
+        members = self._workers(target)
+        is_formed = await self._forming.form(members, self._generation)
+        if is_formed:
+            self._too_few_since, self._proven = None, target
+            for worker in members:
+                worker.num_vain = 0
+        else:
+            hold_back(members, self._proven, self._events)
         self._events.write(
             "generation",
             generation=self._generation,
             size=len(target),
-            members=[worker.label for worker in self._workers(target)],
+            members=[worker.label for worker in members],
             reason=reason,
             is_formed=is_formed,
             seconds=round(time.monotonic() - began, 4),
@@ -396,88 +362,6 @@ class Coordinator:
             "" if is_formed else ", not formed",
         )  # fmt: skip
 
-    async def _ask_for_sign_of_life(self) -> float:
-        """Ping everyone, and mark those who do not answer soon as silent; returns when it asked."""
-        asked_at = time.monotonic()
-        asked = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
-        for worker in self._server.workers.values():
-            worker.ping()
-        while self._result is None:
-            missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
-            holders = [w for w in asked if w.is_connected and w.name in self._members]
-            # Only members have the job's state: where none of them answers, newcomers would begin
-            # at step 0, so they get more time.
-            is_all = bool(holders) and all(w.heard_at < asked_at for w in holders)
-            patience = SILENCE_SECONDS if is_all else SIGN_OF_LIFE_SECONDS
-            left = asked_at + patience - time.monotonic()
-            if not missing or left <= 0:
-                for worker in missing:
-                    worker.is_silent = True
-                    log.warning("worker %s gave no sign of life", worker.label)
-                break
-            self._wake.clear()
-            await self._sleep(left)
-        return asked_at
-
-    async def _form(self) -> bool:
-        settings, generation = self._settings, self._generation
-        async with Rendezvous(
-            settings.address, wait_seconds=settings.forming_seconds
-        ) as rendezvous:
-            members = self._workers(self._members)
-            for place in assign_ranks([worker.candidate for worker in members]):
-                worker = self._server.workers[place.worker]
-                worker.is_ready = False
-                worker.send(
-                    "assign",
-                    **asdict(place),
-                    generation=generation,
-                    host=worker.candidate.host,
-                    rendezvous_address=settings.address,
-                    rendezvous_port=rendezvous.port,
-                )
-            deadline = time.monotonic() + settings.forming_seconds + FORMING_MARGIN_SECONDS
-            while self._result is None:
-                if all(worker.formed == generation for worker in members):
-                    return True
-                is_broken = any(not worker.is_connected or worker.is_ready for worker in members)
-                if is_broken or time.monotonic() >= deadline:
-                    return False
-                self._wake.clear()
-                await self._sleep(deadline - time.monotonic())
-        return False
-
-    def _judge(self, is_formed: bool) -> None:
-        """Let workers that may have spoiled ring after ring wait, longer and longer (D11).
-
-        The first failure costs nobody anything, nor does one that has its reason: a lost member.
-        """
-        members = self._workers(self._members)
-        if is_formed:
-            self._too_few_since, self._proven = None, self._members
-            for worker in members:
-                worker.num_vain = 0
-            return
-        if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
-            return
-        newcomers = [worker for worker in members if worker.name not in self._proven]
-        now = time.monotonic()
-        for worker in newcomers or members:
-            worker.num_vain += 1
-            if worker.num_vain > 1:
-                wait = min(VAIN_SECONDS * 2 ** min(worker.num_vain - 2, 10), MAX_VAIN_SECONDS)
-                worker.not_before = now + wait
-                message = f"its rings failed to form {worker.num_vain} times; waits {wait:.1f} s"
-                self._events.write("worker", worker=worker.label, state="waiting", message=message)
-                log.warning("worker %s: %s", worker.label, message)
-
-    async def _sleep(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-
     async def _say_goodbye(self) -> None:
         """Tell all workers that the job is over, and give them a moment to go."""
         deadline = time.monotonic() + GOODBYE_SECONDS
@@ -486,8 +370,8 @@ class Coordinator:
         while time.monotonic() < deadline:
             if not any(worker.is_connected for worker in self._server.workers.values()):
                 return
-            self._wake.clear()
-            await self._sleep(deadline - time.monotonic())
+            self._pulse.clear()
+            await self._pulse.sleep(deadline - time.monotonic())
 
     # -- what outlives this process
 

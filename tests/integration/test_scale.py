@@ -44,7 +44,9 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     shrunk = job.wait_for_ring(1, after=grown)
     # Who is dismissed ends by itself, so its slot is free for a new one.
     job.wait_for(lambda _: not set(leavers) & set(job.processes()), "the end of the dismissed")
-    job.wait_for(lambda _: status(job)["workers"]["localhost:1"]["state"] == "left", "two that left")
+    job.wait_for(
+        lambda _: status(job)["workers"]["localhost:1"]["state"] == "left", "two that left"
+    )
     assert status(job)["size"] == 1
 
     assert edl("scale", job.job_dir, 2) == (0, "localhost: 1 -> 2 slots\n")

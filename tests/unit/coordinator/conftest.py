@@ -9,8 +9,9 @@ import time
 import pytest
 
 from edl_horovod import events
-from edl_horovod.coordinator import hosts, server
-from edl_horovod.coordinator.server import Coordinator, CoordinatorSettings
+from edl_horovod.coordinator import forming, hosts, server
+from edl_horovod.coordinator.server import Coordinator
+from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.wire import Channel, new_nonce
 
 SECRET = b"the job's secret"
@@ -192,11 +193,11 @@ class Job:
 @pytest.fixture
 def play(tmp_path, monkeypatch):
     """Run a scenario, an async function of a started job."""
-    monkeypatch.setattr(server, "SIGN_OF_LIFE_SECONDS", 0.15)
+    monkeypatch.setattr(forming, "SIGN_OF_LIFE_SECONDS", 0.15)
     monkeypatch.setattr(server, "RETURN_SECONDS", 0.05)
     monkeypatch.setattr(server, "HOSTS_POLL_SECONDS", 0.01)
     monkeypatch.setattr(server, "GOODBYE_SECONDS", 0.5)
-    monkeypatch.setattr(server, "VAIN_SECONDS", 0.05)
+    monkeypatch.setattr(forming, "VAIN_SECONDS", 0.05)
 
     def run(scenario, **settings):
         job = Job(tmp_path, **settings)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from edl_horovod.coordinator import server
+from edl_horovod.coordinator import forming, server
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES
 
 
@@ -36,7 +36,7 @@ def test_the_first_ring_starts_small_rather_than_fail(play):
     async def scenario(job):
         await job.ring(await job.worker(0))
 
-    play(scenario, num_start=2, wait_seconds=0.3)
+    play(scenario, num_start=2, wait_seconds=2.0)
 
 
 def test_a_newcomer_joins_when_it_is_warm_and_not_before(play):
@@ -244,7 +244,7 @@ def test_a_member_that_hangs_is_left_out_and_comes_back(play):
 
 
 def test_a_member_that_was_silent_alone_is_called_back(play, monkeypatch):
-    monkeypatch.setattr(server, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
     monkeypatch.setattr(server, "PING_SECONDS", 0.05)
 
     async def scenario(job):
@@ -269,7 +269,7 @@ def test_newcomers_do_not_begin_anew_while_the_only_member_is_slow_to_answer(pla
         await job.ring(first)
         first.ignores = {"ping"}
         second = await job.worker(1)
-        await asyncio.sleep(3 * server.SIGN_OF_LIFE_SECONDS)
+        await asyncio.sleep(3 * forming.SIGN_OF_LIFE_SECONDS)
         assert second.place is None
         first.ignores = set()
         first.send("pong")
@@ -292,7 +292,7 @@ def test_a_long_step_is_waited_for_and_announced_once(play, monkeypatch):
         second.ready()
         await job.ring(first, second, third)
 
-    monkeypatch.setattr(server, "FORMING_MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr(forming, "FORMING_MARGIN_SECONDS", 0.1)
     play(scenario, num_start=2, forming_seconds=0.1)
 
 
@@ -306,7 +306,7 @@ def test_a_member_that_does_not_leave_with_the_others_is_left_out(play, monkeypa
         second.ready()
         await job.ring(first, second)
 
-    monkeypatch.setattr(server, "FORMING_MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr(forming, "FORMING_MARGIN_SECONDS", 0.1)
     play(scenario, num_start=2, forming_seconds=0.1)
 
 
@@ -382,7 +382,7 @@ def test_a_slow_sync_is_no_failure(play, monkeypatch):
         second.formed()
         assert first.kinds() == second.kinds() == ["assign"]
 
-    monkeypatch.setattr(server, "FORMING_MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr(forming, "FORMING_MARGIN_SECONDS", 0.1)
     play(scenario, num_start=2, forming_seconds=0.1)
 
 
@@ -649,7 +649,7 @@ def test_progress_of_many_members_does_not_keep_it_busy(play):
 
 
 def test_a_pause_of_the_coordinator_itself_silences_nobody(play, monkeypatch):
-    monkeypatch.setattr(server, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
     monkeypatch.setattr(server, "PING_SECONDS", 0.05)
 
     async def scenario(job):

@@ -1,0 +1,183 @@
+"""The forming of one generation: gather its members, see who lives, give places, wait for all."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from edl_horovod.coordinator.decide import assign_ranks
+from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator.workers import Worker, WorkerServer
+from edl_horovod.events import EventLog
+
+__all__ = ["Forming", "Pulse", "hold_back"]
+
+log = logging.getLogger(__name__)
+
+SILENCE_SECONDS = 10.0
+SIGN_OF_LIFE_SECONDS = 1.0
+VAIN_SECONDS = 0.5
+"""Wait before the third ring that a worker may spoil; doubled each time."""
+MAX_VAIN_SECONDS = 60.0
+FORMING_MARGIN_SECONDS = 2.0
+"""Beyond Gloo's own time-out, which is to come first."""
+
+
+class Pulse:
+    """Wakes the coordinator's one loop at every change, until the job is over."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self._changed = asyncio.Event()
+        self.is_over = False
+
+    def wake(self) -> None:
+        """Something changed."""
+        self._changed.set()
+
+    def clear(self) -> None:
+        """What changed until now is known."""
+        self._changed.clear()
+
+    async def sleep(self, seconds: float | None) -> None:
+        """Until something changes after `clear`, or the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+
+class Forming:
+    """The steps of a forming; each ends at once where the job does."""
+
+    def __init__(
+        self, server: WorkerServer, pulse: Pulse, *, address: str, forming_seconds: float
+    ) -> None:
+        """Remember what all generations share.
+
+        Args:
+            server: Knows the workers.
+            pulse: Of the coordinator.
+            address: Where the rendezvous listens.
+            forming_seconds: Gloo's time-out.
+        """
+        self._server = server
+        self._pulse = pulse
+        self._address = address
+        self._forming_seconds = forming_seconds
+
+    async def gather(self, members: Sequence[Worker], generation: int) -> None:
+        """Tell all members to leave the ring after their step, and wait for them, not for ever.
+
+        Args:
+            members: Of the ring that is to end.
+            generation: Of the next one.
+        """
+        deadline = None
+        while not self._pulse.is_over:
+            waiting = [
+                worker
+                for worker in members
+                if worker.is_connected and not worker.is_ready and not worker.is_silent
+            ]
+            for worker in waiting:
+                worker.announce(generation)
+            if not waiting:
+                return
+            now = time.monotonic()
+            if deadline is None and any(worker.is_ready for worker in members):
+                deadline = now + self._forming_seconds + FORMING_MARGIN_SECONDS
+            if deadline is not None and now >= deadline:
+                for worker in waiting:
+                    worker.is_silent = True
+                    log.warning("worker %s did not leave the ring in time", worker.label)
+                return
+            self._pulse.clear()
+            await self._pulse.sleep(0.5 if deadline is None else min(0.5, deadline - now))
+
+    async def ask_for_sign_of_life(self, members: Sequence[Worker]) -> float:
+        """Ping everyone, and mark those who do not answer soon as silent; returns when it asked.
+
+        Args:
+            members: Of the ring now.
+        """
+        asked_at = time.monotonic()
+        asked = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
+        for worker in self._server.workers.values():
+            worker.ping()
+        while not self._pulse.is_over:
+            missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
+            holders = [w for w in asked if w.is_connected and w in members]
+            # Only members have the job's state: where none of them answers, newcomers would begin
+            # at step 0, so they get more time.
+            is_all = bool(holders) and all(w.heard_at < asked_at for w in holders)
+            patience = SILENCE_SECONDS if is_all else SIGN_OF_LIFE_SECONDS
+            left = asked_at + patience - time.monotonic()
+            if not missing or left <= 0:
+                for worker in missing:
+                    worker.is_silent = True
+                    log.warning("worker %s gave no sign of life", worker.label)
+                break
+            self._pulse.clear()
+            await self._pulse.sleep(left)
+        return asked_at
+
+    async def form(self, members: Sequence[Worker], generation: int) -> bool:
+        """Give the members their places, and wait until all of them have formed the ring.
+
+        Args:
+            members: In the order of their ranks.
+            generation: Its number.
+
+        Returns:
+            Whether they did.
+        """
+        async with Rendezvous(self._address, wait_seconds=self._forming_seconds) as rendezvous:
+            for worker, place in zip(
+                members, assign_ranks([worker.candidate for worker in members]), strict=True
+            ):
+                worker.is_ready = False
+                worker.send(
+                    "assign",
+                    **asdict(place),
+                    generation=generation,
+                    host=worker.candidate.host,
+                    rendezvous_address=self._address,
+                    rendezvous_port=rendezvous.port,
+                )
+            deadline = time.monotonic() + self._forming_seconds + FORMING_MARGIN_SECONDS
+            while not self._pulse.is_over:
+                if all(worker.formed == generation for worker in members):
+                    return True
+                is_broken = any(not worker.is_connected or worker.is_ready for worker in members)
+                if is_broken or time.monotonic() >= deadline:
+                    return False
+                self._pulse.clear()
+                await self._pulse.sleep(deadline - time.monotonic())
+        return False
+
+
+def hold_back(members: Sequence[Worker], proven: Sequence[str], events: EventLog) -> None:
+    """Let workers that may have spoiled ring after ring wait, longer and longer (D11).
+
+    The first failure costs nobody anything, nor does one that has its reason: a lost member.
+
+    Args:
+        members: Of a ring that was not formed.
+        proven: Members of the last one that was: they are not suspected where others can be.
+        events: Told of who waits.
+    """
+    if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
+        return
+    newcomers = [worker for worker in members if worker.name not in proven]
+    now = time.monotonic()
+    for worker in newcomers or members:
+        worker.num_vain += 1
+        if worker.num_vain > 1:
+            wait = min(VAIN_SECONDS * 2 ** min(worker.num_vain - 2, 10), MAX_VAIN_SECONDS)
+            worker.not_before = now + wait
+            message = f"its rings failed to form {worker.num_vain} times; waits {wait:.1f} s"
+            events.write("worker", worker=worker.label, state="waiting", message=message)
+            log.warning("worker %s: %s", worker.label, message)

@@ -1,0 +1,40 @@
+"""What a coordinator must know of its job."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.data.plan import choose_num_lanes
+
+__all__ = ["CoordinatorSettings", "settings_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorSettings:
+    """The facts of one job that its coordinator decides by."""
+
+    job_dir: Path
+    address: str
+    """Address that the workers can reach; also the rendezvous'."""
+    secret: bytes
+    num_start: int
+    """Ranks that the first ring waits for, for a while."""
+    min_np: int
+    max_np: int
+    wait_seconds: float
+    forming_seconds: float
+
+
+def settings_of(config: JobConfig, job_dir: Path, address: str) -> CoordinatorSettings:
+    """A job's settings, as far as its coordinator needs them."""
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    return CoordinatorSettings(
+        job_dir=job_dir,
+        address=address,
+        secret=(job_dir / "secret").read_bytes(),
+        num_start=config.launch.np,
+        min_np=config.elastic.min_np,
+        max_np=min(config.elastic.max_np or lanes, lanes),
+        wait_seconds=config.elastic.wait_seconds,
+        forming_seconds=config.elastic.forming_seconds,
+    )
