@@ -2,7 +2,8 @@
 
 One JSON object a line: `time` (seconds since the epoch), `source` (who wrote it), `kind`, then that
 kind's own fields. Each line is one `write` to a file opened for appending, so lines of several
-processes never mix.
+processes never mix. A line that a full disk or a killed writer cut short is passed over by readers,
+and the next one starts on a line of its own.
 
 Kinds and their fields:
 
@@ -17,7 +18,9 @@ Kinds and their fields:
 - `log`: `message`
 """
 
+import errno
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -26,9 +29,14 @@ from typing import Any
 
 __all__ = ["EventLog", "follow", "read"]
 
+log = logging.getLogger(__name__)
+
 
 class EventLog:
-    """Appends events; close it, or use it in a `with`."""
+    """Appends events; close it, or use it in a `with`.
+
+    Events are for those who watch: where they cannot be written, the job goes on without them.
+    """
 
     def __init__(self, path: Path, source: str) -> None:
         """Open the log for appending.
@@ -37,17 +45,31 @@ class EventLog:
             path: The job's `events.jsonl`; made if it is not there.
             source: Stands in each event's `source`.
         """
+        self._path = path
         self._source = source
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._is_failing = False
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one event.
-
-        Raises:
-            OSError: The disk is full or gone.
-        """
+        """Append one event; where that fails, warn once until it succeeds again."""
         event = {"time": round(time.time(), 4), "source": self._source, "kind": kind, **fields}
-        os.write(self._file, (json.dumps(event) + "\n").encode())
+        line = (json.dumps(event) + "\n").encode()
+        try:
+            if self._is_torn():
+                line = b"\n" + line
+            if os.write(self._file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("%s cannot be written: %s; the job goes on unseen", self._path, error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def _is_torn(self) -> bool:
+        """Whether the last line lacks its end: its writer was killed, or the disk was full."""
+        size = os.fstat(self._file).st_size
+        return size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -78,8 +100,20 @@ class _Tail:
             return
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        for line in whole.splitlines():
-            yield json.loads(line)
+        for line in whole.split(b"\n"):
+            if line:
+                yield from _parsed(line)
+
+
+def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    if isinstance(event, dict) and "kind" in event:
+        yield event
+    else:
+        log.debug("a damaged line in the event log: %r", line[:200])
 
 
 def read(path: Path) -> list[dict[str, Any]]:

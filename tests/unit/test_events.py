@@ -1,7 +1,9 @@
 """The event log: whole lines, in order, from several writers."""
 
 import json
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,48 @@ def test_a_half_written_line_waits_for_its_end(path):
     assert len(next(new_events)) == 1
     path.write_bytes(line + line)
     assert len(next(new_events)) == 1
+
+
+def test_a_torn_line_is_passed_over_and_the_next_one_is_whole(path):
+    with EventLog(path, "a") as log:
+        log.write("log", number=1)
+        log.write("log", number=2)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])  # Its writer was killed, or the disk was full.
+    new_events = events.follow(path)
+    assert [event["number"] for event in next(new_events)] == [1]
+    with EventLog(path, "b") as log:
+        log.write("log", number=3)
+    assert [event["number"] for event in next(new_events)] == [3]
+    assert [event["number"] for event in events.read(path)] == [1, 3]
+
+
+@pytest.mark.parametrize("line", [b"\xff\xfe", b"[1]", b"7", b"{}", b'{"kind', b"", b"\x85{}"])
+def test_lines_that_are_no_events_are_passed_over(path, line):
+    good = json.dumps({"kind": "log"}).encode()
+    path.write_bytes(b"\n".join([good, line, good, b""]))
+    assert events.read(path) == [{"kind": "log"}] * 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_full_disk_is_warned_of_once_and_ends_nothing(caplog):
+    with EventLog(Path("/dev/full"), "a") as log:
+        for _ in range(3):
+            log.write("log", message="")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "No space left on device" in caplog.text
+
+
+def test_a_write_cut_short_leaves_the_next_one_whole(path, monkeypatch, caplog):
+    write = os.write
+    with EventLog(path, "a") as log:
+        monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
+        log.write("log", number=1)
+        log.write("log", number=2)
+        monkeypatch.undo()
+        log.write("log", number=3)
+    assert [event["number"] for event in events.read(path)] == [3]
+    assert len(caplog.records) == 1
 
 
 def test_lines_of_many_writers_do_not_mix(path):
