@@ -1,6 +1,7 @@
 """A child process ends when the process that started it does, however that one died."""
 
 import os
+import signal
 import sys
 import threading
 
@@ -12,7 +13,8 @@ LIFELINE_VARIABLE = "EDL_LIFELINE"
 def end_with_parent() -> None:
     """Watch the standard input, if the starter made it a lifeline: at its end, end this process.
 
-    A pipe's end is closed by the kernel also when the starter is killed, so nothing is left behind.
+    A pipe's end is closed by the kernel also when the starter is killed, so nothing is left behind;
+    a process that leads a group, as every `Child` does, takes the whole group with it.
     """
     # mpirun hands its standard input to rank 0 alone, and ends all ranks when that one ends.
     has_the_input = os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0"
@@ -23,4 +25,7 @@ def end_with_parent() -> None:
 def _wait_for_the_end() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
+    if os.getpgrp() == os.getpid():
+        # What this process started, as a user's loader may: it would stay behind.
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)

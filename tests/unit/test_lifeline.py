@@ -1,8 +1,10 @@
 """A child with a lifeline ends when its starter lets go of it."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -28,6 +30,33 @@ def test_the_child_ends_with_its_standard_input():
         assert child.poll() is None
         child.stdin.close()
         assert child.wait(LIMIT_SECONDS) == 1
+
+
+def test_what_a_group_leader_started_ends_with_it():
+    code = (
+        "import subprocess, sys; from edl_horovod.lifeline import end_with_parent; "
+        "end_with_parent(); p = subprocess.Popen([sys.executable, '-c', 'input()'], "
+        "stdin=subprocess.PIPE); print(p.pid, flush=True); p.wait()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "EDL_LIFELINE": "stdin"}, start_new_session=True,
+    ) as child:  # fmt: skip
+        grandchild = int(child.stdout.readline())
+        child.stdin.close()
+        assert child.wait(LIMIT_SECONDS) == -signal.SIGKILL
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while is_alive(grandchild):
+            assert time.monotonic() < deadline, "what it started lives on"
+            time.sleep(0.005)
+
+
+def is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_what_comes_over_the_lifeline_does_not_end_the_child():
