@@ -14,6 +14,10 @@ __all__ = ["Rendezvous"]
 
 MAX_BODY_BYTES = 1 << 20
 MAX_HEADERS = 64
+MAX_KEYS = 1 << 16
+"""A member puts one key a group: a few thousand members stay far below."""
+MAX_TOTAL_BYTES = 256 << 20
+"""Of all values: a member's value grows with the ring, to some 150 bytes for each other member."""
 
 
 class Rendezvous:
@@ -29,6 +33,7 @@ class Rendezvous:
         self._host = host
         self._wait_seconds = wait_seconds
         self._values: dict[str, bytes] = {}
+        self._num_bytes = 0
         self._arrived = asyncio.Condition()
         self._is_abandoned = False
         self._server: asyncio.Server | None = None
@@ -89,12 +94,19 @@ class Rendezvous:
             return "413 Payload Too Large", b""
         body = await reader.readexactly(length)
         if method == "PUT":
-            async with self._arrived:
-                self._values[key] = body
-                self._arrived.notify_all()
-            return "200 OK", b""
+            return await self._put(key, body)
         if method == "GET":
             return await self._get(key)
+        return "200 OK", b""
+
+    async def _put(self, key: str, value: bytes) -> tuple[str, bytes]:
+        async with self._arrived:
+            num_bytes = self._num_bytes - len(self._values.get(key, b"")) + len(value)
+            is_new = key not in self._values
+            if num_bytes > MAX_TOTAL_BYTES or (is_new and len(self._values) >= MAX_KEYS):
+                return "507 Insufficient Storage", b""
+            self._values[key], self._num_bytes = value, num_bytes
+            self._arrived.notify_all()
         return "200 OK", b""
 
     async def _get(self, key: str) -> tuple[str, bytes]:

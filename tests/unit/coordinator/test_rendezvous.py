@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from edl_horovod.coordinator import rendezvous
 from edl_horovod.coordinator.rendezvous import MAX_BODY_BYTES, Rendezvous
 
 
@@ -134,3 +135,23 @@ def test_a_body_above_the_limit_is_refused_unread():
         return (await ask(server.port, head))[0]
 
     assert with_server(scenario) == 413
+
+
+def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once(monkeypatch):
+    monkeypatch.setattr(rendezvous, "MAX_TOTAL_BYTES", 10)
+
+    async def scenario(server):
+        answers = [await put(server.port, "/a/key", b"12345678") for _ in range(3)]
+        answers.append(await put(server.port, "/a/other", b"123"))
+        return [status for status, _ in answers], await get(server.port, "/a/key")
+
+    assert with_server(scenario) == ([200, 200, 200, 507], (200, b"12345678"))
+
+
+def test_keys_are_bounded(monkeypatch):
+    monkeypatch.setattr(rendezvous, "MAX_KEYS", 2)
+
+    async def scenario(server):
+        return [(await put(server.port, f"/a/{key}", b""))[0] for key in (0, 1, 2, 1)]
+
+    assert with_server(scenario) == [200, 200, 507, 200]
