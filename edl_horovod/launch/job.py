@@ -45,6 +45,8 @@ PROGRESS = ("step", "evaluation", "progress")
 """Kinds of events that show that the job gets on."""
 
 OnEvents = Callable[[list[dict[str, Any]]], None]
+Show = Callable[[], list[dict[str, Any]]]
+"""Shows the events since the last time, and returns them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +80,11 @@ def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
         events.write("job", state="starting", task=config.task, message="", output=config.output)
         new_events = follow(plan.job_dir / "events.jsonl")
 
-        def show() -> bool:
+        def show() -> list[dict[str, Any]]:
             found = next(new_events)
             if on_events is not None and found:
                 on_events(found)
-            return any(event["kind"] in PROGRESS for event in found)
+            return found
 
         try:
             with _signals_interrupt():
@@ -208,7 +210,7 @@ def _signals_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _run_elastic(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -> dict[str, Any]:
+def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
     assert plan.coordinator is not None
     logs = plan.job_dir / "logs"
     coordinator = Child(plan.coordinator, logs / "coordinator.log")
@@ -230,9 +232,8 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -
             with contextlib.suppress(OSError, ConfigError):  # The coordinator logs what is wrong.
                 slots.num_wanted = hosts.read(plan.job_dir / "hosts").get(LOCAL_HOST, 0)
             slots.keep()
-            if show():
-                slots.forgive()
-            _give_up_if_hopeless(slots)
+            _note(show(), slots)
+            _give_up_if_hopeless(slots, plan.config.elastic.min_np)
             time.sleep(POLL_SECONDS)
         return _unwrap(result, slots)
     finally:
@@ -278,9 +279,22 @@ def _result(job_dir: Path) -> dict[str, Any] | None:
     return found
 
 
-def _give_up_if_hopeless(slots: Slots) -> None:
+def _note(events: list[dict[str, Any]], slots: Slots) -> None:
+    for event in events:
+        if event["kind"] == "generation" and event["is_formed"]:
+            slots.note_ring(event["members"])
+        elif event["kind"] in PROGRESS:
+            slots.forgive()
+
+
+def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
+    """End a job whose workers only fail; not one that goes on in a long step without the failing.
+
+    Raises:
+        JobFailed: A slot failed again and again, and the others are too few for a ring.
+    """
     failures, child = slots.most_vain_failures()
-    if failures >= HOPELESS_FAILURES and child is not None:
+    if failures >= HOPELESS_FAILURES and child is not None and slots.num_healthy() < min_np:
         raise JobFailed(
             f"A worker ended {failures} times in a row while the job made no progress. "
             f"Its log ({child.log_path}) ends:\n{child.tail()}"
@@ -299,7 +313,7 @@ def _unwrap(result: dict[str, Any], slots: Slots) -> dict[str, Any]:
     raise kind(result.get("message", "The job failed."))
 
 
-def _run_static(plan: LaunchPlan, events: EventLog, show: Callable[[], bool]) -> dict[str, Any]:
+def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
     logs = plan.job_dir / "logs"
     _require_mpi()
     ring = Child(plan.worker, logs / "worker.log")

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class _Slot:
     num_failures: int = 0
     num_vain_failures: int = 0
     """Failures since the job last got on."""
+    is_in_ring: bool = False
+    """Whether this process was in the last ring that was formed."""
     start_again_at: float | None = None
 
 
@@ -61,6 +64,18 @@ class Slots:
         for slot in self._slots.values():
             slot.num_vain_failures = 0
 
+    def note_ring(self, members: Sequence[str]) -> None:
+        """Note who is in the ring now, by `host:slot`."""
+        for number, slot in self._slots.items():
+            slot.is_in_ring = f"{LOCAL_HOST}:{number}" in members
+
+    def num_healthy(self) -> int:
+        """Workers that run, and did not fail since the job last got on or are back in the ring."""
+        return sum(
+            slot.child.exit_code is None and (slot.num_vain_failures == 0 or slot.is_in_ring)
+            for slot in self._slots.values()
+        )
+
     def most_vain_failures(self) -> tuple[int, Child | None]:
         """Most failures of a slot since the job last got on, and that slot's last process."""
         worst = max(self._slots.values(), key=lambda slot: slot.num_vain_failures, default=None)
@@ -93,6 +108,7 @@ class Slots:
             patience = self._backoff_seconds * 2 ** min(slot.num_failures - 2, MAX_DOUBLINGS)
             wait = min(patience, MAX_BACKOFF_SECONDS) if slot.num_failures > 1 else 0.0
             slot.num_vain_failures += 1
+            slot.is_in_ring = False
             slot.start_again_at = now + wait
             message = f"ended with {slot.child.exit_code}; starts again in {wait:.0f} s"
             self._tell(number, "failed", message)

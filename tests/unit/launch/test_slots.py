@@ -1,5 +1,6 @@
 """Slots: one worker each, started again with growing patience."""
 
+import contextlib
 import sys
 import time
 from types import SimpleNamespace
@@ -7,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod import events
+from edl_horovod.errors import JobFailed
+from edl_horovod.launch import job
 from edl_horovod.launch import slots as module
 from edl_horovod.launch.plan import Command
 from edl_horovod.launch.slots import Slots
@@ -123,6 +126,57 @@ def test_failures_are_in_vain_until_the_job_gets_on(make):
     assert child is slots.children[0]
     slots.forgive()
     assert slots.most_vain_failures()[0] == 0
+
+
+ONE_FAILS = "import os, sys, time; os.environ['EDL_SLOT'] == '1' and sys.exit(3); time.sleep(60)"
+
+
+def fail_in_vain(slots, clock, *, number, times):
+    for _ in range(times):
+        clock.now += fail(slots, clock, number=number)
+        slots.keep()
+
+
+@pytest.mark.parametrize("min_np", [1, 2])
+def test_a_failing_slot_ends_a_job_only_where_the_others_are_too_few(make, min_np):
+    slots, clock = make(ONE_FAILS)
+    slots.num_wanted = 2
+    slots.keep()
+    fail_in_vain(slots, clock, number=1, times=3)
+    assert slots.num_healthy() == 1
+    with pytest.raises(JobFailed) if min_np == 2 else contextlib.nullcontext():
+        job._give_up_if_hopeless(slots, min_np)
+
+
+def test_one_that_failed_and_is_back_in_the_ring_is_healthy(make):
+    slots, clock = make(ONE_FAILS)
+    slots.num_wanted = 2
+    slots.keep()
+    fail_in_vain(slots, clock, number=1, times=3)
+    slots._slots[0].num_vain_failures = 1
+    assert slots.num_healthy() == 0
+    with pytest.raises(JobFailed):
+        job._give_up_if_hopeless(slots, 1)
+    ring = {"kind": "generation", "is_formed": True, "members": ["localhost:0"]}
+    job._note([{**ring, "is_formed": False}], slots)
+    assert slots.num_healthy() == 0
+    job._note([ring], slots)
+    job._give_up_if_hopeless(slots, 1)
+    slots._slots[0].child.close()
+    assert slots.num_healthy() == 0
+
+
+def test_one_that_dies_in_every_ring_is_given_up(make):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    ring = {"kind": "generation", "is_formed": True, "members": ["localhost:0"]}
+    for _ in range(job.HOPELESS_FAILURES):
+        job._give_up_if_hopeless(slots, 1)
+        job._note([ring], slots)
+        fail_in_vain(slots, clock, number=0, times=1)
+    with pytest.raises(JobFailed, match="3 times"):
+        job._give_up_if_hopeless(slots, 1)
 
 
 def test_no_slot_has_no_failures(make):
