@@ -6,6 +6,7 @@ input does, so that it never outlives a launcher that was killed.
 
 import argparse
 import asyncio
+import errno
 import logging
 import sys
 from pathlib import Path
@@ -14,10 +15,14 @@ from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import settings_of
+from edl_horovod.errors import OutputError
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
 
 log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is called __main__.
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
+"""After these another start would end the same way; the launcher makes none."""
 
 
 def main() -> int:
@@ -31,8 +36,13 @@ def main() -> int:
     end_with_parent()
     with EventLog(args.job_dir / "events.jsonl", "coordinator") as events:
         coordinator = Coordinator(settings_of(config, args.job_dir, args.address), events)
-        result = asyncio.run(coordinator.run())
-    log.info("job %s", result["state"])
+        try:
+            asyncio.run(coordinator.run())
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            log.error("%s cannot be written: %s", args.job_dir, error)
+            return OutputError.exit_code
     return 0
 
 

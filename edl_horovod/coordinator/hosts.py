@@ -1,12 +1,15 @@
 """The hosts file: what host discovery wants, one `host:slots` a line."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.whole_file import write_text
 
-__all__ = ["parse", "read", "write"]
+__all__ = ["HostsFile", "parse", "read", "write"]
+
+log = logging.getLogger(__name__)
 
 MAX_SLOTS_DIGITS = 6
 
@@ -56,3 +59,36 @@ def write(path: Path, hosts: Mapping[str, int]) -> None:
         hosts: Host name to slots.
     """
     write_text(path, "".join(f"{host}:{slots}\n" for host, slots in hosts.items()))
+
+
+class HostsFile:
+    """A hosts file that is looked at again and again."""
+
+    def __init__(self, path: Path) -> None:
+        """Remember where it is.
+
+        Args:
+            path: The file; it may not be there yet.
+        """
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._complaint = ""
+
+    def change(self) -> dict[str, int] | None:
+        """What it wants, if that may have changed since the last call; else None.
+
+        A file that cannot be read changes nothing: a bad answer must not empty the ring.
+        """
+        try:
+            found = self._path.stat()
+            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if stamp == self._seen:
+                return None
+            wanted = read(self._path)
+        except (OSError, ConfigError) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.warning("hosts file: %s", error)
+            return None
+        self._seen, self._complaint = stamp, ""
+        return wanted

@@ -10,7 +10,6 @@ from edl_horovod.coordinator.decide import choose_members
 from edl_horovod.coordinator.forming import Forming, Pulse, hold_back
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
-from edl_horovod.errors import ConfigError
 from edl_horovod.events import EventLog
 from edl_horovod.whole_file import write_json
 
@@ -64,6 +63,9 @@ class Coordinator:
 
         A coordinator that is started again for the same job finds its number and its port, and
         adopts the ring that goes on without it.
+
+        Raises:
+            OSError: The job's directory cannot be written, or the address is taken.
         """
         port = self._load()
         port = await self._server.start(self._settings.address, port)
@@ -78,6 +80,7 @@ class Coordinator:
         finally:
             for task in watch:
                 task.cancel()
+        log.info("job %s", self._result["state"])
         # Before the workers go: a coordinator that dies while they do must not start the job anew.
         write_json(self._settings.job_dir / "result.json", self._result)
         await self._say_goodbye()
@@ -153,22 +156,12 @@ class Coordinator:
             self._pulse.is_over = True
 
     async def _watch_hosts(self) -> None:
-        path = self._settings.job_dir / "hosts"
-        seen, complaint = None, ""
+        file = hosts.HostsFile(self._settings.job_dir / "hosts")
         while True:
-            try:
-                found = path.stat()
-                stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
-                if stamp != seen:
-                    self._wanted = hosts.read(path)
-                    self._reason = "hosts changed"
-                    self._pulse.wake()
-                    seen, complaint = stamp, ""
-            except (OSError, ConfigError) as error:
-                # The last good answer stands: a bad one must not empty the ring.
-                if str(error) != complaint:
-                    complaint = str(error)
-                    log.warning("hosts file: %s", error)
+            if (wanted := file.change()) is not None:
+                self._wanted = wanted
+                self._reason = "hosts changed"
+                self._pulse.wake()
             await asyncio.sleep(HOSTS_POLL_SECONDS)
 
     async def _ping_workers(self) -> None:
@@ -339,7 +332,7 @@ class Coordinator:
             return
         self._generation += 1
         self._members = target
-        self._save(port)
+        self._save_change(port)
         members = self._workers(target)
         is_formed = await self._forming.form(members, self._generation)
         if is_formed:
@@ -394,3 +387,10 @@ class Coordinator:
             orders=tuple(self._server.orders[name] for name in self._members),
         )
         saved.save(self._settings.job_dir / "coordinator.json", ring)
+
+    def _save_change(self, port: int) -> None:
+        """Save where there is room: only a coordinator that starts again would read it."""
+        try:
+            self._save(port)
+        except OSError as error:
+            log.warning("coordinator.json is that of an older ring: %s", error)

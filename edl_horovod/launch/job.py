@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from edl_horovod import errors
 from edl_horovod.config import resolved
@@ -21,7 +21,14 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
 from edl_horovod.data.files import expand
 from edl_horovod.data.formats import format_of
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, MissingDependency
+from edl_horovod.errors import (
+    ConfigError,
+    EdlError,
+    Interrupted,
+    JobFailed,
+    MissingDependency,
+    OutputError,
+)
 from edl_horovod.events import EventLog, follow
 from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
@@ -152,14 +159,10 @@ def _shown(result: dict[str, Any]) -> dict[str, Any]:
 def _job_directory(plan: LaunchPlan) -> Iterator[None]:
     """The job's directory, emptied of an earlier job's traces, held for this one."""
     job_dir = plan.job_dir
-    try:
+    with _told_as_output_error(job_dir):
         job_dir.mkdir(parents=True, exist_ok=True)
         # Opened for appending: another job's number must stay readable until the lock is ours.
         lock = (job_dir / "launcher.pid").open("a+")
-    except OSError as error:
-        raise errors.OutputError(
-            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}."
-        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -168,25 +171,41 @@ def _job_directory(plan: LaunchPlan) -> Iterator[None]:
                 f"Another job runs in {job_dir}. Received: job_dir={str(job_dir)!r}. "
                 "Wait for it, or choose another output or job_dir."
             ) from error
-        for name in ("events.jsonl", "coordinator.json", "result.json", "hosts"):
-            (job_dir / name).unlink(missing_ok=True)
-        for name in ("logs", "segments"):
-            shutil.rmtree(job_dir / name, ignore_errors=True)
-        lock.truncate(0)
-        lock.write(f"{os.getpid()}\n")
-        lock.flush()
-        (job_dir / "logs").mkdir()
-        secret = job_dir / "secret"
-        secret.unlink(missing_ok=True)
-        with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
-            stream.write(secrets.token_bytes(32))
-        hosts.write(job_dir / "hosts", plan.hosts)
-        resolved.dump(plan.config, job_dir / "config.yaml")
         try:
+            with _told_as_output_error(job_dir):
+                _fill_job_directory(plan, lock)
             yield
         finally:
-            secret.unlink(missing_ok=True)
+            (job_dir / "secret").unlink(missing_ok=True)
             (job_dir / "launcher.pid").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _told_as_output_error(job_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}. "
+            "Make room on its disk, or give another job_dir."
+        ) from error
+
+
+def _fill_job_directory(plan: LaunchPlan, lock: TextIO) -> None:
+    job_dir = plan.job_dir
+    for name in ("events.jsonl", "coordinator.json", "result.json", "hosts"):
+        (job_dir / name).unlink(missing_ok=True)
+    for name in ("logs", "segments"):
+        shutil.rmtree(job_dir / name, ignore_errors=True)
+    lock.truncate(0)
+    os.write(lock.fileno(), f"{os.getpid()}\n".encode())  # Nothing may be left for `close`.
+    (job_dir / "logs").mkdir()
+    secret = job_dir / "secret"
+    secret.unlink(missing_ok=True)
+    with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
+        stream.write(secrets.token_bytes(32))
+    hosts.write(job_dir / "hosts", plan.hosts)
+    resolved.dump(plan.config, job_dir / "config.yaml")
 
 
 @contextlib.contextmanager
@@ -248,6 +267,11 @@ class _Restarts:
 
     def count(self, coordinator: Child) -> None:
         """Note one more, and wait a little before the next start: its port may be taken."""
+        if coordinator.exit_code == OutputError.exit_code:
+            raise OutputError(
+                f"The job's directory cannot be written any more. The coordinator's log "
+                f"({coordinator.log_path}) ends:\n{coordinator.tail()}\nMake room on the disk."
+            )
         now = time.monotonic()
         self._ends = [*(at for at in self._ends if now - at < QUICK_SECONDS), now]
         if len(self._ends) >= HOPELESS_RESTARTS:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod.errors import JobFailed
+from edl_horovod.errors import JobFailed, OutputError
 from edl_horovod.launch import job
 
 
@@ -46,3 +46,9 @@ def test_ends_far_apart_are_survived(clock):
         restarts.count(ENDED)
         clock.now += job.QUICK_SECONDS
     assert set(clock.waits) == {0.0}
+
+
+def test_a_full_disk_is_told_at_once(clock):
+    ended = SimpleNamespace(**{**vars(ENDED), "exit_code": OutputError.exit_code})
+    with pytest.raises(OutputError, match="cannot be written any more"):
+        job._Restarts().count(ended)

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import resource
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -274,6 +275,18 @@ def test_a_failure_while_writing_leaves_the_older_model(write_model):
         write_model(FullDisk(kernel=np.float32(9)), overwrite=True)
     restore_weights(read(path), trained())
     assert sorted(file.name for file in path.parent.iterdir()) == ["m", "zoo"]
+
+
+@pytest.mark.parametrize("max_file_bytes", [0, 60, 100])
+def test_a_full_disk_leaves_nothing_half_written(write_model, tmp_path, max_file_bytes):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_file_bytes, hard))
+    try:
+        with pytest.raises(OutputError, match="disk has room"):
+            write_model(trained())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
 
 
 def test_a_model_that_keras_cannot_save_is_written_without_it(write_model, caplog):
