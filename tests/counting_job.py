@@ -7,15 +7,16 @@ from edl_horovod.trained_model.params import read_params
 from tests.records import write_records
 
 NUM_RECORDS, BATCH, EPOCHS = 480, 24, 15
-STEPS = NUM_RECORDS // BATCH * EPOCHS
+LONG = 45
+"""Epochs of a job that may have to wait for several newcomers on a busy machine."""
 
 
-def overrides(folder, **settings):
+def overrides(folder, *, epochs=EPOCHS, **settings):
     """Overrides of a job that is slow until `folder / "hurry"` exists."""
     data = write_records(folder / "data", NUM_RECORDS)
     params = {"num_records": NUM_RECORDS, "rate": float(BATCH), "slow_until": folder / "hurry"}
     given = {
-        "model_def": "counting", "data": data, "train.batch_size": BATCH, "train.epochs": EPOCHS,
+        "model_def": "counting", "data": data, "train.batch_size": BATCH, "train.epochs": epochs,
         "data_plan.lanes": 8, "data_plan.shuffle_window": 16, **settings,
     }  # fmt: skip
     return [
@@ -24,9 +25,9 @@ def overrides(folder, **settings):
     ]
 
 
-def assert_each_record_once_an_epoch(output):
+def assert_each_record_once_an_epoch(output, *, epochs=EPOCHS):
     """The trained model has seen every record as often as there are epochs."""
     files = trained_model.read(output)
-    assert files.message.steps == STEPS
+    assert files.message.steps == NUM_RECORDS // BATCH * epochs
     (_, counts), *_ = read_params(files.params_files)
-    np.testing.assert_allclose(counts, EPOCHS, rtol=1e-5)
+    np.testing.assert_allclose(counts, epochs, rtol=1e-5)

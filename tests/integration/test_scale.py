@@ -23,8 +23,8 @@ def status(job):
 
 
 def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
-    settings = {"launch.np": 1, "elastic.max_np": 3, "train.epochs": 15}
-    job = start("train", *counting_job.overrides(tmp_path, **settings))
+    settings = {"launch.np": 1, "elastic.max_np": 3}
+    job = start("train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG, **settings))
     job.wait_for_step(2)
     assert edl("scale", job.job_dir, 2, "--dry-run") == (0, "localhost: 1 -> 2 slots (dry run)\n")
     code, printed = edl("scale", job.job_dir, 4)
@@ -53,7 +53,7 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     job.wait_for_ring(2, after=shrunk)
     (tmp_path / "hurry").touch()
     job.succeed()
-    counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=counting_job.LONG)
     assert status(job)["state"] == "finished"
     code, printed = edl("scale", job.job_dir, 3)
     assert code == 2, printed
