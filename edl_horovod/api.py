@@ -43,8 +43,8 @@ Params = str | Mapping[str, Any]
 """`"hidden_units=[10, 100], learning_rate=0.01"`, or the same as a dict."""
 OnEvents = Callable[[list[dict[str, Any]]], None]
 """Called with the job's new events (`edl_horovod.events`), again and again while it runs."""
-OnProgress = Callable[[int, int], None]
-"""Called with what is done and what there is to do."""
+OnProgress = Callable[[int, int, int], None]
+"""Called with the input files that are done, all of them, and the records made so far."""
 
 _FILE_LISTS = ("data", "validation_data")
 
@@ -172,7 +172,7 @@ def prepare(
             working directory.
         overwrite: Whether an existing output may be replaced.
         progress: Show on stderr how far it is.
-        on_progress: Called with the number of input files that are done, and of all.
+        on_progress: Called now and then with input files done, all of them, and records made.
         settings: All others, as in `edl prepare`.
 
     Raises:
@@ -266,7 +266,7 @@ def run_prepare(
 
     Args:
         config: All settings.
-        on_progress: Called with the number of input files that are done, and of all.
+        on_progress: Called now and then with input files done, all of them, and records made.
 
     Raises:
         EdlError: A subclass says what went wrong.

@@ -35,6 +35,8 @@ class JobState:
     loss: float | None = None
     records: int = 0
     total_records: int = 0
+    made: int | None = None
+    """Records made, where `records` counts the files of `prepare`."""
     records_per_second: float | None = None
     size: int = 0
     """Ranks in the ring."""
@@ -98,7 +100,7 @@ def advance(state: JobState, event: dict[str, Any]) -> JobState:
             return replace(state, metrics=event["metrics"])
         case "progress":
             changed = replace(
-                state, state="running", **_given(event, "records", "total_records", "size")
+                state, state="running", **_given(event, "records", "total_records", "made", "size")
             )
             changed = _moved(changed, event["time"], event["records"])
             return replace(changed, records_per_second=_pace(changed))

@@ -56,6 +56,8 @@ def facts(state: JobState, unit: str) -> str:
     parts = []
     if state.total_records:
         parts.append(f"{state.records:,} of {state.total_records:,} {unit}")
+        if state.made is not None:
+            parts.append(f"{state.made:,} records")
     elif state.step or state.total_steps:
         of = f" of {state.total_steps:,}" if state.total_steps else ""
         parts.append(f"step {state.step:,}{of}, epoch {state.epoch + 1}")
@@ -98,15 +100,16 @@ def metrics_text(metrics: dict[str, float]) -> str:
 
 def prepare_events(
     show: Callable[[list[dict[str, Any]]], None],
-) -> Callable[[int, int], None]:
-    """What `prepare` calls with files done and all files, so that they show like a job's records.
+) -> Callable[[int, int, int], None]:
+    """What `prepare` calls with its progress, so that files show like a job's records.
 
     Args:
         show: A display opened with `unit="files"`.
     """
 
-    def on_progress(done: int, total: int) -> None:
-        show([{"kind": "progress", "time": time.time(), "records": done, "total_records": total}])
+    def on_progress(done: int, total: int, made: int) -> None:
+        progress = {"records": done, "total_records": total, "made": made}
+        show([{"kind": "progress", "time": time.time(), **progress}])
 
     return on_progress
 

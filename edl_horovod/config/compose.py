@@ -335,6 +335,8 @@ def _absolute(path: str) -> str:
     path = _VARIABLE.sub(_variable, path)
     if _ELSEWHERE.match(path):
         return path
+    if path.startswith("@"):  # A list of input files, for prepare.
+        return f"@{_absolute(path[1:])}"
     return os.path.abspath(os.path.expanduser(path))
 
 

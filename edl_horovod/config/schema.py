@@ -238,7 +238,8 @@ class PrepareConfig:
     """How input files become RecordIO files."""
 
     data: str
-    """Input files: a folder, a glob, or several with commas between."""
+    """Input files: a folder, a glob, `@` and a text file with a path on each line, or several with
+    commas between."""
     output: str
     """Directory that will hold the RecordIO files."""
     model_zoo: str = "model_zoo"
@@ -246,16 +247,30 @@ class PrepareConfig:
     model_def: str = ""
     """Where `prepare_data_for_a_single_file` is in the zoo: `file` or `folder.file`; may be left
     out where model_zoo is one file."""
+    shuffle: bool = True
+    """Whether the input files are mixed, the same way each time; else they are taken as sorted, a
+    list as it is."""
     records_per_shard: int = 4096
-    """Records of one output file."""
+    """Most records of one output file."""
+    bytes_per_shard: int = 268435456
+    """Most bytes of one output file, before compression; a larger record has one of its own."""
+    files_per_group: int = 0
+    """Input files that a process turns into output files at a time, and that a restart does not
+    do again; 0 chooses: about as many as fill one output file, fewer for few files."""
     prefix: str = "part"
     """Start of the names of the output files."""
     codec: str = "snappy"
     """How chunks are compressed: `none`, `snappy` or `gzip`."""
+    launch: str = "local"
+    """`local`, or `mpi` for the ranks of the mpirun that this command is started by."""
     processes: int = 0
-    """Processes that work side by side; 0 takes one for each core."""
+    """Processes that work side by side; 0 takes one for each core. With `mpi` mpirun says it."""
+    bad_files: str = "raise"
+    """What a file that cannot be prepared does: `raise` ends the run, `skip` leaves it out."""
+    max_bad_files: int = 100
+    """Most files that `skip` leaves out; one more ends the run."""
     overwrite: bool = False
-    """Whether an existing output may be replaced."""
+    """Whether an existing output, or an interrupted run that does not fit, may be replaced."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
 
@@ -264,12 +279,10 @@ class PrepareConfig:
         _check_given("output", self.output, "a directory for the result")
         if not self.model_zoo.endswith(".py"):
             _check_given("model_def", self.model_def, "a file of the zoo")
-        _check(
-            self.records_per_shard >= 1,
-            "records_per_shard",
-            self.records_per_shard,
-            "must be 1 or more",
-        )
+        for key in ("records_per_shard", "bytes_per_shard"):
+            _check(getattr(self, key) >= 1, key, getattr(self, key), "must be 1 or more")
+        for key in ("files_per_group", "processes", "max_bad_files"):
+            _check(getattr(self, key) >= 0, key, getattr(self, key), "must be 0 or more")
         _check(
             bool(self.prefix) and "/" not in self.prefix,
             "prefix",
@@ -277,5 +290,12 @@ class PrepareConfig:
             "must be the start of a file name",
         )
         _check_choice("codec", self.codec, ("none", "snappy", "gzip"))
-        _check(self.processes >= 0, "processes", self.processes, "must be 0 or more")
+        _check_choice("launch", self.launch, ("local", "mpi"))
+        _check(
+            self.launch == "local" or not self.processes,
+            "processes",
+            self.processes,
+            "is for launch=local; with launch=mpi the number is what mpirun -n says",
+        )
+        _check_choice("bad_files", self.bad_files, ("raise", "skip"))
         _check_choice("log_level", self.log_level, _LOG_LEVELS)

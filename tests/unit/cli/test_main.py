@@ -186,10 +186,10 @@ def test_an_error_of_the_job_is_its_exit_code(
 
 
 def test_prepare_calls_the_data_side(edl: Run, monkeypatch: pytest.MonkeyPatch):
-    def run(config: Any, on_progress: Callable[[int, int], None]):
-        on_progress(1, 2)
+    def run(config: Any, on_progress: Callable[[int, int, int], None]):
+        on_progress(1, 2, 9)
         return data_prepare.PrepareResult(
-            num_records=9, num_files=2, num_skipped=0, files=["/o/part"]
+            num_records=9, num_files=2, num_empty=0, num_bad=0, files=["/o/part"], bad_files=""
         )
 
     monkeypatch.setattr(data_prepare, "run", run)
@@ -198,7 +198,7 @@ def test_prepare_calls_the_data_side(edl: Run, monkeypatch: pytest.MonkeyPatch):
 
     assert code == 0
     assert out.startswith("records: 9\n")
-    assert err == "1 of 2 files\n"
+    assert err == "1 of 2 files | 9 records\n"
 
 
 def test_python_calls_and_commands_give_the_same_config(edl: Run, launched: list[JobConfig]):

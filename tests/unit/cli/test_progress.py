@@ -138,9 +138,9 @@ def test_prepare_shows_files_as_a_job_shows_records():
     stream = io.StringIO()
 
     with PlainDisplay(stream, "files") as display:
-        prepare_events(display)(3, 12)
+        prepare_events(display)(3, 12, 40)
 
-    assert stream.getvalue() == "3 of 12 files\n"
+    assert stream.getvalue() == "3 of 12 files | 40 records\n"
 
 
 def test_a_step_ends_the_waiting():

@@ -1,23 +1,25 @@
+"""Runs of prepare from settings to output, with a pool that works in the test's own process."""
+
+import contextlib
+import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.config.schema import PrepareConfig
-from edl_horovod.data.prepare import run
+from edl_horovod.data.prepare import describe
+from edl_horovod.data.prepare.groups import prepare_group, source_digest
+from edl_horovod.data.prepare.job import run_with
 from edl_horovod.data.recordio import Reader
-from edl_horovod.errors import DataError, OutputError, UserCodeError
+from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed, OutputError
 
 FUNCTION = """
 from pathlib import Path
 
 def prepare_data_for_a_single_file(filename):
     text = Path(filename).read_text()
-    if text == "skip":
+    if text == "none":
         return None
     if text == "many":
         return (f"{filename}:{part}".encode() for part in range(3))
@@ -27,6 +29,27 @@ def prepare_data_for_a_single_file(filename):
         return text
     return f"{Path(filename).parent.name}/{text}".encode()
 """
+
+
+class InlinePool:
+    """Does the groups one after another, and may fail after some of them."""
+
+    def __init__(self, settings, *, fail_after=None, error=None, source=None):
+        self.settings = settings
+        self.numbers = []
+        self._fail_after = fail_after
+        self._error = error
+        self._source = source
+
+    def source(self):
+        return self._source or source_digest(self.settings.model_zoo, self.settings.model_def)
+
+    def work(self, groups, on_work):
+        for group in groups:
+            if len(self.numbers) == self._fail_after:
+                raise self._error
+            self.numbers.append(group.number)
+            yield prepare_group(self.settings, group, on_work)
 
 
 @pytest.fixture
@@ -42,16 +65,30 @@ def inputs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def prepare(tmp_path: Path, inputs: Path):
-    def prepare(on_progress=None, **settings):
-        config = {
+def config(tmp_path: Path, inputs: Path):
+    def config(**settings) -> PrepareConfig:
+        defaults = {
             "data": str(inputs),
             "output": str(tmp_path / "out"),
             "model_zoo": str(tmp_path / "zoo"),
             "model_def": "texts",
-            "processes": 1,
         }
-        return run(PrepareConfig(**{**config, **settings}), on_progress)
+        return PrepareConfig(**{**defaults, **settings})
+
+    return config
+
+
+@pytest.fixture
+def prepare(config):
+    """Run; `prepare.groups` are the numbers of the groups that the last run did."""
+
+    def prepare(on_progress=lambda *_: None, *, fail_after=None, error=None, source=None, **given):
+        def open_pool(settings, num_groups):
+            pool = InlinePool(settings, fail_after=fail_after, error=error, source=source)
+            prepare.groups = pool.numbers
+            return contextlib.nullcontext(pool)
+
+        return run_with(open_pool, config(**given), on_progress)
 
     return prepare
 
@@ -61,81 +98,113 @@ def records_of(folder: Path) -> list[bytes]:
         return list(reader)
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_every_file_of_a_folder_gives_its_record(prepare, tmp_path: Path):
     result = prepare(records_per_shard=12)
-    names = [f"part-{number:05d}-of-00003.recordio" for number in range(3)]
+    names = [f"part-{number:05d}-00000.recordio" for number in range(3)]
     assert result.files == [str(tmp_path / "out" / name) for name in names]
     assert sorted(os.listdir(tmp_path / "out")) == names
-    assert (result.num_files, result.num_records, result.num_skipped) == (30, 30, 0)
+    assert sorted(os.listdir(tmp_path)) == ["in", "out", "zoo"]
+    assert (result.num_files, result.num_records, result.num_empty) == (30, 30, 0)
     expected = [f"{name}/{number}".encode() for name in "abc" for number in range(10)]
     assert sorted(records_of(tmp_path / "out")) == expected
 
 
 def test_each_shard_holds_every_class(prepare):
-    result = prepare(records_per_shard=15)
-    for file in result.files:
+    for file in prepare(records_per_shard=15).files:
         with Reader.open(file) as reader:
             assert {record[:1] for record in reader} == {b"a", b"b", b"c"}
 
 
-def test_the_number_of_processes_does_not_change_the_result(prepare, tmp_path: Path):
-    prepare(output=str(tmp_path / "one"))
-    prepare(output=str(tmp_path / "two"), processes=2)
-    assert records_of(tmp_path / "one") == records_of(tmp_path / "two")
+def test_without_shuffle_the_order_is_that_of_the_names(prepare, tmp_path: Path):
+    prepare(shuffle=False, records_per_shard=7)
+    expected = [f"{name}/{number}".encode() for name in "abc" for number in range(10)]
+    assert records_of(tmp_path / "out") == expected
 
 
 def test_a_file_may_give_several_records_or_none(prepare, inputs: Path, tmp_path: Path):
     for file in inputs.glob("*/*"):
-        file.write_text("skip")
+        file.write_text("none")
     (inputs / "a" / "0.txt").write_text("many")
     result = prepare()
-    assert (result.num_files, result.num_records, result.num_skipped) == (30, 3, 29)
+    assert (result.num_files, result.num_records, result.num_empty) == (30, 3, 29)
     name = f"{inputs}/a/0.txt"
     assert records_of(tmp_path / "out") == [f"{name}:{part}".encode() for part in range(3)]
 
 
-def test_a_list_of_files_and_globs(prepare, inputs: Path):
-    result = prepare(data=f"{inputs}/a/1.txt, {inputs}/[bc]/2.txt,{inputs}/a/1.txt")
-    assert result.num_records == 3
-
-
-def test_progress_ends_at_the_number_of_files(prepare):
+def test_progress_counts_files_and_records(prepare, inputs: Path):
+    (inputs / "a" / "0.txt").write_text("many")
     told = []
-    prepare(lambda done, total: told.append((done, total)))
-    assert told == sorted(set(told))
-    assert told[-1] == (30, 30)
+    prepare(lambda *counts: told.append(counts))
+    assert told[0] == (0, 30, 0)
+    assert told[-1] == (30, 30, 32)
 
 
-def test_files_that_cannot_be_prepared_are_named_and_nothing_is_written(
-    prepare, inputs: Path, tmp_path: Path
-):
+def test_bad_files_end_the_run_and_are_named(prepare, inputs: Path, tmp_path: Path):
     for number in range(10):
         (inputs / "a" / f"{number}.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")
     (inputs / "b" / "1.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match=r"12 of 30 files") as caught:
+    with pytest.raises(DataError, match="12 input files cannot be prepared") as caught:
         prepare()
     assert str(caught.value).count("\n") == 11
     assert "texts.py:11: ValueError: not an image" in str(caught.value)
     assert "and 2 more" in str(caught.value)
-    assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
+    assert sorted(os.listdir(tmp_path)) == ["in", "out.bad_files.jsonl", "zoo"]
 
 
-def test_a_record_that_is_not_bytes_is_a_failure(prepare, inputs: Path):
+def test_bad_files_are_left_out_and_listed(prepare, inputs: Path, tmp_path: Path):
+    (inputs / "a" / "0.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")
-    with pytest.raises(DataError, match=r"b/0\.txt: .* gave str, not bytes"):
-        prepare()
+    result = prepare(bad_files="skip", max_bad_files=2)
+    assert (result.num_records, result.num_bad, result.num_empty) == (28, 2, 0)
+    lines = [json.loads(line) for line in Path(result.bad_files).read_text().splitlines()]
+    reasons = {line["path"]: line["reason"] for line in lines}
+    assert sorted(reasons) == [f"{inputs}/a/0.txt", f"{inputs}/b/0.txt"]
+    assert "texts.py:11: ValueError: not an image" in reasons[f"{inputs}/a/0.txt"]
+    assert reasons[f"{inputs}/b/0.txt"].endswith("gave str, not bytes.")
+    assert result.bad_files == str(tmp_path / "out.bad_files.jsonl")
 
 
-def test_no_input_file_is_an_error(prepare, inputs: Path):
-    with pytest.raises(DataError, match=r"no input file.*\*\.png"):
-        prepare(data=f"{inputs}/*.png")
+def test_more_bad_files_than_may_be_end_the_run_until_the_bound_is_raised(prepare, inputs: Path):
+    for name in "abc":
+        (inputs / name / "0.txt").write_text("bad")
+    with pytest.raises(DataError, match=r"max_bad_files=2.*Raise it"):
+        prepare(bad_files="skip", max_bad_files=2, files_per_group=5)
+    result = prepare(bad_files="skip", max_bad_files=3, files_per_group=5)
+    assert (result.num_records, result.num_bad) == (27, 3)
+    assert len(prepare.groups) < 6
 
 
-def test_no_record_at_all_is_an_error(prepare, inputs: Path):
-    (inputs / "a" / "0.txt").write_text("skip")
+def test_bad_files_that_an_earlier_run_left_out_end_a_strict_one(prepare, inputs: Path):
+    (inputs / "a" / "0.txt").write_text("bad")
+    settings = {"shuffle": False, "files_per_group": 10}
+    with pytest.raises(JobFailed):
+        prepare(bad_files="skip", fail_after=2, error=JobFailed("x"), **settings)
+    with pytest.raises(DataError, match="1 input files cannot be prepared"):
+        prepare(**settings)
+    assert prepare.groups == []
+
+
+def test_a_mended_bad_file_does_not_cost_what_was_done(prepare, inputs: Path, tmp_path: Path):
+    (inputs / "a" / "0.txt").write_text("bad")
+    with pytest.raises(DataError, match="the same command goes on"):
+        prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
+    (inputs / "a" / "0.txt").write_text("mended and longer")
+    prepare(shuffle=False, files_per_group=5, data=f"{inputs}/b,{inputs}/a")
+    assert prepare.groups == [2, 3]
+    assert records_of(tmp_path / "out")[10] == b"a/mended and longer"
+    assert sorted(os.listdir(tmp_path)) == ["in", "out", "zoo"]
+
+
+def test_no_record_at_all_is_an_error(prepare, inputs: Path, tmp_path: Path):
+    (inputs / "a" / "0.txt").write_text("none")
     with pytest.raises(DataError, match="gave no record"):
         prepare(data=f"{inputs}/a/0.txt")
+    assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
 
 
 def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs: Path, tmp_path: Path):
@@ -143,42 +212,116 @@ def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs: Path, t
     with pytest.raises(OutputError, match="overwrite=true"):
         prepare()
     prepare(overwrite=True, data=f"{inputs}/a/1.txt")
-    assert os.listdir(tmp_path / "out") == ["part-00000-of-00001.recordio"]
+    assert os.listdir(tmp_path / "out") == ["part-00000-00000.recordio"]
 
 
-def test_a_model_file_that_does_not_load_is_named_by_a_process(prepare, tmp_path: Path):
-    (tmp_path / "zoo" / "texts.py").write_text("import no_such_package\n")
-    with pytest.raises(UserCodeError, match=r"texts\.py:1: ModuleNotFoundError"):
-        prepare()
+@pytest.mark.parametrize("error", [JobFailed("A process was killed."), KeyboardInterrupt()])
+def test_an_interrupted_run_goes_on_and_gives_the_same_bytes(prepare, tmp_path: Path, error):
+    prepare(output=str(tmp_path / "whole"), files_per_group=4)
+    with pytest.raises((JobFailed, Interrupted), match="3 of 8 groups of files are done and stay"):
+        prepare(files_per_group=4, fail_after=3, error=error)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out.partial" / "shards" / "part-00003-00000.recordio").write_text("half a shard")
+    (tmp_path / "out.partial" / "shards" / "part-00003-00009.recordio").write_text("a stray")
+    told = []
+    result = prepare(lambda *counts: told.append(counts), files_per_group=4)
+    assert prepare.groups == [3, 4, 5, 6, 7]
+    assert told[0] == (12, 30, 12)
+    assert result.num_records == 30
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_group_whose_line_was_cut_short_or_whose_shard_is_gone_is_done_again(
+    prepare, tmp_path: Path
+):
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=4, error=JobFailed("x"))
+    lines = tmp_path / "out.partial" / "groups.jsonl"
+    lines.write_text(lines.read_text()[:-20])
+    (tmp_path / "out.partial" / "shards" / "part-00001-00000.recordio").unlink()
+    assert prepare(files_per_group=4).num_records == 30
+    assert prepare.groups == [1, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"records_per_shard": 3}, "records_per_shard was 4096 and is 3"),
+        ({"codec": "gzip"}, "codec was 'snappy' and is 'gzip'"),
+        ({"source": "other code"}, "the model code has changed"),
+        ({"new_file": True}, "the input files were 30 and are other 31"),
+        ({"changed_file": True}, "an input file has changed since it was prepared"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_does_not_fit_is_refused_and_replaced_only_when_asked(
+    prepare, inputs: Path, tmp_path: Path, change, said
+):
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=7, error=JobFailed("x"))
+    if change.pop("new_file", False):
+        (inputs / "d.txt").write_text("new")
+    if change.pop("changed_file", False):
+        for file in inputs.glob("a/*"):
+            file.write_text("other")
+    kept = contents(tmp_path / "out.partial" / "shards")
+    with pytest.raises(OutputError, match=said) as caught:
+        prepare(files_per_group=4, **change)
+    assert "overwrite=true" in str(caught.value)
+    assert contents(tmp_path / "out.partial" / "shards") == kept
+    prepare(files_per_group=4, overwrite=True, **change)
+    assert prepare.groups[0] == 0
+
+
+def test_overwrite_goes_on_with_an_interrupted_run_that_fits(prepare):
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, overwrite=True, fail_after=3, error=JobFailed("x"))
+    prepare(files_per_group=4, overwrite=True)
+    assert prepare.groups == [3, 4, 5, 6, 7]
+
+
+def test_a_partial_folder_of_somebody_else_is_left_alone(prepare, tmp_path: Path):
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "thesis.tex").write_text("mine")
+    with pytest.raises(OutputError, match=r"did not write: thesis\.tex"):
+        prepare(overwrite=True)
+    assert (tmp_path / "out.partial" / "thesis.tex").read_text() == "mine"
+
+
+def test_two_runs_of_one_output_are_kept_apart(prepare):
+    def meddle(*_: int) -> None:
+        with pytest.raises(ConfigError, match="Another process prepares this output"):
+            prepare()
+
+    prepare(meddle)
+
+
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(prepare, config, tmp_path: Path):
+    assert describe(config(files_per_group=4)) == [
+        "input files: 30 (0.0 MiB)",
+        "groups: 8 of about 4 files",
+    ]
     assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    before = contents(tmp_path / "out.partial" / "shards")
+    assert describe(config(files_per_group=4))[-1] == (
+        "an interrupted run goes on: 3 of 8 groups are done"
+    )
+    assert describe(config(files_per_group=5))[-1] == (
+        "an interrupted run does not fit: files_per_group was 4 and is 5"
+    )
+    assert contents(tmp_path / "out.partial" / "shards") == before
 
 
-def test_ctrl_c_leaves_nothing(inputs: Path, tmp_path: Path):
-    slow = "import time\n\ndef prepare_data_for_a_single_file(filename):\n    time.sleep(0.2)\n"
-    (tmp_path / "zoo" / "slow.py").write_text(slow)
-    script = tmp_path / "zoo" / "prepare.py"
-    script.write_text(
-        "from edl_horovod.config.schema import PrepareConfig\n"
-        "from edl_horovod.data.prepare import run\n"
-        "if __name__ == '__main__':\n"
-        f"    run(PrepareConfig(data={str(inputs)!r}, output={str(tmp_path / 'out')!r},\n"
-        f"        model_zoo={str(tmp_path / 'zoo')!r}, model_def='slow', processes=2),\n"
-        "        lambda *_: print('working', flush=True))\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "working\n"
-    assert any("partial" in name for name in os.listdir(tmp_path))
-    started = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert errors.rstrip().endswith("KeyboardInterrupt"), errors
-    assert time.monotonic() - started < 10
-    assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
+def test_a_list_may_name_files_that_are_not_there_only_if_they_may_be_skipped(
+    prepare, inputs: Path, tmp_path: Path
+):
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{inputs}/a/1.txt\n\n{inputs}/gone.txt\n{inputs}/a/2.txt\n")
+    with pytest.raises(DataError, match=r"1 of 3 input files are not there.*gone\.txt"):
+        prepare(data=f"@{listed}")
+    result = prepare(data=f"@{listed}", bad_files="skip", shuffle=False)
+    assert (result.num_records, result.num_bad) == (2, 1)
+    assert records_of(tmp_path / "out") == [b"a/1", b"a/2"]

@@ -1,0 +1,185 @@
+"""Which input files there are, in which order, and how they are cut into groups."""
+
+import glob
+import hashlib
+import math
+import os
+import random
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from edl_horovod.errors import DataError
+
+__all__ = ["LIST_MARK", "Inputs", "cut", "find"]
+
+LIST_MARK = "@"
+"""Before the path of a text file that names the input files, one a line."""
+
+_SHUFFLE_SEED = 0
+_MISSING = -1
+_GROUPS_WANTED = 32
+_MIN_GROUP_FILES = 32
+_MIN_GROUP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The input files in the order in which they are prepared.
+
+    Sizes and times are arrays: for a million files the paths alone should need memory.
+    """
+
+    paths: list[str]
+    sizes: "array[int]"
+    """In bytes; -1 where a list names a file that is not there."""
+    mtimes: "array[int]"
+    """In nanoseconds."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files together."""
+        return sum(size for size in self.sizes if size != _MISSING)
+
+    @property
+    def missing(self) -> list[str]:
+        """Files that a list names and that are not there."""
+        return [path for path, size in zip(self.paths, self.sizes, strict=True) if size == _MISSING]
+
+    def digest_of_paths(self) -> str:
+        """Changes with the paths and with their order."""
+        digest = hashlib.sha256()
+        for path in self.paths:
+            digest.update(os.fsencode(path) + b"\0")
+        return digest.hexdigest()
+
+    def digest_of_states(self, start: int, stop: int) -> str:
+        """Changes when one of these files gets another size or time."""
+        return hashlib.sha256(
+            self.sizes[start:stop].tobytes() + self.mtimes[start:stop].tobytes()
+        ).hexdigest()
+
+
+def find(data: str, *, shuffle: bool) -> Inputs:
+    """Find the input files.
+
+    Args:
+        data: A file, a folder with all it holds, a glob, `@` and a text file with a path on each
+            line, or several of these with commas between.
+        shuffle: Mix them, the same way each time; else folders and globs come sorted, lists as
+            they are.
+
+    Raises:
+        DataError: A part matches nothing or cannot be read.
+    """
+    parts = [data] if os.path.exists(data) else [part.strip() for part in data.split(",")]
+    paths = list(dict.fromkeys(path for part in parts if part for path in _matches(part)))
+    if not paths:
+        raise _no_file(data)
+    if shuffle:
+        paths.sort()
+        random.Random(_SHUFFLE_SEED).shuffle(paths)
+    sizes, mtimes = array("q"), array("q")
+    for path in paths:
+        try:
+            state = os.stat(path)
+        except OSError:
+            sizes.append(_MISSING)
+            mtimes.append(_MISSING)
+        else:
+            sizes.append(state.st_size)
+            mtimes.append(state.st_mtime_ns)
+    return Inputs(paths, sizes, mtimes)
+
+
+def cut(
+    sizes: Sequence[int], *, files_per_group: int, records_per_shard: int, bytes_per_shard: int
+) -> list[int]:
+    """Cut the inputs into groups: the number of the first file of each.
+
+    A group is what one process turns into shards at a time and what a restart does not do again.
+    If left to us, it is about one shard, or smaller where so few files would give few groups.
+
+    Args:
+        sizes: Of the files, in bytes.
+        files_per_group: 0 leaves it to us.
+        records_per_shard: Most records of a shard.
+        bytes_per_shard: Most bytes of a shard.
+    """
+    if files_per_group:
+        return list(range(0, len(sizes), files_per_group))
+    share = math.ceil(len(sizes) / _GROUPS_WANTED)
+    most_files = min(records_per_shard, max(_MIN_GROUP_FILES, share))
+    most_bytes = min(bytes_per_shard, max(_MIN_GROUP_BYTES, sum(sizes) // _GROUPS_WANTED))
+    starts, num_bytes = [0], 0
+    for number, size in enumerate(sizes):
+        is_full = number - starts[-1] >= most_files or num_bytes + size > most_bytes
+        if is_full and number > starts[-1]:
+            starts.append(number)
+            num_bytes = 0
+        num_bytes += size
+    return starts
+
+
+def _matches(part: str) -> Iterator[str]:
+    """Absolute paths; those of a folder or a glob sorted."""
+    if "://" in part:
+        raise DataError(
+            "prepare_data_for_a_single_file is given files of this machine."
+            f" Received: data={part!r}. Mount or copy them, and give that path."
+        )
+    if part.startswith(LIST_MARK) and not os.path.exists(part):
+        yield from _listed(os.path.expanduser(part.removeprefix(LIST_MARK)))
+        return
+    path = os.path.expanduser(part)
+    if os.path.isdir(path):
+        found = sorted(_files_below(os.path.abspath(path)))
+    else:
+        matches = [path] if os.path.exists(path) else glob.iglob(path, recursive=True)
+        found = sorted(os.path.abspath(match) for match in matches if os.path.isfile(match))
+    if not found:
+        raise _no_file(part)
+    yield from found
+
+
+def _files_below(folder: str) -> Iterator[str]:
+    """The files of a folder at any depth, no hidden ones; links are followed, not in circles."""
+    todo, seen = [folder], set()
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_file():
+                        yield entry.path
+                    elif entry.is_dir():
+                        state = entry.stat()
+                        if (state.st_dev, state.st_ino) not in seen:
+                            seen.add((state.st_dev, state.st_ino))
+                            todo.append(entry.path)
+        except OSError as e:
+            raise DataError(
+                f"{e.filename} cannot be listed: {e.strerror}. Received: data={folder!r}."
+                " Check that this user may read it."
+            ) from e
+
+
+def _listed(path: str) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                if name := line.rstrip("\r\n"):
+                    yield os.path.abspath(os.path.expanduser(name))
+    except OSError as e:
+        raise DataError(
+            f"The list of input files cannot be read: {e.strerror}. Received: data=@{path}."
+            " After the @ stands a text file with a path on each line."
+        ) from e
+
+
+def _no_file(part: str) -> DataError:
+    return DataError(
+        f"There is no input file. Received: data={part!r}. Give a file, a folder, a glob such as"
+        " images/*/*.png, @list.txt with a path on each line, or several with commas."
+    )

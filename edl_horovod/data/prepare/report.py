@@ -1,0 +1,64 @@
+"""Input files that cannot be prepared: the list beside the output, and how many are too many."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from edl_horovod.config.schema import PrepareConfig
+from edl_horovod.data.prepare.groups import BadFile, GroupDone
+from edl_horovod.errors import DataError
+from edl_horovod.output_dir import writing
+from edl_horovod.whole_file import write_text
+
+__all__ = ["require_few_bad", "write"]
+
+_NUM_SHOWN = 10
+
+
+def write(output: str, bad: Sequence[BadFile]) -> str:
+    """Write `<output>.bad_files.jsonl`, or remove an older one where there is nothing to say.
+
+    Args:
+        output: The output directory.
+        bad: The files.
+
+    Returns:
+        The path; empty where there is no such file now.
+    """
+    path = Path(f"{os.path.abspath(output)}.bad_files.jsonl")
+    with writing(path):
+        if not bad:
+            path.unlink(missing_ok=True)
+            return ""
+        write_text(path, "".join(f"{json.dumps(asdict(one))}\n" for one in bad))
+    return str(path)
+
+
+def require_few_bad(config: PrepareConfig, groups: Sequence[GroupDone]) -> None:
+    """End the run where more files are bad than may be.
+
+    Args:
+        config: Says how many.
+        groups: What is done so far.
+
+    Raises:
+        DataError: There are more; the list of them is written.
+    """
+    bad = list(dict.fromkeys(one for group in groups for one in group.bad))
+    most = config.max_bad_files if config.bad_files == "skip" else 0
+    if len(bad) <= most:
+        return
+    path = write(config.output, bad)
+    what_to_do = (
+        f"Received: max_bad_files={most}. Raise it, or mend the files."
+        if config.bad_files == "skip"
+        else "Mend them, or leave them out with bad_files=skip."
+    )
+    shown = "".join(f"\n  {one.path}: {one.reason}" for one in bad[:_NUM_SHOWN])
+    more = f"\n  and {len(bad) - _NUM_SHOWN} more" if len(bad) > _NUM_SHOWN else ""
+    raise DataError(
+        f"{len(bad)} input files cannot be prepared. {what_to_do} All that were met are in {path}:"
+        f"{shown}{more}"
+    )
