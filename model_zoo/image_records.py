@@ -28,7 +28,9 @@ def record_from_image(filename, *, shape):
     label = label_of(filename)
     if label is not None:
         feature["label"] = tf.train.Feature(int64_list=tf.train.Int64List(value=[label]))
-    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+    return tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString(
+        deterministic=True
+    )
 
 
 class ImageClassifierSpec(ElasticDLSpec):

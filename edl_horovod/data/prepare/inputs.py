@@ -146,18 +146,20 @@ def _files_below(folder: str) -> Iterator[str]:
     """The files of a folder at any depth, no hidden ones; links are followed, not in circles."""
     todo, seen = [folder], set()
     while todo:
+        here = todo.pop()
         try:
-            with os.scandir(todo.pop()) as entries:
+            state = os.stat(here)
+            if (state.st_dev, state.st_ino) in seen:
+                continue
+            seen.add((state.st_dev, state.st_ino))
+            with os.scandir(here) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
                         continue
-                    if entry.is_file():
+                    if entry.is_dir():
+                        todo.append(entry.path)
+                    elif entry.is_file():
                         yield entry.path
-                    elif entry.is_dir():
-                        state = entry.stat()
-                        if (state.st_dev, state.st_ino) not in seen:
-                            seen.add((state.st_dev, state.st_ino))
-                            todo.append(entry.path)
         except OSError as e:
             raise DataError(
                 f"{e.filename} cannot be listed: {e.strerror}. Received: data={folder!r}."

@@ -137,19 +137,20 @@ def _do_groups(
     # An earlier run may have had another bound.
     report.require_few_bad(config, list(ledger.done.values()))
 
-    told = float("-inf")
+    told, told_time = (-1, -1), float("-inf")
 
-    def on_work(num_files: int, num_records: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _TELL_SECONDS:
-            told = time.monotonic()
-            files, records = ledger.num_files + num_files, ledger.num_records + num_records
-            tell(files, len(inputs.paths), records)
+    def on_work(num_files: int, num_records: int, *, is_last: bool = False) -> None:
+        nonlocal told, told_time
+        now, counts = time.monotonic(), (ledger.num_files + num_files, ledger.num_records)
+        # The pace is taken from what was told last, so no news is not told.
+        if counts != told and (is_last or now - told_time >= _TELL_SECONDS):
+            told, told_time = counts, now
+            tell(counts[0], len(inputs.paths), ledger.num_records + num_records)
 
     on_work(0, 0)
     for done in pool.work(_groups_to_do(inputs, ledger), on_work):
         _note(config, inputs, ledger, done)
-    tell(ledger.num_files, len(inputs.paths), ledger.num_records)
+    on_work(0, 0, is_last=True)
 
 
 def _groups_to_do(inputs: Inputs, ledger: Ledger) -> Iterator[Group]:
