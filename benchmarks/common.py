@@ -60,6 +60,8 @@ class Settings:
     """Records in the files; a multiple of the batch size, so that all steps are whole."""
     num_generator_records: int
     """Records that the slow one-record-a-call side reads in a pass."""
+    num_pictures: int
+    """PNG files to prepare."""
     warmup_steps: int
     """Steps before the clock starts."""
     timed_steps: int
@@ -79,6 +81,7 @@ FULL = Settings(
     repetitions=5,
     num_records=960 * 128,  # Half as much again as a reader's cache holds.
     num_generator_records=80 * 128,
+    num_pictures=4000,
     warmup_steps=200,
     timed_steps=1200,
 )
@@ -87,6 +90,7 @@ QUICK = Settings(
     repetitions=2,
     num_records=64 * 128,
     num_generator_records=16 * 128,
+    num_pictures=1000,
     warmup_steps=40,
     timed_steps=160,
 )
@@ -103,6 +107,8 @@ class Comparison:
     """None where there is no target and the line is for information."""
     is_share: bool = False
     """The values are shares of a step, to be at most the target; else ratios, at least it."""
+    is_seconds: bool = False
+    """The values are seconds, to be at most the target."""
     detail: str = ""
     """The absolute numbers behind the values, for people."""
 
@@ -116,7 +122,9 @@ class Comparison:
         """Whether the median keeps the target; None where there is none."""
         if self.target is None:
             return None
-        return self.median <= self.target if self.is_share else self.median >= self.target
+        if self.is_share or self.is_seconds:
+            return self.median <= self.target
+        return self.median >= self.target
 
 
 def interleave(

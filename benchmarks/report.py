@@ -99,11 +99,13 @@ def to_markdown(
 
 def _cells(comparison: Comparison) -> tuple[str, ...]:
     def shown(value: float) -> str:
+        if comparison.is_seconds:
+            return f"{value:.3f} s"
         return f"{100 * value:.2f} %" if comparison.is_share else f"{value:.2f}"
 
     target, reached = "", ""
     if comparison.target is not None:
-        bound = "at most" if comparison.is_share else "at least"
+        bound = "at most" if comparison.is_share or comparison.is_seconds else "at least"
         target = f"{bound} {shown(comparison.target)}"
         reached = "yes" if comparison.is_reached else "NO"
     spread = f"{shown(min(comparison.values))} to {shown(max(comparison.values))}"

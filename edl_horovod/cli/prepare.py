@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from edl_horovod import log
 from edl_horovod.cli.arguments import VerbParser, settings_table
 from edl_horovod.cli.progress import open_display, prepare_events
-from edl_horovod.errors import JobFailed
+from edl_horovod.errors import EdlError
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import PrepareConfig
@@ -64,7 +64,7 @@ def _serve(config: "PrepareConfig") -> int:
 
     try:
         api.run_prepare(config)
-    except JobFailed as e:
+    except EdlError as e:
         return e.exit_code
     return 0
 

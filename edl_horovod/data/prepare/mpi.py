@@ -15,7 +15,7 @@ from edl_horovod.data.prepare.groups import (
     source_digest,
 )
 from edl_horovod.data.prepare.pool import OnWork, OpenPool
-from edl_horovod.errors import ConfigError, JobFailed, MissingDependency
+from edl_horovod.errors import ConfigError, EdlError, JobFailed, MissingDependency
 
 __all__ = ["is_first_rank", "on_all_ranks"]
 
@@ -40,25 +40,27 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
         lead: Called with what opens the pool of the other ranks.
 
     Raises:
-        EdlError: What `lead` raised, on rank 0; on the others `JobFailed`.
+        EdlError: What `lead` raised on rank 0; the others raise it too.
     """
     from mpi4py.futures import MPICommExecutor
 
     world = _world()
-    result: ResultT | None = None
+    outcome: ResultT | EdlError = JobFailed("Rank 0 of prepare failed; its traceback says why.")
     if world.Get_rank() != 0:
         os.environ.update(ENVIRONMENT)
     try:
         # All ranks come here before anything can fail on one of them: entering is collective.
         with MPICommExecutor(world, root=0) as executor:
             if executor is not None:
-                result = lead(_opener(executor, num_workers=world.Get_size() - 1))
+                outcome = lead(_opener(executor, num_workers=world.Get_size() - 1))
+    except EdlError as e:
+        outcome = e
     finally:
-        # Also after an error of rank 0, so no rank waits for ever.
-        result = world.bcast(result, root=0)
-    if result is None:
-        raise JobFailed("Rank 0 of prepare ended with an error, which it shows.")
-    return result
+        # Also after a bug of ours on rank 0, so that no rank waits for ever.
+        outcome = world.bcast(outcome, root=0)
+    if isinstance(outcome, EdlError):
+        raise outcome
+    return outcome
 
 
 class _MpiPool:

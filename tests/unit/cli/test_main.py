@@ -201,6 +201,20 @@ def test_prepare_calls_the_data_side(edl: Run, monkeypatch: pytest.MonkeyPatch):
     assert err == "1 of 2 files | 9 records\n"
 
 
+def test_a_dry_run_of_prepare_counts_the_files(edl: Run, tmp_path: Path):
+    for name in ("a", "b"):
+        (tmp_path / "in" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_text(name)
+
+    settings = (f"data={tmp_path}/in", f"output={tmp_path}/out", "model_def=m")
+    code, out, _ = edl("prepare", "--dry-run", *settings)
+
+    assert code == 0
+    assert yaml.safe_load(out)["model_def"] == "m"
+    assert "# input files: 2 (0.0 MiB)\n# groups: 1 of about 2 files\n" in out
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
 def test_python_calls_and_commands_give_the_same_config(edl: Run, launched: list[JobConfig]):
     edl("train", *TRAIN, "train.epochs=3", "launch=mpi", "params=a=[1, 2], b='x'", "overwrite=true")
     same = {"data": "/d/*.recordio", "output": "/o", "model_def": "mnist", "launch": "mpi"}

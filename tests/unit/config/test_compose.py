@@ -297,6 +297,16 @@ def test_prepare_has_its_own_settings():
     )
 
 
+def test_a_list_of_input_files_is_a_path_like_others():
+    config = compose_prepare(["data=@a.txt, b", "output=/o", "model_def=m"])
+    assert config.data == f"@{Path.cwd()}/a.txt,{Path.cwd()}/b"
+
+
+def test_the_number_of_processes_is_not_for_mpirun():
+    with pytest.raises(ConfigError, match="mpirun -n says"):
+        compose_prepare(["data=/in", "output=/o", "model_def=m", "launch=mpi", "processes=2"])
+
+
 @pytest.mark.parametrize(
     ("override", "named"),
     [
@@ -305,6 +315,9 @@ def test_prepare_has_its_own_settings():
         ("codec=snapy", "Did you mean 'snappy'?"),
         ("params.x=1", "no setting 'params.x'"),
         ("prefix=a/b", "start of a file name"),
+        ("bytes_per_shard=0", "must be 1 or more"),
+        ("bad_files=skipp", "Did you mean 'skip'?"),
+        ("launch=kubernetes", "local, mpi"),
     ],
 )
 def test_a_wrong_setting_of_prepare_is_refused_by_name(override: str, named: str):
