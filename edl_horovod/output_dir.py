@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edl_horovod.errors import OutputError
 
-__all__ = ["check_directory", "check_output", "put_in_place", "staged", "writing"]
+__all__ = ["check_output", "publish", "staged", "writing"]
 
 _OURS = ("trained_model.pb", "metrics.json", "*.recordio")
 """What a directory that we wrote holds; one that holds none of these is never removed."""
@@ -25,7 +25,7 @@ def check_output(path: Path, overwrite: bool) -> None:
         OutputError: There is a file, or a directory with something in it, that must stay.
     """
     if not path.is_file() or path.suffix != ".recordio":
-        check_directory(path, overwrite=overwrite)
+        _check_directory(path, overwrite=overwrite)
     elif not overwrite:
         raise OutputError(
             f"The output file exists. Received: output={str(path)!r}."
@@ -33,12 +33,7 @@ def check_output(path: Path, overwrite: bool) -> None:
         )
 
 
-def check_directory(path: Path, *, overwrite: bool) -> None:
-    """Refuse an output directory that is in the way; see `check_output`.
-
-    Raises:
-        OutputError: There is a file, or a directory with something in it, that must stay.
-    """
+def _check_directory(path: Path, *, overwrite: bool) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise OutputError(
             f"The output exists and is not a directory. Received: output={str(path)!r}."
@@ -72,51 +67,25 @@ def staged(output: Path, *, overwrite: bool) -> Iterator[Path]:
         OutputError: The output is in the way, or cannot be written.
     """
     output = output.absolute()
-    check_directory(output, overwrite=overwrite)
+    _check_directory(output, overwrite=overwrite)
     partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
     try:
-        with writing(output):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            yield partial
-            put_in_place(partial, output, overwrite=overwrite)
-    finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def writing(output: Path) -> Iterator[None]:
-    """Turn what the system says against writing an output into an `OutputError`.
-
-    Args:
-        output: For the message.
-
-    Raises:
-        OutputError: Something cannot be written.
-    """
-    try:
-        yield
+        partial.mkdir(parents=True)
+        yield partial
+        _sync(partial)
+        _check_directory(output, overwrite=overwrite)
+        _put_in_place(partial, output)
     except OSError as e:
         raise OutputError(
             f"The output cannot be written: {e}. Received: output={str(output)!r}."
             " Check that its parent folder may be written to and that the disk has room."
         ) from e
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
-def put_in_place(partial: Path, output: Path, *, overwrite: bool) -> None:
-    """Give a directory that is complete the output's name, once it is on the disk.
-
-    Args:
-        partial: The directory, on the same file system.
-        output: Its name to be.
-        overwrite: Whether an earlier result there may be replaced.
-
-    Raises:
-        OutputError: The output is in the way.
-        OSError: It cannot be written.
-    """
-    _sync(partial)
-    check_directory(output, overwrite=overwrite)
+def _put_in_place(partial: Path, output: Path) -> None:
     old = output.with_name(f"{output.name}.old-{os.getpid()}")
     if not output.exists():
         partial.rename(output)
@@ -144,3 +113,39 @@ def _sync_one(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Turn what the system says against writing into an `OutputError`.
+
+    Args:
+        output: What is written, for the message.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise OutputError(
+            f"The output cannot be written: {e}. Received: output={str(output)!r}."
+            " Check that its parent folder may be written to and that the disk has room."
+        ) from e
+
+
+def publish(folder: Path, output: Path, *, overwrite: bool) -> None:
+    """Give a directory that was filled elsewhere, and is complete, the name of the output.
+
+    Args:
+        folder: The directory, on the output's file system.
+        output: Its name to be, absolute.
+        overwrite: Whether an earlier result there may be replaced.
+
+    Raises:
+        OutputError: The output is in the way, or cannot be written.
+    """
+    with writing(output):
+        _sync(folder)
+        _check_directory(output, overwrite=overwrite)
+        _put_in_place(folder, output)

@@ -279,6 +279,8 @@ class PrepareConfig:
         _check_given("output", self.output, "a directory for the result")
         if not self.model_zoo.endswith(".py"):
             _check_given("model_def", self.model_def, "a file of the zoo")
+        is_file = self.output.endswith(".recordio")
+        _check(not is_file, "output", self.output, "must name a directory, not a .recordio file")
         for key in ("records_per_shard", "bytes_per_shard"):
             _check(getattr(self, key) >= 1, key, getattr(self, key), "must be 1 or more")
         for key in ("files_per_group", "processes", "max_bad_files"):

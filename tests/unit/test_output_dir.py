@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import OutputError
-from edl_horovod.output_dir import check_output, staged
+from edl_horovod.output_dir import check_output, publish, staged
 
 
 def names(folder: Path) -> list[str]:
@@ -99,3 +99,19 @@ def test_an_output_that_cannot_be_made_is_an_output_error(tmp_path: Path):
         staged(tmp_path / "file" / "output", overwrite=False),
     ):
         pass
+
+
+def test_a_folder_filled_elsewhere_takes_the_output_s_place(old: Path, tmp_path: Path):
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "part.recordio").write_text("new")
+    with pytest.raises(OutputError, match="overwrite=true"):
+        publish(made, old, overwrite=False)
+    publish(made, old, overwrite=True)
+    assert names(old) == ["part.recordio"]
+    assert names(tmp_path) == ["output"]
+
+
+def test_what_cannot_be_published_says_why(old: Path, tmp_path: Path):
+    with pytest.raises(OutputError, match=r"cannot be written.*disk has room"):
+        publish(tmp_path / "nowhere", tmp_path / "new", overwrite=False)

@@ -22,7 +22,7 @@ from edl_horovod.data.prepare.ledger import (
 from edl_horovod.data.prepare.pool import OpenPool, Pool
 from edl_horovod.data.prepare.processes import ProcessPool
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
-from edl_horovod.output_dir import check_directory, writing
+from edl_horovod.output_dir import check_output, writing
 
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
 
@@ -95,7 +95,7 @@ def describe(config: PrepareConfig) -> list[str]:
         DataError: There is no input file.
         OutputError: The output is in the way.
     """
-    check_directory(Path(config.output), overwrite=config.overwrite)
+    check_output(Path(config.output), config.overwrite)
     inputs = _inputs(config)
     manifest = _manifest(config, inputs)
     num_groups = len(manifest.group_starts)
@@ -114,7 +114,7 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
         EdlError: See `run`.
     """
     output = Path(config.output).absolute()
-    check_directory(output, overwrite=config.overwrite)
+    check_output(output, config.overwrite)
     inputs = _inputs(config)
     manifest = _manifest(config, inputs)
     with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
@@ -172,6 +172,7 @@ def _note(config: PrepareConfig, inputs: Inputs, ledger: Ledger, done: GroupDone
 
 
 def _finish(config: PrepareConfig, inputs: Inputs, ledger: Ledger) -> PrepareResult:
+    output = Path(config.output).absolute()
     done = [ledger.done[number] for number in sorted(ledger.done)]
     num_records = sum(one.num_records for one in done)
     bad_files = report.write(config.output, [bad for one in done for bad in one.bad])
@@ -183,8 +184,8 @@ def _finish(config: PrepareConfig, inputs: Inputs, ledger: Ledger) -> PrepareRes
             f" Received: data={config.data!r}. Check that it returns bytes for these files."
         )
     files = [os.path.join(config.output, shard.name) for shard in ledger.shards()]
-    with writing(Path(config.output)):
-        ledger.finish(Path(config.output).absolute(), overwrite=config.overwrite)
+    with writing(output):
+        ledger.finish(output, overwrite=config.overwrite)
     log.info("Wrote %d records of %d files to %s.", num_records, len(inputs.paths), config.output)
     return PrepareResult(
         num_records=num_records,

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 from edl_horovod.data.prepare.groups import GroupDone, Shard
 from edl_horovod.data.prepare.inputs import Inputs
 from edl_horovod.errors import ConfigError, OutputError
-from edl_horovod.output_dir import put_in_place, writing
+from edl_horovod.output_dir import publish, writing
 from edl_horovod.whole_file import write_json, write_text
 
 __all__ = [
@@ -119,7 +119,7 @@ class Ledger:
             OutputError: The output is in the way or cannot be written.
         """
         _remove_strays(self.folder / _SHARDS, self.shards())
-        put_in_place(self.folder / _SHARDS, output, overwrite=overwrite)
+        publish(self.folder / _SHARDS, output, overwrite=overwrite)
         self.discard()
 
     def discard(self) -> None:

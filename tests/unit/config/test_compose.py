@@ -310,7 +310,8 @@ def test_the_number_of_processes_is_not_for_mpirun():
 @pytest.mark.parametrize(
     ("override", "named"),
     [
-        ("launch.np=2", "no setting 'launch.np'. Allowed: data, output"),
+        ("launch.np=2", "no setting 'launch.np'. Did you mean 'launch'? Allowed: data, output"),
+        ("output=/o.recordio", "must name a directory"),
         ("record_per_shard=2", "Did you mean 'records_per_shard'?"),
         ("codec=snapy", "Did you mean 'snappy'?"),
         ("params.x=1", "no setting 'params.x'"),

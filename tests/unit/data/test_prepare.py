@@ -52,6 +52,11 @@ class InlinePool:
             yield prepare_group(self.settings, group, on_work)
 
 
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
 @pytest.fixture
 def inputs(tmp_path: Path) -> Path:
     folder = tmp_path / "in"
