@@ -30,12 +30,12 @@ def measure(space: Workspace) -> list[Comparison]:
     found = interleave({"one": side(1), "two": side(2)}, space.settings.repetitions)
 
     def rates(name: str, key: str) -> list[float]:
-        return [num_pictures / numbers[key] for numbers in found[name]]
+        return [numbers[key] for numbers in found[name]]
 
     return [
         compare_rates(name, rates("two", key), rates("one", key), target=target)
         for name, key, target in (
-            ("Prepare, 2 processes / 1, once they are up", "work_seconds", LEAST_RATIO),
-            ("Prepare, 2 processes / 1, the whole command", "seconds", None),
+            ("Prepare, 2 processes / 1, once they are up", "pace", LEAST_RATIO),
+            ("Prepare, 2 processes / 1, the whole command", "whole_pace", None),
         )
     ]

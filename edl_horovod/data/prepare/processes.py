@@ -17,29 +17,33 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from edl_horovod import errors
 from edl_horovod.data.prepare.groups import ENVIRONMENT, Group, GroupDone, GroupSettings
+from edl_horovod.data.prepare.place import open_place_file, read_place
 from edl_horovod.data.prepare.pool import OnWork
 from edl_horovod.errors import JobFailed
 
 __all__ = ["ProcessPool"]
 
 _READ_BYTES = 1 << 16
-_LOOK_SECONDS = 0.5
-"""How often the pool looks for processes that died with their output still held open."""
+_LOOK_SECONDS = 0.2
+"""How often the pool looks where its processes are, if none says that it is done."""
 _END_SECONDS = 5.0
 
 
 @dataclass
 class _Process:
     child: "subprocess.Popen[bytes]"
+    place_file: BinaryIO
     unread: bytes = b""
-    is_ready: bool = False
     group: Group | None = None
-    file_number: int = 0
-    num_records: int = 0
+
+    def place(self) -> tuple[int, int]:
+        """The file of its group that it is at, and the records made before."""
+        group, file, num_records = read_place(self.place_file.fileno())
+        return (file, num_records) if self.group and self.group.number == group else (0, 0)
 
 
 class ProcessPool:
@@ -111,16 +115,12 @@ class ProcessPool:
         self._deal(groups)
         while any(process.group is not None for process in self._processes):
             for process, message in self._messages():
-                if "file" in message:
-                    process.file_number, process.num_records = message["file"]
-                elif "done" in message:
-                    process.group, process.file_number, process.num_records = None, 0, 0
+                if "done" in message:
+                    process.group = None
                     yield GroupDone.from_dict(message["done"])
             self._deal(groups)
-            on_work(
-                sum(process.file_number for process in self._processes),
-                sum(process.num_records for process in self._processes),
-            )
+            places = [process.place() for process in self._processes]
+            on_work(sum(file for file, _ in places), sum(records for _, records in places))
 
     def _deal(self, groups: Iterator[Group]) -> None:
         """Give a group to each process without; one that is not up yet finds it in its pipe."""
@@ -131,15 +131,17 @@ class ProcessPool:
                     _send(process, asdict(process.group))
 
     def _start(self) -> None:
+        place_file = open_place_file()
         child = subprocess.Popen(
-            [sys.executable, "-m", "edl_horovod.data.prepare.worker"],
+            [sys.executable, "-m", "edl_horovod.data.prepare.worker", str(place_file.fileno())],
+            pass_fds=[place_file.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **ENVIRONMENT},
             # Ctrl-C in a terminal goes to this process alone, which ends the others.
             start_new_session=True,
         )
-        process = _Process(child)
+        process = _Process(child, place_file)
         self._processes.append(process)
         assert child.stdout is not None
         self._selector.register(child.stdout, selectors.EVENT_READ, process)
@@ -172,7 +174,7 @@ class ProcessPool:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.child.pid, signal.SIGKILL)
             process.child.wait()
-            for stream in (process.child.stdin, process.child.stdout):
+            for stream in (process.child.stdin, process.child.stdout, process.place_file):
                 assert stream is not None
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
@@ -192,10 +194,10 @@ def _died(process: _Process, num_processes: int) -> JobFailed:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
     where = "before it was given a file"
     if process.group is not None:
-        files = process.group.files
+        files, number = process.group.files, process.place()[0]
         where = (
-            f"at {files[process.file_number]} (file {process.file_number + 1} of {len(files)} of"
-            f" group {process.group.number})"
+            f"at {files[number]} (file {number + 1} of {len(files)} of group"
+            f" {process.group.number})"
         )
     want = " Perhaps memory ran out: try fewer processes." if code == -signal.SIGKILL else ""
     return JobFailed(f"A process {how} {where}. Received: processes={num_processes}.{want}")

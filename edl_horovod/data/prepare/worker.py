@@ -1,11 +1,12 @@
 """`python -m edl_horovod.data.prepare.worker`: one process of the pool on one machine.
 
 It reads JSON lines from its standard input (`GroupSettings`, then groups, then null) and writes
-JSON lines to its standard output: its source digest, the file it is at, groups done, an error. What
-the user's code prints goes to stderr. The end of the input without null is the end of the starter,
-and ends the process whatever it is doing.
+JSON lines to its standard output: its source digest, groups done, an error. The one argument is the
+descriptor of its place file. What the user's code prints goes to stderr. The end of the input
+without null is the end of the starter, and ends the process whatever it is doing.
 """
 
+import functools
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from edl_horovod.data.prepare.groups import Group, GroupSettings, prepare_group, source_digest
+from edl_horovod.data.prepare.place import write_place
 from edl_horovod.errors import EdlError
 
 __all__ = ["main"]
@@ -23,6 +25,7 @@ __all__ = ["main"]
 def main() -> int:
     """Serve until told to end; returns the exit code."""
     inbox_file, outbox = _take_standard_streams()
+    place_file = int(sys.argv[1])
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(inbox_file, inbox), name="inbox", daemon=True).start()
 
@@ -34,7 +37,9 @@ def main() -> int:
         send({"source": source_digest(settings.model_zoo, settings.model_def)})
         while (given := inbox.get()) is not None:
             group = Group(**given)
-            done = prepare_group(settings, group, lambda *place: send({"file": place}))
+            done = prepare_group(
+                settings, group, functools.partial(write_place, place_file, group.number)
+            )
             send({"done": asdict(done)})
     except EdlError as e:
         send({"error": type(e).__name__, "message": str(e)})
