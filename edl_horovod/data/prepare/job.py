@@ -22,6 +22,7 @@ from edl_horovod.data.prepare.ledger import (
 from edl_horovod.data.prepare.pool import OpenPool, Pool
 from edl_horovod.data.prepare.processes import ProcessPool
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
+from edl_horovod.models import git_zoo, lookup
 from edl_horovod.output_dir import check_output, writing
 
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
@@ -117,6 +118,8 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
     check_output(output, config.overwrite)
     inputs = _inputs(config)
     manifest = _manifest(config, inputs)
+    config = replace(config, model_zoo=str(git_zoo.bring(config.model_zoo).path))
+    lookup.places(lookup.require_zoo(config.model_zoo), config.model_def)
     with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
         manifest = replace(manifest, source=pool.source())
         with open_ledger(output, manifest, inputs, overwrite=config.overwrite) as ledger:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,14 @@ from edl_horovod.data.prepare import describe
 from edl_horovod.data.prepare.groups import prepare_group, source_digest
 from edl_horovod.data.prepare.job import run_with
 from edl_horovod.data.recordio import Reader
-from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed, OutputError
+from edl_horovod.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    JobFailed,
+    OutputError,
+    UserCodeError,
+)
 
 FUNCTION = """
 from pathlib import Path
@@ -330,3 +338,22 @@ def test_a_list_may_name_files_that_are_not_there_only_if_they_may_be_skipped(
     result = prepare(data=f"@{listed}", bad_files="skip", shuffle=False)
     assert (result.num_records, result.num_bad) == (2, 1)
     assert records_of(tmp_path / "out") == [b"a/1", b"a/2"]
+
+
+def test_the_model_code_may_be_one_file_or_in_git(prepare, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    repository = tmp_path / "zoo"
+    git = ("git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.org")
+    for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-q", "-m", "a commit")):
+        subprocess.run([*git, *words], check=True)
+    prepare(output=str(tmp_path / "plain"))
+    prepare(output=str(tmp_path / "git"), model_zoo=f"git+file://{repository}@main")
+    prepare(output=str(tmp_path / "file"), model_zoo=f"{repository}/texts.py", model_def="")
+    assert contents(tmp_path / "git") == contents(tmp_path / "plain")
+    assert contents(tmp_path / "file") == contents(tmp_path / "plain")
+
+
+def test_a_model_that_is_not_there_is_said_before_anything_starts(prepare, tmp_path: Path):
+    with pytest.raises(UserCodeError, match="does not define 'text'"):
+        prepare(model_def="text")
+    assert sorted(os.listdir(tmp_path)) == ["in", "zoo"]
