@@ -1,6 +1,7 @@
-"""Directories of results that appear whole or not at all."""
+"""Results, directories or single files, that appear whole or not at all."""
 
 import contextlib
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,8 +9,10 @@ from pathlib import Path
 
 from edl_horovod.errors import OutputError
 
-__all__ = ["check_output", "publish", "staged", "writing"]
+__all__ = ["SINGLE_FILE_SUFFIX", "check_output", "publish", "staged", "writing"]
 
+SINGLE_FILE_SUFFIX = ".recordio"
+"""Predictions whose output ends so become one file instead of a directory."""
 _OURS = ("trained_model.pb", "metrics.json", "*.recordio")
 """What a directory that we wrote holds; one that holds none of these is never removed."""
 
@@ -24,7 +27,7 @@ def check_output(path: Path, overwrite: bool) -> None:
     Raises:
         OutputError: There is a file, or a directory with something in it, that must stay.
     """
-    if not path.is_file() or path.suffix != ".recordio":
+    if not path.is_file() or path.suffix != SINGLE_FILE_SUFFIX:
         _check_directory(path, overwrite=overwrite)
     elif not overwrite:
         raise OutputError(
@@ -54,41 +57,45 @@ def _check_directory(path: Path, *, overwrite: bool) -> None:
 
 
 @contextlib.contextmanager
-def staged(output: Path, *, overwrite: bool) -> Iterator[Path]:
+def staged(output: Path, *, overwrite: bool, is_file: bool = False) -> Iterator[Path]:
     """Give an empty directory to fill, which takes the output's place when the `with` ends well.
 
     Until then an older output stays as it is; an exception, Ctrl-C included, leaves only that.
+    What a process that was killed in here left behind goes when a later one is done.
 
     Args:
-        output: The directory to be written; missing parents are made.
+        output: The directory or `.recordio` file to be written; missing parents are made.
         overwrite: Whether an earlier result there may be replaced.
+        is_file: Give the path of a file to be made instead.
 
     Raises:
         OutputError: The output is in the way, or cannot be written.
     """
     output = output.absolute()
-    _check_directory(output, overwrite=overwrite)
-    partial = output.with_name(f"{output.name}.partial-{os.getpid()}")
+    check_output(output, overwrite)
+    folder = output.with_name(f"{output.name}.partial-{os.getpid()}")
+    partial = folder / output.name if is_file else folder
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         yield partial
-        _sync(partial)
-        _check_directory(output, overwrite=overwrite)
+        _sync(folder)
+        check_output(output, overwrite)
         _put_in_place(partial, output)
+        _remove_leftovers(output)
     except OSError as e:
         raise OutputError(
             f"The output cannot be written: {e}. Received: output={str(output)!r}."
             " Check that its parent folder may be written to and that the disk has room."
         ) from e
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _put_in_place(partial: Path, output: Path) -> None:
     old = output.with_name(f"{output.name}.old-{os.getpid()}")
-    if not output.exists():
-        partial.rename(output)
+    if not output.is_dir():
+        partial.replace(output)
     else:
         output.rename(old)
         try:
@@ -98,6 +105,12 @@ def _put_in_place(partial: Path, output: Path) -> None:
             raise
         shutil.rmtree(old, ignore_errors=True)
     _sync_one(output.parent)
+
+
+def _remove_leftovers(output: Path) -> None:
+    for kind in ("partial", "old"):
+        for leftover in output.parent.glob(f"{glob.escape(output.name)}.{kind}-[0-9]*"):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

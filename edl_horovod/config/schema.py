@@ -169,7 +169,8 @@ class JobConfig:
     data: str
     """Input files: a folder, a glob as `s3://bucket/*.csv`, or several with commas between."""
     output: str = ""
-    """Directory that will hold the result; it must not exist yet."""
+    """Directory that will hold the result; it must not exist yet. Predictions become one file if
+    it ends in `.recordio`; it may be empty for `evaluate`, and where a processor takes them."""
     job_dir: str = ""
     """Directory of the running job (config, events, logs); empty means `<output>.job`."""
     model_zoo: str = "model_zoo"
@@ -216,7 +217,7 @@ class JobConfig:
             for key in ("input_fn", "loss", "optimizer"):
                 rule = f"belongs to train; {self.task} takes what the trained model has"
                 _check(not getattr(self, key), key, getattr(self, key), rule)
-        if self.task != "evaluate":
+        if self.task == "train":
             _check_given("output", self.output, "a directory for the result")
         if self.elastic.max_np is not None:
             _check(

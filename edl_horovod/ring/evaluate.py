@@ -1,17 +1,21 @@
 """Loss and metrics over a data set, weighted by examples: the ring does not matter."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.stream import StepStream
 from edl_horovod.errors import DataError
 from edl_horovod.events import EventLog
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.output_dir import staged
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
 from edl_horovod.ring.keras_step import call_functionally, metric_sums
 from edl_horovod.ring.loop import Work
@@ -122,14 +126,18 @@ class Evaluator:
 class EvaluateWork(Work):
     """The `evaluate` task: sums are the state; a lost rank costs at most one segment."""
 
-    def __init__(self, evaluator: Evaluator, plan: DataPlan, events: EventLog) -> None:
+    def __init__(
+        self, config: JobConfig, evaluator: Evaluator, plan: DataPlan, events: EventLog
+    ) -> None:
         """Start with empty sums.
 
         Args:
+            config: The job.
             evaluator: Of the data set.
             plan: Of the data set.
             events: Told of the progress by the leader.
         """
+        self._output = config.output
         self._evaluator = evaluator
         self._plan = plan
         self._events = events
@@ -162,7 +170,23 @@ class EvaluateWork(Work):
         return True
 
     def finish(self, world: World) -> dict[str, Any]:
-        """The means; every rank has them."""
+        """The means; every rank has them, the leader writes them where that is wanted."""
         row = self._total.numpy()
         metrics = self._evaluator.metrics(row)
-        return {"steps": self._evaluator.num_steps, "metrics": metrics, "examples": int(row[0])}
+        if self._output:
+            if world.is_leader:
+                _write_metrics(Path(self._output), metrics)
+            self._evaluator.over_ring(row, world)  # All ranks: each has done the last segment.
+        return {
+            "steps": self._evaluator.num_steps,
+            "metrics": metrics,
+            "examples": int(row[0]),
+            "output": self._output,
+        }
+
+
+def _write_metrics(output: Path, metrics: dict[str, float]) -> None:
+    # The launcher saw to it that nothing was in the way, so what is there now is a former
+    # leader's, who was lost between writing and saying so.
+    with staged(output, overwrite=True) as folder:
+        (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")

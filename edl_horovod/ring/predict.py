@@ -1,45 +1,47 @@
 """The `predict` task: one output a record, in the records' order, whatever happens to the ring.
 
-Lanes are contiguous runs of the input's own order. A segment is some steps; each rank writes a
-segment's outputs of its lanes, lane after lane, to a file of its own, and only then says so in the
-segment's collective. A segment that a lost rank broke is done again by the next ring under other
-file names. At the end the leader puts the files of the completed segments together, lane by lane.
+A rank predicts a segment's steps on its lanes, hands the outputs to the user's processor, writes
+them to a file, and only then says so in the segment's collective. What a lost rank broke is done
+again by the next ring. At the end the leader puts the files together (`ring.segments`).
 """
 
+import itertools
 import logging
-import shutil
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.data.plan import DataPlan, lanes_of_rank
-from edl_horovod.data.recordio import Reader, Writer
+from edl_horovod.data.plan import DataPlan
+from edl_horovod.data.recordio import Writer
 from edl_horovod.data.stream import StepStream
-from edl_horovod.errors import OutputError, UserCodeError
+from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.events import EventLog
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.output_dir import SINGLE_FILE_SUFFIX, staged
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
+from edl_horovod.ring.examples import ExampleEncoder, describe_outputs
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.processor import find_processor
+from edl_horovod.ring.segments import Segments
 from edl_horovod.ring.state import RingState
 from edl_horovod.ring.world import World
+from edl_horovod.whole_file import write_json
 
 __all__ = ["PredictWork"]
 
 log = logging.getLogger(__name__)
 
-SEGMENT_STEPS = 8
 RECORDS_PER_FILE = 65_536
-SINGLE_FILE_SUFFIX = ".recordio"
-# Wire format of tf.Example, kept as TensorFlow's own message: others read it with nothing of ours.
-ID_FEATURE = "id"
-OUTPUT_FEATURE = "output"
+SCHEMA_FILE = "schema.json"
 
 
 class PredictWork(Work):
@@ -55,7 +57,7 @@ class PredictWork(Work):
         plan: DataPlan,
         events: EventLog,
     ) -> None:
-        """Trace the model.
+        """Trace the model, make the user's processor.
 
         Args:
             config: The job.
@@ -64,22 +66,36 @@ class PredictWork(Work):
             stream: Of the input, in `Mode.PREDICTION`.
             plan: Of the input, not shuffled.
             events: Told of the progress by the leader.
+
+        Raises:
+            ConfigError: There is neither an output nor a processor.
+            UserCodeError: The model or the processor raised, or records cannot hold the outputs.
         """
         self._config = config
         self._loaded = loaded
-        self._model = model
+        self._name = type(loaded.spec).__name__
         self._stream = stream
         self._plan = plan
-        self._events = events
-        self._num_segments = -(-plan.steps_per_epoch // SEGMENT_STEPS)
-        self._sizes = tf.Variable(np.zeros(self._num_segments, np.int64))
-        self._folder = Path(config.job_dir) / "segments"
         self._order = plan.order(0)
+        self._events = events
+        self._segments = Segments(Path(config.job_dir) / "segments", plan)
+        self._sizes = tf.Variable(np.zeros(self._segments.num_segments, np.int64))
+        self._processor = find_processor(loaded)
+        if not config.output and self._processor is None:
+            raise ConfigError(
+                "output must name where predictions go: the model's file has no "
+                f"PredictionOutputsProcessor that takes them. Received: output='', model file "
+                f"{loaded.source_file}. Write output=... ."
+            )
         features, _ = stream.element_spec
-        with user_code(f"Running the model of {type(loaded.spec).__name__}", root=loaded.zoo):
+        with user_code(f"Running the model of {self._name}", root=loaded.zoo):
             self._outputs = tf.function(
-                lambda features: self._model(features, training=False), autograph=False
+                lambda features: model(features, training=False), autograph=False
             ).get_concrete_function(features)
+        self._encoder: ExampleEncoder | None = None
+        if config.output:
+            described = describe_outputs(self._outputs.structured_outputs, model=self._name)
+            self._encoder = ExampleEncoder(described)
         self._reduce = tf.function(
             lambda flag: sum_grouped([flag], "edl.predict")[0], autograph=False
         ).get_concrete_function(tf.TensorSpec((), tf.float32))
@@ -87,149 +103,117 @@ class PredictWork(Work):
 
     def records_seen(self) -> int:
         """Records of the segments that are done."""
-        return self._plan.records_seen(self._segment_steps(self.state.step).start)
+        return self._plan.records_seen(self._segments.steps(max(0, self.state.step)).start)
 
     def run(self, world: World, membership: Membership) -> bool:
         """Predict segment after segment."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        if self.state.step >= self._segments.num_segments:
+            return True
+        self._segments.begin()
         lanes = world.lanes(self._plan.num_lanes)
-        first_step = self._segment_steps(self.state.step).start
+        first_step = self._segments.steps(self.state.step).start
         self._stream.restart(lanes, first_step, self._plan.steps_per_epoch)
-        while self.state.step < self._num_segments:
-            self._write_segment(self.state.step, lanes, world)
-            wants_change = float(membership.wants_change())
-            if not world.is_alone:
-                with catch_failures():
-                    # All ranks: each has written its file of this segment.
-                    wants_change = float(self._reduce(tf.constant(wants_change)))
-            self._sizes.scatter_nd_update([[self.state.step]], [world.size])
-            self.state.commit()
-            membership.progress(self.state.step)
-            if world.is_leader:
-                self._events.write(
-                    "progress", records=self.records_seen(), total_records=self._plan.num_records,
-                    size=world.size,
-                )  # fmt: skip
-            if wants_change > 0:
-                return False
+        # Records of a batch are made while the next batch is computed.
+        with ThreadPoolExecutor(1, thread_name_prefix="encode") as encoding:
+            while self.state.step < self._segments.num_segments:
+                self._do_segment(self.state.step, lanes, world, encoding)
+                wants_change = float(membership.wants_change())
+                if not world.is_alone:
+                    with catch_failures():
+                        # All ranks: each has done its part of this segment.
+                        wants_change = float(self._reduce(tf.constant(wants_change)))
+                self._sizes.scatter_nd_update([[self.state.step]], [world.size])
+                self.state.commit()
+                membership.progress(self.state.step)
+                if world.is_leader:
+                    self._events.write(
+                        "progress", records=self.records_seen(),
+                        total_records=self._plan.num_records, size=world.size,
+                    )  # fmt: skip
+                if wants_change > 0:
+                    return False
         return True
 
     def finish(self, world: World) -> dict[str, Any]:
         """Put the output together; the others wait, and take over if the leader is lost."""
-        output = Path(self._config.output)
-        if world.is_leader:
-            partial = output.with_name(f".{output.name}.partial")
-            _remove(partial)
-            if output.name.endswith(SINGLE_FILE_SUFFIX):
-                _write_records(partial, self._all_outputs())
-            else:
-                self._write_folder(partial)
-            _remove(output)
-            partial.rename(output)
-            shutil.rmtree(self._folder, ignore_errors=True)
+        # Where the segments are gone, a former leader had put the output in its place.
+        if world.is_leader and self._segments.are_there:
+            if self._encoder is not None:
+                self._write_output(Path(self._config.output), self._encoder)
+            self._segments.discard()
         if not world.is_alone:
             with catch_failures():
                 self._reduce(tf.constant(0.0))  # All ranks: each has done the last segment.
-        return {"steps": self._plan.steps_per_epoch, "metrics": {}, "output": str(output)}
+        return {
+            "steps": self._plan.steps_per_epoch,
+            "metrics": {},
+            "output": self._config.output,
+        }
 
-    def _segment_steps(self, segment: int) -> range:
-        last = self._plan.steps_per_epoch
-        first = min(max(segment, 0) * SEGMENT_STEPS, last)
-        return range(first, min(first + SEGMENT_STEPS, last))
-
-    def _path(self, segment: int, rank: int, size: int) -> Path:
-        return self._folder / f"{segment:08d}-{rank:04d}-of-{size:04d}.recordio"
-
-    def _write_segment(self, segment: int, lanes: range, world: World) -> None:
-        by_lane: dict[int, list[bytes]] = {lane: [] for lane in lanes}
-        for step in self._segment_steps(segment):
+    def _do_segment(
+        self, segment: int, lanes: range, world: World, encoding: ThreadPoolExecutor
+    ) -> None:
+        steps = self._segments.steps(segment)
+        encoded: list[tuple[int, Future[list[bytes]]]] = []
+        for step in steps:
             batch = self._stream.next_batch()
-            ids = [self._order.records(step, range(lane, lane + 1)) for lane in lanes]
-            count = sum(map(len, ids))
-            found = 0 if batch is None else batch.num_examples
-            if found != count:
-                raise UserCodeError(
-                    f"create_dataset of {type(self._loaded.spec).__name__} must give one example "
-                    f"for each record in mode prediction. Received: {found} examples of {count} "
-                    f"records in step {step}. Filter or expand records only in the other modes."
-                )
-            if batch is not None:
-                records = iter(_examples(np.concatenate(ids), self._outputs(batch.features)))
-                for lane, lane_ids in zip(lanes, ids, strict=True):
-                    by_lane[lane].extend(next(records) for _ in lane_ids)
-        lines = (record for lane in lanes for record in by_lane[lane])
-        _write_records(self._path(segment, world.rank, world.size), lines)
-
-    def _all_outputs(self) -> Iterator[bytes]:
-        """All outputs in the order of the input: lane by lane, each through all segments."""
-        sizes = self._sizes.numpy().tolist()
-        for lane in range(self._plan.num_lanes):
-            for segment, size in enumerate(sizes):
-                yield from self._lane_outputs(lane, segment, size)
-
-    def _lane_outputs(self, lane: int, segment: int, size: int) -> Iterator[bytes]:
-        steps = self._segment_steps(segment)
-        for rank in range(size):
-            lanes = lanes_of_rank(rank, size, self._plan.num_lanes)
-            if lane not in lanes:
+            ids = self._order.records(step, lanes)
+            self._require_one_each(step, ids, 0 if batch is None else batch.num_examples)
+            if batch is None:
                 continue
-            counts = [
-                sum(len(self._order.records(step, range(at, at + 1))) for step in steps)
-                for at in lanes
-            ]
-            start = sum(counts[: lane - lanes.start])
-            wanted = range(start, start + counts[lane - lanes.start])
-            if wanted:
-                with Reader.open(str(self._path(segment, rank, size))) as reader:
-                    yield from reader.read_batch(wanted)
+            with user_code(f"Running the model of {self._name}", root=self._loaded.zoo):
+                outputs = self._outputs(batch.features)
+            if self._processor is not None:
+                self._processor.process(outputs, worker_id=world.rank, record_ids=ids)
+            if self._encoder is not None:
+                made = encoding.submit(self._encoder.encode, ids, outputs)
+                encoded.append((step, made))
+        if self._encoder is not None:
+            by_lane = self._by_lane(lanes, [(step, made.result()) for step, made in encoded])
+            self._segments.write(segment, by_lane, rank=world.rank, size=world.size)
 
-    def _write_folder(self, folder: Path) -> None:
-        folder.mkdir()
-        total = self._plan.num_records
-        num_files = -(-total // RECORDS_PER_FILE)
-        outputs = self._all_outputs()
-        for number in range(num_files):
-            name = f"part-{number:05d}-of-{num_files:05d}.recordio"
-            count = min(RECORDS_PER_FILE, total - number * RECORDS_PER_FILE)
-            _write_records(folder / name, (next(outputs) for _ in range(count)))
-
-
-def _write_records(path: Path, records: Iterator[bytes]) -> None:
-    with Writer(path) as writer:
-        for record in records:
-            writer.write(record)
-
-
-def _remove(path: Path) -> None:
-    """Remove an output of this job, a file or a folder of part files; nothing else."""
-    if path.is_dir():
-        if any(not child.name.startswith(("part-", ".part-")) for child in path.iterdir()):
-            raise OutputError(
-                f"{path} holds files that are no predictions. Choose another output directory."
+    def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:
+        if num_examples != len(ids):
+            raise UserCodeError(
+                f"create_dataset of {self._name} must give one example for each record in mode "
+                f"prediction. Received: {num_examples} examples of {len(ids)} records in step "
+                f"{step}. Filter or expand records only in the other modes."
             )
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
+    def _by_lane(self, lanes: range, by_step: list[tuple[int, list[bytes]]]) -> list[list[bytes]]:
+        """The same records, lane after lane instead of step after step."""
+        by_lane: list[list[bytes]] = [[] for _ in lanes]
+        for step, records in by_step:
+            rest = iter(records)
+            for lane, found in zip(lanes, by_lane, strict=True):
+                count = self._segments.num_records(lane, range(step, step + 1))
+                found.extend(itertools.islice(rest, count))
+        return by_lane
 
-def _examples(ids: np.ndarray, outputs: Any) -> Iterator[bytes]:
-    """One serialized tf.Example a record: its number as `id`, each output by its name."""
-    named = outputs if isinstance(outputs, dict) else {OUTPUT_FEATURE: outputs}
-    arrays = {name: np.asarray(value) for name, value in sorted(named.items())}
-    for place, record_id in enumerate(ids.tolist()):
-        feature = {ID_FEATURE: _int64s([record_id])}
-        for name, array in arrays.items():
-            values = np.ravel(array[place])
-            make = _int64s if np.issubdtype(array.dtype, np.integer) else _floats
-            feature[name] = make(values.tolist())
-        example = tf.train.Example(features=tf.train.Features(feature=feature))
-        # Maps have no order of their own; equal inputs give equal files.
-        yield example.SerializeToString(deterministic=True)
+    def _write_output(self, output: Path, encoder: ExampleEncoder) -> None:
+        # The launcher saw to it that nothing was in the way, so what is there now is a former
+        # leader's, who was lost between writing and saying so.
+        outputs = self._segments.in_order(self._sizes.numpy().tolist())
+        schema = encoder.schema(self._plan.num_records)
+        if output.name.endswith(SINGLE_FILE_SUFFIX):
+            # Never a schema beside records that it does not fit.
+            beside = output.with_name(f"{output.name}.{SCHEMA_FILE}")
+            beside.unlink(missing_ok=True)
+            with staged(output, overwrite=True, is_file=True) as file, Writer(file) as writer:
+                for record in outputs:
+                    writer.write(record)
+            write_json(beside, schema)
+        else:
+            with staged(output, overwrite=True) as folder:
+                self._write_parts(folder, outputs)
+                write_json(folder / SCHEMA_FILE, schema)
+        total = self._plan.num_records
+        self._events.write("log", message=f"{total} predictions are in {output}")
 
-
-def _int64s(values: list[int]) -> tf.train.Feature:
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-
-def _floats(values: list[float]) -> tf.train.Feature:
-    return tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    def _write_parts(self, folder: Path, outputs: Iterator[bytes]) -> None:
+        num_files = -(-self._plan.num_records // RECORDS_PER_FILE)
+        for number in range(num_files):
+            name = f"part-{number:05d}-of-{num_files:05d}{SINGLE_FILE_SUFFIX}"
+            with Writer(folder / name) as writer:
+                for record in itertools.islice(outputs, RECORDS_PER_FILE):
+                    writer.write(record)

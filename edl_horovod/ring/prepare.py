@@ -78,7 +78,7 @@ def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) 
     stream, plan = _open(config, config.data, loaded, Mode.EVALUATION, stack)
     model = build_model(loaded, stream.element_spec[0])
     trained_model.restore_weights(files, model)
-    return EvaluateWork(Evaluator(loaded, model, stream, plan), plan, events)
+    return EvaluateWork(config, Evaluator(loaded, model, stream, plan), plan, events)
 
 
 def _predict(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:

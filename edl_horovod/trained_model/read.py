@@ -1,6 +1,8 @@
 """Read a trained model: its settings, its code and its parameters."""
 
+import importlib.metadata
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +18,12 @@ from edl_horovod.models import zoo
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import read_params, variable_names
-from edl_horovod.trained_model.write import FORMAT_VERSION
+from edl_horovod.trained_model.write import FORMAT_VERSION, FRAMEWORK
+from edl_horovod.trained_model.zoo_copy import zoo_files, zoo_hash
 
 __all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ def load_spec(files: TrainedModelFiles, *, context: dict[str, Any] | None = None
     Raises:
         UserCodeError: The copied files do not load here, for want of a package perhaps.
     """
+    _warn_of_changes(files)
     return zoo.load_spec(
         str(files.path / "zoo"),
         files.message.model_def,
@@ -137,7 +143,30 @@ def _read_message(path: Path) -> TrainedModel:
             f"{path} was written by a newer edl_horovod. Received: format version"
             f" {message.format_version}; this one reads up to {FORMAT_VERSION}. Install the newer."
         )
+    if message.framework != FRAMEWORK:
+        raise DataError(
+            f"{path} is not a model of {FRAMEWORK}, the only framework that this edl_horovod"
+            f" evaluates and predicts with. Received: framework {message.framework!r}."
+        )
     return message
+
+
+def _warn_of_changes(files: TrainedModelFiles) -> None:
+    """Say what may make the model another one than was trained, before anything fails for it."""
+    installed = importlib.metadata.version(FRAMEWORK)
+    trained = files.message.framework_version
+    if _minor(trained) != _minor(installed):
+        log.warning(
+            "%s was trained with %s %s, and %s is installed here. If it does not load, or gives"
+            " other outputs, install that version.", files.path, FRAMEWORK, trained, installed,
+        )  # fmt: skip
+    copy = files.path / "zoo"
+    if zoo_hash(copy, zoo_files(copy)) != files.message.zoo_hash:
+        log.warning("The code in %s is not the code that the model was trained with.", copy)
+
+
+def _minor(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def _require_same_but_numbers(

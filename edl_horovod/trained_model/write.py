@@ -16,9 +16,10 @@ from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import variable_names, write_params
 from edl_horovod.trained_model.zoo_copy import copy_zoo, zoo_files, zoo_hash
 
-__all__ = ["FORMAT_VERSION", "write"]
+__all__ = ["FORMAT_VERSION", "FRAMEWORK", "write"]
 
 FORMAT_VERSION = 1
+FRAMEWORK = "keras"
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +61,8 @@ def write(
             loss=loaded.parts["loss"],
             optimizer=loaded.parts["optimizer"],
             format_version=FORMAT_VERSION,
-            framework="keras",
-            framework_version=importlib.metadata.version("keras"),
+            framework=FRAMEWORK,
+            framework_version=importlib.metadata.version(FRAMEWORK),
             zoo_hash=zoo_hash(folder / "zoo", files),
             metrics=metrics,
             steps=steps,

@@ -1,0 +1,248 @@
+"""A model's outputs as tf.Example records, and the schema that tells others how to read them.
+
+The records are made as bytes, a batch at a time: a `tf.train.Example` object for each of them would
+cost more than a small model.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+
+__all__ = ["ID_FEATURE", "ExampleEncoder", "Output", "describe_outputs", "flatten_outputs"]
+
+log = logging.getLogger(__name__)
+
+ID_FEATURE = "id"
+OUTPUT_FEATURE = "output"
+_LISTS = {"bytes_list": b"\x0a", "float_list": b"\x12", "int64_list": b"\x1a"}
+"""The fields of tf.train.Feature by name, with their tags."""
+_LIST_OF_DTYPE = {
+    **dict.fromkeys(("float16", "bfloat16", "float32", "float64"), "float_list"),
+    **dict.fromkeys(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"), "int64_list"),
+    "bool": "int64_list",
+    "string": "bytes_list",
+}
+# The first field of a message, of bytes: all that is nested in a tf.Example.
+_FIELD_1, _FIELD_2 = b"\x0a", b"\x12"
+_MOST_VARINT_BYTES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """One of a model's outputs, as every record holds it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+    """Of one record; None for a size that differs among records, at most one of them."""
+
+    @property
+    def list_name(self) -> str:
+        """The list of tf.train.Feature that holds its values."""
+        return _LIST_OF_DTYPE[self.dtype]
+
+
+def flatten_outputs(outputs: Any, prefix: str = "") -> dict[str, Any]:
+    """Outputs by name: keys of a dict, `output_0` and so on of a list, `output` for a single one.
+
+    Args:
+        outputs: What a model returned.
+        prefix: Name of the structure that these are in.
+    """
+    if isinstance(outputs, Mapping):
+        parts = {str(key): value for key, value in outputs.items()}
+    elif isinstance(outputs, list | tuple):
+        start = "" if prefix else f"{OUTPUT_FEATURE}_"
+        names = getattr(outputs, "_fields", [f"{start}{i}" for i in range(len(outputs))])
+        parts = dict(zip(names, outputs, strict=True))
+    else:
+        return {prefix or OUTPUT_FEATURE: outputs}
+    found: dict[str, Any] = {}
+    for name, value in parts.items():
+        found |= flatten_outputs(value, f"{prefix}/{name}" if prefix else name)
+    return found
+
+
+def describe_outputs(outputs: Any, *, model: str) -> tuple[Output, ...]:
+    """What records of these outputs will hold, sorted by name.
+
+    Args:
+        outputs: Tensors or `tf.TypeSpec`s of a batch, in the structure that the model returns.
+        model: What the user calls the model, for messages.
+
+    Raises:
+        UserCodeError: Records cannot hold one of the outputs.
+    """
+    described = []
+    for name, tensor in sorted(flatten_outputs(outputs).items()):
+        why = _why_not(name, tensor)
+        if why:
+            raise UserCodeError(
+                f"The output {name!r} of {model} cannot be written to records: {why}. Have the "
+                "model return another tensor in mode prediction, or take the outputs with a "
+                "PredictionOutputsProcessor and leave output empty."
+            )
+        if tensor.dtype == tf.float64:
+            log.warning("The output %r of %s is float64; records hold it as float32.", name, model)
+        described.append(
+            Output(name=name, dtype=tensor.dtype.name, shape=tuple(tensor.shape.as_list()[1:]))
+        )
+    return tuple(described)
+
+
+def _why_not(name: str, tensor: Any) -> str:
+    if not isinstance(tensor, tf.Tensor | tf.TensorSpec):
+        return f"it is no dense tensor. Received: {type(tensor).__name__}"
+    if name == ID_FEATURE:
+        return f"{ID_FEATURE!r} is the record's number"
+    if tensor.dtype.name not in _LIST_OF_DTYPE:
+        return f"tf.Example has no such values. Received: {tensor.dtype.name}"
+    if tensor.shape.rank is None or tensor.shape.rank < 1:
+        return f"its first axis must be the batch. Received: shape {tensor.shape}"
+    if tensor.shape.as_list()[1:].count(None) > 1:
+        return f"only one axis beside the batch may differ in size. Received: shape {tensor.shape}"
+    return ""
+
+
+class ExampleEncoder:
+    """Turns batches of outputs into serialized tf.Examples, as protobuf itself writes them."""
+
+    def __init__(self, outputs: tuple[Output, ...]) -> None:
+        """Take the schema.
+
+        Args:
+            outputs: What every record holds beside its number.
+        """
+        self._outputs = outputs
+
+    def schema(self, num_records: int) -> dict[str, Any]:
+        """What readers in any language need to know, for JSON.
+
+        Args:
+            num_records: All records of the output.
+        """
+        features = {
+            ID_FEATURE: {"dtype": "int64", "shape": [], "list": "int64_list"},
+            **{
+                output.name: {
+                    "dtype": output.dtype,
+                    "shape": list(output.shape),
+                    "list": output.list_name,
+                }
+                for output in self._outputs
+            },
+        }
+        return {
+            "container": "recordio",
+            "record": "tf.train.Example",
+            "num_records": num_records,
+            "features": features,
+        }
+
+    def encode(self, ids: npt.NDArray[np.int64], outputs: Any) -> list[bytes]:
+        """One serialized record for each id.
+
+        Args:
+            ids: The records' numbers, shape (records,).
+            outputs: What the model returned for them.
+
+        Raises:
+            UserCodeError: An output does not hold one value a record.
+        """
+        by_name = flatten_outputs(outputs)
+        columns = {ID_FEATURE: _int64_entries(ID_FEATURE, ids[:, np.newaxis])}
+        for output in self._outputs:
+            array = np.asarray(by_name[output.name])
+            if array.shape[:1] != ids.shape:
+                raise UserCodeError(
+                    f"The output {output.name!r} of the model must hold one value a record. "
+                    f"Received: shape {array.shape} for {len(ids)} records. Reduce it over the "
+                    "other axes only."
+                )
+            columns[output.name] = _entries(output, array)
+        # Maps have no order of their own; sorted ones make equal files of equal outputs.
+        bodies = map(b"".join, zip(*(columns[name] for name in sorted(columns)), strict=True))
+        return [_FIELD_1 + _varint(len(body)) + body for body in bodies]
+
+
+def _entries(output: Output, array: npt.NDArray[Any]) -> list[bytes]:
+    """One entry of tf.train.Features for each row."""
+    values = array.reshape(len(array), int(np.prod(array.shape[1:])))
+    if output.list_name == "float_list":
+        return _float_entries(output.name, values)
+    if output.list_name == "int64_list":
+        return _int64_entries(output.name, values)
+    return [
+        _head(output.name, "bytes_list", len(items)) + items
+        for items in (b"".join(map(_length_prefixed, row)) for row in values.tolist())
+    ]
+
+
+def _float_entries(name: str, values: npt.NDArray[Any]) -> list[bytes]:
+    packed = np.ascontiguousarray(values, "<f4").view(np.uint8)
+    head = _packed_head(name, "float_list", packed.shape[1])
+    heads = np.broadcast_to(np.frombuffer(head, np.uint8), (len(values), len(head)))
+    rows = np.concatenate([heads, packed], axis=1)
+    return list(_cut(rows.tobytes(), np.full(len(rows), rows.shape[1])))
+
+
+def _int64_entries(name: str, values: npt.NDArray[Any]) -> list[bytes]:
+    """Varints: seven bits a byte, lowest first, the top bit set in all but the last byte."""
+    # Negative numbers are those above 2**63, as protobuf has it.
+    flat = values.astype(np.int64).astype(np.uint64).ravel()
+    shifts = np.arange(0, 7 * _MOST_VARINT_BYTES, 7, dtype=np.uint64)
+    shifted = flat[:, np.newaxis] >> shifts
+    lengths = np.maximum(1, (shifted > 0).sum(axis=1))
+    places = np.arange(_MOST_VARINT_BYTES)
+    continued = (places < lengths[:, np.newaxis] - 1).astype(np.uint8) << 7
+    digits = (shifted & np.uint64(0x7F)).astype(np.uint8) | continued
+    varints = digits[places < lengths[:, np.newaxis]].tobytes()
+    num_bytes = lengths.reshape(values.shape).sum(axis=1)
+    return [_packed_head(name, "int64_list", len(row)) + row for row in _cut(varints, num_bytes)]
+
+
+def _cut(data: bytes, num_bytes: npt.NDArray[np.int64]) -> Iterator[bytes]:
+    start = 0
+    for stop in np.cumsum(num_bytes).tolist():
+        yield data[start:stop]
+        start = stop
+
+
+def _packed_head(name: str, list_name: str, num_bytes: int) -> bytes:
+    """What stands before packed values of a list; protobuf leaves an empty list out."""
+    if not num_bytes:
+        return _head(name, list_name, 0)
+    length = _FIELD_1 + _varint(num_bytes)
+    return _head(name, list_name, len(length) + num_bytes) + length
+
+
+def _head(name: str, list_name: str, num_bytes: int) -> bytes:
+    """What stands before a list of so many bytes: map entry, key, feature, list."""
+    before_list = _LISTS[list_name] + _varint(num_bytes)
+    feature_bytes = len(before_list) + num_bytes
+    key = _FIELD_1 + _length_prefixed_text(name) + _FIELD_2 + _varint(feature_bytes)
+    return _FIELD_1 + _varint(len(key) + feature_bytes) + key + before_list
+
+
+def _length_prefixed_text(text: str) -> bytes:
+    encoded = text.encode()
+    return _varint(len(encoded)) + encoded
+
+
+def _length_prefixed(item: bytes) -> bytes:
+    return _FIELD_1 + _varint(len(item)) + item
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

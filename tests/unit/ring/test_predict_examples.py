@@ -1,0 +1,164 @@
+"""The bytes of prediction records: what protobuf writes, and what TensorFlow reads back."""
+
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.ring.examples import ExampleEncoder, describe_outputs, flatten_outputs
+
+Pair = namedtuple("Pair", ["mean", "scale"])
+
+
+def encode(outputs: Any, ids: list[int] | None = None) -> list[bytes]:
+    tensors = tf.nest.map_structure(tf.convert_to_tensor, outputs)
+    number = len(tf.nest.flatten(tensors)[0])
+    encoder = ExampleEncoder(describe_outputs(tensors, model="M"))
+    return encoder.encode(np.array(ids or range(number), np.int64), tensors)
+
+
+def by_protobuf(record_id: int, **features: list[Any]) -> bytes:
+    """The record as protobuf's own classes make it."""
+    made = {"id": tf.train.Feature(int64_list=tf.train.Int64List(value=[record_id]))}
+    for name, values in features.items():
+        if values and isinstance(values[0], bytes):
+            made[name] = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        elif values and isinstance(values[0], int):
+            made[name] = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        else:
+            made[name] = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+    example = tf.train.Example(features=tf.train.Features(feature=made))
+    return example.SerializeToString(deterministic=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    array: np.ndarray
+    values: list[list[Any]]
+    """The values of each record, as protobuf takes them."""
+
+
+def _case(name: str, array: np.ndarray) -> Case:
+    return Case(name, array, [np.ravel(row).tolist() for row in array])
+
+
+HALVES = np.array([[1.5, -2], [0, 65504]])
+LARGE = np.array([[0, -1, 127, 128], [2**63 - 1, -(2**63), 2**14 - 1, 2**14]])
+CASES = [
+    _case("floats", np.linspace(-1, 1, 2000, dtype=np.float32).reshape(2, 1000)),
+    _case("images", np.arange(48, dtype=np.float32).reshape(2, 4, 3, 2)),
+    _case("scalars", np.array([1.5, np.inf], np.float32)),
+    _case("no floats", np.zeros((3, 0), np.float32)),
+    _case("integers", LARGE),
+    _case("small integers", np.array([[3], [200]], np.uint8)),
+    Case("booleans", np.array([[True, False]]), [[1, 0]]),
+    _case("float16", HALVES.astype(np.float16)),
+    _case("bfloat16", HALVES.astype(ml_dtypes.bfloat16)),
+    _case("float64", np.array([[0.5, 3.0]])),
+    Case("strings", np.array([[b"", b"ab\x00"], [b"x" * 300, b"\xff"]], object),
+         [[b"", b"ab\x00"], [b"x" * 300, b"\xff"]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_record_is_what_protobuf_writes(case: Case):
+    ids = [5, 300, 2**40][: len(case.array)]
+    expected = [
+        by_protobuf(record_id, output=values)
+        for record_id, values in zip(ids, case.values, strict=True)
+    ]
+    assert encode(case.array, ids) == expected
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8))
+def test_any_integers_are_what_protobuf_writes(values: list[int]):
+    assert encode(np.array([values])) == [by_protobuf(0, output=values)]
+
+
+def test_several_outputs_are_sorted_by_name_as_protobuf_sorts_them():
+    outputs = {"z": np.ones((1, 2), np.float32), "a": np.array([7]), "é" * 80: np.array([[b"s"]])}
+    expected = by_protobuf(0, z=[1.0, 1.0], a=[7], **{"é" * 80: [b"s"]})
+    assert encode(outputs) == [expected]
+
+
+def test_the_schema_is_enough_for_tensorflow_to_read_the_records():
+    outputs = {
+        "box": np.arange(12, dtype=np.float16).reshape(2, 2, 3),
+        "name": np.array([b"one", b"two"]),
+    }
+    tensors = {name: tf.convert_to_tensor(value) for name, value in outputs.items()}
+    encoder = ExampleEncoder(describe_outputs(tensors, model="M"))
+    dtypes = {"float_list": tf.float32, "int64_list": tf.int64, "bytes_list": tf.string}
+    schema = encoder.schema(num_records=2)
+    features = {
+        name: tf.io.FixedLenFeature(feature["shape"], dtypes[feature["list"]])
+        for name, feature in schema["features"].items()
+    }
+    records = encoder.encode(np.array([3, 4]), tensors)
+    parsed = tf.io.parse_example(records, features)
+    assert parsed["id"].numpy().tolist() == [3, 4]
+    np.testing.assert_array_equal(parsed["box"], outputs["box"].astype(np.float32))
+    assert parsed["name"].numpy().tolist() == [b"one", b"two"]
+    assert schema["features"]["box"] == {"dtype": "float16", "shape": [2, 3], "list": "float_list"}
+    assert schema["num_records"] == 2
+
+
+def test_one_axis_may_differ_and_is_null_in_the_schema():
+    spec = tf.TensorSpec((None, None, 4), tf.float32)
+    encoder = ExampleEncoder(describe_outputs(spec, model="M"))
+    assert encoder.schema(1)["features"]["output"]["shape"] == [None, 4]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "names"),
+    [
+        (1, ["output"]),
+        ([1, 2], ["output_0", "output_1"]),
+        ((1,), ["output_0"]),
+        (Pair(1, 2), ["mean", "scale"]),
+        ({"b": [1, 2], "a": {"c": 3}}, ["b/0", "b/1", "a/c"]),
+    ],
+)
+def test_outputs_are_named(outputs: Any, names: list[str]):
+    assert list(flatten_outputs(outputs)) == names
+
+
+def _spec(shape: Any, dtype: tf.DType = tf.float32) -> tf.TensorSpec:
+    return tf.TensorSpec(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "named"),
+    [
+        ({"id": _spec((None, 1))}, "'id' is the record's number"),
+        (_spec((None,), tf.complex64), "no such values. Received: complex64"),
+        (_spec((None,), tf.uint64), "no such values. Received: uint64"),
+        (_spec(()), "first axis must be the batch"),
+        (_spec(None), "first axis must be the batch"),
+        (_spec((None, None, None)), "only one axis"),
+        (tf.RaggedTensorSpec((None, None)), "no dense tensor. Received: RaggedTensorSpec"),
+        ([_spec((None,)), None], "'output_1' of M cannot be written.*NoneType"),
+    ],
+)
+def test_what_records_cannot_hold_is_refused_by_name(outputs: Any, named: str):
+    with pytest.raises(UserCodeError, match=named):
+        describe_outputs(outputs, model="M")
+
+
+def test_an_output_that_is_not_one_a_record_is_refused():
+    encoder = ExampleEncoder(describe_outputs(_spec((None, 2)), model="M"))
+    with pytest.raises(UserCodeError, match=r"shape \(1, 2\) for 3 records"):
+        encoder.encode(np.arange(3), tf.zeros((1, 2)))
+
+
+def test_float64_is_said_to_lose_digits(caplog: pytest.LogCaptureFixture):
+    describe_outputs(_spec((None,), tf.float64), model="M")
+    assert "'output' of M is float64" in caplog.text
