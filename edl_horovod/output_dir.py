@@ -66,7 +66,8 @@ def staged(output: Path, *, overwrite: bool, is_file: bool = False) -> Iterator[
     Args:
         output: The directory or `.recordio` file to be written; missing parents are made.
         overwrite: Whether an earlier result there may be replaced.
-        is_file: Give the path of a file to be made instead.
+        is_file: Give the path of a file to be made instead, in a folder of its own. Other files
+            made in that folder go beside the output; an older one is never beside a new output.
 
     Raises:
         OutputError: The output is in the way, or cannot be written.
@@ -81,7 +82,12 @@ def staged(output: Path, *, overwrite: bool, is_file: bool = False) -> Iterator[
         yield partial
         _sync(folder)
         check_output(output, overwrite)
+        beside = [path for path in folder.iterdir() if path != partial] if is_file else []
+        for path in beside:
+            output.with_name(path.name).unlink(missing_ok=True)
         _put_in_place(partial, output)
+        for path in beside:
+            path.replace(output.with_name(path.name))
         _remove_leftovers(output)
     except OSError as e:
         raise OutputError(

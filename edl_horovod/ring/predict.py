@@ -109,7 +109,8 @@ class PredictWork(Work):
         """Predict segment after segment."""
         if self.state.step >= self._segments.num_segments:
             return True
-        self._segments.begin()
+        if self._encoder is not None:
+            self._segments.begin()
         lanes = world.lanes(self._plan.num_lanes)
         first_step = self._segments.steps(self.state.step).start
         self._stream.restart(lanes, first_step, self._plan.steps_per_epoch)
@@ -137,9 +138,8 @@ class PredictWork(Work):
     def finish(self, world: World) -> dict[str, Any]:
         """Put the output together; the others wait, and take over if the leader is lost."""
         # Where the segments are gone, a former leader had put the output in its place.
-        if world.is_leader and self._segments.are_there:
-            if self._encoder is not None:
-                self._write_output(Path(self._config.output), self._encoder)
+        if world.is_leader and self._encoder is not None and self._segments.are_there:
+            self._write_output(Path(self._config.output), self._encoder)
             self._segments.discard()
         if not world.is_alone:
             with catch_failures():
@@ -196,13 +196,9 @@ class PredictWork(Work):
         outputs = self._segments.in_order(self._sizes.numpy().tolist())
         schema = encoder.schema(self._plan.num_records)
         if output.name.endswith(SINGLE_FILE_SUFFIX):
-            # Never a schema beside records that it does not fit.
-            beside = output.with_name(f"{output.name}.{SCHEMA_FILE}")
-            beside.unlink(missing_ok=True)
-            with staged(output, overwrite=True, is_file=True) as file, Writer(file) as writer:
-                for record in outputs:
-                    writer.write(record)
-            write_json(beside, schema)
+            with staged(output, overwrite=True, is_file=True) as file:
+                _write_records(file, outputs)
+                write_json(file.with_name(f"{file.name}.{SCHEMA_FILE}"), schema)
         else:
             with staged(output, overwrite=True) as folder:
                 self._write_parts(folder, outputs)
@@ -214,6 +210,10 @@ class PredictWork(Work):
         num_files = -(-self._plan.num_records // RECORDS_PER_FILE)
         for number in range(num_files):
             name = f"part-{number:05d}-of-{num_files:05d}{SINGLE_FILE_SUFFIX}"
-            with Writer(folder / name) as writer:
-                for record in itertools.islice(outputs, RECORDS_PER_FILE):
-                    writer.write(record)
+            _write_records(folder / name, itertools.islice(outputs, RECORDS_PER_FILE))
+
+
+def _write_records(path: Path, records: Iterator[bytes]) -> None:
+    with Writer(path) as writer:
+        for record in records:
+            writer.write(record)

@@ -20,12 +20,12 @@ REPOSITORY = Path(__file__).parents[2]
 class Job:
     """One running `edl` verb; a failure prints all its logs, and no process outlives it."""
 
-    def __init__(self, command, job_dir, **variables):
+    def __init__(self, command, job_dir, *, cwd=REPOSITORY, **variables):
         self.job_dir = Path(job_dir)
         self.output_path = self.job_dir.with_suffix(".printed")
         with self.output_path.open("w") as stream:
             self.process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, cwd=REPOSITORY,
+                command, stdout=stream, stderr=subprocess.STDOUT, cwd=cwd,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
                 start_new_session=True,
             )  # fmt: skip

@@ -1,7 +1,12 @@
 """What a trained model does afterwards: evaluated and predicted on a ring, as one process would."""
 
+import json
 import os
+import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +60,6 @@ def model(start, data, tmp_path):
 
 def in_plain_keras(*arguments):
     """What Keras itself makes of the saved model, in a process of its own."""
-    import json
-    import subprocess
-    import sys
-
     run = subprocess.run(
         [sys.executable, "-c", PREDICT_CODE, *map(str, arguments)],
         capture_output=True, text=True, check=False, timeout=120,
@@ -89,23 +90,103 @@ def test_predict_into_one_file(start, data, model, tmp_path):
         assert reader.num_records == NUM_RECORDS
 
 
-def test_predict_survives_a_kill(start, tmp_path, model):
+@pytest.fixture
+def slow_model(start, data, tmp_path):
+    """A model that is slow to serve until the file of that name is there."""
+    output, fast = tmp_path / "slow", tmp_path / "fast"
+    start(
+        "train", "model_def=processed", f"data={data}", f"output={output}",
+        f"params.slow_until={fast}", f"train.batch_size={BATCH}",
+    ).succeed()  # fmt: skip
+    return output, fast
+
+
+def wait_for_progress(job, num_segments=1):
+    """Wait for so many segments more than there are now."""
+    before = len(job.events("progress"))
+    job.wait_for(
+        lambda found: sum(e["kind"] == "progress" for e in found) >= before + num_segments,
+        "progress",
+    )
+
+
+def kill_in_the_final_assembly(job, output):
+    """Kill the leader while it puts the output together."""
+    deadline = time.monotonic() + 90
+    while not (partial := list(output.parent.glob(f"{output.name}.partial-*"))):
+        assert job.process.poll() is None, job.describe()
+        assert time.monotonic() < deadline, job.describe()
+        time.sleep(0.002)
+    leader = int(partial[0].name.rpartition("-")[2])
+    os.kill(leader, signal.SIGSTOP)
+    is_in_time = not output.exists()
+    os.kill(leader, signal.SIGKILL)
+    assert is_in_time, f"the assembly was over too soon\n{job.describe()}"
+
+
+def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_model):
+    model, fast = slow_model
+    processed = tmp_path / "processed"
+    processed.mkdir()
     data = write_records(tmp_path / "much", 40_000, chunk_bytes=1 << 16)
-    settings = [f"trained_model={model}", f"data={data}", "train.batch_size=8", "launch.np=2"]
-    job = start("predict", *settings)
-    job.wait_for(lambda found: any(e["kind"] == "progress" for e in found), "some progress")
-    os.kill(job.worker_pid(1), signal.SIGKILL)
+    job = start(
+        "predict", f"trained_model={model}", f"data={data}", "train.batch_size=64", "launch.np=2",
+        PROCESSED=str(processed),
+    )  # fmt: skip
+    wait_for_progress(job)
+    job.want(3)
+    job.wait_for_ring(3)
+    wait_for_progress(job)
+    for slot in (1, 0):  # A follower, then the leader.
+        before = job.generation()
+        os.kill(job.worker_pid(slot), signal.SIGKILL)
+        job.wait_for(
+            lambda found, before=before: any(
+                e["kind"] == "generation" and e["is_formed"] and e["generation"] > before
+                for e in found
+            ),
+            "a ring without the lost rank",
+        )
+        wait_for_progress(job)
+    fast.touch()
+    kill_in_the_final_assembly(job, tmp_path / "out")
     job.succeed()
+
     done = [e["records"] for e in job.events("progress")]
     assert done == sorted(set(done)), "a completed segment was done again"
     result = in_plain_keras(model, data, tmp_path / "out")
     assert len(result["given"]) == 40_000
     np.testing.assert_allclose(result["given"], result["outputs"], rtol=1e-4, atol=1e-6)
+    assert not list(tmp_path.glob("out.partial*"))
+    assert not list(job.job_dir.glob("segments*"))
+
+    lines = [line for path in processed.glob("*.csv") for line in path.read_text().splitlines()]
+    by_id = {int(line.partition(",")[0]): float(line.partition(",")[2]) for line in lines}
+    assert sorted(by_id) == list(range(40_000)), "the processor missed a record"
+    np.testing.assert_allclose(
+        [by_id[n] for n in range(40_000)], result["outputs"], rtol=1e-4, atol=1e-6
+    )
 
 
-def test_a_model_predicts_without_its_zoo(start, data, tmp_path):
-    import shutil
+def test_evaluate_survives_a_kill_and_writes_its_metrics(start, data, tmp_path, slow_model):
+    model, fast = slow_model
+    job = start(
+        "evaluate", f"trained_model={model}", f"data={data}", f"output={tmp_path / 'metrics'}",
+        "train.batch_size=4", "launch.np=2",
+    )  # fmt: skip
+    wait_for_progress(job)
+    os.kill(job.worker_pid(0), signal.SIGKILL)
+    wait_for_progress(job)
+    fast.touch()
+    job.succeed()
+    expected = in_plain_keras(model, data)
+    metrics = json.loads((tmp_path / "metrics" / "metrics.json").read_text())
+    assert metrics == job.events("job")[-1]["metrics"]
+    np.testing.assert_allclose(metrics["loss"], expected["loss"], rtol=1e-4)
+    np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 
+
+def test_a_model_predicts_from_an_empty_folder_without_its_zoo(start, data, tmp_path):
     zoo = shutil.copytree(Path(__file__).parents[1] / "zoo", tmp_path / "zoo")
     output = tmp_path / "model"
     start(
@@ -113,7 +194,10 @@ def test_a_model_predicts_without_its_zoo(start, data, tmp_path):
         f"train.batch_size={BATCH}",
     ).succeed()  # fmt: skip
     shutil.rmtree(zoo)
-    moved = output.rename(tmp_path / "elsewhere")
-    start("predict", f"trained_model={moved}", f"data={data}").succeed()
-    with Reader.open(str(tmp_path / "out")) as reader:
-        assert reader.num_records == NUM_RECORDS
+    fresh = tmp_path / "elsewhere"
+    fresh.mkdir()
+    output.rename(fresh / "model")
+    start("predict", "trained_model=model", f"data={data}", "output=new", cwd=fresh).succeed()
+    assert json.loads((fresh / "new" / "schema.json").read_text())["num_records"] == NUM_RECORDS
+    result = in_plain_keras(fresh / "model", data, fresh / "new")
+    np.testing.assert_allclose(result["given"], result["outputs"], rtol=1e-4, atol=1e-6)

@@ -115,3 +115,46 @@ def test_a_folder_filled_elsewhere_takes_the_output_s_place(old: Path, tmp_path:
 def test_what_cannot_be_published_says_why(old: Path, tmp_path: Path):
     with pytest.raises(OutputError, match=r"cannot be written.*disk has room"):
         publish(tmp_path / "nowhere", tmp_path / "new", overwrite=False)
+
+
+def test_a_file_appears_with_what_was_made_beside_it(tmp_path: Path):
+    output = tmp_path / "deep" / "new.recordio"
+    with staged(output, overwrite=False, is_file=True) as file:
+        file.write_text("records")
+        file.with_name("new.recordio.schema.json").write_text("{}")
+        assert not output.exists()
+    assert output.read_text() == "records"
+    assert names(output.parent) == ["new.recordio", "new.recordio.schema.json"]
+
+
+def test_a_file_that_fails_leaves_the_older_one(tmp_path: Path):
+    output = tmp_path / "new.recordio"
+    output.write_text("old")
+
+    def fail(file: Path) -> None:
+        file.write_text("half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), staged(output, overwrite=True, is_file=True) as file:
+        fail(file)
+    assert output.read_text() == "old"
+    assert names(tmp_path) == ["new.recordio"]
+
+
+def test_a_folder_of_predictions_may_become_a_file(tmp_path: Path):
+    output = tmp_path / "new.recordio"
+    output.mkdir()
+    (output / "part-0.recordio").write_text("old")
+    with staged(output, overwrite=True, is_file=True) as file:
+        file.write_text("records")
+    assert output.read_text() == "records"
+
+
+def test_what_a_killed_process_left_goes_with_the_next_result(tmp_path: Path):
+    output, others = tmp_path / "output", tmp_path / "output2.partial-7"
+    for leftover in (tmp_path / "output.partial-7", tmp_path / "output.old-7", others):
+        leftover.mkdir()
+        (leftover / "metrics.json").write_text("half")
+    with staged(output, overwrite=False) as folder:
+        (folder / "metrics.json").write_text("{}")
+    assert names(tmp_path) == ["output", "output2.partial-7"]

@@ -4,15 +4,11 @@ The loss of an example is minus the weight of its id, so a step of plain SGD wit
 global batch adds exactly 1 to the weight of each record of a full step.
 """
 
-import time
-from pathlib import Path
-
 import keras
 import tensorflow as tf
+from slow import pause_each_step
 
 from edl_horovod import ElasticDLSpec, Mode
-
-SLOW_SECONDS = 0.3
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -47,16 +43,7 @@ class CountingSpec(ElasticDLSpec):
 
         dataset = dataset.map(parse)
         if self._slow_until:
-            # Slow data makes a job last until the test has done all it wants to it.
-            def wait(value):
-                if not Path(self._slow_until).exists():
-                    time.sleep(SLOW_SECONDS)
-                return value
-
-            pause = tf.data.Dataset.from_tensors(0).map(
-                lambda zero: tf.numpy_function(wait, [zero], tf.int32, stateful=True)
-            )
-            dataset = pause.flat_map(lambda _: dataset)
+            dataset = pause_each_step(dataset, self._slow_until)
         return dataset if mode == Mode.PREDICTION else dataset.shuffle(64)
 
     def create_loss(self, outputs, labels):

@@ -86,7 +86,7 @@ def test_each_file_is_opened_once(tmp_path: Path, monkeypatch):
 def test_a_file_that_is_missing_is_named(tmp_path: Path):
     segments, plan = make(tmp_path, records=20, lanes=2, batch=2)
     write_as_rank(segments, plan, 0, 0, 1)
-    with pytest.raises(DataError, match="00000001-0000-of-0001.recordio cannot be opened"):
+    with pytest.raises(DataError, match=r"00000001-0000-of-0001\.recordio cannot be opened"):
         list(segments.in_order([1, 1]))
 
 

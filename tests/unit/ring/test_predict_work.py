@@ -1,0 +1,267 @@
+"""The work of `predict` rank by rank in one process, through rings that change, without Horovod."""
+
+import contextlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.config.schema import JobConfig, TrainConfig
+from edl_horovod.data.recordio import Reader
+from edl_horovod.errors import ConfigError, OutputError, UserCodeError
+from edl_horovod.events import EventLog, read
+from edl_horovod.models import zoo
+from edl_horovod.ring import predict as module
+from edl_horovod.ring.keras_step import build_model
+from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.predict import PredictWork
+from edl_horovod.ring.prepare import _open
+from edl_horovod.ring.segments import SEGMENT_STEPS
+from edl_horovod.ring.world import World
+from edl_horovod.spec import Mode
+from tests.records import write_records
+
+NUM_RECORDS, BATCH, NUM_LANES = 1000, 16, 16
+NUM_SEGMENTS = -(-NUM_RECORDS // (BATCH * SEGMENT_STEPS))
+
+MODEL_FILE = """
+import keras, tensorflow as tf
+from edl_horovod import ElasticDLSpec, Mode
+
+class Spec(ElasticDLSpec):
+    def create_model(self):
+        x = keras.Input(shape=(4,), name="x")
+        total = keras.ops.sum(x, axis=1, keepdims=True)
+        return keras.Model({"x": x}, {"total": total, "twice": keras.layers.Reshape((2, 2))(x)})
+
+    def create_dataset(self, dataset, mode):
+        features = {"x": tf.io.FixedLenFeature([4], tf.float32)}
+        return dataset.map(lambda record: tf.io.parse_single_example(record, features))
+
+    def create_loss(self, outputs, labels): ...
+    def create_optimizer(self): ...
+"""
+PROCESSOR = """
+CALLS = []
+class PredictionOutputsProcessor:
+    def process(self, predictions, worker_id, record_ids=None):
+        CALLS.append((worker_id, record_ids.tolist(), predictions["total"].numpy()))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankAlone(World):
+    """A rank of a ring whose others run at another time: there is nobody to reduce with."""
+
+    @property
+    def is_alone(self) -> bool:
+        return True
+
+
+class Until(Membership):
+    """Wants the ring to change after some segments."""
+
+    def __init__(self, last_segment: int) -> None:
+        self._left = last_segment
+
+    def join(self, step: int) -> World:
+        raise NotImplementedError
+
+    def wants_change(self) -> bool:
+        self._left -= 1
+        return self._left == 0
+
+    def failed(self, reason: str, step: int) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Make the work of one rank; keywords change the config."""
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    data = write_records(tmp_path / "data", NUM_RECORDS)
+    zoo_folder = tmp_path / "zoo"
+    zoo_folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        events = stack.enter_context(EventLog(tmp_path / "events.jsonl", "test"))
+
+        def make(code: str = MODEL_FILE, **settings: str) -> PredictWork:
+            name = f"m{len(list(zoo_folder.iterdir()))}"
+            (zoo_folder / f"{name}.py").write_text(code)
+            config = JobConfig(
+                task="predict", data=data, trained_model="m", output=str(tmp_path / "out"),
+                job_dir=str(tmp_path / "job"), train=TrainConfig(batch_size=BATCH),
+            )  # fmt: skip
+            config = replace(config, **settings)
+            loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
+            stream, plan = _open(config, data, loaded, Mode.PREDICTION, stack)
+            model = build_model(loaded, stream.element_spec[0])
+            work = PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)
+            work.state.step = 0
+            return work
+
+        yield make
+
+
+def run_ring(work: PredictWork, *, size: int, num_segments: int, lost_rank: int = -1) -> None:
+    """Be all ranks of a ring for some segments, one after the other."""
+    start, sizes = work.state.step, work._sizes.numpy()
+    for rank in range(size):
+        work.state.step = start
+        work._sizes.assign(sizes)
+        world = RankAlone(rank=rank, size=size, generation=1)
+        if rank != lost_rank:
+            work.run(world, Until(num_segments))
+    if lost_rank >= 0:
+        work.state.step = start
+        work._sizes.assign(sizes)
+
+
+LEADER = RankAlone(rank=0, size=1, generation=9)
+
+
+def records_of(output: Path) -> list[bytes]:
+    with Reader.open(str(output)) as reader:
+        return list(reader)
+
+
+def test_rings_that_change_and_break_give_the_records_of_one_rank(make_work, tmp_path: Path):
+    serial = make_work(output=str(tmp_path / "serial"), job_dir=str(tmp_path / "serial.job"))
+    run_ring(serial, size=1, num_segments=NUM_SEGMENTS)
+    serial.finish(LEADER)
+
+    work = make_work()
+    run_ring(work, size=3, num_segments=2)
+    run_ring(work, size=4, num_segments=1, lost_rank=0)  # Some wrote, and it counts for nothing.
+    run_ring(work, size=2, num_segments=3)
+    run_ring(work, size=5, num_segments=NUM_SEGMENTS)
+    work.finish(LEADER)
+
+    assert records_of(tmp_path / "out") == records_of(tmp_path / "serial")
+    assert (tmp_path / "out" / "schema.json").read_text() == (
+        tmp_path / "serial" / "schema.json"
+    ).read_text()
+
+
+def test_an_output_folder_holds_parts_and_a_schema_that_reads_them(
+    make_work, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "RECORDS_PER_FILE", 400)
+    work = make_work()
+    run_ring(work, size=1, num_segments=NUM_SEGMENTS)
+    result = work.finish(LEADER)
+
+    output = tmp_path / "out"
+    assert sorted(path.name for path in output.iterdir()) == [
+        *(f"part-0000{n}-of-00003.recordio" for n in range(3)), "schema.json",
+    ]  # fmt: skip
+    assert result["output"] == str(output)
+    assert not list((tmp_path / "job").iterdir())
+    schema = json.loads((output / "schema.json").read_text())
+    dtypes = {"float_list": tf.float32, "int64_list": tf.int64}
+    features = {
+        name: tf.io.FixedLenFeature(feature["shape"], dtypes[feature["list"]])
+        for name, feature in schema["features"].items()
+    }
+    parsed = tf.io.parse_example(records_of(output), features)
+    assert parsed["id"].numpy().tolist() == list(range(schema["num_records"]))
+    np.testing.assert_allclose(
+        tf.reduce_sum(parsed["twice"], [1, 2]), parsed["total"][:, 0], atol=1e-5
+    )
+
+
+def test_a_single_file_has_its_schema_beside_it(make_work, tmp_path: Path):
+    work = make_work(output=str(tmp_path / "all.recordio"))
+    run_ring(work, size=2, num_segments=NUM_SEGMENTS)
+    work.finish(LEADER)
+    assert len(records_of(tmp_path / "all.recordio")) == NUM_RECORDS
+    schema = json.loads((tmp_path / "all.recordio.schema.json").read_text())
+    assert list(schema["features"]) == ["id", "total", "twice"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "all.recordio", "all.recordio.schema.json", "data", "events.jsonl", "job", "zoo",
+    ]  # fmt: skip
+
+
+def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path: Path):
+    work = make_work()
+    run_ring(work, size=1, num_segments=NUM_SEGMENTS)
+    (tmp_path / "out.partial-12345").mkdir()  # As a leader that was killed leaves it.
+    (tmp_path / "job" / "segments" / "lanes-12345").mkdir()
+    work.finish(LEADER)
+    first = records_of(tmp_path / "out")
+    work.finish(LEADER)  # The one before was lost after all was in place.
+    assert records_of(tmp_path / "out") == first
+    assert not list(tmp_path.glob("out.*"))
+    assert len([e for e in read(tmp_path / "events.jsonl") if e["kind"] == "log"]) == 1
+
+
+def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_path, monkeypatch):
+    work = make_work()
+    run_ring(work, size=1, num_segments=NUM_SEGMENTS)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "part-00000-of-00001.recordio").write_text("old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_json", full)
+    with pytest.raises(OutputError, match="No space left"):
+        work.finish(LEADER)
+    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["old"]
+    assert (tmp_path / "job" / "segments").is_dir()
+
+
+def test_a_processor_gets_every_batch_in_order_within_a_lane(make_work):
+    work = make_work(MODEL_FILE + PROCESSOR)
+    run_ring(work, size=2, num_segments=NUM_SEGMENTS)
+    calls = work._loaded.module.CALLS
+    ids = [record for _, records, _ in calls for record in records]
+    assert sorted(ids) == list(range(NUM_RECORDS))
+    assert {worker for worker, _, _ in calls} == {0, 1}
+    for start, stop in map(work._plan.lane_bounds, range(NUM_LANES)):
+        lane = [record for record in ids if start <= record < stop]
+        assert lane == sorted(lane)
+    assert all(len(records) == len(totals) for _, records, totals in calls)
+
+
+def test_a_processor_takes_the_place_of_an_output(make_work, tmp_path: Path):
+    work = make_work(MODEL_FILE + PROCESSOR, output="")
+    run_ring(work, size=1, num_segments=NUM_SEGMENTS)
+    assert work.finish(LEADER)["output"] == ""
+    assert work._loaded.module.CALLS
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_processor_of_two_parameters_is_called_with_two(make_work):
+    two = PROCESSOR.replace(", record_ids=None", "").replace("record_ids.tolist()", "None")
+    work = make_work(MODEL_FILE + two)
+    run_ring(work, size=1, num_segments=1)
+    assert len(work._loaded.module.CALLS) == SEGMENT_STEPS
+
+
+def test_neither_output_nor_processor_is_refused(make_work):
+    with pytest.raises(ConfigError, match=r"no\s+PredictionOutputsProcessor"):
+        make_work(output="")
+
+
+def test_a_processor_without_process_is_refused(make_work):
+    code = "\nclass PredictionOutputsProcessor:\n    def proces(self): ...\n"
+    with pytest.raises(UserCodeError, match="a class with proces"):
+        make_work(MODEL_FILE + code)
+
+
+def test_what_a_processor_raises_names_its_line(make_work):
+    code = "\nclass PredictionOutputsProcessor:\n    def process(self, predictions): 1 / 0\n"
+    work = make_work(MODEL_FILE + code)
+    with pytest.raises(UserCodeError, match=r"m0\.py:\d+: ZeroDivisionError"):
+        run_ring(work, size=1, num_segments=1)
+
+
+def test_a_dataset_that_filters_is_refused(make_work):
+    code = MODEL_FILE.replace("features))", "features)).filter(lambda e: e['x'][0] > 0)")
+    work = make_work(code)
+    with pytest.raises(UserCodeError, match="one example for each record"):
+        run_ring(work, size=1, num_segments=1)
