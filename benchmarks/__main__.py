@@ -9,7 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import bench_elastic_cost, bench_input, bench_prepare, bench_start, bench_step
+from benchmarks import (
+    bench_elastic_cost,
+    bench_input,
+    bench_predict,
+    bench_prepare,
+    bench_start,
+    bench_step,
+)
 from benchmarks.common import FULL, QUICK, Comparison, SideFailed, Workspace
 from benchmarks.report import look_around, to_markdown, to_table
 from edl_horovod.errors import Interrupted
@@ -18,6 +25,7 @@ from edl_horovod.whole_file import write_text
 BENCHMARKS: dict[str, Callable[[Workspace], list[Comparison]]] = {
     "input": bench_input.measure,
     "step": bench_step.measure,
+    "predict": bench_predict.measure,
     "elastic_cost": bench_elastic_cost.measure,
     "prepare": bench_prepare.measure,
     "start": bench_start.measure,

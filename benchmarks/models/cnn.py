@@ -19,6 +19,7 @@ _DESCRIPTION = {
     "image": tf.io.FixedLenFeature(IMAGE_SHAPE, tf.float32),
     "label": tf.io.FixedLenFeature([1], tf.int64),
 }
+_FEATURES = {"image": _DESCRIPTION["image"]}
 
 
 def parse_one(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -29,6 +30,16 @@ def parse_one(record: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
 def parse_batch(records: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Many records to a batch of examples in one call."""
     return _scaled(tf.io.parse_example(records, _DESCRIPTION))
+
+
+def parse_features(record: tf.Tensor) -> dict[str, tf.Tensor]:
+    """One record to what the model takes, as the zoo's image models do it."""
+    return {"image": tf.io.parse_single_example(record, _FEATURES)["image"] / 255.0}
+
+
+def parse_features_batch(records: tf.Tensor) -> dict[str, tf.Tensor]:
+    """Many records to what the model takes in one call."""
+    return {"image": tf.io.parse_example(records, _FEATURES)["image"] / 255.0}
 
 
 def _scaled(example: dict[str, tf.Tensor]) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
@@ -59,6 +70,8 @@ class CnnSpec(ElasticDLSpec):
         return make_model()
 
     def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
+        if mode is Mode.PREDICTION:
+            return dataset.map(parse_features)
         return dataset.map(parse_one).shuffle(SHUFFLE_RECORDS)
 
     def create_loss(self, outputs: Any = None, labels: Any = None) -> tf.Tensor:
@@ -74,4 +87,4 @@ class CnnBatchSpec(CnnSpec):
     parses_batches = True
 
     def create_dataset(self, dataset: tf.data.Dataset, mode: Mode) -> tf.data.Dataset:
-        return dataset.map(parse_batch)
+        return dataset.map(parse_features_batch if mode is Mode.PREDICTION else parse_batch)

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.common import RECORDIO_PATTERN, TFRECORD_PATTERN
-from benchmarks.models.cnn import SHUFFLE_RECORDS, parse_batch, parse_one
+from benchmarks.models.cnn import SHUFFLE_RECORDS, parse_batch, parse_features, parse_one
 from edl_horovod.data.recordio import Reader
 
 
@@ -27,6 +27,14 @@ def training_dataset(data: Path, batch_size: int, *, rank: int = 0, size: int = 
     files = tf.data.Dataset.from_tensor_slices(tfrecord_files(data)).shard(size, rank)
     examples = tf.data.TFRecordDataset(files).map(parse_one).shuffle(SHUFFLE_RECORDS)
     return examples.repeat().batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+
+def prediction_dataset(data: Path, batch_size: int) -> Any:
+    """All records once, in order, without labels."""
+    examples = tf.data.TFRecordDataset(tfrecord_files(data)).map(
+        parse_features, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    return examples.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
 
 def one_pass(data: Path, batch_size: int, *, parallel_calls: int | None = None) -> Any:
