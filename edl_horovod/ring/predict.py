@@ -6,7 +6,7 @@ again by the next ring. At the end the leader puts the files together (`ring.seg
 """
 
 import itertools
-import logging
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -37,8 +37,6 @@ from edl_horovod.ring.world import World
 from edl_horovod.whole_file import write_json
 
 __all__ = ["PredictWork"]
-
-log = logging.getLogger(__name__)
 
 RECORDS_PER_FILE = 65_536
 SCHEMA_FILE = "schema.json"
@@ -107,33 +105,27 @@ class PredictWork(Work):
 
     def run(self, world: World, membership: Membership) -> bool:
         """Predict segment after segment."""
-        if self.state.step >= self._segments.num_segments:
+        num_segments = self._segments.num_segments
+        if self.state.step >= num_segments:
             return True
         if self._encoder is not None:
             self._segments.begin()
         lanes = world.lanes(self._plan.num_lanes)
         first_step = self._segments.steps(self.state.step).start
         self._stream.restart(lanes, first_step, self._plan.steps_per_epoch)
-        # Records of a batch are made while the next batch is computed.
-        with ThreadPoolExecutor(1, thread_name_prefix="encode") as encoding:
-            while self.state.step < self._segments.num_segments:
-                self._do_segment(self.state.step, lanes, world, encoding)
-                wants_change = float(membership.wants_change())
-                if not world.is_alone:
-                    with catch_failures():
-                        # All ranks: each has done its part of this segment.
-                        wants_change = float(self._reduce(tf.constant(wants_change)))
-                self._sizes.scatter_nd_update([[self.state.step]], [world.size])
-                self.state.commit()
-                membership.progress(self.state.step)
-                if world.is_leader:
-                    self._events.write(
-                        "progress", records=self.records_seen(),
-                        total_records=self._plan.num_records, size=world.size,
-                    )  # fmt: skip
-                if wants_change > 0:
-                    return False
-        return True
+        # A segment is written while the next one is computed.
+        with ThreadPoolExecutor(1, thread_name_prefix="write") as writing:
+            waiting: deque[Future[None]] = deque()
+            wants_change = False
+            for segment in range(self.state.step, num_segments):
+                waiting.append(self._start_segment(segment, lanes, world, writing))
+                if len(waiting) > 1:
+                    wants_change = self._complete_segment(waiting.popleft(), world, membership)
+                if wants_change:
+                    break
+            while waiting:
+                self._complete_segment(waiting.popleft(), world, membership)
+        return self.state.step >= num_segments
 
     def finish(self, world: World) -> dict[str, Any]:
         """Put the output together; the others wait, and take over if the leader is lost."""
@@ -150,12 +142,12 @@ class PredictWork(Work):
             "output": self._config.output,
         }
 
-    def _do_segment(
-        self, segment: int, lanes: range, world: World, encoding: ThreadPoolExecutor
-    ) -> None:
-        steps = self._segments.steps(segment)
+    def _start_segment(
+        self, segment: int, lanes: range, world: World, writing: ThreadPoolExecutor
+    ) -> Future[None]:
+        """Compute a segment; the future is done when this rank's file of it is written."""
         encoded: list[tuple[int, Future[list[bytes]]]] = []
-        for step in steps:
+        for step in self._segments.steps(segment):
             batch = self._stream.next_batch()
             ids = self._order.records(step, lanes)
             self._require_one_each(step, ids, 0 if batch is None else batch.num_examples)
@@ -166,11 +158,34 @@ class PredictWork(Work):
             if self._processor is not None:
                 self._processor.process(outputs, worker_id=world.rank, record_ids=ids)
             if self._encoder is not None:
-                made = encoding.submit(self._encoder.encode, ids, outputs)
-                encoded.append((step, made))
-        if self._encoder is not None:
-            by_lane = self._by_lane(lanes, [(step, made.result()) for step, made in encoded])
-            self._segments.write(segment, by_lane, rank=world.rank, size=world.size)
+                encoded.append((step, writing.submit(self._encoder.encode, ids, outputs)))
+
+        def write() -> None:
+            if self._encoder is not None:
+                by_lane = self._by_lane(lanes, [(step, made.result()) for step, made in encoded])
+                self._segments.write(segment, by_lane, rank=world.rank, size=world.size)
+
+        return writing.submit(write)
+
+    def _complete_segment(
+        self, written: Future[None], world: World, membership: Membership
+    ) -> bool:
+        """Count a segment as done on all ranks; returns whether the ring is to change."""
+        written.result()
+        wants_change = float(membership.wants_change())
+        if not world.is_alone:
+            with catch_failures():
+                # All ranks: each has done its part of this segment.
+                wants_change = float(self._reduce(tf.constant(wants_change)))
+        self._sizes.scatter_nd_update([[self.state.step]], [world.size])
+        self.state.commit()
+        membership.progress(self.state.step)
+        if world.is_leader:
+            self._events.write(
+                "progress", records=self.records_seen(), total_records=self._plan.num_records,
+                size=world.size,
+            )  # fmt: skip
+        return wants_change > 0
 
     def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:
         if num_examples != len(ids):

@@ -5,12 +5,15 @@ file of its own; a segment that a lost rank broke is done again, under other nam
 another size. At the end each file is read once, and its lanes are dealt to one file a lane.
 """
 
+import collections
 import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from edl_horovod.data.plan import DataPlan, lanes_of_rank
 from edl_horovod.data.recordio import Codec, Reader, Writer
@@ -18,10 +21,10 @@ from edl_horovod.data.recordio import Codec, Reader, Writer
 __all__ = ["Segments"]
 
 SEGMENT_STEPS = 8
-"""Steps between two collectives; a lost rank costs at most these."""
+"""Steps between two collectives; a lost rank costs at most two segments."""
 LANES_AT_ONCE = 256
-"""Lanes dealt in one pass over the files: so many are open, with a chunk of each in memory."""
-LANE_CHUNK_BYTES = 1 << 18
+"""Lanes dealt in one pass over the files: so many are open."""
+_LENGTH = struct.Struct("<I")
 
 
 class Segments:
@@ -92,7 +95,7 @@ class Segments:
 
         Raises:
             DataError: A file is missing or damaged.
-            OutputError: The disk is full or gone.
+            OSError: The disk is full or gone.
         """
         num_lanes = self._plan.num_lanes
         # Of this process alone: a former leader that hung may still be at work on its own.
@@ -101,40 +104,41 @@ class Segments:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             lanes = range(first, min(first + LANES_AT_ONCE, num_lanes))
-            paths = {lane: folder / f"{lane:06d}.recordio" for lane in lanes}
+            paths = {lane: folder / f"{lane:06d}" for lane in lanes}
             self._deal(paths, sizes)
-            for lane in lanes:
-                if self.num_records(lane, range(self._plan.steps_per_epoch)):
-                    yield from _records(paths[lane])
+            for path in paths.values():
+                yield from _read_framed(path)
 
-    def _deal(self, paths: dict[int, Path], sizes: Sequence[int]) -> None:
+    def _deal(self, paths: Mapping[int, Path], sizes: Sequence[int]) -> None:
         with contextlib.ExitStack() as stack:
-            writers = {
-                lane: stack.enter_context(
-                    Writer(path, codec=Codec.NONE, chunk_bytes=LANE_CHUNK_BYTES)
-                )
-                for lane, path in paths.items()
+            streams: Mapping[int, BinaryIO] = {
+                lane: stack.enter_context(path.open("wb")) for lane, path in paths.items()
             }
             for segment, size in enumerate(sizes):
                 for rank in range(size):
-                    self._deal_file(writers, segment, rank, size)
+                    self._deal_file(streams, segment, rank, size)
 
-    def _deal_file(self, writers: dict[int, Writer], segment: int, rank: int, size: int) -> None:
+    def _deal_file(
+        self, streams: Mapping[int, BinaryIO], segment: int, rank: int, size: int
+    ) -> None:
         lanes = lanes_of_rank(rank, size, self._plan.num_lanes)
-        counts = [self.num_records(lane, self.steps(segment)) for lane in lanes]
-        if not any(count for lane, count in zip(lanes, counts, strict=True) if lane in writers):
+        counts = {lane: self.num_records(lane, self.steps(segment)) for lane in lanes}
+        if not any(count for lane, count in counts.items() if lane in streams):
             return
-        records = _records(self._path(segment, rank, size))
-        for lane, count in zip(lanes, counts, strict=True):
-            writer = writers.get(lane)
-            for record in itertools.islice(records, count):
-                if writer is not None:
-                    writer.write(record)
+        with Reader.open([str(self._path(segment, rank, size))], cache_bytes=1) as reader:
+            records = iter(reader)
+            for lane, count in counts.items():
+                of_lane = itertools.islice(records, count)
+                if lane in streams:
+                    streams[lane].writelines(_LENGTH.pack(len(r)) + r for r in of_lane)
+                else:
+                    collections.deque(of_lane, maxlen=0)
 
     def _path(self, segment: int, rank: int, size: int) -> Path:
         return self._folder / f"{segment:08d}-{rank:04d}-of-{size:04d}.recordio"
 
 
-def _records(path: Path) -> Iterator[bytes]:
-    with Reader.open([str(path)], cache_bytes=1) as reader:
-        yield from reader
+def _read_framed(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while length := stream.read(_LENGTH.size):
+            yield stream.read(_LENGTH.unpack(length)[0])

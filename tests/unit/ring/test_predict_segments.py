@@ -80,7 +80,7 @@ def test_each_file_is_opened_once(tmp_path: Path, monkeypatch):
         lambda paths, **more: opened.extend(paths) or open_reader(paths, **more),
     )  # fmt: skip
     assert sum(1 for _ in segments.in_order([1] * segments.num_segments)) == 2000
-    assert len(opened) == len(set(opened)) == segments.num_segments + plan.num_lanes
+    assert len(opened) == len(set(opened)) == segments.num_segments
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path):

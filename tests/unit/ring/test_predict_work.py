@@ -107,7 +107,7 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def run_ring(work: PredictWork, *, size: int, num_segments: int, lost_rank: int = -1) -> None:
-    """Be all ranks of a ring for some segments, one after the other."""
+    """Be all ranks of a ring, one after the other, for some segments and the one begun then."""
     start, sizes = work.state.step, work._sizes.numpy()
     for rank in range(size):
         work.state.step = start
@@ -239,7 +239,7 @@ def test_a_processor_of_two_parameters_is_called_with_two(make_work):
     two = PROCESSOR.replace(", record_ids=None", "").replace("record_ids.tolist()", "None")
     work = make_work(MODEL_FILE + two)
     run_ring(work, size=1, num_segments=1)
-    assert len(work._loaded.module.CALLS) == SEGMENT_STEPS
+    assert len(work._loaded.module.CALLS) == 2 * SEGMENT_STEPS
 
 
 def test_neither_output_nor_processor_is_refused(make_work):
