@@ -11,10 +11,16 @@ import numpy as np
 import pytest
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, DataError, OutputError
+from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
 from edl_horovod.models import zoo
 from edl_horovod.proto.trained_model_pb2 import Model, TrainedModel
-from edl_horovod.trained_model import load_spec, read, restore_weights, write
+from edl_horovod.trained_model import (
+    TrainedModelFiles,
+    load_spec,
+    read,
+    restore_weights,
+    write,
+)
 from edl_horovod.trained_model.params import variable_names, write_params
 from edl_horovod.trained_model.zoo_copy import zoo_files, zoo_hash
 
@@ -244,6 +250,40 @@ def test_a_newer_format_is_refused(write_model):
     (path / "trained_model.pb").write_bytes(message.SerializeToString())
     with pytest.raises(DataError, match="newer edl_horovod"):
         read(path)
+
+
+def change_message(path: Path, **fields: str) -> TrainedModelFiles:
+    message = TrainedModel.FromString((path / "trained_model.pb").read_bytes())
+    for name, value in fields.items():
+        setattr(message, name, value)
+    (path / "trained_model.pb").write_bytes(message.SerializeToString())
+    return read(path)
+
+
+def test_a_model_of_another_framework_is_refused_by_its_name(write_model):
+    with pytest.raises(DataError, match=r"not a model of keras.*framework 'torch'"):
+        change_message(write_model(), framework="torch")
+
+
+def test_another_version_of_keras_is_said_before_anything_fails_for_it(write_model, caplog):
+    load_spec(change_message(write_model(), framework_version="2.4.1"))
+    assert "was trained with keras 2.4.1" in caplog.text
+
+
+def test_code_that_was_changed_after_the_training_is_said(write_model, caplog):
+    path = write_model()
+    load_spec(read(path))
+    assert not caplog.records
+    (path / "zoo" / "helpers.py").write_text("NAME = 'patched'\n")
+    assert load_spec(read(path)).spec.name == "original"  # Loaded once a process.
+    assert "is not the code that the model was trained with" in caplog.text
+
+
+def test_a_package_that_is_missing_here_is_named(write_model):
+    path = write_model()
+    (path / "zoo" / "fintech" / "small.py").write_text(f"import no_such_package\n{SPEC}")
+    with pytest.raises(UserCodeError, match=r"no_such_package.*requirements\.txt"):
+        load_spec(read(path))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xff"])

@@ -1,0 +1,62 @@
+"""Prediction on records with labels and without, through the zoo's own parsers."""
+
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from edl_horovod.config.schema import JobConfig, TrainConfig
+from edl_horovod.data.index import Index
+from edl_horovod.data.plan import DataPlan
+from edl_horovod.data.recordio import Reader, Writer
+from edl_horovod.data.stream import StepStream
+from edl_horovod.events import EventLog
+from edl_horovod.models import zoo
+from edl_horovod.ring.keras_step import build_model
+from edl_horovod.ring.predict import PredictWork
+from edl_horovod.spec import Mode
+
+ZOO = Path(__file__).parents[3] / "model_zoo"
+MODELS = ("mnist_functional_api", "mnist_subclass", "cifar10_functional_api", "cifar10_subclass")
+
+
+def write_pictures(folder: Path, prepare, *, subfolder: str) -> str:
+    """A RecordIO file of pictures; the name of their folder is their label, or none."""
+    (folder / subfolder).mkdir(parents=True)
+    random = np.random.default_rng(3)
+    with Writer(folder / "pictures.recordio") as writer:
+        for number in range(6):
+            path = folder / subfolder / f"{number}.png"
+            pixels = random.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            PIL.Image.fromarray(pixels).save(path)
+            writer.write(prepare(str(path)))
+    return str(folder / "pictures.recordio")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_labels_in_the_records_do_not_matter(name: str, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    loaded = zoo.load_spec(str(ZOO), name, params={})
+    prepare = zoo.load_function(str(ZOO), name, "prepare_data_for_a_single_file")
+    outputs = []
+    for subfolder in ("7", "unsorted"):
+        data = write_pictures(tmp_path / subfolder, prepare, subfolder=subfolder)
+        index = Index.open(data)
+        plan = DataPlan(
+            block_starts=index.block_starts, block_counts=index.block_counts, global_batch=4,
+            num_lanes=2, is_shuffled=False,
+        )  # fmt: skip
+        config = JobConfig(
+            task="predict", data=data, trained_model="m", output=str(tmp_path / "out"),
+            job_dir=str(tmp_path / "job"), train=TrainConfig(batch_size=4),
+        )  # fmt: skip
+        with Reader(index) as reader, EventLog(tmp_path / "events.jsonl", "test") as events:
+            stream = StepStream(reader, plan, loaded, Mode.PREDICTION, prefetch=1)
+            if not outputs:
+                model = build_model(loaded, stream.element_spec[0])
+            work = PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)
+            stream.restart(range(2), 0, plan.steps_per_epoch)
+            outputs.append(work._outputs(stream.next_batch().features).numpy())
+    assert outputs[0].shape == (4, 10)
+    np.testing.assert_array_equal(outputs[0], outputs[1])
