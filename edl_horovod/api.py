@@ -110,7 +110,7 @@ def evaluate(
     Args:
         trained_model: Directory that `train` wrote.
         data: Input files.
-        output: Where the metrics are kept; None keeps them in the result alone.
+        output: Directory for `metrics.json`; None keeps the metrics in the result alone.
         overwrite: Whether an existing output may be replaced.
         progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.
@@ -138,7 +138,8 @@ def predict(
     Args:
         trained_model: Directory that `train` wrote.
         data: Input files.
-        output: Directory for the predictions, or one file that ends in `.recordio`.
+        output: Directory for the predictions, or one file that ends in `.recordio`; None where the
+            model's file has a `PredictionOutputsProcessor` that takes them.
         overwrite: Whether an existing output may be replaced.
         progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.

@@ -30,7 +30,7 @@ _EXAMPLES = {
   edl evaluate trained_model=/models/mnist data=test.recordio output=/results/mnist""",
     "predict": """\
   edl predict trained_model=/models/mnist data='/data/new-*.recordio' output=/results/new
-  edl predict trained_model=/models/mnist data=new.recordio output=new.recordio launch.np=2""",
+  edl predict trained_model=/models/mnist data=new.recordio output=answers.recordio launch.np=2""",
 }
 
 
@@ -99,10 +99,10 @@ def _print_plan(config: "JobConfig") -> None:
 
 
 def _print_result(result: "JobResult") -> None:
-    for name, value in result.metrics.items():
-        print(f"{name}: {value:.6g}")
-    if result.output:
-        print(f"output: {result.output}")
-    print(f"job_dir: {result.job_dir}")
-    print(f"steps: {result.steps}")
-    print(f"seconds: {result.seconds:.1f}")
+    rows = {name: f"{value:.6g}" for name, value in result.metrics.items()}
+    rows |= {"output": result.output} if result.output else {}
+    rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
+    rows["seconds"] = f"{result.seconds:.1f}"
+    width = max(map(len, rows)) + 2
+    for name, value in rows.items():
+        print(f"{name + ':':<{width}}{value}")

@@ -69,7 +69,7 @@ def find_processor(loaded: LoadedSpec) -> Processor | None:
     Raises:
         UserCodeError: The class cannot be made, or has no `process`.
     """
-    kind = getattr(loaded.module, CLASS_NAME, None)
+    kind = getattr(loaded, "outputs_processor", None) or vars(loaded.module).get(CLASS_NAME)
     return Processor(kind, loaded) if inspect.isclass(kind) else None
 
 

@@ -248,8 +248,8 @@ def test_neither_output_nor_processor_is_refused(make_work):
 
 
 def test_a_processor_without_process_is_refused(make_work):
-    code = "\nclass PredictionOutputsProcessor:\n    def proces(self): ...\n"
-    with pytest.raises(UserCodeError, match="a class with proces"):
+    code = "\nclass PredictionOutputsProcessor:\n    def handle(self): ...\n"
+    with pytest.raises(UserCodeError, match=r"process\(self, predictions, worker_id\)"):
         make_work(MODEL_FILE + code)
 
 
