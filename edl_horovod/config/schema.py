@@ -169,8 +169,7 @@ class JobConfig:
     data: str
     """Input files: a folder, a glob as `s3://bucket/*.csv`, or several with commas between."""
     output: str = ""
-    """Directory that will hold the result; it must not exist yet. Predictions become one file if
-    it ends in `.recordio`; it may be empty for `evaluate`, and where a processor takes them."""
+    """Directory that will hold the result, or `.recordio` file for predictions; not there yet."""
     job_dir: str = ""
     """Directory of the running job (config, events, logs); empty means `<output>.job`."""
     model_zoo: str = "model_zoo"

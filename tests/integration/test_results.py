@@ -148,12 +148,13 @@ def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_mod
             "a ring without the lost rank",
         )
         wait_for_progress(job)
+    job.wait_for_ring(3, after=before)  # Or nobody would be left after the next kill.
     fast.touch()
     kill_in_the_final_assembly(job, tmp_path / "out")
     job.succeed()
 
     done = [e["records"] for e in job.events("progress")]
-    assert done == sorted(set(done)), "a completed segment was done again"
+    assert done == sorted(set(done)), f"a completed segment was done again\n{job.describe()}"
     result = in_plain_keras(model, data, tmp_path / "out")
     assert len(result["given"]) == 40_000
     np.testing.assert_allclose(result["given"], result["outputs"], rtol=1e-4, atol=1e-6)

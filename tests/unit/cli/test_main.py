@@ -141,7 +141,7 @@ def test_a_job_runs_and_its_result_is_printed(edl: Run, launched: list[JobConfig
 
     assert code == 0
     assert launched[0].train.epochs == 3
-    assert out.splitlines()[:2] == ["accuracy: 0.5", "output: /o"]
+    assert out.splitlines()[:2] == ["accuracy: 0.5", "output:   /o"]
     assert err == "hello\n"
 
 
