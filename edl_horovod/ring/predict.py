@@ -71,7 +71,7 @@ class PredictWork(Work):
         """
         self._config = config
         self._loaded = loaded
-        self._name = type(loaded.spec).__name__
+        self._name = loaded.label
         self._stream = stream
         self._plan = plan
         self._order = plan.order(0)

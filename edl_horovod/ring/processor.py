@@ -1,18 +1,14 @@
 """The user's `PredictionOutputsProcessor`: what is done with predictions beside writing them."""
 
-import inspect
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["Processor", "find_processor"]
-
-CLASS_NAME = "PredictionOutputsProcessor"
 
 
 class Processor:
@@ -23,18 +19,13 @@ class Processor:
 
         Args:
             kind: The user's class; made without arguments.
-            loaded: The spec of the same file.
+            loaded: The model that it belongs to.
 
         Raises:
-            UserCodeError: It has no `process`, or raised something.
+            UserCodeError: It raised something.
         """
         self._zoo = loaded.zoo
-        self._where = f"{CLASS_NAME} of {loaded.source_file}"
-        if not callable(getattr(kind, "process", None)):
-            raise UserCodeError(
-                f"{self._where} must have a method process(self, predictions, worker_id). "
-                f"Received: a class with {', '.join(_public(kind)) or 'no method'}."
-            )
+        self._where = f"{kind.__name__} of {loaded.source_file}"
         with user_code(f"Making {self._where}", root=loaded.zoo):
             self._object = call_declared(kind, {})
 
@@ -61,17 +52,13 @@ class Processor:
 
 
 def find_processor(loaded: LoadedSpec) -> Processor | None:
-    """The processor of the file that holds a spec; None where there is none.
+    """The processor that belongs to a model; None where there is none.
 
     Args:
-        loaded: The spec.
+        loaded: The model.
 
     Raises:
-        UserCodeError: The class cannot be made, or has no `process`.
+        UserCodeError: The class cannot be used, or raised something.
     """
-    kind = getattr(loaded, "outputs_processor", None) or vars(loaded.module).get(CLASS_NAME)
-    return Processor(kind, loaded) if inspect.isclass(kind) else None
-
-
-def _public(kind: type) -> list[str]:
-    return [name for name in vars(kind) if not name.startswith("_")]
+    kind = loaded.outputs_processor
+    return None if kind is None else Processor(kind, loaded)

@@ -38,7 +38,7 @@ def write_pictures(folder: Path, prepare, *, subfolder: str) -> str:
 def test_labels_in_the_records_do_not_matter(name: str, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     loaded = zoo.load_spec(str(ZOO), name, params={})
-    prepare = zoo.load_function(str(ZOO), name, "prepare_data_for_a_single_file")
+    prepare = loaded.module.prepare_data_for_a_single_file
     outputs = []
     for subfolder in ("7", "unsorted"):
         data = write_pictures(tmp_path / subfolder, prepare, subfolder=subfolder)
