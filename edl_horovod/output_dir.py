@@ -73,27 +73,24 @@ def staged(output: Path, *, overwrite: bool, is_file: bool = False) -> Iterator[
         OutputError: The output is in the way, or cannot be written.
     """
     output = output.absolute()
-    check_output(output, overwrite)
+    check = check_output if is_file else _check_directory
+    check(output, overwrite=overwrite)
     folder = output.with_name(f"{output.name}.partial-{os.getpid()}")
     partial = folder / output.name if is_file else folder
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        yield partial
-        _sync(folder)
-        check_output(output, overwrite)
-        beside = [path for path in folder.iterdir() if path != partial] if is_file else []
-        for path in beside:
-            output.with_name(path.name).unlink(missing_ok=True)
-        _put_in_place(partial, output)
-        for path in beside:
-            path.replace(output.with_name(path.name))
-        _remove_leftovers(output)
-    except OSError as e:
-        raise OutputError(
-            f"The output cannot be written: {e}. Received: output={str(output)!r}."
-            " Check that its parent folder may be written to and that the disk has room."
-        ) from e
+        with writing(output):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            yield partial
+            _sync(folder)
+            check(output, overwrite=overwrite)
+            beside = [path for path in folder.iterdir() if path != partial] if is_file else []
+            for path in beside:
+                output.with_name(path.name).unlink(missing_ok=True)
+            _put_in_place(partial, output)
+            for path in beside:
+                path.replace(output.with_name(path.name))
+            _remove_leftovers(output)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
