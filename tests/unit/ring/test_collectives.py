@@ -1,0 +1,18 @@
+"""What is a broken ring, and what is only an error of the user's own ops."""
+
+import pytest
+import tensorflow as tf
+
+from edl_horovod.ring.collectives import CollectiveFailed, catch_failures
+
+OURS = 'File "/site-packages/edl_horovod/ring/keras_step.py", line 1, in _step'
+
+
+def test_what_horovod_reports_is_a_broken_ring():
+    with pytest.raises(CollectiveFailed, match="shut down"), catch_failures():
+        raise tf.errors.UnknownError(None, None, f"{OURS}\nHorovod has been shut down.")
+
+
+def test_an_error_of_the_users_ops_is_not_although_our_files_stand_in_it():
+    with pytest.raises(tf.errors.InvalidArgumentError), catch_failures():
+        raise tf.errors.InvalidArgumentError(None, None, f"{OURS}\nindices[0] = 7 is not in [0, 5)")
