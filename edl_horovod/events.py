@@ -15,6 +15,8 @@ Kinds and their fields:
 - `step`: `step`, `epoch`, `loss`, `records_per_second`, `records_seen`, `size`, `metrics`
 - `evaluation`: `step`, `metrics`, `examples`
 - `progress`: `records`, `total_records`, `size` (evaluate, predict)
+- `checkpoint`: `state` (`written`, `failed`, `damaged`), `step`, `message`, `num_bytes`,
+`seconds`
 - `log`: `message`
 """
 

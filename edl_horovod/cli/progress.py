@@ -78,7 +78,8 @@ def notable(event: dict[str, Any]) -> str:
         case {"kind": "evaluation", "metrics": metrics, "step": step}:
             return f"evaluation at step {step:,}: {metrics_text(metrics)}"
         case {"kind": "reset", "old_size": 0, "new_size": new_size}:
-            return f"ring of {new_size} formed"
+            at = f" at step {event['step']:,}" if event["step"] else ""
+            return f"ring of {new_size} formed{at}"
         case {"kind": "reset"}:
             return (
                 f"ring {event['old_size']} -> {event['new_size']} after step {event['step']:,} "
@@ -86,6 +87,8 @@ def notable(event: dict[str, Any]) -> str:
             )
         case {"kind": "worker", "state": "left" | "lost" | "failed" | "waiting"}:
             return f"worker {event['worker']} {event['state']}{_because(event)}"
+        case {"kind": "checkpoint", "state": "failed" | "damaged", "step": step}:
+            return f"the checkpoint of step {step:,} {event['message']}"
         case {"kind": "job", "state": "waiting"}:
             return f"waiting{_because(event)}"
         case {"kind": "log", "message": message}:

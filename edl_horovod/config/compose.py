@@ -42,7 +42,7 @@ __all__ = [
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig)
 
 _FILE_LISTS = ("data", "validation_data")
-_PATHS = ("output", "job_dir", "model_zoo", "trained_model")
+_PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
 _ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
 _MISSING = "???"
 _VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")

@@ -7,6 +7,7 @@ from edl_horovod.config import params as params_text
 from edl_horovod.errors import ConfigError, did_you_mean
 
 __all__ = [
+    "CheckpointConfig",
     "DataConfig",
     "ElasticConfig",
     "JobConfig",
@@ -106,6 +107,30 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When training is saved so that it can go on after everything has ended."""
+
+    every_steps: int = 0
+    """Save after every so many steps; 0 means that only time decides."""
+    every_seconds: float = 300.0
+    """Save when so many seconds have passed since the last time; 0 means that only steps decide.
+    With both at 0 nothing is saved."""
+    keep: int = 2
+    """Checkpoints that are kept; older ones are removed."""
+
+    def __post_init__(self) -> None:
+        for name in ("every_steps", "every_seconds"):
+            value = getattr(self, name)
+            _check(value >= 0, f"checkpoint.{name}", value, "must be 0 or more")
+        _check(self.keep >= 1, "checkpoint.keep", self.keep, "must be 1 or more")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is saved at all."""
+        return self.every_steps > 0 or self.every_seconds > 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
     """Where the ranks run."""
 
@@ -194,11 +219,17 @@ class JobConfig:
     """Directory of a trained model: what `evaluate` and `predict` work on."""
     validation_data: str = ""
     """Files to evaluate on during training, as `data`; empty means none."""
+    resume: str = "never"
+    """Whether training goes on from a checkpoint in job_dir: `never`, `auto` (if there is one) or
+    `must`."""
+    init_from: str = ""
+    """Directory of a trained model whose weights training begins with; empty means none."""
     overwrite: bool = False
     """Whether an existing output may be replaced."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     data_plan: DataConfig = field(default_factory=DataConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
@@ -206,6 +237,7 @@ class JobConfig:
     def __post_init__(self) -> None:
         _check_choice("task", self.task, ("train", "evaluate", "predict"))
         _check_choice("log_level", self.log_level, _LOG_LEVELS)
+        _check_choice("resume", self.resume, ("never", "auto", "must"))
         params_text.check(self.params)
         _check_given("data", self.data, "the input files")
         if self.task == "train":

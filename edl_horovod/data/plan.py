@@ -74,6 +74,8 @@ class DataPlan:
     """Records of a lane that are shuffled among each other."""
     is_shuffled: bool = True
     """Whether there is any shuffling; without it lanes are runs of the files' own order."""
+    data_fingerprint: str = ""
+    """Of the index that numbers the records."""
 
     def __post_init__(self) -> None:
         assert self.global_batch % self.num_lanes == 0, (self.global_batch, self.num_lanes)
@@ -99,6 +101,17 @@ class DataPlan:
         length, longer = divmod(self.num_records, self.num_lanes)
         start = lane * length + min(lane, longer)
         return start, start + length + (lane < longer)
+
+    def facts(self) -> dict[str, int | bool | str]:
+        """All that the order of records follows from, by the name of its setting."""
+        return {
+            "data": self.data_fingerprint,
+            "train.batch_size": self.global_batch,
+            "data_plan.lanes": self.num_lanes,
+            "data_plan.seed": self.seed,
+            "data_plan.shuffle": self.is_shuffled,
+            "data_plan.shuffle_window": self.window,
+        }
 
     def order(self, epoch: int) -> "EpochOrder":
         """The order of one epoch, counted from 0."""

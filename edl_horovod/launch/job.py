@@ -30,6 +30,7 @@ from edl_horovod.errors import (
     OutputError,
 )
 from edl_horovod.events import EventLog, follow
+from edl_horovod.launch import checkpoints
 from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
@@ -136,6 +137,11 @@ def check_inputs(config: JobConfig) -> None:
             "trained_model must be a directory. "
             f"Received: trained_model={config.trained_model!r}, which is not one."
         )
+    if config.init_from and not Path(config.init_from).is_dir():
+        raise ConfigError(
+            "init_from must be the directory of a trained model. "
+            f"Received: init_from={config.init_from!r}, which is no directory."
+        )
     if config.output:
         check_output(Path(config.output), overwrite=config.overwrite)
 
@@ -173,6 +179,8 @@ def _job_directory(plan: LaunchPlan) -> Iterator[None]:
             ) from error
         try:
             with _told_as_output_error(job_dir):
+                if plan.config.task == "train":
+                    checkpoints.settle(plan.config, job_dir)
                 _fill_job_directory(plan, lock)
             yield
         finally:

@@ -14,6 +14,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
 from edl_horovod.spec import ElasticDLSpec, Mode
+from edl_horovod.trained_model.params import variable_names
 
 __all__ = ["KerasTrainer", "StepSums", "build_model", "call_functionally", "metric_sums"]
 
@@ -107,12 +108,13 @@ class KerasTrainer:
             self._trace_both(in_ring, scalar, element_spec, salt)
 
     @property
-    def variables(self) -> list[tf.Variable]:
+    def variables(self) -> dict[str, tf.Variable]:
         """All variables of model and optimizer, each once, in the same order everywhere."""
-        seen: dict[int, tf.Variable] = {}
+        seen: dict[int, keras.Variable] = {}
         for variable in [*self.model.variables, *self.optimizer.variables]:
-            seen.setdefault(id(variable.value), variable.value)
-        return list(seen.values())
+            seen.setdefault(id(variable.value), variable)
+        names = variable_names(list(seen.values()))
+        return {name: variable.value for name, variable in zip(names, seen.values(), strict=True)}
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int

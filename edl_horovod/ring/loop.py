@@ -7,7 +7,7 @@ from typing import Any
 
 from edl_horovod.events import EventLog
 from edl_horovod.ring.collectives import CollectiveFailed
-from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.membership import Dismissed, Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.ring.world import World
 
@@ -45,6 +45,9 @@ class Work(ABC):
             CollectiveFailed: A member was lost.
         """
 
+    def dismissed(self) -> None:
+        """Save what would be lost: this rank has no place any more, and maybe nobody has."""
+
     def records_seen(self) -> int:
         """Records of the steps that are done."""
         return 0
@@ -72,7 +75,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
             if not world.is_alone:
                 state.sync()  # All ranks of the ring: each has just formed it.
             else:
-                state.step = max(state.step, 0)
+                state.begin_alone()
             membership.formed(world)
             seconds = time.monotonic() - left_at
             _tell(events, work, world, old_size=size, seconds=seconds, reason=reason)
@@ -80,6 +83,9 @@ def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
             if work.run(world, membership):
                 return work.finish(world)
             reason = "membership changed"
+        except Dismissed:
+            work.dismissed()
+            raise
         except CollectiveFailed as failure:
             reason = str(failure)
             log.warning("the ring broke after step %d: %s", state.step, reason)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from edl_horovod import trained_model
@@ -67,10 +66,16 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
             config, config.validation_data, loaded, Mode.EVALUATION, stack
         )
         evaluator = Evaluator(loaded, trainer.model, held_out, held_out_plan)
-    return TrainWork(
+    if config.init_from:
+        trained_model.restore_weights(trained_model.read(Path(config.init_from)), trainer.model)
+    work = TrainWork(
         config, loaded, stream=stream, plan=plan, trainer=trainer, evaluator=evaluator,
         events=events,
     )  # fmt: skip
+    stack.callback(work.close)
+    # A newcomer reads it while the others train; what they have done since, they give it.
+    work.state.recover()
+    return work
 
 
 def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
@@ -100,22 +105,23 @@ def _open(
     index = Index.open(
         pattern, damaged=config.data_plan.damaged, csv_header=config.data_plan.csv_header
     )
-    plan = _plan(config, index.block_starts, index.block_counts, mode)
+    plan = _plan(config, index, mode)
     reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
     stream = StepStream(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
     return stream, plan
 
 
-def _plan(config: JobConfig, starts: np.ndarray, counts: np.ndarray, mode: Mode) -> DataPlan:
+def _plan(config: JobConfig, index: Index, mode: Mode) -> DataPlan:
     batch = config.train.batch_size
     return DataPlan(
-        block_starts=starts,
-        block_counts=counts,
+        block_starts=index.block_starts,
+        block_counts=index.block_counts,
         global_batch=batch,
         num_lanes=choose_num_lanes(batch, config.data_plan.lanes),
         seed=config.data_plan.seed,
         window=config.data_plan.shuffle_window,
         is_shuffled=config.data_plan.shuffle and mode is Mode.TRAINING,
+        data_fingerprint=index.fingerprint,
     )
 
 

@@ -1,16 +1,39 @@
 """What every rank of a ring must agree on: variables and the step number (D7)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 from horovod.common.elastic import State
 
 from edl_horovod.ring.collectives import allgather_rows, broadcast_values
 
-__all__ = ["RingState"]
+__all__ = ["Durable", "RingState", "Saved"]
 
 NEVER = -1
+
+
+class Saved(Protocol):
+    """Counters that were read with the variables."""
+
+    @property
+    def step(self) -> int:
+        """Steps of the job that were done."""
+
+    @property
+    def evaluated_step(self) -> int:
+        """Step of the last evaluation; -1 for none."""
+
+
+class Durable(Protocol):
+    """Where a state is kept that outlives all ranks."""
+
+    def newest_step(self) -> int:
+        """Step of the newest state there; -1 for none."""
+
+    def load(self, after: int) -> Saved | None:
+        """Give the variables the newest good state, if its step is after this one."""
 
 
 class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
@@ -21,15 +44,17 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
     `restore` nothing to put back. What is not listed here is lost when a rank is replaced.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable]) -> None:
+    def __init__(self, variables: Sequence[tf.Variable], *, durable: Durable | None = None) -> None:
         """Start as a rank that knows nothing yet.
 
         Args:
             variables: All that changes while the job runs; same order, shapes and types on all
             ranks.
+            durable: Holds the state of a job all of whose ranks were lost; None if nothing does.
         """
         super().__init__(bcast_object=None, get_rank=None)
         self._variables = list(variables)
+        self._durable = durable
         self.step = NEVER
         """Steps of the job that are done; -1 before the first sync."""
         self.evaluated_step = NEVER
@@ -45,6 +70,22 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
     def restore(self) -> None:
         """Undo what a failed step touched: nothing (see the class)."""
 
+    def recover(self) -> None:
+        """Take up what is saved durably, where that is ahead of this rank.
+
+        Raises:
+            ConfigError: What is saved is of another data set or plan.
+            DataError: What is saved is of another model.
+        """
+        saved = self._durable.load(after=self.step) if self._durable is not None else None
+        if saved is not None:
+            self.step, self.evaluated_step = saved.step, saved.evaluated_step
+
+    def begin_alone(self) -> None:
+        """What `sync` is for a ring of one."""
+        self.recover()
+        self.step = max(self.step, 0)
+
     def sync(self) -> None:
         """Give all ranks the state of the most advanced one; a completed step is never rolled back.
 
@@ -53,15 +94,24 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
         Raises:
             CollectiveFailed: A member was lost meanwhile; form the ring again.
         """
-        rows = allgather_rows([self.step, self.evaluated_step], "edl.sync.steps")
-        root = max(range(len(rows)), key=lambda rank: (*rows[rank].tolist(), -rank))
+        rows = self._gather()
+        # The same rows on all ranks, so all go this way or none. It is for a ring whose members
+        # waited outside while those who trained, and saved, were lost.
+        if rows[:, 2].max() > rows[:, 0].max():
+            self.recover()
+            rows = self._gather()
+        root = max(range(len(rows)), key=lambda rank: (*rows[rank, :2].tolist(), -rank))
         values = [tf.convert_to_tensor(variable) for variable in self._variables]
         for variable, value in zip(
             self._variables, broadcast_values(values, root, "edl.sync"), strict=True
         ):
             variable.assign(value)
-        self.step, self.evaluated_step = (int(n) for n in rows[root])
+        self.step, self.evaluated_step = (int(n) for n in rows[root, :2])
         self.step = max(self.step, 0)
+
+    def _gather(self) -> np.ndarray:
+        newest = self._durable.newest_step() if self._durable is not None else NEVER
+        return allgather_rows([self.step, self.evaluated_step, newest], "edl.sync.steps")
 
     def on_hosts_updated(self, timestamp: Any, update_res: Any) -> None:
         """Horovod's own notification; `ring.membership` listens to it instead."""

@@ -154,10 +154,10 @@ def start(tmp_path):
     jobs = []
 
     def start_job(verb, *overrides, launcher=None, **variables):
-        given = {text.partition("=")[0] for text in overrides}
+        given = dict(text.partition("=")[::2] for text in overrides)
         output = tmp_path / "out"
         defaults = {
-            "job_dir": f"{tmp_path}/job-{len(jobs)}",
+            "job_dir": given.get("job_dir", f"{tmp_path}/job-{len(jobs)}"),
             "output": str(output),
             "model_zoo": str(ZOO),
             "launch.threads_per_rank": "1",

@@ -55,7 +55,7 @@ class Side:
         ]
 
     def weights(self):
-        return [variable.numpy().copy() for variable in self.trainer.variables]
+        return [variable.numpy().copy() for variable in self.trainer.variables.values()]
 
 
 # keep_every=1: ranks of 3 hold equal parts, but not in the tail. 7: most ranks hold nothing in

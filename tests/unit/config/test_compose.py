@@ -71,7 +71,9 @@ def test_launch_is_chosen_by_file_and_set_by_key():
 
 def test_every_setting_can_be_set():
     typed = {int: "3", float: "2.5", bool: "true", str: "x", int | None: "3", float | None: "0.5"}
-    choices = {"launch.kind": "mpi", "data_plan.damaged": "skip", "log_level": "debug"}
+    choices = {
+        "launch.kind": "mpi", "data_plan.damaged": "skip", "log_level": "debug", "resume": "auto",
+    }  # fmt: skip
     keys = [
         setting
         for setting in fields.settings(JobConfig)

@@ -1,0 +1,43 @@
+"""Where a job's checkpoints are: the names that the launcher and the ranks share."""
+
+import contextlib
+import re
+from pathlib import Path
+
+__all__ = ["folder_of", "path_of", "remove_partials", "steps_in"]
+
+_NAME = re.compile(r"step-(\d{9,})\.safetensors")
+_PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
+
+
+def folder_of(job_dir: Path) -> Path:
+    """The folder of a job's checkpoints."""
+    return job_dir / "checkpoints"
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """The file of one checkpoint."""
+    return folder / f"step-{step:09d}.safetensors"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of all checkpoints in a folder, oldest first; damaged ones are counted too."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+
+def remove_partials(folder: Path, before: int) -> None:
+    """Remove what writers left behind that were killed while they wrote.
+
+    Args:
+        folder: Of the checkpoints.
+        before: Only of steps below this one: a later one may just be written.
+    """
+    for path in folder.iterdir():
+        found = _PARTIAL.fullmatch(path.name)
+        if found and int(found[1]) < before:
+            with contextlib.suppress(FileNotFoundError):  # Another rank may do the same.
+                path.unlink()

@@ -1,0 +1,260 @@
+"""Durable checkpoints of a ring's state: written beside training, read when nobody has the state.
+
+The leader copies the variables between two steps and a thread writes the copy. A checkpoint is one
+file, `step-<number>.safetensors`, that appears whole or not at all; a damaged one is passed over
+for the one before it.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from edl_horovod import checkpoint_files
+from edl_horovod.config.schema import CheckpointConfig
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.events import EventLog
+from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors
+
+__all__ = ["OPTIONAL", "Checkpoints", "SavedState"]
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+OPTIONAL = "job/"
+"""Start of the names of variables that may be new, or gone, where a job goes on: its own."""
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """The counters of a checkpoint; its variables are assigned already."""
+
+    step: int
+    evaluated_step: int
+
+
+class Checkpoints:
+    """The checkpoints of one job, as one rank sees them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        variables: Mapping[str, tf.Variable],
+        *,
+        facts: Mapping[str, Any],
+        config: CheckpointConfig,
+        must_exist: bool,
+        events: EventLog,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            folder: Made at the first writing.
+            variables: All that changes while the job runs, by name.
+            facts: Settings and data that the order of records depends on: a checkpoint made with
+                others is refused.
+            config: When to write, and how many to keep.
+            must_exist: Whether a job without any good checkpoint is an error.
+            events: Told of what is written and read.
+        """
+        self._folder = folder
+        self._variables = dict(variables)
+        self._facts = dict(facts)
+        self._config = config
+        self._must_exist = must_exist
+        self._events = events
+        self._bad: set[tuple[int, int]] = set()
+        self._writer: threading.Thread | None = None
+        self._last_step = -1
+        self._last_time = time.monotonic()
+
+    # -- writing
+
+    def after_step(self, step: int, evaluated_step: int) -> None:
+        """Save if it is time to; the leader calls it after each step.
+
+        Args:
+            step: Steps that are done.
+            evaluated_step: Step of the last evaluation.
+        """
+        every = self._config.every_steps
+        is_due = bool(every) and step % every == 0
+        seconds = self._config.every_seconds
+        if not is_due and not (seconds and time.monotonic() - self._last_time >= seconds):
+            return
+        if self._writer is not None and self._writer.is_alive():
+            if is_due:
+                log.warning(
+                    "the checkpoint of step %d is still being written; that of step %d is left "
+                    "out. Raise checkpoint.every_steps, or use a faster disk",
+                    self._last_step, step,
+                )  # fmt: skip
+            return
+        self.save(step, evaluated_step)
+
+    def save(self, step: int, evaluated_step: int) -> None:
+        """Copy the state now and write it in a thread, unless this step is saved already."""
+        if not self._config.is_on or step <= max(0, self._last_step):
+            return
+        self.wait()
+        self._last_step, self._last_time = step, time.monotonic()
+        tensors = {name: variable.numpy() for name, variable in self._variables.items()}
+        metadata = {
+            "format_version": str(FORMAT_VERSION),
+            "step": str(step),
+            "evaluated_step": str(evaluated_step),
+            "facts": json.dumps(self._facts),
+        }
+        self._writer = threading.Thread(
+            target=self._write, args=(step, tensors, metadata), name="checkpoint", daemon=True
+        )
+        self._writer.start()
+
+    def wait(self) -> None:
+        """Wait until what `save` began is written or has failed."""
+        if self._writer is not None:
+            self._writer.join()
+
+    def _write(
+        self, step: int, tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+    ) -> None:
+        began = time.monotonic()
+        path = checkpoint_files.path_of(self._folder, step)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            num_bytes = write_tensors(path, tensors, metadata)
+            self._remove_older(step)
+        except OSError as error:
+            message = f"cannot be written: {error}. Training goes on; see to the disk"
+            log.warning("the checkpoint of step %d %s", step, message)
+            self._events.write("checkpoint", state="failed", step=step, message=message)
+            return
+        seconds = time.monotonic() - began
+        log.info("checkpoint of step %d: %d bytes, %.3f s", step, num_bytes, seconds)
+        self._events.write(
+            "checkpoint", state="written", step=step, message="", num_bytes=num_bytes,
+            seconds=round(seconds, 4),
+        )  # fmt: skip
+
+    def _remove_older(self, step: int) -> None:
+        # Only what is older than what was just written: a newer one, even a damaged one, must not
+        # push out those that are good.
+        older = [n for n in checkpoint_files.steps_in(self._folder) if n < step]
+        for old in older[: len(older) - (self._config.keep - 1)]:
+            checkpoint_files.path_of(self._folder, old).unlink(missing_ok=True)
+        checkpoint_files.remove_partials(self._folder, step)
+
+    # -- reading
+
+    def newest_step(self) -> int:
+        """Step of the newest checkpoint that is not known to be damaged; -1 for none."""
+        for step in reversed(checkpoint_files.steps_in(self._folder)):
+            if self._stamp(step) not in self._bad:
+                return step
+        return -1
+
+    def load(self, after: int) -> SavedState | None:
+        """Give the variables the values of the newest good checkpoint.
+
+        Args:
+            after: Only one of a later step is of use.
+
+        Returns:
+            Its counters; None where there is none.
+
+        Raises:
+            ConfigError: It is of other data or another plan.
+            DataError: It is of another model; or there must be one, and none is good.
+        """
+        while (step := self.newest_step()) > after:
+            stamp, path = self._stamp(step), checkpoint_files.path_of(self._folder, step)
+            try:
+                tensors, metadata = read_tensors(path)
+                if metadata.get("step") != str(step):
+                    raise DamagedFile(f"it is named as step {step} but holds another")
+            except (OSError, DamagedFile) as error:
+                self._bad.add(stamp)
+                message = f"cannot be used: {error}. The one before it is tried"
+                log.warning("the checkpoint %s %s", path, message)
+                self._events.write("checkpoint", state="damaged", step=step, message=message)
+                continue
+            return self._take(path, step, tensors, metadata)
+        if self._must_exist and after < 0:
+            raise DataError(
+                f"There is no good checkpoint in {self._folder}. Received: resume=must. "
+                "Use resume=auto to begin at step 0, or give the job_dir of the job to go on with."
+            )
+        return None
+
+    def _take(
+        self,
+        path: Path,
+        step: int,
+        tensors: Mapping[str, NDArray[Any]],
+        metadata: Mapping[str, str],
+    ) -> SavedState:
+        if int(metadata["format_version"]) > FORMAT_VERSION:
+            raise DataError(
+                f"{path} was written by a newer edl_horovod. Received: format version "
+                f"{metadata['format_version']}; this one reads up to {FORMAT_VERSION}. "
+                "Install the newer."
+            )
+        self._require_same_facts(path, json.loads(metadata["facts"]))
+        self._require_same_variables(path, tensors)
+        for name, variable in self._variables.items():
+            if name in tensors and tensors[name].shape == variable.shape:
+                variable.assign(tensors[name])
+        self._last_step = step
+        log.info("took up the checkpoint of step %d", step)
+        return SavedState(step, int(metadata["evaluated_step"]))
+
+    def _require_same_facts(self, path: Path, saved: Mapping[str, Any]) -> None:
+        for key in sorted({*saved, *self._facts}):
+            before, now = saved.get(key), self._facts.get(key)
+            if before != now:
+                raise ConfigError(
+                    f"The checkpoint {path} belongs to a training with another {key}, so going on "
+                    f"would not be the same training. Received: {key}={now!r}; the checkpoint has "
+                    f"{before!r}. Set it back; or begin anew with resume=never overwrite=true."
+                )
+
+    def _require_same_variables(self, path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+        saved = {
+            _described(name, value.dtype, value.shape)
+            for name, value in tensors.items()
+            if not name.startswith(OPTIONAL)
+        }
+        ours = {
+            _described(name, np.dtype(variable.dtype.as_numpy_dtype), tuple(variable.shape))
+            for name, variable in self._variables.items()
+            if not name.startswith(OPTIONAL)
+        }
+        if saved == ours:
+            return
+        only_saved = sorted(saved - ours) or ["none"]
+        only_ours = sorted(ours - saved) or ["none"]
+        raise DataError(
+            f"The checkpoint {path} is of another model or optimizer. It alone has: "
+            f"{', '.join(only_saved[:5])}. The model and optimizer alone have: "
+            f"{', '.join(only_ours[:5])}. Use the same model_def and params; or begin anew with "
+            "resume=never overwrite=true."
+        )
+
+    def _stamp(self, step: int) -> tuple[int, int]:
+        """A checkpoint that is known to be bad may be written again under its name."""
+        try:
+            return step, checkpoint_files.path_of(self._folder, step).stat().st_mtime_ns
+        except OSError:
+            return step, 0
+
+
+def _described(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"{name} ({dtype.name}{list(shape)})"

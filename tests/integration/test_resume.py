@@ -1,0 +1,114 @@
+"""A job that was ended goes on from its checkpoint, and nothing of its curve changes."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from edl_horovod import checkpoint_files
+from tests.records import write_records
+
+STEPS = 15
+TOLERANCE = 1e-5
+
+
+@pytest.fixture
+def paced(tmp_path):
+    data = write_records(tmp_path / "data", 100)
+    return [
+        "model_def=paced", f"data={data}", "train.batch_size=24", "train.epochs=3",
+        "data_plan.lanes=6", "data_plan.shuffle_window=16", f"job_dir={tmp_path}/job",
+    ]  # fmt: skip
+
+
+def losses(job):
+    """Loss by step; a step that was done twice had the same loss both times."""
+    found = {}
+    for event in job.events("step"):
+        before = found.setdefault(event["step"], event["loss"])
+        np.testing.assert_allclose(event["loss"], before, rtol=TOLERANCE)
+    return found
+
+
+def saved_steps(tmp_path):
+    return checkpoint_files.steps_in(tmp_path / "job" / "checkpoints")
+
+
+def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, tmp_path):
+    undisturbed = [*paced, "launch.np=2", f"job_dir={tmp_path}/whole-job"]
+    whole = losses(start("train", *undisturbed).succeed())
+    assert list(whole) == list(range(1, STEPS + 1))
+    (tmp_path / "out").rename(tmp_path / "whole")
+
+    saving = ["overwrite=true", "checkpoint.every_steps=2", "launch.np=2"]
+    job = start("train", *paced, *saving)
+    job.wait_for_step(5)
+    # All workers at once, while coordinator and launcher live: new ones begin at the checkpoint.
+    for slot in (0, 1):
+        job.signal_worker(slot, signal.SIGKILL)
+    job.wait_for(lambda found: len(found_resets(found)) > 1, "a second ring")
+    resumed_at = found_resets(job.events())[1]["step"]
+    assert resumed_at in (4, 6)
+    job.wait_for_step(9)
+    # Everything at once: the launcher's end is the end of all its processes.
+    job.process.kill()
+    job.process.wait()
+    before = losses(job)
+    deadline = time.monotonic() + 10
+    while job.processes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    last = start("train", *paced, "resume=auto", "launch.np=1").succeed()
+    assert found_resets(last.events())[0]["step"] in (8, 10)
+    assert "formed at step" in last.printed
+    after = losses(last)
+    assert max(before) < STEPS == max(after)
+    for step, loss in [*before.items(), *after.items()]:
+        np.testing.assert_allclose(loss, whole[step], rtol=TOLERANCE, err_msg=f"step {step}")
+    assert set(before) | set(after) == set(whole)
+
+
+def found_resets(events):
+    return [event for event in events if event["kind"] == "reset"]
+
+
+def test_ctrl_c_keeps_the_last_step_and_a_fresh_job_does_not_lose_it(start, paced, tmp_path):
+    job = start("train", *paced, "launch.np=2")
+    job.wait_for_step(4)
+    job.process.send_signal(signal.SIGINT)
+    assert job.end(20) == 130, job.describe()
+    last = max(losses(job))
+    assert saved_steps(tmp_path)[-1] in (last, last + 1)
+
+    fresh = start("train", *paced)
+    assert fresh.end() == 7, fresh.describe()
+    assert "resume=auto" in fresh.printed
+    assert "overwrite=true" in fresh.printed
+
+    other = start("train", *paced, "resume=must", "data_plan.seed=5")
+    assert other.end() == 2, other.describe()
+    assert "Received: data_plan.seed=5; the checkpoint has 0" in other.printed
+    assert "Traceback" not in other.printed
+
+    resumed = start("train", *paced, "resume=must").succeed()
+    assert min(losses(resumed)) > last
+    assert saved_steps(tmp_path)[-1] == STEPS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted by root only")
+def test_a_full_disk_stops_no_training(start, paced, tmp_path):
+    small = tmp_path / "job" / "checkpoints"
+    small.mkdir(parents=True)
+    if os.system(f"mount -t tmpfs -o size=8k tmpfs {small}") != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        job = start("train", *paced, "checkpoint.every_steps=3", "resume=auto").succeed()
+        failed = [e for e in job.events("checkpoint") if e["state"] == "failed"]
+        assert failed
+        assert "No space left" in failed[0]["message"]
+        assert "No space left" in job.printed
+        assert all(path.suffix == ".safetensors" for path in small.iterdir())
+    finally:
+        os.system(f"umount {small}")

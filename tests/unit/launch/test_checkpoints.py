@@ -1,0 +1,58 @@
+"""Checkpoints of an earlier job are kept, removed or a reason to stop; never lost by accident."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from edl_horovod import checkpoint_files
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.launch.checkpoints import settle
+
+CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")
+
+
+def steps(job_dir):
+    return checkpoint_files.steps_in(job_dir / "checkpoints")
+
+
+@pytest.fixture
+def job_dir(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    for step in (5, 10):
+        checkpoint_files.path_of(tmp_path / "checkpoints", step).touch()
+    return tmp_path
+
+
+def test_a_fresh_job_refuses_to_lose_them_and_says_how_to_go_on(job_dir):
+    with pytest.raises(OutputError, match=r"up to step 10.*resume=auto.*overwrite=true"):
+        settle(CONFIG, job_dir)
+    assert steps(job_dir) == [5, 10]
+
+
+def test_a_fresh_job_that_may_overwrite_removes_them(job_dir):
+    settle(replace(CONFIG, overwrite=True), job_dir)
+    assert steps(job_dir) == []
+
+
+def test_those_of_a_job_that_delivered_its_result_may_go(job_dir):
+    (job_dir / "result.json").write_text(json.dumps({"state": "failed"}))
+    with pytest.raises(OutputError):
+        settle(CONFIG, job_dir)
+    (job_dir / "result.json").write_text(json.dumps({"state": "finished"}))
+    settle(CONFIG, job_dir)
+    assert steps(job_dir) == []
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_job_that_goes_on_keeps_them(job_dir, resume, overwrite):
+    settle(replace(CONFIG, resume=resume, overwrite=overwrite), job_dir)
+    assert steps(job_dir) == [5, 10]
+
+
+def test_a_job_that_must_go_on_needs_one(tmp_path):
+    with pytest.raises(ConfigError, match="Received: resume=must"):
+        settle(replace(CONFIG, resume="must"), tmp_path)
+    settle(replace(CONFIG, resume="auto"), tmp_path)

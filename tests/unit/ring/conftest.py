@@ -1,0 +1,89 @@
+"""A training in this process, as the only rank of its ring, without a launcher."""
+
+import contextlib
+from pathlib import Path
+
+import keras
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.events import EventLog
+from edl_horovod.ring import loop, prepare
+from edl_horovod.ring.membership import Dismissed, Membership
+from edl_horovod.ring.world import World
+from tests.records import write_records
+
+ZOO = Path(__file__).parents[2] / "zoo"
+
+
+class Alone(Membership):
+    """A ring of one that is over after some steps, as by SIGTERM; 0 means never."""
+
+    def __init__(self, last_step):
+        self._last_step = last_step
+        self._step = 0
+        self._has_joined = False
+
+    def join(self, step):
+        if self._has_joined:
+            raise Dismissed("the test has seen enough")
+        self._has_joined = True
+        return World(rank=0, size=1, generation=1)
+
+    def wants_change(self):
+        # Asked for before a step and heeded after it.
+        return self._step == self._last_step - 1
+
+    def progress(self, step):
+        self._step = step
+
+    def failed(self, reason, step):
+        raise AssertionError(reason)
+
+
+class Training:
+    """What a training did, step by step."""
+
+    def __init__(self, work):
+        self.work = work
+        self.losses = {}
+        self.result = None
+
+    def weights(self):
+        variables = self.work.state._variables
+        return [variable.numpy() for variable in variables]
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Train alone: `train("train.epochs=2", until=7, job="a")`."""
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    data = write_records(tmp_path / "data", 100)
+
+    def train_it(*overrides, until=0, job="job"):
+        keras.backend.clear_session()
+        given = {text.partition("=")[0] for text in overrides}
+        defaults = {
+            "data": data, "model_zoo": str(ZOO), "model_def": "tiny", "train.batch_size": 24,
+            "output": str(tmp_path / f"{job}-out"), "job_dir": str(tmp_path / job),
+            "data_plan.lanes": 6, "data_plan.shuffle_window": 16, "overwrite": "true",
+        }  # fmt: skip
+        settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+        config = compose("train", [*settings, *overrides])
+        Path(config.job_dir).mkdir(exist_ok=True)
+        path = Path(config.job_dir) / "events.jsonl"
+        with EventLog(path, "test") as log, prepare.make_warm(config, log) as work:
+            training = Training(work)
+            step = work._trainer.step
+
+            def recorded(*arguments, **keywords):
+                sums = step(*arguments, **keywords)
+                training.losses[work.state.step + 1] = sums.loss
+                return sums
+
+            monkeypatch.setattr(work._trainer, "step", recorded)
+            with contextlib.suppress(Dismissed):
+                training.result = loop.run(work, Alone(until), log)
+        return training
+
+    return train_it

@@ -1,0 +1,180 @@
+"""Checkpoints: when one is written, which one is read, and what is refused."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod import checkpoint_files, events
+from edl_horovod.config.schema import CheckpointConfig
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.events import EventLog
+from edl_horovod.ring import checkpoint
+from edl_horovod.ring.checkpoint import Checkpoints
+
+FACTS = {"train.batch_size": 24, "data": "abc"}
+
+
+@pytest.fixture
+def log(tmp_path):
+    with EventLog(tmp_path / "events.jsonl", "test") as event_log:
+        yield event_log
+
+
+@pytest.fixture
+def make(tmp_path, log):
+    """Checkpoints over a variable of its own: `make(value=1.0, every_steps=5)`."""
+
+    def make_one(value=0.0, *, facts=FACTS, must_exist=False, shape=(2,), **config):
+        variable = tf.Variable(np.full(shape, value, np.float32))
+        config = {"every_steps": 5, "every_seconds": 0.0, **config}
+        checkpoints = Checkpoints(
+            tmp_path / "checkpoints", {"kernel": variable}, facts=facts,
+            config=CheckpointConfig(**config), must_exist=must_exist, events=log,
+        )  # fmt: skip
+        return checkpoints, variable
+
+    return make_one
+
+
+def train(checkpoints, variable, steps):
+    for step in steps:
+        variable.assign(np.full(variable.shape, step, np.float32))
+        checkpoints.after_step(step, step - 1)
+        checkpoints.wait()
+
+
+def steps(tmp_path):
+    return checkpoint_files.steps_in(tmp_path / "checkpoints")
+
+
+def damage(tmp_path, step):
+    path = checkpoint_files.path_of(tmp_path / "checkpoints", step)
+    os.truncate(path, path.stat().st_size - 3)
+
+
+def told(tmp_path, state):
+    found = events.read(tmp_path / "events.jsonl")
+    return [e for e in found if e["kind"] == "checkpoint" and e["state"] == state]
+
+
+def test_the_last_ones_are_kept(make, tmp_path):
+    train(*make(keep=2), range(1, 23))
+    assert steps(tmp_path) == [15, 20]
+    assert [e["step"] for e in told(tmp_path, "written")] == [5, 10, 15, 20]
+
+
+def test_time_alone_can_decide(make, tmp_path):
+    train(*make(every_steps=0, every_seconds=1e-9), range(1, 4))
+    assert steps(tmp_path) == [2, 3]
+    train(*make(every_steps=0, every_seconds=1000.0), range(1, 4))
+    assert steps(tmp_path) == [2, 3]
+
+
+def test_without_a_rhythm_nothing_is_saved(make, tmp_path):
+    checkpoints, variable = make(every_steps=0)
+    train(checkpoints, variable, range(1, 11))
+    checkpoints.save(10, 10)
+    assert steps(tmp_path) == []
+
+
+def test_the_newest_is_taken_up(make):
+    train(*make(), range(1, 13))
+    checkpoints, variable = make()
+    saved = checkpoints.load(after=-1)
+    assert (saved.step, saved.evaluated_step) == (10, 9)
+    assert variable.numpy().tolist() == [10.0, 10.0]
+
+
+def test_who_is_ahead_of_the_newest_keeps_its_state(make):
+    train(*make(), range(1, 13))
+    checkpoints, variable = make(value=-1.0)
+    assert checkpoints.load(after=10) is None
+    assert variable.numpy().tolist() == [-1.0, -1.0]
+
+
+def test_a_damaged_newest_gives_way_to_the_one_before(make, tmp_path, caplog):
+    train(*make(), range(1, 13))
+    damage(tmp_path, 10)
+    checkpoints, variable = make()
+    assert checkpoints.load(after=-1).step == 5
+    assert variable.numpy().tolist() == [5.0, 5.0]
+    assert "step-000000010.safetensors cannot be used" in caplog.text
+    assert [e["step"] for e in told(tmp_path, "damaged")] == [10]
+    # It is known now: no ring that forms later reads it again.
+    assert checkpoints.newest_step() == 5
+
+
+def test_a_damaged_newer_one_pushes_out_no_good_one(make, tmp_path):
+    train(*make(keep=1), [20])
+    damage(tmp_path, 20)
+    checkpoints, variable = make(keep=1)
+    train(checkpoints, variable, [15])
+    assert steps(tmp_path) == [15, 20]
+    assert checkpoints.load(after=-1).step == 15
+    train(checkpoints, variable, [20])
+    assert checkpoints.newest_step() == 20
+    assert make()[0].load(after=-1).step == 20
+
+
+def test_a_half_written_file_is_no_checkpoint_and_goes_with_the_next(make, tmp_path):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    (folder / ".step-000000003.host.7.partial").write_bytes(b"half")
+    (folder / ".step-000000099.host.7.partial").write_bytes(b"just being written")
+    checkpoints, variable = make()
+    assert checkpoints.load(after=-1) is None
+    train(checkpoints, variable, [5])
+    assert sorted(path.name for path in folder.iterdir()) == [
+        ".step-000000099.host.7.partial", "step-000000005.safetensors",
+    ]  # fmt: skip
+
+
+def test_a_write_that_fails_is_told_and_training_goes_on(make, tmp_path, caplog):
+    (tmp_path / "checkpoints").write_text("no folder can be made here")
+    train(*make(), range(1, 6))
+    assert "checkpoint of step 5 cannot be written" in caplog.text
+    assert [e["step"] for e in told(tmp_path, "failed")] == [5]
+
+
+def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch, caplog):
+    go_on, write = threading.Event(), checkpoint.write_tensors
+
+    def slow_write(*arguments):
+        go_on.wait(30)
+        return write(*arguments)
+
+    monkeypatch.setattr(checkpoint, "write_tensors", slow_write)
+    checkpoints, _ = make()
+    for step in range(1, 13):
+        checkpoints.after_step(step, -1)
+    go_on.set()
+    checkpoints.wait()
+    assert steps(tmp_path) == [5]
+    assert "that of step 10 is left out" in caplog.text
+
+
+def test_other_data_or_another_batch_is_refused_by_name(make):
+    train(*make(), [5])
+    checkpoints, _ = make(facts={**FACTS, "train.batch_size": 48})
+    with pytest.raises(ConfigError, match=r"Received: train.batch_size=48; the checkpoint has 24"):
+        checkpoints.load(after=-1)
+
+
+def test_another_model_is_refused_by_its_variables(make):
+    train(*make(), [5])
+    checkpoints, _ = make(shape=(3,))
+    with pytest.raises(DataError, match=r"kernel \(float32\[2\]\).*kernel \(float32\[3\]\)"):
+        checkpoints.load(after=-1)
+
+
+def test_where_there_must_be_one_none_is_an_error(make, tmp_path):
+    checkpoints, _ = make(must_exist=True)
+    with pytest.raises(DataError, match="Received: resume=must"):
+        checkpoints.load(after=-1)
+    train(*make(), [5])
+    damage(tmp_path, 5)
+    with pytest.raises(DataError, match="Received: resume=must"):
+        make(must_exist=True)[0].load(after=-1)

@@ -1,0 +1,106 @@
+"""A training that goes on from a checkpoint is the training that was never interrupted."""
+
+import os
+
+import numpy as np
+import pytest
+
+from edl_horovod import checkpoint_files
+from edl_horovod.errors import ConfigError, DataError
+
+EPOCHS = "train.epochs=3"
+STEPS = 15
+
+
+def assert_same_weights(ours, theirs):
+    for one, other in zip(ours.weights(), theirs.weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def saved_steps(tmp_path, job="job"):
+    return checkpoint_files.steps_in(tmp_path / job / "checkpoints")
+
+
+def test_every_step_is_that_of_an_uninterrupted_training(train, tmp_path):
+    whole = train(EPOCHS, job="whole")
+    assert list(whole.losses) == list(range(1, STEPS + 1))
+    first = train(EPOCHS, "checkpoint.every_steps=4", "checkpoint.keep=9", until=10)
+    # Of a crash right after step 10: the checkpoint of step 8 is the newest.
+    checkpoint_files.path_of(tmp_path / "job" / "checkpoints", 10).unlink()
+    second = train(EPOCHS, "resume=auto")
+    assert list(second.losses) == list(range(9, STEPS + 1))
+    assert {**first.losses, **second.losses} == whole.losses
+    assert_same_weights(second, whole)
+
+
+def test_who_is_dismissed_saves_its_last_step(train, tmp_path):
+    train(EPOCHS, until=7)
+    assert saved_steps(tmp_path) == [7]
+
+
+def test_a_damaged_newest_checkpoint_costs_only_its_steps(train, tmp_path, caplog):
+    whole = train(EPOCHS, job="whole")
+    train(EPOCHS, "checkpoint.every_steps=4", "checkpoint.keep=9", until=10)
+    for step in (8, 10):
+        os.truncate(checkpoint_files.path_of(tmp_path / "job" / "checkpoints", step), 1000)
+    second = train(EPOCHS, "resume=must")
+    assert min(second.losses) == 5
+    assert "step-000000008.safetensors cannot be used" in caplog.text
+    assert_same_weights(second, whole)
+
+
+def test_a_finished_training_can_be_lengthened(train, tmp_path):
+    train("train.epochs=2")
+    assert saved_steps(tmp_path) == [10]
+    longer = train(EPOCHS, "resume=must")
+    assert list(longer.losses) == list(range(11, STEPS + 1))
+    assert_same_weights(longer, train(EPOCHS, job="whole"))
+
+
+def test_the_last_evaluation_is_not_lost_with_those_who_made_it(train, tmp_path):
+    held_out = f"validation_data={tmp_path}/data/part-0.recordio"
+    first = train(EPOCHS, held_out)
+    second = train(EPOCHS, held_out, "resume=must")
+    assert second.losses == {}
+    assert second.result == first.result
+    assert second.result["metrics"]["loss"] > 0
+
+
+def test_an_evaluation_may_be_new_where_a_training_goes_on(train, tmp_path):
+    train(EPOCHS, until=7)
+    second = train(EPOCHS, f"validation_data={tmp_path}/data/part-0.recordio", "resume=must")
+    assert min(second.losses) == 8
+    assert second.result["metrics"]["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "message"),
+    [
+        (
+            "train.batch_size=48",
+            ConfigError,
+            "Received: train.batch_size=48; the checkpoint has 24",
+        ),
+        ("data_plan.seed=3", ConfigError, "Received: data_plan.seed=3; the checkpoint has 0"),
+        ("train.learning_rate=0.1", ConfigError, "another train.learning_rate"),
+    ],
+)
+def test_another_training_is_refused(train, setting, error, message):
+    train(EPOCHS, until=7)
+    with pytest.raises(error, match=message):
+        train(EPOCHS, "resume=auto", setting)
+
+
+def test_another_model_is_refused(train):
+    train(EPOCHS, until=2)
+    with pytest.raises(DataError, match="another model or optimizer"):
+        train(EPOCHS, "resume=auto", "model_def=counting", "params.num_records=100")
+
+
+def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
+    first = train(EPOCHS, job="first")
+    assert max(first.losses) == STEPS
+    second = train(EPOCHS, f"init_from={tmp_path}/first-out", until=1, job="second")
+    fresh = train(EPOCHS, until=1, job="fresh")
+    assert second.losses[1] < fresh.losses[1]
+    assert int(second.work._trainer.optimizer.iterations.numpy()) == 1
