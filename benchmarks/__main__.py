@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import (
+    bench_checkpoint,
     bench_elastic_cost,
     bench_input,
     bench_predict,
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Comparison]]] = {
     "elastic_cost": bench_elastic_cost.measure,
     "prepare": bench_prepare.measure,
     "start": bench_start.measure,
+    "checkpoint": bench_checkpoint.measure,
 }
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,13 @@ from benchmarks.common import (
     side_parser,
     write_numbers,
 )
-from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
+from edl_horovod.config.schema import (
+    CheckpointConfig,
+    ElasticConfig,
+    JobConfig,
+    LaunchConfig,
+    TrainConfig,
+)
 from edl_horovod.events import read
 from edl_horovod.launch import job
 from edl_horovod.launch.plan import LaunchPlan, make_plan
@@ -30,7 +37,10 @@ def main() -> int:
     parser = side_parser(__doc__.partition("\n")[0])
     parser.add_argument("--np", type=int, required=True, help="ranks")
     parser.add_argument(
-        "--timed", action="store_true", help="workers that measure what the elastic parts cost"
+        "--timed", action="store_true", help="workers that measure what their parts cost"
+    )
+    parser.add_argument(
+        "--checkpoint-steps", type=int, default=0, help="save after so many steps; 0 for never"
     )
     args = parser.parse_args()
     end_with_parent()
@@ -43,6 +53,7 @@ def main() -> int:
         train=TrainConfig(
             batch_size=args.batch_size, epochs=MANY_EPOCHS, max_steps=args.total_steps
         ),
+        checkpoint=CheckpointConfig(every_steps=args.checkpoint_steps, every_seconds=0),
         launch=LaunchConfig(np=args.np),
         # The ring waits for all its ranks, or the first steps would be those of a smaller one.
         elastic=ElasticConfig(min_np=args.np),
@@ -57,7 +68,10 @@ def main() -> int:
         costs = [json.loads(path.read_text()) for path in job_dir.glob("cost.*.json")]
         assert len(costs) == args.np, costs
         # A ring is as slow as its slowest rank.
-        numbers |= max(costs, key=lambda cost: cost["elastic_share"])
+        for name in costs[0]:
+            numbers[name] = max(cost[name] for cost in costs)
+    if args.checkpoint_steps:
+        numbers |= _writing(read(job_dir / "events.jsonl"), args)
     write_numbers(args.place, numbers)
     return 0
 
@@ -74,6 +88,17 @@ def _with_timed_worker(config: JobConfig, *, warmup_steps: int) -> LaunchPlan:
         COST_FOLDER_VARIABLE: str(plan.job_dir),
     }
     return replace(plan, worker=replace(plan.worker, argv=tuple(argv), environment=environment))
+
+
+def _writing(events: list[dict[str, Any]], args: Any) -> dict[str, float]:
+    """What the writing threads did, beside training."""
+    written = [e for e in events if e["kind"] == "checkpoint"]
+    assert all(event["state"] == "written" for event in written), written
+    assert len(written) >= args.total_steps // args.checkpoint_steps, written
+    return {
+        "checkpoint_bytes": written[-1]["num_bytes"],
+        "write_seconds": statistics.median(event["seconds"] for event in written),
+    }
 
 
 def _step_seconds(events: list[dict[str, Any]], args: Any) -> float:

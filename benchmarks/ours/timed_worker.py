@@ -1,7 +1,9 @@
-"""The real worker, with a clock around what only an elastic ring needs in a step.
+"""The real worker, with clocks around what only an elastic ring needs in a step, and checkpoints.
 
-Counted: the state's `commit`, the membership's `wants_change` and `progress`, the events, and the
-making of the flag's tensor. The flag itself is one float more in the step's one collective.
+Counted as elastic: the state's `commit`, the membership's `wants_change` and `progress`, the
+events, and the making of the flag's tensor. The flag itself is one float more in the step's one
+collective. Counted as checkpoints: all that happens between two steps, which is everything but the
+writing in its thread.
 """
 
 import os
@@ -26,8 +28,7 @@ FLAG_TRIES = 2000
 class _Cost:
     """Seconds spent in wrapped calls, the warm-up left out."""
 
-    def __init__(self, warmup_steps: int) -> None:
-        self._clock = StepClock(warmup_steps)
+    def __init__(self) -> None:
         self._seconds = 0.0
         self._seconds_of_warmup = 0.0
 
@@ -41,23 +42,43 @@ class _Cost:
 
         return with_clock
 
+    def end_warmup(self) -> None:
+        self._seconds_of_warmup = self._seconds
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds - self._seconds_of_warmup
+
+
+class _Costs:
+    """The clocks of one worker."""
+
+    def __init__(self, warmup_steps: int) -> None:
+        self._clock = StepClock(warmup_steps)
+        self.elastic = _Cost()
+        self.checkpoints = _Cost()
+
     def timed_commit(self, commit: Callable[[], None]) -> Callable[[], None]:
-        timed = self.timed(commit)
+        timed = self.elastic.timed(commit)
 
         def commit_and_tick() -> None:
             timed()
             self._clock.tick()
             if self._clock.num_timed_steps == 0:
-                self._seconds_of_warmup = self._seconds
+                self.elastic.end_warmup()
+                self.checkpoints.end_warmup()
 
         return commit_and_tick
 
     def numbers(self) -> dict[str, float]:
-        seconds = (self._seconds - self._seconds_of_warmup) / self._clock.num_timed_steps
-        seconds += _flag_seconds()
+        num_steps, step_seconds = self._clock.num_timed_steps, self._clock.step_seconds
+        elastic = self.elastic.seconds / num_steps + _flag_seconds()
+        checkpoints = self.checkpoints.seconds / num_steps
         return {
-            "elastic_microseconds": 1e6 * seconds,
-            "elastic_share": seconds / self._clock.step_seconds,
+            "elastic_microseconds": 1e6 * elastic,
+            "elastic_share": elastic / step_seconds,
+            "checkpoint_microseconds": 1e6 * checkpoints,
+            "checkpoint_share": checkpoints / step_seconds,
         }
 
 
@@ -66,16 +87,19 @@ def main() -> int:
     run = loop.run
 
     def timed_run(work: Any, membership: Membership, events: EventLog) -> dict[str, Any]:
-        cost = _Cost(int(os.environ[WARMUP_VARIABLE]))
+        costs = _Costs(int(os.environ[WARMUP_VARIABLE]))
+        cost = costs.elastic
         state, replace = work.state, object.__setattr__
-        replace(state, "commit", cost.timed_commit(state.commit))
+        replace(state, "commit", costs.timed_commit(state.commit))
         replace(membership, "wants_change", cost.timed(membership.wants_change))
         replace(membership, "progress", cost.timed(membership.progress))
         replace(work, "records_seen", cost.timed(work.records_seen))
         replace(events, "write", cost.timed(events.write))
+        saver = work._checkpoints
+        replace(saver, "after_step", costs.checkpoints.timed(saver.after_step))
         result = run(work, membership, events)
         folder = Path(os.environ[COST_FOLDER_VARIABLE])
-        write_json(folder / f"cost.{os.environ['EDL_SLOT']}.json", cost.numbers())
+        write_json(folder / f"cost.{os.environ['EDL_SLOT']}.json", costs.numbers())
         return result
 
     # The worker looks it up when it is warm: the one place where work and membership meet.
