@@ -9,6 +9,7 @@ from edl_horovod.errors import ConfigError, did_you_mean
 __all__ = [
     "CheckpointConfig",
     "DataConfig",
+    "EarlyStoppingConfig",
     "ElasticConfig",
     "JobConfig",
     "LaunchConfig",
@@ -80,6 +81,30 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlyStoppingConfig:
+    """When training ends because it no longer gets better."""
+
+    metric: str = ""
+    """Which number of the evaluations is watched: `loss` or a metric's name; empty never stops."""
+    mode: str = "min"
+    """Whether `min` or `max` is better."""
+    patience: int = 3
+    """Evaluations without anything better after which training ends."""
+    min_delta: float = 0.0
+    """Least difference that counts as better."""
+    restore_best: bool = False
+    """Whether the trained model gets the weights of the best evaluation instead of the last."""
+
+    def __post_init__(self) -> None:
+        _check_choice("train.early_stopping.mode", self.mode, ("min", "max"))
+        for name, least in (("patience", 1), ("min_delta", 0)):
+            value = getattr(self, name)
+            _check(
+                value >= least, f"train.early_stopping.{name}", value, f"must be {least} or more"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How long and how large."""
 
@@ -93,8 +118,26 @@ class TrainConfig:
     """Handed to `create_optimizer` as `lr` or `learning_rate`; null leaves the spec's default."""
     evaluate_steps: int = 0
     """Evaluate on validation_data every so many steps; 0 means at the end of each epoch."""
+    clip_norm: float = 0.0
+    """Longest gradient, over all variables together; longer ones are shortened to it; 0 means no
+    limit."""
+    clip_value: float = 0.0
+    """Largest absolute value in a gradient; larger ones are cut to it; 0 means no limit."""
+    accumulate_steps: int = 1
+    """Parts into which a rank cuts its examples of a step, one after the other, to save memory."""
+    precision: str = "float32"
+    """What layers compute in: `float32`, `mixed_bfloat16` or `mixed_float16`; variables stay
+    float32."""
+    saved_model: bool = False
+    """Whether the trained model also holds a SavedModel, for TensorFlow Serving and others."""
+    early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
+        for name, least in (("clip_norm", 0), ("clip_value", 0), ("accumulate_steps", 1)):
+            value = getattr(self, name)
+            _check(value >= least, f"train.{name}", value, f"must be {least} or more")
+        precisions = ("float32", "mixed_bfloat16", "mixed_float16")
+        _check_choice("train.precision", self.precision, precisions)
         _check(self.batch_size >= 1, "train.batch_size", self.batch_size, "must be 1 or more")
         _check(self.epochs >= 1, "train.epochs", self.epochs, "must be 1 or more")
         _check(self.max_steps >= 0, "train.max_steps", self.max_steps, "must be 0 or more")
@@ -250,6 +293,8 @@ class JobConfig:
                 _check(not getattr(self, key), key, getattr(self, key), rule)
         if self.task == "train":
             _check_given("output", self.output, "a directory for the result")
+        if self.task == "train" and self.train.early_stopping.metric:
+            _check_given("validation_data", self.validation_data, "what the metric is measured on")
         if self.elastic.max_np is not None:
             _check(
                 self.launch.np <= self.elastic.max_np,

@@ -13,6 +13,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
+from edl_horovod.ring.gradients import GradientOptions, add_over_parts, clip
 from edl_horovod.spec import ElasticDLSpec, Mode
 from edl_horovod.trained_model.params import variable_names
 
@@ -20,6 +21,7 @@ __all__ = ["KerasTrainer", "StepSums", "build_model", "call_functionally", "metr
 
 GROUP = "edl.step"
 """Name of the step's collective; ranks with and without examples meet under it."""
+NO_OPTIONS = GradientOptions()
 # The step's numbers, in this order, then one sum for each metric.
 EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
 
@@ -79,7 +81,12 @@ class KerasTrainer:
     """
 
     def __init__(
-        self, loaded: LoadedSpec, element_spec: tuple[Any, Any], *, learning_rate: float | None
+        self,
+        loaded: LoadedSpec,
+        element_spec: tuple[Any, Any],
+        *,
+        learning_rate: float | None,
+        gradients: GradientOptions = NO_OPTIONS,
     ) -> None:
         """Build the model and the optimizer, and trace the step alone and in a ring.
 
@@ -87,6 +94,7 @@ class KerasTrainer:
             loaded: The user's spec.
             element_spec: `tf.TypeSpec`s of a batch's features and labels.
             learning_rate: Handed to `create_optimizer`; None leaves its default.
+            gradients: How they are made and bounded.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -94,6 +102,7 @@ class KerasTrainer:
         self._spec = loaded.spec
         self._zoo = loaded.zoo
         self._label = loaded.label
+        self._options = gradients
         self.model = build_model(loaded, element_spec[0])
         self.optimizer = self._make_optimizer(learning_rate)
         self.optimizer.build(self.model.trainable_variables)
@@ -110,11 +119,17 @@ class KerasTrainer:
     @property
     def variables(self) -> dict[str, tf.Variable]:
         """All variables of model and optimizer, each once, in the same order everywhere."""
-        seen: dict[int, keras.Variable] = {}
-        for variable in [*self.model.variables, *self.optimizer.variables]:
-            seen.setdefault(id(variable.value), variable)
-        names = variable_names(list(seen.values()))
-        return {name: variable.value for name, variable in zip(names, seen.values(), strict=True)}
+        return _by_name([*self.model.variables, *self.optimizer.variables])
+
+    @property
+    def model_variables(self) -> dict[str, tf.Variable]:
+        """Those of the model alone."""
+        return _by_name(self.model.variables)
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Of the step's metrics, in their order."""
+        return list(self._metric_names)
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
@@ -164,7 +179,21 @@ class KerasTrainer:
                 f"{name} must return a Keras 3 optimizer. Received: {type(optimizer).__name__}. "
                 "Return for instance keras.optimizers.SGD(lr); tf.train's optimizers are gone."
             )
+        kind = keras.optimizers.LossScaleOptimizer
+        if self._options.scales_loss and not isinstance(optimizer, kind):
+            return kind(optimizer)
         return optimizer
+
+    @property
+    def _is_scaling(self) -> bool:
+        """Whether the optimizer undoes a scaling of the loss; one of the user's may, too."""
+        is_dynamic = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        return is_dynamic or self.optimizer.loss_scale_factor is not None
+
+    @property
+    def _scale(self) -> tf.Tensor:
+        """What the optimizer wants the loss, and so the gradients, to be multiplied by."""
+        return tf.convert_to_tensor(self.optimizer.scale_loss(tf.constant(1.0)))
 
     def _trace_both(
         self, in_ring: bool, flag: Any, element_spec: tuple[Any, Any], salt: Any
@@ -188,32 +217,46 @@ class KerasTrainer:
         self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, *, in_ring: bool
     ) -> tf.Tensor:
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
-        trainable = [variable.value for variable in self._trainable]
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
         fed = [
             _salted(variable, value, salt)
             for variable, value in zip(self._moving, before, strict=True)
         ]
+        sums, after = add_over_parts(
+            self._part_sums, (features, labels), fed, self._options.num_parts
+        )
+        moved = [
+            _as_sum(old, new, was_fed, count)
+            for old, new, was_fed in zip(before, after, fed, strict=True)
+        ]
+        numbers = tf.concat([[count], sums[-1][:1], [flag, 1.0], sums[-1][1:]], 0)
+        return self._finish(sums[:-1], moved, numbers, in_ring)
+
+    def _part_sums(
+        self, batch: tuple[Any, Any], moving: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Sums over the examples of a batch: the gradients', and of loss and metrics as one row."""
+        features, labels = batch
+        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             outputs, after, extra_losses = call_functionally(
-                self.model, features, training=True, moving=fed
+                self.model, features, training=True, moving=moving
             )
             loss = self._loss(outputs, labels)
             total = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
             # The sum over the examples, so that the gradients are sums without a pass over them.
             summed = total * tf.cast(count, total.dtype)
-        gradients = tape.gradient(summed, trainable)
+            scaled = total * tf.cast(self._scale, total.dtype)
+        gradients = tape.gradient(scaled if self._is_scaling else summed, trainable)
+        # The scale is made for means: with sums float16 would not reach as far.
+        factor = count if self._is_scaling else None
         sums = [
-            _zeros_like(variable) if gradient is None else tf.convert_to_tensor(gradient)
+            _as_gradient_sum(variable, gradient, factor)
             for variable, gradient in zip(trainable, gradients, strict=True)
         ]
-        moved = [
-            _as_sum(old, new, was_fed, count)
-            for old, new, was_fed in zip(before, after, fed, strict=True)
-        ]
-        metrics = self._metrics(outputs, labels, count)
-        numbers = tf.stack([count, tf.cast(summed, tf.float32), flag, 1.0, *metrics])
-        return self._finish(sums, moved, numbers, in_ring)
+        row = tf.stack([tf.cast(summed, tf.float32), *self._metrics(outputs, labels, count)])
+        return [*sums, row], [tf.convert_to_tensor(value) for value in after]
 
     def _empty_step(self, flag: tf.Tensor, *, in_ring: bool) -> tf.Tensor:
         """The step of a rank without examples: it adds nothing, but is changed as all are."""
@@ -238,6 +281,7 @@ class KerasTrainer:
             def update() -> tf.Tensor:
                 count = numbers[EXAMPLES]
                 gradients = [total / tf.cast(count, total.dtype) for total in reduced[: len(sums)]]
+                gradients = clip(gradients, self._options, self._scale)
                 self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
                 totals = reduced[len(sums) : -1]
                 for variable, total in zip(self._moving, totals, strict=True):
@@ -281,7 +325,8 @@ def call_functionally(
         moving: Values to use for the non-trainable variables; None for their own.
 
     Returns:
-        Outputs, the non-trainable variables' new values, and the layers' extra losses.
+        Outputs (in float32 where layers compute in less), the non-trainable variables' new values,
+        and the layers' extra losses.
     """
     variables = model.non_trainable_variables
     values = [variable.value for variable in variables] if moving is None else moving
@@ -290,6 +335,7 @@ def call_functionally(
     with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
         outputs = model(features, training=training)
         losses = list(model.losses)
+    outputs = tf.nest.map_structure(_at_least_float32, outputs)
     return outputs, [scope.get_current_value(variable) for variable in variables], losses
 
 
@@ -327,6 +373,17 @@ def metric_sums(
     return sums
 
 
+def _by_name(variables: Sequence[keras.Variable]) -> dict[str, tf.Variable]:
+    unique = list({id(variable.value): variable for variable in variables}.values())
+    names = variable_names(unique)
+    return {name: variable.value for name, variable in zip(names, unique, strict=True)}
+
+
+def _at_least_float32(value: Any) -> Any:
+    is_short = value.dtype in (tf.float16, tf.bfloat16)
+    return tf.cast(value, tf.float32) if is_short else value
+
+
 def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
     """A seed generator's state, set apart for this rank; anything else as it is."""
     if variable.value.dtype == tf.uint32 and value.shape == (2,):
@@ -353,6 +410,13 @@ def _move(
         variable.assign(total / tf.cast(count, total.dtype))
     else:
         variable.assign_add(tf.cast(tf.round(total / contributors), variable.dtype))
+
+
+def _as_gradient_sum(variable: tf.Variable, gradient: Any, factor: tf.Tensor | None) -> tf.Tensor:
+    if gradient is None:
+        return _zeros_like(variable)
+    gradient = tf.convert_to_tensor(gradient)
+    return gradient if factor is None else gradient * tf.cast(factor, gradient.dtype)
 
 
 def _zeros_like(variable: tf.Variable) -> tf.Tensor:

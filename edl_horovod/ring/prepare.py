@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod import trained_model
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.data.index import Index
 from edl_horovod.data.plan import DataPlan, choose_num_lanes
 from edl_horovod.data.recordio import Reader
@@ -18,6 +18,7 @@ from edl_horovod.data.stream import StepStream
 from edl_horovod.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.evaluate import EvaluateWork, Evaluator
+from edl_horovod.ring.gradients import GradientOptions
 from edl_horovod.ring.keras_step import KerasTrainer, build_model
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.predict import PredictWork
@@ -54,12 +55,19 @@ def make_warm(config: JobConfig, events: EventLog) -> Iterator[Work]:
 
 def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
     context = {"worker_id": os.environ.get("EDL_SLOT", "0"), "master_ip": _coordinator_address()}
+    # Only here: a trained model is evaluated and predicted with in float32.
+    keras.config.set_dtype_policy(config.train.precision)
     loaded = load_spec(
         config.model_zoo, config.model_def, params=config.params, context=context,
         overrides=Overrides.of(config),
     )  # fmt: skip
     stream, plan = _open(config, config.data, loaded, Mode.TRAINING, stack)
-    trainer = KerasTrainer(loaded, stream.element_spec, learning_rate=config.train.learning_rate)
+    trainer = KerasTrainer(
+        loaded,
+        stream.element_spec,
+        learning_rate=config.train.learning_rate,
+        gradients=_gradient_options(config.train),
+    )
     evaluator = None
     if config.validation_data:
         held_out, held_out_plan = _open(
@@ -122,6 +130,15 @@ def _plan(config: JobConfig, index: Index, mode: Mode) -> DataPlan:
         window=config.data_plan.shuffle_window,
         is_shuffled=config.data_plan.shuffle and mode is Mode.TRAINING,
         data_fingerprint=index.fingerprint,
+    )
+
+
+def _gradient_options(config: TrainConfig) -> GradientOptions:
+    return GradientOptions(
+        clip_norm=config.clip_norm,
+        clip_value=config.clip_value,
+        num_parts=config.accumulate_steps,
+        scales_loss=config.precision == "mixed_float16",
     )
 
 

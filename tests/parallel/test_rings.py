@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 RANKS = Path(__file__).parent / "ranks"
-TIMEOUT_SECONDS = 150
+TIMEOUT_SECONDS = 240
 
 
 @pytest.mark.parametrize("size", [2, 3])

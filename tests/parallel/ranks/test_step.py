@@ -16,7 +16,8 @@ from edl_horovod.data.stream import StepStream
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.ring.collectives import allgather_rows
 from edl_horovod.ring.evaluate import Evaluator
-from edl_horovod.ring.keras_step import KerasTrainer
+from edl_horovod.ring.gradients import GradientOptions
+from edl_horovod.ring.keras_step import NO_OPTIONS, KerasTrainer
 from edl_horovod.ring.state import RingState
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
@@ -30,7 +31,7 @@ NUM_RECORDS, BATCH, LANES, STEPS = 100, 24, 6, 9
 class Side:
     """One way to train: as a rank of the ring, or as one process on everything."""
 
-    def __init__(self, world, mode=Mode.TRAINING, **params):
+    def __init__(self, world, mode=Mode.TRAINING, gradients=NO_OPTIONS, **params):
         scratch = Path(os.environ["RING_SCRATCH"]) / f"data-{os.environ['HOROVOD_RANK']}"
         index = Index.open(write_records(scratch, NUM_RECORDS))
         self.world = world
@@ -41,7 +42,9 @@ class Side:
         keras.utils.set_random_seed(3)
         loaded = load_spec(ZOO, "tiny", params=params)
         self.stream = StepStream(Reader(index), self.plan, loaded, mode, prefetch=2)
-        self.trainer = KerasTrainer(loaded, self.stream.element_spec, learning_rate=None)
+        self.trainer = KerasTrainer(
+            loaded, self.stream.element_spec, learning_rate=None, gradients=gradients
+        )
         self.loaded = loaded
 
     def train(self, steps=STEPS):
@@ -69,6 +72,30 @@ def test_ring_gives_the_weights_of_one_process(world, keep_every):
         np.testing.assert_allclose(ours.loss, theirs.loss, rtol=1e-5)
     for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+# Bounds are for the ring's mean gradient, not for a rank's; parts are cut of a rank's examples.
+@pytest.mark.parametrize(
+    "options",
+    [
+        GradientOptions(clip_norm=0.3),
+        GradientOptions(clip_value=0.05),
+        GradientOptions(num_parts=3),
+        GradientOptions(scales_loss=True, clip_norm=0.3),
+    ],
+    ids=["norm", "value", "parts", "scaled"],
+)
+def test_shaped_gradients_are_those_of_one_process(world, options):
+    plain = Side(ALONE, keep_every=7)
+    ring = Side(world, keep_every=7, gradients=options)
+    single = Side(ALONE, keep_every=7, gradients=options)
+    for side in (plain, ring, single):
+        side.train()
+    for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    is_bounded = bool(options.clip_norm or options.clip_value)
+    first, unbounded = single.weights()[0], plain.weights()[0]
+    assert np.allclose(first, unbounded, rtol=1e-4, atol=1e-6) != is_bounded
 
 
 def test_all_ranks_hold_the_same_bits(world):

@@ -73,6 +73,7 @@ def test_every_setting_can_be_set():
     typed = {int: "3", float: "2.5", bool: "true", str: "x", int | None: "3", float | None: "0.5"}
     choices = {
         "launch.kind": "mpi", "data_plan.damaged": "skip", "log_level": "debug", "resume": "auto",
+        "train.precision": "mixed_bfloat16", "train.early_stopping.mode": "max",
     }  # fmt: skip
     keys = [
         setting

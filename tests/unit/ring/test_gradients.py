@@ -1,0 +1,56 @@
+"""Bounds and parts of gradients give what a plain computation of the same gives."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.ring.gradients import GradientOptions, add_over_parts, clip
+
+GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
+
+
+def as_lists(gradients):
+    return [gradient.numpy().tolist() for gradient in gradients]
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0])
+def test_a_long_gradient_is_shortened_as_a_whole(scale):
+    scaled = [gradient * scale for gradient in GRADIENTS]
+    found = clip(scaled, GradientOptions(clip_norm=6.5), scale)
+    for ours, whole in zip(found, GRADIENTS, strict=True):
+        np.testing.assert_allclose(ours, whole * scale / 2, rtol=1e-6)
+
+
+def test_a_short_gradient_stays_as_it_is():
+    found = clip(GRADIENTS, GradientOptions(clip_norm=100.0), 1.0)
+    assert as_lists(found) == as_lists(GRADIENTS)
+
+
+def test_large_values_are_cut_one_by_one():
+    found = clip(GRADIENTS, GradientOptions(clip_value=3.5), 1.0)
+    assert as_lists(found) == [[3.0, -3.5], [[3.5]]]
+
+
+def test_what_float16_could_not_hold_stays_visible():
+    broken = [tf.constant([float("inf"), float("nan"), 9.0])]
+    (found,) = clip(broken, GradientOptions(clip_value=1.0), 2.0)
+    assert not np.isfinite(found.numpy()[:2]).any()
+    assert found.numpy()[2] == 2.0
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9])
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 8, 20])
+def test_parts_add_up_to_the_whole_and_none_is_empty(count, num_parts):
+    def compute(part, moving):
+        tf.debugging.assert_positive(tf.shape(part["x"])[0])
+        return [tf.reduce_sum(part["x"], 0)], [moving[0] + tf.reduce_max(part["x"])]
+
+    x = tf.reshape(tf.range(1.0, 2.0 * count + 1), [count, 2])
+    traced = tf.function(
+        lambda x: add_over_parts(compute, {"x": x}, [tf.constant(0.5)], num_parts)
+    ).get_concrete_function(tf.TensorSpec((None, 2)))
+    (total,), (moved,) = traced(x)
+    np.testing.assert_allclose(total, np.sum(x.numpy(), 0))
+    size = -(-count // num_parts)
+    expected = 0.5 + sum(x.numpy()[i : i + size].max() for i in range(0, count, size))
+    np.testing.assert_allclose(moved, expected)

@@ -1,0 +1,59 @@
+"""What `train.*` makes of a training, by one process."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+EPOCHS = "train.epochs=2"
+
+
+def weights(training):
+    return [np.asarray(value) for value in training.work._trainer.model.get_weights()]
+
+
+def test_parts_of_a_step_give_the_same_training(train):
+    whole = train(EPOCHS, job="whole")
+    parts = train(EPOCHS, "train.accumulate_steps=5", job="parts")
+    np.testing.assert_allclose(list(parts.losses.values()), list(whole.losses.values()), rtol=1e-5)
+    for ours, theirs in zip(weights(parts), weights(whole), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_a_bounded_gradient_moves_sgd_by_no_more_than_its_bound(train):
+    settings = ["model_def=sgd_tiny", "train.max_steps=1", "train.learning_rate=1.0"]
+    start = train(*settings, "train.clip_norm=1e-12", job="start")
+    moved = train(*settings, "train.clip_norm=0.01", job="moved")
+    steps = [one - other for one, other in zip(weights(moved), weights(start), strict=True)]
+    np.testing.assert_allclose(np.sqrt(sum((step**2).sum() for step in steps)), 0.01, rtol=1e-4)
+    cut = train(*settings, "train.clip_value=0.001", job="cut")
+    steps = [one - other for one, other in zip(weights(cut), weights(start), strict=True)]
+    np.testing.assert_allclose(max(np.abs(step).max() for step in steps), 0.001, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_learns_and_keeps_its_variables_in_float32(train, precision):
+    single = train(EPOCHS, job="single")
+    mixed = train(EPOCHS, f"train.precision={precision}", job="mixed")
+    model = mixed.work._trainer.model
+    assert model.layers[1].compute_dtype == precision.removeprefix("mixed_")
+    assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
+    assert mixed.losses != single.losses
+    np.testing.assert_allclose(list(mixed.losses.values()), list(single.losses.values()), rtol=0.05)
+    is_scaled = isinstance(mixed.work._trainer.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert is_scaled == (precision == "mixed_float16")
+
+
+def test_a_learning_rate_schedule_follows_the_steps(train):
+    training = train("model_def=sgd_tiny", "params.halve_every=3", EPOCHS)
+    optimizer = training.work._trainer.optimizer
+    assert int(optimizer.iterations.numpy()) == 10
+    np.testing.assert_allclose(float(optimizer.learning_rate), 0.05 * 0.5 ** (10 // 3), rtol=1e-6)
+
+
+def test_a_saved_model_gives_what_the_model_gives(train, tmp_path):
+    training = train("train.max_steps=1", "train.saved_model=true")
+    x = np.ones((3, 4), np.float32)
+    loaded = tf.saved_model.load(str(tmp_path / "job-out" / "saved_model"))
+    served = loaded.serve({"x": x})
+    np.testing.assert_allclose(served, training.work._trainer.model({"x": x}), rtol=1e-5)
