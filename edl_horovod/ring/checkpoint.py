@@ -10,7 +10,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +23,13 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.events import EventLog
 from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors
 
-__all__ = ["OPTIONAL", "Checkpoints", "SavedState"]
+__all__ = ["OPTIONAL", "Checkpoints"]
 
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 1
 OPTIONAL = "job/"
 """Start of the names of variables that may be new, or gone, where a job goes on: its own."""
-
-
-@dataclass(frozen=True)
-class SavedState:
-    """The counters of a checkpoint; its variables are assigned already."""
-
-    step: int
-    evaluated_step: int
 
 
 class Checkpoints:
@@ -78,13 +69,13 @@ class Checkpoints:
 
     # -- writing
 
-    def after_step(self, step: int, evaluated_step: int) -> None:
+    def after_step(self, counters: Mapping[str, int]) -> None:
         """Save if it is time to; the leader calls it after each step.
 
         Args:
-            step: Steps that are done.
-            evaluated_step: Step of the last evaluation.
+            counters: Of the state, by name; `step` is among them.
         """
+        step = counters["step"]
         every = self._config.every_steps
         is_due = bool(every) and step % every == 0
         seconds = self._config.every_seconds
@@ -98,10 +89,11 @@ class Checkpoints:
                     self._last_step, step,
                 )  # fmt: skip
             return
-        self.save(step, evaluated_step)
+        self.save(counters)
 
-    def save(self, step: int, evaluated_step: int) -> None:
+    def save(self, counters: Mapping[str, int]) -> None:
         """Copy the state now and write it in a thread, unless this step is saved already."""
+        step = counters["step"]
         if not self._config.is_on or step <= max(0, self._last_step):
             return
         self.wait()
@@ -109,8 +101,7 @@ class Checkpoints:
         tensors = {name: variable.numpy() for name, variable in self._variables.items()}
         metadata = {
             "format_version": str(FORMAT_VERSION),
-            "step": str(step),
-            "evaluated_step": str(evaluated_step),
+            **{name: str(value) for name, value in counters.items()},
             "facts": json.dumps(self._facts),
         }
         self._writer = threading.Thread(
@@ -161,14 +152,14 @@ class Checkpoints:
                 return step
         return -1
 
-    def load(self, after: int) -> SavedState | None:
+    def load(self, after: int) -> dict[str, int] | None:
         """Give the variables the values of the newest good checkpoint.
 
         Args:
             after: Only one of a later step is of use.
 
         Returns:
-            Its counters; None where there is none.
+            Its counters, by name; None where there is none.
 
         Raises:
             ConfigError: It is of other data or another plan.
@@ -200,7 +191,7 @@ class Checkpoints:
         step: int,
         tensors: Mapping[str, NDArray[Any]],
         metadata: Mapping[str, str],
-    ) -> SavedState:
+    ) -> dict[str, int]:
         if int(metadata["format_version"]) > FORMAT_VERSION:
             raise DataError(
                 f"{path} was written by a newer edl_horovod. Received: format version "
@@ -214,7 +205,7 @@ class Checkpoints:
                 variable.assign(tensors[name])
         self._last_step = step
         log.info("took up the checkpoint of step %d", step)
-        return SavedState(step, int(metadata["evaluated_step"]))
+        return {name: int(text) for name, text in metadata.items() if name != "facts"}
 
     def _require_same_facts(self, path: Path, saved: Mapping[str, Any]) -> None:
         for key in sorted({*saved, *self._facts}):

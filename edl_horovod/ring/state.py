@@ -1,6 +1,6 @@
 """What every rank of a ring must agree on: variables and the step number (D7)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,21 +9,11 @@ from horovod.common.elastic import State
 
 from edl_horovod.ring.collectives import allgather_rows, broadcast_values
 
-__all__ = ["Durable", "RingState", "Saved"]
+__all__ = ["Durable", "RingState"]
 
 NEVER = -1
-
-
-class Saved(Protocol):
-    """Counters that were read with the variables."""
-
-    @property
-    def step(self) -> int:
-        """Steps of the job that were done."""
-
-    @property
-    def evaluated_step(self) -> int:
-        """Step of the last evaluation; -1 for none."""
+COUNTERS = ("step", "evaluated_step", "calls")
+"""In this order they say which of two ranks is the more advanced."""
 
 
 class Durable(Protocol):
@@ -32,8 +22,12 @@ class Durable(Protocol):
     def newest_step(self) -> int:
         """Step of the newest state there; -1 for none."""
 
-    def load(self, after: int) -> Saved | None:
-        """Give the variables the newest good state, if its step is after this one."""
+    def load(self, after: int) -> Mapping[str, int] | None:
+        """Give the variables the newest good state, if its step is after this one.
+
+        Returns:
+            Its counters, by name; None where there is none.
+        """
 
 
 class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
@@ -59,6 +53,13 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
         """Steps of the job that are done; -1 before the first sync."""
         self.evaluated_step = NEVER
         """Step at which the last evaluation was made; -1 for none."""
+        self.calls = NEVER
+        """How far the user's callbacks were called; see `TrainWork`."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """All numbers of the state, by name."""
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def commit(self) -> None:
         """Mark a step as done. Membership travels in the step's collective, not here."""
@@ -79,7 +80,7 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
         """
         saved = self._durable.load(after=self.step) if self._durable is not None else None
         if saved is not None:
-            self.step, self.evaluated_step = saved.step, saved.evaluated_step
+            self._set_counters([saved.get(name, NEVER) for name in COUNTERS])
 
     def begin_alone(self) -> None:
         """What `sync` is for a ring of one."""
@@ -89,7 +90,8 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
     def sync(self) -> None:
         """Give all ranks the state of the most advanced one; a completed step is never rolled back.
 
-        All ranks call it once after each forming of the ring.
+        All ranks call it at the same points: once after each forming of the ring, and where the
+        leader alone went on between two steps.
 
         Raises:
             CollectiveFailed: A member was lost meanwhile; form the ring again.
@@ -97,21 +99,25 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
         rows = self._gather()
         # The same rows on all ranks, so all go this way or none. It is for a ring whose members
         # waited outside while those who trained, and saved, were lost.
-        if rows[:, 2].max() > rows[:, 0].max():
+        if rows[:, -1].max() > rows[:, 0].max():
             self.recover()
             rows = self._gather()
-        root = max(range(len(rows)), key=lambda rank: (*rows[rank, :2].tolist(), -rank))
+        root = max(range(len(rows)), key=lambda rank: (*rows[rank, :-1].tolist(), -rank))
         values = [tf.convert_to_tensor(variable) for variable in self._variables]
         for variable, value in zip(
             self._variables, broadcast_values(values, root, "edl.sync"), strict=True
         ):
             variable.assign(value)
-        self.step, self.evaluated_step = (int(n) for n in rows[root, :2])
+        self._set_counters(rows[root, :-1].tolist())
         self.step = max(self.step, 0)
 
     def _gather(self) -> np.ndarray:
         newest = self._durable.newest_step() if self._durable is not None else NEVER
-        return allgather_rows([self.step, self.evaluated_step, newest], "edl.sync.steps")
+        return allgather_rows([*self.counters.values(), newest], "edl.sync.steps")
+
+    def _set_counters(self, values: Sequence[int]) -> None:
+        for name, value in zip(COUNTERS, values, strict=True):
+            setattr(self, name, value)
 
     def on_hosts_updated(self, timestamp: Any, update_res: Any) -> None:
         """Horovod's own notification; `ring.membership` listens to it instead."""

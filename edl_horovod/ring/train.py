@@ -14,8 +14,10 @@ from edl_horovod.data.stream import StepStream
 from edl_horovod.errors import TrainingError
 from edl_horovod.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.ring.callbacks import Callbacks
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
+from edl_horovod.ring.early_stopping import EarlyStopping
 from edl_horovod.ring.evaluate import Evaluator
 from edl_horovod.ring.keras_step import KerasTrainer, StepSums
 from edl_horovod.ring.loop import Work
@@ -59,6 +61,12 @@ class TrainWork(Work):
             # The sums of the last evaluation: whoever leads at the end writes its metrics.
             self._evaluation = tf.Variable(np.zeros(evaluator.num_sums))
             variables[f"{OPTIONAL}evaluation"] = self._evaluation
+        self._stopping = _early_stopping(config, trainer, evaluator)
+        all_steps = config.train.epochs * plan.steps_per_epoch
+        self.num_steps = min(all_steps, config.train.max_steps or all_steps)
+        self._callbacks = _callbacks(config, loaded, trainer, plan)
+        for part in (self._stopping, self._callbacks):
+            variables |= part.variables if part is not None else {}
         self._checkpoints = Checkpoints(
             checkpoint_files.folder_of(Path(config.job_dir)),
             variables,
@@ -78,8 +86,6 @@ class TrainWork(Work):
         self._told_at = 0.0
         self._told_records = 0
         self._is_leader = False
-        all_steps = config.train.epochs * plan.steps_per_epoch
-        self.num_steps = min(all_steps, config.train.max_steps or all_steps)
 
     def records_seen(self) -> int:
         """Records of the steps that are done."""
@@ -94,7 +100,9 @@ class TrainWork(Work):
         while True:
             if self._is_evaluation_due():
                 self._evaluate(world)
-            if self.state.step >= self.num_steps:
+            if self._callbacks is not None and self._are_calls_due():
+                self._call(self._callbacks, world)
+            if self._is_over():
                 return True
             sums = self._trainer.step(
                 self._stream.next_batch(),
@@ -103,10 +111,12 @@ class TrainWork(Work):
                 salt=lanes.start,
             )
             self._check(sums)
+            if self._callbacks is not None:
+                self._callbacks.after_step(sums.num_examples, sums.loss, sums.metrics)
             self.state.commit()
             membership.progress(self.state.step)
             if world.is_leader:
-                self._checkpoints.after_step(self.state.step, self.state.evaluated_step)
+                self._checkpoints.after_step(self.state.counters)
                 self._tell(sums, world)
             if sums.wants_change:
                 return False
@@ -116,6 +126,10 @@ class TrainWork(Work):
         if world.is_leader:
             # Kept, so that a longer training can go on from here.
             self._save()
+            if self._callbacks is not None:
+                self._callbacks.end()
+            if self._stopping is not None:
+                self._stopping.restore_best()
             # The launcher saw to it that nothing was in the way, so what is there now is a former
             # leader's, who was lost between writing and saying so.
             trained_model.write(
@@ -123,7 +137,7 @@ class TrainWork(Work):
                 loaded=self._loaded,
                 model=self._trainer.model,
                 config=self._config,
-                metrics=self._metrics(),
+                metrics=self._final_metrics(),
                 steps=self.state.step,
                 overwrite=True,
             )
@@ -133,7 +147,7 @@ class TrainWork(Work):
                 sum_grouped([tf.zeros(())], "edl.finish")  # All ranks: each has done the last step.
         return {
             "steps": self.state.step,
-            "metrics": self._metrics(),
+            "metrics": self._final_metrics(),
             "output": self._config.output,
         }
 
@@ -147,7 +161,7 @@ class TrainWork(Work):
         self._checkpoints.wait()
 
     def _save(self) -> None:
-        self._checkpoints.save(self.state.step, self.state.evaluated_step)
+        self._checkpoints.save(self.state.counters)
 
     def _is_evaluation_due(self) -> bool:
         step = self.state.step
@@ -164,6 +178,8 @@ class TrainWork(Work):
         row = self._evaluator.over_ring(row, world)  # All ranks: the step number decides, as here.
         metrics = self._evaluator.metrics(row)
         self._evaluation.assign(row)
+        if self._stopping is not None:
+            self._stopping.after_evaluation(self.state.step, metrics, row)
         self.state.evaluated_step = self.state.step
         if world.is_leader:
             self._events.write(
@@ -172,6 +188,42 @@ class TrainWork(Work):
                 metrics=metrics,
                 examples=int(row[0]),
             )
+            if self._stopping is not None and self._stopping.is_over:
+                step, best = self._stopping.best
+                name = self._config.train.early_stopping.metric
+                message = f"training stops early: the best {name} was {best:.4g}, at step {step:,}"
+                self._events.write("log", message=message)
+
+    def _is_over(self) -> bool:
+        """Whether no step follows; the state decides, so all ranks agree."""
+        if self.state.step >= self.num_steps:
+            return True
+        parts = (self._stopping, self._callbacks)
+        return any(part is not None and part.is_over for part in parts)
+
+    def _are_calls_due(self) -> bool:
+        """Whether the state stands between two epochs and the callbacks do not know yet.
+
+        `calls` is twice the step once an epoch's end was told there, and one more with the next
+        one's begin.
+        """
+        step, is_last = self.state.step, self.state.step >= self.num_steps
+        is_between = step % self._plan.steps_per_epoch == 0 or is_last
+        return is_between and self.state.calls < 2 * step + (not is_last)
+
+    def _call(self, callbacks: Callbacks, world: World) -> None:
+        step, per_epoch = self.state.step, self._plan.steps_per_epoch
+        if world.is_leader:
+            if step > 0 and self.state.calls < 2 * step:
+                callbacks.end_epoch((step - 1) // per_epoch, self._metrics())
+                self.state.calls = 2 * step
+            if not self._is_over():
+                callbacks.begin_epoch(step // per_epoch)
+                self.state.calls = 2 * step + 1
+        if not world.is_alone:
+            # All ranks: step and calls decide, as for all of the state. The leader is ahead by its
+            # calls, so everybody gets what they changed, also if this is not completed.
+            self.state.sync()
 
     def _metrics(self) -> dict[str, float]:
         """Those of the last evaluation; empty where there was none."""
@@ -179,6 +231,13 @@ class TrainWork(Work):
             return {}
         row = self._evaluation.numpy()
         return self._evaluator.metrics(row) if row[0] else {}
+
+    def _final_metrics(self) -> dict[str, float]:
+        """Those of the weights that the trained model has."""
+        best = self._stopping.best_row if self._stopping is not None else None
+        if self._evaluator is None or best is None or not best[0]:
+            return self._metrics()
+        return self._evaluator.metrics(best)
 
     def _check(self, sums: StepSums) -> None:
         if not sums.is_finite:
@@ -206,3 +265,34 @@ class TrainWork(Work):
             metrics=sums.metrics,
         )
         self._told_at, self._told_records = now, records
+
+
+def _early_stopping(
+    config: JobConfig, trainer: KerasTrainer, evaluator: Evaluator | None
+) -> EarlyStopping | None:
+    if not config.train.early_stopping.metric or evaluator is None:
+        return None
+    names = list(evaluator.metrics(np.ones(evaluator.num_sums)))
+    return EarlyStopping(
+        config.train.early_stopping,
+        trainer.model_variables,
+        names=names,
+        num_sums=evaluator.num_sums,
+    )
+
+
+def _callbacks(
+    config: JobConfig, loaded: LoadedSpec, trainer: KerasTrainer, plan: DataPlan
+) -> Callbacks | None:
+    made = loaded.callbacks()
+    if not made:
+        return None
+    return Callbacks(
+        made,
+        trainer.model,
+        trainer.optimizer,
+        metric_names=trainer.metric_names,
+        num_epochs=config.train.epochs,
+        steps_per_epoch=plan.steps_per_epoch,
+        zoo=loaded.zoo,
+    )

@@ -10,6 +10,7 @@ from typing import Any
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.output_dir import staged
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
@@ -73,6 +74,8 @@ def write(
         (folder / "metrics.json").write_text(json.dumps(dict(metrics), indent=2) + "\n")
         resolved.dump(config, folder / "config.yaml")
         _save_keras(model, folder / "model.keras")
+        if config.train.saved_model:
+            _export(model, folder / "saved_model")
     log.info("Wrote the trained model %s (%d steps).", output, steps)
 
 
@@ -87,3 +90,9 @@ def _save_keras(model: Any, path: Path) -> None:
             " Evaluate and predict work without it; get_config of the model's classes mends it.",
             e,
         )
+
+
+def _export(model: Any, path: Path) -> None:
+    """Write a SavedModel: a graph that TensorFlow Serving and others run without Python."""
+    with user_code("Exporting the model as a SavedModel (train.saved_model=true)", root=path):
+        model.export(path, format="tf_saved_model", verbose=False)

@@ -112,3 +112,17 @@ def test_a_full_disk_stops_no_training(start, paced, tmp_path):
         assert all(path.suffix == ".safetensors" for path in small.iterdir())
     finally:
         os.system(f"umount {small}")
+
+
+def test_a_new_leader_goes_on_with_the_callbacks_of_the_lost_one(start, paced, tmp_path):
+    called = [*paced, "model_def=called", "launch.np=2"]
+    whole = losses(start("train", *called, f"job_dir={tmp_path}/whole-job").succeed())
+    (tmp_path / "out").rename(tmp_path / "whole")
+    job = start("train", *called)
+    job.wait_for_step(7)
+    leader = job.events("generation")[-1]["members"][0]
+    job.signal_worker(int(leader.split(":")[1]), signal.SIGKILL)
+    after = losses(job.succeed())
+    assert max(after) == STEPS
+    for step, loss in after.items():
+        np.testing.assert_allclose(loss, whole[step], rtol=TOLERANCE, err_msg=f"step {step}")

@@ -42,7 +42,7 @@ def make(tmp_path, log):
 def train(checkpoints, variable, steps):
     for step in steps:
         variable.assign(np.full(variable.shape, step, np.float32))
-        checkpoints.after_step(step, step - 1)
+        checkpoints.after_step({"step": step, "evaluated_step": step - 1})
         checkpoints.wait()
 
 
@@ -76,7 +76,7 @@ def test_time_alone_can_decide(make, tmp_path):
 def test_without_a_rhythm_nothing_is_saved(make, tmp_path):
     checkpoints, variable = make(every_steps=0)
     train(checkpoints, variable, range(1, 11))
-    checkpoints.save(10, 10)
+    checkpoints.save({"step": 10})
     assert steps(tmp_path) == []
 
 
@@ -84,7 +84,7 @@ def test_the_newest_is_taken_up(make):
     train(*make(), range(1, 13))
     checkpoints, variable = make()
     saved = checkpoints.load(after=-1)
-    assert (saved.step, saved.evaluated_step) == (10, 9)
+    assert (saved["step"], saved["evaluated_step"]) == (10, 9)
     assert variable.numpy().tolist() == [10.0, 10.0]
 
 
@@ -99,7 +99,7 @@ def test_a_damaged_newest_gives_way_to_the_one_before(make, tmp_path, caplog):
     train(*make(), range(1, 13))
     damage(tmp_path, 10)
     checkpoints, variable = make()
-    assert checkpoints.load(after=-1).step == 5
+    assert checkpoints.load(after=-1)["step"] == 5
     assert variable.numpy().tolist() == [5.0, 5.0]
     assert "step-000000010.safetensors cannot be used" in caplog.text
     assert [e["step"] for e in told(tmp_path, "damaged")] == [10]
@@ -113,10 +113,10 @@ def test_a_damaged_newer_one_pushes_out_no_good_one(make, tmp_path):
     checkpoints, variable = make(keep=1)
     train(checkpoints, variable, [15])
     assert steps(tmp_path) == [15, 20]
-    assert checkpoints.load(after=-1).step == 15
+    assert checkpoints.load(after=-1)["step"] == 15
     train(checkpoints, variable, [20])
     assert checkpoints.newest_step() == 20
-    assert make()[0].load(after=-1).step == 20
+    assert make()[0].load(after=-1)["step"] == 20
 
 
 def test_a_half_written_file_is_no_checkpoint_and_goes_with_the_next(make, tmp_path):
@@ -149,7 +149,7 @@ def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch,
     monkeypatch.setattr(checkpoint, "write_tensors", slow_write)
     checkpoints, _ = make()
     for step in range(1, 13):
-        checkpoints.after_step(step, -1)
+        checkpoints.after_step({"step": step})
     go_on.set()
     checkpoints.wait()
     assert steps(tmp_path) == [5]

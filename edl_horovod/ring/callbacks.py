@@ -1,0 +1,231 @@
+"""Keras callbacks on a ring: the leader runs them, and what they change goes to every rank.
+
+After the leader has run them the ring's state is synchronised, so a callback may change any
+variable of model or optimizer, the learning rate above all. Their own numbers (how long a metric
+has been flat) travel in that state too, as JSON: another leader goes on where the lost one was.
+"""
+
+import contextlib
+import inspect
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.calling import user_code
+from edl_horovod.ring.checkpoint import OPTIONAL
+
+__all__ = ["Callbacks"]
+
+log = logging.getLogger(__name__)
+
+STATE_BYTES = 1 << 16
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+
+class Callbacks:
+    """The callbacks of a training, and what they must be told."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[Any],
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        *,
+        metric_names: Sequence[str],
+        num_epochs: int,
+        steps_per_epoch: int,
+        zoo: Path,
+    ) -> None:
+        """Call nothing yet.
+
+        Args:
+            callbacks: The user's.
+            model: Built; it is not compiled, and has its optimizer only while a callback runs.
+            optimizer: Of the training.
+            metric_names: Of the step's metrics, in their order.
+            num_epochs: Of the job.
+            steps_per_epoch: Of the training data.
+            zoo: Where the user's code is, for messages.
+
+        Raises:
+            UserCodeError: One of them cannot work on a ring.
+        """
+        self._callbacks = list(callbacks)
+        for callback in self._callbacks:
+            _require_usable(callback)
+        self._model = model
+        self._optimizer = optimizer
+        self._names = ["loss", *metric_names]
+        self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
+        self._zoo = zoo
+        self._has_begun = False
+        # Examples, then sums of the loss and the metrics over the epoch so far.
+        self._sums = tf.Variable(np.zeros(1 + len(self._names)))
+        self._state = tf.Variable(np.zeros(STATE_BYTES, np.uint8))
+        self._stopped = tf.Variable(0, dtype=tf.int64)
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """What the ring's state must hold, by name."""
+        return {
+            f"{OPTIONAL}epoch_sums": self._sums,
+            f"{OPTIONAL}callbacks": self._state,
+            f"{OPTIONAL}stopped": self._stopped,
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a callback has ended the training."""
+        return bool(self._stopped.numpy())
+
+    def after_step(self, num_examples: int, loss: float, metrics: Mapping[str, float]) -> None:
+        """Add a step's numbers, which are the same on all ranks; all ranks do.
+
+        Args:
+            num_examples: Of the step; where it is 0 there is nothing to add.
+            loss: Its mean.
+            metrics: Their means, in the order of their names.
+        """
+        if num_examples:
+            means = np.array([loss, *metrics.values()])
+            self._sums.assign_add(num_examples * np.concatenate([[1.0], means]))
+
+    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
+        """Tell the callbacks of an epoch's end; only the leader does, and then the ring syncs.
+
+        Args:
+            epoch: Counted from 0.
+            evaluation: Numbers of the last evaluation.
+        """
+        sums = self._sums.numpy()
+        logs = {
+            name: float(total / sums[0])
+            for name, total in zip(self._names, sums[1:], strict=True)
+            if sums[0]
+        }
+        logs |= {f"val_{name}": value for name, value in evaluation.items()}
+        with self._live(epoch + 1):
+            self._call("on_epoch_end", epoch, logs)
+            self._stopped.assign(int(bool(self._model.stop_training)))
+        self._sums.assign(np.zeros_like(sums))
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell them of an epoch's begin; only the leader does, and then the ring syncs."""
+        with self._live(epoch):
+            self._call("on_epoch_begin", epoch, {})
+
+    def end(self) -> None:
+        """Tell them of the training's end; only the leader does, before the model is written."""
+        with self._live(1):
+            self._call("on_train_end", {})
+
+    @contextlib.contextmanager
+    def _live(self, epoch: int) -> Iterator[None]:
+        """The callbacks with their model and, whoever ran them last, their numbers."""
+        self._model.optimizer = self._optimizer
+        try:
+            if not self._has_begun:
+                self._has_begun = True
+                self._begin(is_first=epoch == 0)
+            self._load()
+            yield
+            self._save()
+        finally:
+            # Else it would be saved with the model.
+            self._model.optimizer = None
+
+    def _begin(self, *, is_first: bool) -> None:
+        self._model.stop_training = False
+        for callback in self._callbacks:
+            if isinstance(callback, keras.callbacks.CSVLogger) and not is_first:
+                callback.append = True  # What is there, another leader has written.
+            callback.set_params(self._params)
+            callback.set_model(self._model)
+        self._call("on_train_begin", {})
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        for callback in self._callbacks:
+            with user_code(f"{hook} of {type(callback).__name__}", root=self._zoo):
+                getattr(callback, hook)(*arguments)
+
+    def _load(self) -> None:
+        text = self._state.numpy().tobytes().rstrip(b"\0")
+        for callback, numbers in zip(self._callbacks, json.loads(text or b"[]"), strict=False):
+            vars(callback).update(numbers)
+
+    def _save(self) -> None:
+        text = json.dumps([_numbers(callback) for callback in self._callbacks]).encode()
+        if len(text) > STATE_BYTES:
+            raise UserCodeError(
+                f"The callbacks keep too much to go with the ring's state. Received: {len(text)} "
+                f"bytes of numbers and text, room for {STATE_BYTES}. Keep lists of what happened "
+                "in a file."
+            )
+        self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
+
+
+def _require_usable(callback: Any) -> None:
+    """Refuse what would be wrong on a ring, and say what is left out."""
+    name = type(callback).__name__
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise UserCodeError(
+            f"A callback must be a keras.callbacks.Callback. Received: {name}. Extend that class."
+        )
+    instead = ""
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        instead = "checkpoint.* and resume=auto"
+    elif getattr(callback, "restore_best_weights", False):
+        instead = "train.early_stopping.metric and train.early_stopping.restore_best=true"
+    if instead:
+        raise UserCodeError(
+            f"{name} keeps weights in one process only, and a ring may lose that process. "
+            f"Received: {name} in create_callbacks. Remove it and set {instead}."
+        )
+    base = keras.callbacks.Callback
+    hooks = [
+        hook
+        for hook in _BATCH_HOOKS
+        if getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
+    ]
+    # What TerminateOnNaN does, every training does: a loss that is not finite ends it.
+    if hooks and not isinstance(callback, keras.callbacks.TerminateOnNaN):
+        log.warning(
+            "%s of %s will not be called: on a ring callbacks are called between epochs only",
+            " and ".join(hooks), name,
+        )  # fmt: skip
+
+
+def _numbers(callback: Any) -> dict[str, Any]:
+    """The attributes of a callback that are numbers, text, or lists or dicts of these.
+
+    What Keras' own callbacks take as settings is theirs from the start; some change its sign once.
+    """
+    if isinstance(callback, keras.callbacks.CSVLogger):
+        return {}  # Its file holds all.
+    found = {}
+    settings = {"params"} | {
+        name
+        for kind in type(callback).__mro__
+        if kind.__module__.startswith("keras.")
+        for name in inspect.signature(kind).parameters
+    }
+    for name, value in vars(callback).items():
+        plain = value.item() if isinstance(value, np.generic) else value
+        if name not in settings and not name.startswith("_") and _is_plain(plain):
+            found[name] = plain
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(value[key]) for key in value)
+    return value is None or type(value) in (bool, int, float, str)

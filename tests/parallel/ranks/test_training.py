@@ -1,0 +1,111 @@
+"""A whole training on a ring: what is decided between steps is decided alike on all ranks."""
+
+import os
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.events import EventLog
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.ring import loop, prepare
+from edl_horovod.ring.collectives import allgather_rows
+from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.world import World
+from tests.records import write_records
+
+ZOO = Path(__file__).parents[2] / "zoo"
+ALONE = World(rank=0, size=1, generation=1)
+
+
+class Formed(Membership):
+    """A ring that is there already and never changes."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def join(self, step):
+        return self._world
+
+    def wants_change(self):
+        return False
+
+    def failed(self, reason, step):
+        raise AssertionError(reason)
+
+
+def train(world, name, *overrides):
+    """Train; returns the state and the result."""
+    scratch = Path(os.environ["RING_SCRATCH"]) / f"{name}-{os.environ['HOROVOD_RANK']}"
+    data = write_records(scratch / "data", 100)
+    keras.backend.clear_session()
+    config = compose(
+        "train",
+        [
+            f"data={data}", f"validation_data={data}", f"model_zoo={ZOO}", "model_def=tiny",
+            "train.batch_size=24", "data_plan.lanes=6", "data_plan.shuffle_window=16",
+            f"output={scratch}/out", f"job_dir={scratch}", *overrides,
+        ],
+    )  # fmt: skip
+    with EventLog(scratch / "events.jsonl", "test") as log, prepare.make_warm(config, log) as work:
+        result = loop.run(work, Formed(world), log)
+    return work, result
+
+
+def weights(work):
+    return [variable.numpy() for variable in work._trainer.model_variables.values()]
+
+
+def assert_same_everywhere(values):
+    flat = np.concatenate([np.ravel(value) for value in values]).astype(np.float64)
+    rows = allgather_rows(flat.view(np.int64).tolist(), "test.values")
+    assert (rows == rows[0]).all()
+
+
+def test_early_stopping_is_that_of_one_process(world):
+    settings = [
+        "train.epochs=30", "train.early_stopping.metric=loss", "train.early_stopping.patience=2",
+        "train.early_stopping.min_delta=0.3", "train.early_stopping.restore_best=true",
+    ]  # fmt: skip
+    (ring, ours), (single, theirs) = (
+        train(world, "stops", *settings), train(ALONE, "stops-alone", *settings)
+    )  # fmt: skip
+    assert ours["steps"] == theirs["steps"] < 150
+    np.testing.assert_allclose(ours["metrics"]["loss"], theirs["metrics"]["loss"], rtol=1e-4)
+    assert ring._stopping.best[0] == single._stopping.best[0]
+    assert_same_everywhere(ring._stopping.variables["job/early_stopping"].numpy()[None])
+
+
+class Halves(keras.callbacks.Callback):
+    """Halves the rate at every second epoch, ends after five, and counts where it ran."""
+
+    ran = 0
+
+    def __init__(self):
+        super().__init__()
+        self.losses = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        Halves.ran += 1
+        self.losses.append(logs["loss"])
+        if len(self.losses) % 2 == 0:
+            rate = self.model.optimizer.learning_rate
+            rate.assign(rate * 0.5)
+        if len(self.losses) == 5:
+            self.model.stop_training = True
+
+
+def test_callbacks_change_all_ranks_alike(world, monkeypatch):
+    monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: [Halves()])
+    monkeypatch.setattr(Halves, "ran", 0)
+    ring, ours = train(world, "called", "train.epochs=9")
+    assert Halves.ran == (5 if world.is_leader else 0)
+    single, theirs = train(ALONE, "called-alone", "train.epochs=9")
+    assert ours["steps"] == theirs["steps"] == 25
+    for one, other in zip(weights(ring), weights(single), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    rate = float(ring._trainer.optimizer.learning_rate)
+    assert rate == pytest.approx(0.05 / 4)
+    assert_same_everywhere([*weights(ring), np.float64(rate)])

@@ -1,0 +1,141 @@
+"""Keras callbacks of a training: told the ring's numbers, and alive where it goes on."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.zoo import LoadedSpec
+
+EPOCHS = "train.epochs=4"
+STEPS_PER_EPOCH = 5
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Let the model's file give these callbacks, new ones for each training."""
+
+    def use_them(make):
+        monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: make())
+
+    return use_them
+
+
+class Recorder(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.told = []
+        self.rates = []
+
+    def on_train_begin(self, logs=None):
+        self.told.append("begin")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.told.append(f"> {epoch}")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.told.append(f"< {epoch}")
+        self.rates.append(float(self.model.optimizer.learning_rate))
+        self.logs = logs
+
+    def on_train_end(self, logs=None):
+        self.told.append("end")
+
+
+def test_they_are_told_of_each_epoch_once_with_the_means_of_all_steps(train, use, tmp_path):
+    recorder = Recorder()
+    use(lambda: [recorder])
+    held_out = f"validation_data={tmp_path}/data/part-0.recordio"
+    training = train("train.epochs=2", held_out)
+    assert recorder.told == ["begin", "> 0", "< 0", "> 1", "< 1", "end"]
+    assert set(recorder.logs) == {"loss", "absolute_error", "val_loss", "val_absolute_error"}
+    counts = [24, 24, 24, 24, 4]
+    mean = np.average([training.losses[step] for step in range(6, 11)], weights=counts)
+    np.testing.assert_allclose(recorder.logs["loss"], mean, rtol=1e-6)
+    assert recorder.logs["val_loss"] == training.result["metrics"]["loss"]
+
+
+def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):
+    made, loggers = [], []
+
+    def make():
+        made.append(Recorder())
+        loggers.append(keras.callbacks.CSVLogger(str(tmp_path / f"{len(made) < 2}.csv")))
+        return [
+            keras.callbacks.LearningRateScheduler(
+                lambda epoch, rate: rate * 0.5 if epoch else rate
+            ),
+            keras.callbacks.ReduceLROnPlateau(
+                monitor="loss", patience=2, factor=0.1, min_delta=100.0, min_lr=1e-6
+            ),
+            loggers[-1],
+            made[-1],
+        ]
+
+    use(make)
+    whole = train("train.epochs=6", job="whole")
+    first = train("train.epochs=6", until=12)
+    loggers[-1].csv_file.close()  # As the end of its process does.
+    second = train("train.epochs=6", "resume=must")
+    losses = {**first.losses, **second.losses}
+    np.testing.assert_allclose(list(losses.values()), list(whole.losses.values()), rtol=1e-5)
+    assert made[0].rates[0] > made[0].rates[-1] > 0
+    assert made[2].rates == made[0].rates
+    assert made[2].told == [*made[0].told[:-1], "end"]
+    epochs = [
+        [
+            row["epoch"]
+            for row in csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines())
+        ]
+        for name in (True, False)
+    ]
+    assert epochs == [list("012345")] * 2
+
+
+def test_one_of_them_can_end_the_training(train, use):
+    use(lambda: [keras.callbacks.EarlyStopping(monitor="loss", min_delta=100.0, patience=1)])
+    training = train(EPOCHS)
+    assert max(training.losses) == 2 * STEPS_PER_EPOCH
+    again = train(EPOCHS, "resume=must")
+    assert again.losses == {}
+
+
+def test_the_model_is_written_without_its_optimizer(train, use, tmp_path):
+    use(lambda: [Recorder()])
+    train("train.epochs=1")
+    model = keras.models.load_model(tmp_path / "job-out" / "model.keras")
+    assert getattr(model, "optimizer", None) is None
+
+
+def test_what_is_for_batches_is_said_not_to_be_called(train, use, caplog):
+    def forbid(*_):
+        raise AssertionError("called")
+
+    use(lambda: [keras.callbacks.LambdaCallback(on_train_batch_end=forbid)])
+    train("train.epochs=1")
+    assert "on_train_batch_end of LambdaCallback will not be called" in caplog.text
+
+
+class Raises(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        raise KeyError("no such log")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: [keras.callbacks.BackupAndRestore("b")], "resume=auto"),
+        (
+            lambda: [keras.callbacks.EarlyStopping(restore_best_weights=True)],
+            "train.early_stopping.restore_best=true",
+        ),
+        (lambda: ["a callback"], "Received: str"),
+        (lambda: [Raises()], "on_epoch_end of Raises failed"),
+    ],
+)
+def test_what_cannot_work_on_a_ring_is_refused(train, use, make, message):
+    use(make)
+    with pytest.raises(UserCodeError, match=message):
+        train("train.epochs=1")
