@@ -34,7 +34,7 @@ def catch_failures() -> Iterator[None]:
         raise CollectiveFailed(str(error)) from error
     except tf.errors.OpError as error:
         # A TensorFlow step reports a failed collective as an error of the op inside it; only its
-        # name # and text tell it from an error of the user's own ops.
+        # name and text tell it from an error of the user's own ops.
         # Paths of our own files stand in every such report.
         if "orovod" not in str(error).replace("edl_horovod", ""):
             raise

@@ -17,7 +17,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.output_dir import staged
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
-from edl_horovod.ring.keras_step import call_functionally, metric_sums
+from edl_horovod.ring.keras_model import call_functionally, metric_sums
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import Membership
 from edl_horovod.ring.state import RingState

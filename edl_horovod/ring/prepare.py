@@ -19,7 +19,8 @@ from edl_horovod.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.evaluate import EvaluateWork, Evaluator
 from edl_horovod.ring.gradients import GradientOptions
-from edl_horovod.ring.keras_step import KerasTrainer, build_model
+from edl_horovod.ring.keras_model import build_model
+from edl_horovod.ring.keras_step import KerasTrainer
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.predict import PredictWork
 from edl_horovod.ring.train import TrainWork

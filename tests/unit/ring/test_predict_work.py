@@ -15,7 +15,7 @@ from edl_horovod.errors import ConfigError, OutputError, UserCodeError
 from edl_horovod.events import EventLog, read
 from edl_horovod.models import zoo
 from edl_horovod.ring import predict as module
-from edl_horovod.ring.keras_step import build_model
+from edl_horovod.ring.keras_model import build_model
 from edl_horovod.ring.membership import Membership
 from edl_horovod.ring.predict import PredictWork
 from edl_horovod.ring.prepare import _open

@@ -13,7 +13,7 @@ from edl_horovod.data.recordio import Reader, Writer
 from edl_horovod.data.stream import StepStream
 from edl_horovod.events import EventLog
 from edl_horovod.models import zoo
-from edl_horovod.ring.keras_step import build_model
+from edl_horovod.ring.keras_model import build_model
 from edl_horovod.ring.predict import PredictWork
 from edl_horovod.spec import Mode
 

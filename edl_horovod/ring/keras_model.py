@@ -1,0 +1,110 @@
+"""A user's Keras model as pure functions of a batch: outputs, losses and metrics."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.spec import ElasticDLSpec, Mode
+
+__all__ = ["build_model", "call_functionally", "metric_sums"]
+
+
+def build_model(loaded: LoadedSpec, features: Any) -> keras.Model:
+    """Create the user's model and run it once, so that all its variables exist.
+
+    Args:
+        loaded: The user's spec.
+        features: `tf.TypeSpec`s of a batch's features.
+
+    Raises:
+        UserCodeError: `create_model` raised, returned no model, or the model refuses these
+        features.
+    """
+    name = loaded.label
+    with user_code(f"create_model of {name}", root=loaded.zoo):
+        model = call_declared(loaded.spec.create_model, {})
+    if not isinstance(model, keras.Model):
+        raise UserCodeError(
+            f"create_model of {name} must return a keras.Model. Received: {type(model).__name__}."
+        )
+    doing = f"Running the model of {name} on what create_dataset gives ({features})"
+    with user_code(doing, root=loaded.zoo):
+        model(tf.nest.map_structure(_zeros, features), training=False)
+    return model
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    shape = [1 if size is None else size for size in spec.shape]
+    return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")
+
+
+def call_functionally(
+    model: keras.Model, features: Any, *, training: bool, moving: Sequence[tf.Tensor] | None = None
+) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
+    """Call a model so that nothing of it changes; what would have changed comes out.
+
+    `Model.stateless_call` does the same for the layer's `call` alone, without what `__call__` adds
+    (`training` for models that do not declare it, casts); the scope is the public way to both.
+
+    Args:
+        model: Built.
+        features: A batch.
+        training: As in Keras.
+        moving: Values to use for the non-trainable variables; None for their own.
+
+    Returns:
+        Outputs (in float32 where layers compute in less), the non-trainable variables' new values,
+        and the layers' extra losses.
+    """
+    variables = model.non_trainable_variables
+    values = [variable.value for variable in variables] if moving is None else moving
+    mapping = [*zip(variables, values, strict=True)]
+    mapping += [(variable, variable.value) for variable in model.trainable_variables]
+    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+        outputs = model(features, training=training)
+        losses = list(model.losses)
+    outputs = tf.nest.map_structure(_at_least_float32, outputs)
+    return outputs, [scope.get_current_value(variable) for variable in variables], losses
+
+
+def metric_sums(
+    spec: ElasticDLSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """The user's metrics as sums over a batch's examples: batches of any size add up.
+
+    Args:
+        spec: The user's spec.
+        mode: Handed to `create_metrics`.
+        outputs: What the model returned.
+        labels: The batch's labels.
+        count: Number of examples, a float scalar.
+
+    Raises:
+        UserCodeError: `create_metrics` returned something other than a dict of scalars, or of one
+            value an example.
+    """
+    available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
+    metrics = call_declared(spec.create_metrics, available) or {}
+    name = f"create_metrics of {type(spec).__name__}"
+    if not isinstance(metrics, dict):
+        raise UserCodeError(f"{name} must return a dict. Received: {type(metrics).__name__}.")
+    sums = {}
+    for key in sorted(metrics):
+        value = tf.cast(tf.convert_to_tensor(metrics[key]), tf.float32)
+        if value.shape.rank not in (0, 1):
+            raise UserCodeError(
+                f"{name} must return scalars, or one value an example. "
+                f"Received: {key} of shape {value.shape}."
+            )
+        sums[key] = value * count if value.shape.rank == 0 else tf.reduce_sum(value)
+    return sums
+
+
+def _at_least_float32(value: Any) -> Any:
+    is_short = value.dtype in (tf.float16, tf.bfloat16)
+    return tf.cast(value, tf.float32) if is_short else value
