@@ -16,14 +16,22 @@ from typing import Any
 __all__ = ["BasePredictionOutputsProcessor", "install"]
 
 _SPEC = "edl_horovod.spec"
-_GIVEN = {
-    "elastic.python.training": {"ElasticDLSpec": _SPEC, "Mode": _SPEC},
-    "elasticdl.python.common.constants": {"ElasticDLSpec": _SPEC, "Mode": _SPEC},
+_CALLBACKS = "edl_horovod.callbacks"
+_GIVEN: dict[str, dict[str, tuple[str, str]]] = {
+    "elastic.python.training": {"ElasticDLSpec": (_SPEC, "ElasticDLSpec"), "Mode": (_SPEC, "Mode")},
+    "elasticdl.python.common.constants": {
+        "ElasticDLSpec": (_SPEC, "ElasticDLSpec"),
+        "Mode": (_SPEC, "Mode"),
+    },
+    "elasticdl.python.elasticdl.callbacks": {
+        "LearningRateScheduler": (_CALLBACKS, "LearningRateScheduler"),
+        "MaxStepsStopping": (_CALLBACKS, "MaxSteps"),
+    },
     "elasticdl.python.worker.prediction_outputs_processor": {
-        "BasePredictionOutputsProcessor": __name__
+        "BasePredictionOutputsProcessor": (__name__, "BasePredictionOutputsProcessor")
     },
 }
-"""Names by the module that they are imported from, and the module of ours that has them."""
+"""Names by the module that they are imported from, each with the module and name of ours."""
 
 
 class BasePredictionOutputsProcessor(ABC):
@@ -49,8 +57,8 @@ class _Finder(MetaPathFinder, Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        for name, ours in _GIVEN.get(module.__name__, {}).items():
-            setattr(module, name, getattr(importlib.import_module(ours), name))
+        for name, (place, ours) in _GIVEN.get(module.__name__, {}).items():
+            setattr(module, name, getattr(importlib.import_module(place), ours))
 
 
 def install() -> None:

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import user_code
 from edl_horovod.ring.checkpoint import OPTIONAL
@@ -66,6 +67,7 @@ class Callbacks:
         self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
         self._zoo = zoo
         self._has_begun = False
+        self._schedules = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
         # Examples, then sums of the loss and the metrics over the epoch so far.
         self._sums = tf.Variable(np.zeros(1 + len(self._names)))
         self._state = tf.Variable(np.zeros(STATE_BYTES, np.uint8))
@@ -84,6 +86,26 @@ class Callbacks:
     def is_over(self) -> bool:
         """Whether a callback has ended the training."""
         return bool(self._stopped.numpy())
+
+    @property
+    def max_steps(self) -> int | None:
+        """The fewest steps after which one of them ends the training; None for no bound."""
+        bounds = (each.max_steps for each in self._callbacks if isinstance(each, MaxSteps))
+        return min(bounds, default=None)
+
+    def before_step(self, step: int) -> None:
+        """Set the step's learning rate, on every rank the same.
+
+        Args:
+            step: Of the job, counted from 0.
+
+        Raises:
+            UserCodeError: A schedule gave no number, or the optimizer has a schedule of its own.
+        """
+        for callback in self._schedules:
+            doing = f"The schedule of LearningRateScheduler at step {step}"
+            with user_code(doing, root=self._zoo):
+                self._optimizer.learning_rate = float(callback.schedule(step))
 
     def after_step(self, num_examples: int, loss: float, metrics: Mapping[str, float]) -> None:
         """Add a step's numbers, which are the same on all ranks; all ranks do.

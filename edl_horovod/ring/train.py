@@ -62,9 +62,8 @@ class TrainWork(Work):
             self._evaluation = tf.Variable(np.zeros(evaluator.num_sums))
             variables[f"{OPTIONAL}evaluation"] = self._evaluation
         self._stopping = _early_stopping(config, trainer, evaluator)
-        all_steps = config.train.epochs * plan.steps_per_epoch
-        self.num_steps = min(all_steps, config.train.max_steps or all_steps)
         self._callbacks = _callbacks(config, loaded, trainer, plan)
+        self.num_steps = _num_steps(config, plan, self._callbacks)
         for part in (self._stopping, self._callbacks):
             variables |= part.variables if part is not None else {}
         self._checkpoints = Checkpoints(
@@ -104,6 +103,8 @@ class TrainWork(Work):
                 self._call(self._callbacks, world)
             if self._is_over():
                 return True
+            if self._callbacks is not None:
+                self._callbacks.before_step(self.state.step)
             sums = self._trainer.step(
                 self._stream.next_batch(),
                 wants_change=membership.wants_change(),
@@ -279,6 +280,12 @@ def _early_stopping(
         names=names,
         num_sums=evaluator.num_sums,
     )
+
+
+def _num_steps(config: JobConfig, plan: DataPlan, callbacks: Callbacks | None) -> int:
+    all_steps = config.train.epochs * plan.steps_per_epoch
+    bound = callbacks.max_steps if callbacks is not None else None
+    return min(all_steps, config.train.max_steps or all_steps, bound or all_steps)
 
 
 def _callbacks(

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 from elasticdl.python.common.constants import Mode
+from elasticdl.python.elasticdl.callbacks import LearningRateScheduler, MaxStepsStopping
 from elasticdl.python.worker.prediction_outputs_processor import BasePredictionOutputsProcessor
 
 
@@ -42,7 +43,7 @@ def eval_metrics_fn():
 
 
 def callbacks():
-    return [tf.keras.callbacks.TerminateOnNaN()]
+    return [LearningRateScheduler(lambda batch: 0.1), MaxStepsStopping(10_000)]
 
 
 class PredictionOutputsProcessor(BasePredictionOutputsProcessor):

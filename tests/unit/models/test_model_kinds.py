@@ -348,9 +348,9 @@ def test_one_file_has_no_siblings(tmp_path: Path):
 
 
 def test_all_kinds_are_listed(tmp_path: Path):
-    shutil.copytree(ZOO, tmp_path, dirs_exist_ok=True)
+    for name in ("keras_tiny", "released_tiny", "tiny"):
+        shutil.copy(ZOO / f"{name}.py", tmp_path)
     assert list_definitions(tmp_path) == [
-        "counting.CountingSpec",
         "keras_tiny.TinyRegressor",
         "released_tiny.custom_model",
         "tiny.TinySpec",

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.zoo import LoadedSpec
 
@@ -102,6 +103,35 @@ def test_one_of_them_can_end_the_training(train, use):
     assert again.losses == {}
 
 
+def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
+    seen = []
+
+    def schedule(step):
+        seen.append(step)
+        return 0.1 if step < 3 else 0.0
+
+    use(lambda: [LearningRateScheduler(schedule), MaxSteps(7), MaxSteps(100)])
+    training = train(EPOCHS)
+    assert list(training.losses) == [1, 2, 3, 4, 5, 6, 7]
+    assert seen == [0, 1, 2, 3, 4, 5, 6]
+    resumed = train(EPOCHS, "resume=must")
+    assert resumed.losses == {}
+    fast = train("train.max_steps=3", job="fast")
+    # Nothing moves at a rate of 0.
+    for one, other in zip(_model_weights(training), _model_weights(fast), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+def _model_weights(training):
+    return [variable.numpy() for variable in training.work._trainer.model_variables.values()]
+
+
+def test_a_schedule_without_a_number_is_the_users_error(train, use):
+    use(lambda: [LearningRateScheduler(lambda step: None)])
+    with pytest.raises(UserCodeError, match="schedule of LearningRateScheduler at step 0"):
+        train(EPOCHS)
+
+
 def test_the_model_is_written_without_its_optimizer(train, use, tmp_path):
     use(lambda: [Recorder()])
     train("train.epochs=1")
@@ -132,6 +162,7 @@ class Raises(keras.callbacks.Callback):
             "train.early_stopping.restore_best=true",
         ),
         (lambda: ["a callback"], "Received: str"),
+        (lambda: [MaxSteps(0)], "max_steps=0"),
         (lambda: [Raises()], "on_epoch_end of Raises failed"),
     ],
 )
