@@ -11,12 +11,13 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit parallel integration bench proto clean
+.PHONY: help setup demo test lint unit parallel integration netns bench proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
 	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions'
 	@echo 'make test         lint, types, import contracts, all tests'
+	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
 
@@ -69,6 +70,10 @@ parallel: $(READY)
 
 integration: $(READY)
 	$(BIN)/python -m pytest -q tests/integration
+
+# Not a part of `test`: it needs root, iproute2 and openssh-server, as .ci/run has them.
+netns: $(READY)
+	$(BIN)/python -m pytest -q tests/netns
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md

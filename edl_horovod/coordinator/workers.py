@@ -9,6 +9,7 @@ from typing import Any
 
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, WireError, new_nonce
+from edl_horovod.keepalive import notice_vanished_host
 
 __all__ = ["Worker", "WorkerServer"]
 
@@ -154,6 +155,7 @@ class WorkerServer:
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Channel, dict[str, Any]]:
+        notice_vanished_host(writer.get_extra_info("socket"))
         server_nonce = new_nonce()
         writer.write(f"edl {server_nonce}\n".encode())
         async with asyncio.timeout(HELLO_SECONDS):

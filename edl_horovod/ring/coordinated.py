@@ -13,6 +13,7 @@ from typing import Any
 
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, WireError, new_nonce
 from edl_horovod.errors import EdlError
+from edl_horovod.keepalive import notice_vanished_host
 from edl_horovod.ring.membership import EXIT_AT_SIGTERM, Dismissed, Membership
 from edl_horovod.ring.world import World, form_assigned, leave
 
@@ -195,6 +196,7 @@ class CoordinatedMembership(Membership):
         connection = socket.create_connection(where, timeout=CONNECT_SECONDS)
         connection.settimeout(QUIET_SECONDS)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_vanished_host(connection)
         return connection
 
     def _greet(self, connection: socket.socket, lines: Any) -> None:

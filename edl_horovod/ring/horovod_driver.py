@@ -14,6 +14,7 @@ from horovod.common.elastic import notification_manager
 
 from edl_horovod.errors import EdlError, JobFailed
 from edl_horovod.events import EventLog
+from edl_horovod.keepalive import vanished_hosts_noticed
 from edl_horovod.ring.membership import Dismissed, Membership
 from edl_horovod.ring.world import World, form_assigned, leave
 
@@ -106,7 +107,8 @@ class HorovodDriverMembership(Membership):
         """
         url = f"http://{self._address}:{self._port}/rank_and_size/{self._key}"
         try:
-            with urlopen(url) as answer:  # Unbounded, as the driver's wait for the others is.
+            # Unbounded, as the driver's wait for the others is; but not where its host is gone.
+            with vanished_hosts_noticed(), urlopen(url) as answer:
                 numbers = [int(word) for word in answer.read().decode().split(",")]
             place = dict(zip(PLACE, numbers, strict=True))
         except (OSError, HTTPException, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 
 from edl_horovod.data.plan import lanes_of_rank
+from edl_horovod.keepalive import vanished_hosts_noticed
 from edl_horovod.ring.collectives import CollectiveFailed
 
 __all__ = ["World", "form_assigned", "form_inherited", "leave"]
@@ -65,7 +66,8 @@ def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
     # of a # collective, however, must see 1, or the ring's size is baked into it.
     os.environ["HOROVOD_ELASTIC"] = "0"
     try:
-        _init()
+        with vanished_hosts_noticed():
+            _init()
     finally:
         os.environ["HOROVOD_ELASTIC"] = "1"
     return world

@@ -1,0 +1,89 @@
+"""TCP connections whose other host may vanish without a word, as when its link is cut.
+
+The kernel answers for a process that is busy, stopped or swapped out, so what is noticed here is a
+host that is gone, and not a rank that is slow.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+__all__ = ["VANISHED_SECONDS", "notice_vanished_host", "vanished_hosts_noticed"]
+
+VANISHED_SECONDS = 2.0
+"""Silence of a host's kernel after which a connection to it is broken, at most a probe later."""
+PROBE_SECONDS = 1
+LOOK_SECONDS = 0.25
+
+
+class _Socket(Protocol):
+    def setsockopt(self, level: int, name: int, value: int, /) -> None: ...
+
+
+def notice_vanished_host(connection: _Socket) -> None:
+    """Break the connection soon after its other host has vanished, whether or not data wait.
+
+    Args:
+        connection: A TCP socket, connected or about to be.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+    # Counts for probes too, and for data on their way, which no probe watches.
+    milliseconds = round(VANISHED_SECONDS * 1000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+
+
+@contextlib.contextmanager
+def vanished_hosts_noticed() -> Iterator[None]:
+    """Let what a library connects in the block notice vanished hosts, where it offers no option.
+
+    Gloo waits for data, and Horovod for an HTTP answer, on sockets that nobody else can reach. The
+    first would fail by its time-out only, the second never.
+    """
+    before = frozenset(_sockets().values())
+    is_done = threading.Event()
+
+    def look() -> None:
+        while not is_done.wait(LOOK_SECONDS):
+            _cover_all_but(before)
+
+    thread = threading.Thread(target=look, name="keepalive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
+        _cover_all_but(before)
+
+
+def _sockets() -> dict[int, str]:
+    """Descriptor and identity of each socket of this process."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # Closed meanwhile.
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:"):
+                found[int(name)] = target
+    return found
+
+
+def _cover_all_but(before: frozenset[str]) -> None:
+    for descriptor, identity in _sockets().items():
+        if identity not in before:
+            with contextlib.suppress(OSError):
+                _cover(descriptor)
+
+
+def _cover(descriptor: int) -> None:
+    borrowed = socket.socket(fileno=descriptor)
+    try:
+        is_ip = borrowed.family in (socket.AF_INET, socket.AF_INET6)
+        if is_ip and borrowed.type == socket.SOCK_STREAM:
+            notice_vanished_host(borrowed)
+    finally:
+        borrowed.detach()

@@ -1,0 +1,31 @@
+"""Skips where there can be no namespaces; makes the hosts, and removes them also after failures."""
+
+import pytest
+
+from tests.netns import lab as labs
+
+
+@pytest.fixture(scope="session")
+def can_have_hosts():
+    """Skip with the reason where this machine has no network namespaces for us."""
+    if reason := labs.what_is_missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def lab(can_have_hosts):
+    """A switch without hosts."""
+    with labs.Lab() as made:
+        yield made
+
+
+@pytest.fixture
+def say(request, capsys):
+    """Print a measured figure, also where the test succeeds."""
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+
+    def write(text):
+        with capsys.disabled():
+            reporter.write_line(f"\n{text}")
+
+    return write

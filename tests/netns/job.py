@@ -1,0 +1,129 @@
+"""One job over several hosts: a coordinator on the first, a worker with one slot on each other."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from edl_horovod import events
+from edl_horovod.coordinator import hosts
+from tests import counting_job
+from tests.netns.lab import INTERFACE
+
+REPOSITORY = Path(__file__).parents[2]
+EPOCHS = 100
+"""Enough for a job that waits for several cuts and returns."""
+THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+PATHS = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+VARIABLES = {"PYTHONPATH": PATHS, **dict.fromkeys(THREADS, "1")}
+
+
+def write_config(folder, job_dir, **settings):
+    """Resolve the settings of a job that counts its records; returns the path of config.yaml."""
+    job_dir.mkdir()
+    command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run"]
+    command += counting_job.overrides(folder, epochs=EPOCHS, **settings)
+    zoo = REPOSITORY / "tests" / "zoo"
+    command += [f"model_zoo={zoo}", f"output={folder}/out", f"job_dir={job_dir}"]
+    config = job_dir / "config.yaml"
+    with config.open("w") as stream:
+        subprocess.run(command, stdout=stream, check=True, cwd=REPOSITORY)
+    return config
+
+
+class Watched:
+    """A job that is watched through its events."""
+
+    def __init__(self, folder, job_dir):
+        self.folder, self.job_dir = folder, job_dir
+
+    def events(self, kind=None):
+        found = events.read(self.job_dir / "events.jsonl")
+        return [event for event in found if kind in (None, event["kind"])]
+
+    def wait_for(self, is_there, what, seconds=90):
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if found := is_there():
+                return found
+            time.sleep(0.02)
+        raise AssertionError(f"not within {seconds} s: {what}\n{self.describe()}")
+
+    def steps(self, *, since, size=None):
+        """Steps that ended after a time, of rings of one size where it is given."""
+        return [
+            e for e in self.events("step") if e["time"] > since and size in (None, e["size"])
+        ]  # fmt: skip
+
+    def train_on(self, *, size=None, since=None, seconds=90):
+        """Wait for a step from now on; returns the time at which the first one ended."""
+        since = since or time.time()
+        what = f"a step with {size or 'any number of'} ranks"
+        return self.wait_for(lambda: self.steps(since=since, size=size), what, seconds)[0]["time"]
+
+    def hurry(self):
+        """Let the job run to its end, as fast as it can."""
+        (self.folder / "hurry").touch()
+
+    def assert_each_record_once_an_epoch(self):
+        counting_job.assert_each_record_once_an_epoch(self.folder / "out", epochs=EPOCHS)
+
+    def describe(self):
+        parts = [
+            f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}"
+            for path in sorted((self.job_dir / "logs").glob("*"))
+        ]
+        parts.append("--- events\n" + "\n".join(map(json.dumps, self.events()[-60:])))
+        return "\n".join(parts)
+
+
+class HostsJob(Watched):
+    """Coordinator and workers, started as a launcher on their hosts would."""
+
+    def __init__(self, lab, folder, *, num_hosts, **settings):
+        super().__init__(folder, folder / "job")
+        self.config = write_config(folder, self.job_dir, **{"launch.np": num_hosts, **settings})
+        self.logs = self.job_dir / "logs"
+        self.logs.mkdir()
+        (self.job_dir / "secret").write_bytes(secrets.token_bytes(32))
+        self.first = lab.host()
+        self.hosts = [lab.host() for _ in range(num_hosts)]
+        self.want(*self.hosts)
+        self.coordinator = self.first.start(
+            sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", self.job_dir,
+            "--address", self.first.address, log=self.logs / "coordinator.log", **VARIABLES,
+        )  # fmt: skip
+        saved = self.job_dir / "coordinator.json"
+        self.wait_for(saved.exists, "a coordinator")
+        self.address = f"{self.first.address}:{json.loads(saved.read_text())['port']}"
+        self.workers = {host: self.start_worker(host) for host in self.hosts}
+
+    def start_worker(self, host):
+        return host.start(
+            sys.executable, "-m", "edl_horovod.worker", "--config", self.config,
+            log=self.logs / f"worker-{host.address}.log", EDL_COORDINATOR=self.address,
+            EDL_SECRET_FILE=str(self.job_dir / "secret"), EDL_HOST=host.address, EDL_SLOT="0",
+            EDL_LIFELINE="stdin", HOROVOD_GLOO_IFACE=INTERFACE, **VARIABLES,
+        )  # fmt: skip
+
+    def want(self, *wanted):
+        """Let host discovery find these hosts."""
+        hosts.write(self.job_dir / "hosts", {host.address: 1 for host in wanted})
+
+    def leader(self):
+        """The host of rank 0."""
+        formed = [e for e in self.events("generation") if e["is_formed"]]
+        address = formed[-1]["members"][0].rpartition(":")[0]
+        return next(host for host in self.hosts if host.address == address)
+
+    def finish(self):
+        """Let the job end, and see that it ended well on every host."""
+        self.hurry()
+        result = self.job_dir / "result.json"
+        self.wait_for(result.exists, "a result")
+        assert json.loads(result.read_text())["state"] == "finished", self.describe()
+        codes = [child.wait(20) for child in (self.coordinator, *self.workers.values())]
+        assert set(codes) == {0}, self.describe()

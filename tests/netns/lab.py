@@ -1,0 +1,147 @@
+"""Hosts on one machine: network namespaces with own addresses, joined by a switch.
+
+The switch is a bridge in a namespace of its own, so nothing here touches the machine's network. All
+names begin with `edl-` and this process' number; what a killed run left behind is removed by the
+next one.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PREFIX = "edl-"
+INTERFACE = "eth0"
+"""Name of the one interface inside each host."""
+
+
+def what_is_missing():
+    """Why there can be no hosts here, as one sentence; empty where there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "network namespaces need `ip` (Debian's iproute2)"
+    tried = subprocess.run(
+        ["ip", "netns", "add", f"{PREFIX}{os.getpid()}-try"], capture_output=True, text=True
+    )
+    if tried.returncode != 0:
+        return f"no network namespace can be made here: {tried.stderr.strip()}"
+    ip("netns", "del", f"{PREFIX}{os.getpid()}-try")
+    return ""
+
+
+def ip(*arguments):
+    """Run `ip`; returns what it printed."""
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
+    return done.stdout
+
+
+class Host:
+    """One namespace: an address, and processes that run in it."""
+
+    def __init__(self, lab, number):
+        self.address = f"10.77.0.{number}"
+        self.name = f"{lab.prefix}h{number}"
+        self.children = []
+        self._lab, self._port = lab, f"port{number}"
+        ip("netns", "add", self.name)
+        ip("-n", lab.switch, "link", "add", self._port, "type", "veth", "peer", "name", INTERFACE,
+           "netns", self.name)  # fmt: skip
+        ip("-n", lab.switch, "link", "set", self._port, "master", "lan", "up")
+        ip("-n", self.name, "link", "set", "lo", "up")
+        ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", INTERFACE)
+        ip("-n", self.name, "link", "set", INTERFACE, "up")
+
+    def start(self, *command, log, **variables):
+        """Start a process on this host; it ends with this test run, whatever happens."""
+        with Path(log).open("ab") as stream:
+            child = subprocess.Popen(
+                ["ip", "netns", "exec", self.name, *map(str, command)],
+                stdin=subprocess.PIPE, stdout=stream, stderr=subprocess.STDOUT,
+                env={**os.environ, **variables}, start_new_session=True,
+            )  # fmt: skip
+        self.children.append(child)
+        return child
+
+    def python(self, program, *, log):
+        """Start a program that is given as text."""
+        return self.start(sys.executable, "-c", program, log=log)
+
+    def cut(self):
+        """Cut the link: from now on nothing arrives and nothing is answered."""
+        ip("-n", self._lab.switch, "link", "set", self._port, "down")
+
+    def mend(self):
+        """Plug the link in again."""
+        ip("-n", self._lab.switch, "link", "set", self._port, "up")
+
+    def pids(self):
+        """All processes that run on this host."""
+        return [int(word) for word in ip("netns", "pids", self.name).split()]
+
+
+class Lab:
+    """A switch, and the hosts on it; use it in a `with`."""
+
+    def __init__(self):
+        self.prefix = f"{PREFIX}{os.getpid()}-"
+        self.switch = f"{self.prefix}switch"
+        self.hosts = []
+
+    def __enter__(self):
+        remove_what_dead_runs_left()
+        ip("netns", "add", self.switch)
+        try:
+            ip("-n", self.switch, "link", "add", "name", "lan", "type", "bridge")
+            ip("-n", self.switch, "link", "set", "dev", "lan", "up")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def host(self):
+        """Add a host."""
+        self.hosts.append(Host(self, len(self.hosts) + 1))
+        return self.hosts[-1]
+
+    def close(self):
+        """End all processes on all hosts, then remove the hosts and the switch."""
+        remove(self.prefix)
+        for host in self.hosts:
+            for child in host.children:
+                child.stdin.close()
+                child.wait(10)
+
+
+def remove(prefix):
+    """Remove all namespaces with a prefix, and what runs in them."""
+    for line in ip("netns", "list").splitlines():
+        name = line.split()[0] if line.strip() else ""
+        if not name.startswith(prefix):
+            continue
+        deadline = time.monotonic() + 10
+        # A namespace lives as long as a process in it, and what runs here was started here.
+        while (pids := ip("netns", "pids", name).split()) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.05)
+        ip("netns", "del", name)
+
+
+def remove_what_dead_runs_left():
+    """Remove namespaces of runs whose process is no more."""
+    for line in ip("netns", "list").splitlines():
+        name = line.split()[0] if line.strip() else ""
+        number = name.removeprefix(PREFIX).split("-")[0]
+        is_ours = name.startswith(PREFIX) and number.isdigit()
+        if is_ours and not Path(f"/proc/{number}").exists():
+            remove(f"{PREFIX}{number}-")
