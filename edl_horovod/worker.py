@@ -93,9 +93,10 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
 
         if not horovod_patch.is_patched(horovod_patch.library()):
             log.warning(
-                "this Horovod is not built by docker/horovod/build_wheel.py: a member that dies or "
-                "hangs while a ring forms will end every survivor, and a lost member may hold up "
-                "the others for elastic.forming_seconds"
+                "this Horovod is not built by docker/horovod/build_wheel.py as it is now: a member "
+                "that dies or hangs while a ring forms may end every survivor, a lost one may hold "
+                "up the others for elastic.forming_seconds, and no ring may form over hosts whose "
+                "own names lead to 127.0.0.1"
             )
 
         host, _, port = os.environ["EDL_COORDINATOR"].rpartition(":")

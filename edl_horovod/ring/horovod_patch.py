@@ -1,12 +1,12 @@
-"""Whether the installed Horovod carries the patch by which survivors outlive a forming (D8b)."""
+"""Whether the installed Horovod carries our patch (D8b, docs/adr/0003)."""
 
 import mmap
 from pathlib import Path
 
 __all__ = ["is_patched", "library"]
 
-MARK = b"The ring could not be formed"
-"""A text that docker/horovod/survive-members.patch adds to the library."""
+MARK = b"Process set on interface"
+"""A text that the newest change of docker/horovod/survive-members.patch adds to the library."""
 
 
 def library() -> Path:
