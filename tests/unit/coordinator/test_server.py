@@ -103,6 +103,20 @@ def test_a_host_added_and_one_removed_at_once(play):
     play(scenario, num_start=2, wanted={"a": 1, "b": 1})
 
 
+def test_hosts_that_come_and_go_again_before_anybody_is_warm_there_reset_nothing(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        for slots in (3, 1, 2, 1):
+            job.hosts(localhost=slots)
+            await job.until(lambda slots=slots: job.coordinator._wanted == {"localhost": slots})
+        await asyncio.sleep(0.1)
+        assert job.generations() == [(1, True)]
+        assert first.kinds() == ["assign"]
+
+    play(scenario)
+
+
 def test_a_worker_that_leaves_is_dismissed_and_its_successor_takes_the_slot(play):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1)

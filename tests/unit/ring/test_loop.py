@@ -1,0 +1,81 @@
+"""The run loop through rings that break anywhere, with stand-ins for ring and work."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from edl_horovod.ring.collectives import CollectiveFailed
+from edl_horovod.ring.loop import run
+
+
+class Job:
+    """State, work, membership and event log in one; `breaks` says in which call of what."""
+
+    def __init__(self, **breaks):
+        self.breaks, self.calls, self.step, self.state = breaks, [], -1, self
+
+    def _call(self, name):
+        self.calls.append(name)
+        if self.calls.count(name) == self.breaks.get(name):
+            raise CollectiveFailed(f"in {name}")
+
+    def join(self, step):
+        self._call("join")
+        number = self.calls.count("join")
+        return SimpleNamespace(rank=0, size=2, generation=number, is_alone=False, is_leader=True)
+
+    def sync(self):
+        self._call("sync")
+        self.step = max(self.step, 0)
+
+    def restore(self):
+        self.calls.append("restore")
+
+    def failed(self, reason, step):
+        self.calls.append("failed")
+
+    def formed(self, world):
+        self.calls.append("formed")
+
+    def run(self, world, membership):
+        self._call("run")
+        self.step += 1
+        return True
+
+    def finish(self, world):
+        self._call("finish")
+        return {"steps": self.step}
+
+    def records_seen(self):
+        return 0
+
+    def write(self, kind, **fields):
+        pass
+
+
+RING = ["join", "sync", "formed", "run", "finish"]
+BROKEN = {
+    "forming": ("join", ["join"]),
+    "sync": ("sync", ["join", "sync"]),
+    "a step": ("run", ["join", "sync", "formed", "run"]),
+    "the end": ("finish", RING),
+}
+
+
+def test_an_undisturbed_job_forms_one_ring():
+    job = Job()
+    assert run(job, job, job) == {"steps": 1}
+    assert job.calls == RING
+
+
+@pytest.mark.parametrize(("where", "until"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_member_lost_anywhere_is_followed_by_another_ring(where, until):
+    job = Job(**{where: 1})
+    run(job, job, job)
+    assert job.calls == [*until, "restore", "failed", *RING]
+
+
+def test_the_state_is_synchronised_in_every_ring():
+    job = Job(run=1)
+    run(job, job, job)
+    assert job.calls.count("sync") == job.calls.count("join") == 2
