@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import errno
 import logging
+import resource
 import sys
 from pathlib import Path
 
@@ -24,6 +25,9 @@ log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is ca
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO)
 """After these another start would end the same way; the launcher makes none."""
 
+OPEN_FILES = 8192
+"""Room for a few thousand workers and for all strangers; many a shell allows only 1024."""
+
 
 def main() -> int:
     """Run one job's coordinator; returns the process' exit code."""
@@ -34,6 +38,7 @@ def main() -> int:
     config = resolved.load(args.job_dir / "config.yaml")
     logs.setup("coordinator", level=config.log_level)
     end_with_parent()
+    _allow_open_files()
     with EventLog(args.job_dir / "events.jsonl", "coordinator") as events:
         coordinator = Coordinator(settings_of(config, args.job_dir, args.address), events)
         try:
@@ -44,6 +49,13 @@ def main() -> int:
             log.error("%s cannot be written: %s", args.job_dir, error)
             return OutputError.exit_code
     return 0
+
+
+def _allow_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 if __name__ == "__main__":

@@ -146,6 +146,7 @@ class Forming:
                     host=worker.candidate.host,
                     rendezvous_address=self._address,
                     rendezvous_port=rendezvous.port,
+                    rendezvous_token=rendezvous.token,
                 )
             deadline = time.monotonic() + self._forming_seconds + FORMING_MARGIN_SECONDS
             while not self._pulse.is_over:

@@ -5,12 +5,24 @@ over HTTP, a 404 for a key that is not there. Its own server answers the 404 at 
 member asks again every 10 ms for every key; here a GET waits for its key, which makes forming a
 large ring an order of magnitude faster. A ring that cannot be completed is abandoned: every GET is
 then answered with an empty value, at which Gloo raises instead of waiting for its time-out.
+
+Horovod's client proves nothing, but it takes an address with a path. So each generation's paths
+begin with a token, which the members are told over their authenticated connections.
 """
 
 import asyncio
+import hmac
+import secrets
 from types import TracebackType
 
+from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers
+
 __all__ = ["Rendezvous"]
+
+BACKLOG = 1024
+MAX_STRANGERS = 1024
+"""As many as may be accepted at once: a member's request comes with its connection."""
+MAX_LINE_BYTES = 4096
 
 MAX_BODY_BYTES = 1 << 20
 MAX_HEADERS = 64
@@ -32,6 +44,9 @@ class Rendezvous:
         """
         self._host = host
         self._wait_seconds = wait_seconds
+        self.token = secrets.token_hex(16)
+        """First part of all paths, up to a colon if there is one."""
+        self._strangers = Strangers(MAX_STRANGERS)
         self._values: dict[str, bytes] = {}
         self._num_bytes = 0
         self._arrived = asyncio.Condition()
@@ -45,7 +60,9 @@ class Rendezvous:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def __aenter__(self) -> "Rendezvous":
-        self._server = await asyncio.start_server(self._serve, self._host, 0, backlog=1024)
+        self._server = await asyncio.start_server(
+            self._serve, self._host, 0, limit=MAX_LINE_BYTES, backlog=BACKLOG
+        )
         return self
 
     async def __aexit__(
@@ -65,9 +82,13 @@ class Rendezvous:
             self._arrived.notify_all()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._strangers.enter(writer)
         try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                method, key = await self._first_line(reader)
+            self._strangers.leave(writer)
             async with asyncio.timeout(self._wait_seconds + 5):
-                status, body = await self._answer(reader)
+                status, body = await self._answer(reader, method, key)
                 head = (
                     f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                 )
@@ -78,10 +99,24 @@ class Rendezvous:
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError):
             pass  # A member that dies in the middle of a request; the membership loop hears of it.
         finally:
+            self._strangers.leave(writer)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[str, bytes]:
-        method, key, _ = (await reader.readline()).decode().split()
+    async def _first_line(self, reader: asyncio.StreamReader) -> tuple[str, str]:
+        """Method and key of a request.
+
+        Raises:
+            ValueError: It is none, or not a member's: nothing of it is read or answered.
+        """
+        method, path, _ = (await reader.readline()).decode().split()
+        _, token, key = path.split("/", 2)
+        if not hmac.compare_digest(token.partition(":")[0].encode(), self.token.encode()):
+            raise ValueError("not a path of this generation")
+        return method, key
+
+    async def _answer(
+        self, reader: asyncio.StreamReader, method: str, key: str
+    ) -> tuple[str, bytes]:
         length = 0
         for _ in range(MAX_HEADERS):
             header = (await reader.readline()).decode().strip()

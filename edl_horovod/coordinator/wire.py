@@ -9,10 +9,11 @@ it came from. Nothing is ever unpickled.
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from typing import Any
 
-__all__ = ["MAX_LINE_BYTES", "Channel", "WireError", "new_nonce"]
+__all__ = ["MAX_LINE_BYTES", "Channel", "WireError", "greeting", "new_nonce", "nonce_of"]
 
 MAX_LINE_BYTES = 1 << 16
 Message = dict[str, Any]
@@ -25,6 +26,24 @@ class WireError(Exception):
 def new_nonce() -> str:
     """A number used once, as hex."""
     return secrets.token_hex(16)
+
+
+def greeting(nonce: str) -> bytes:
+    """The first line of either end."""
+    return f"edl {nonce}\n".encode()
+
+
+def nonce_of(line: bytes) -> str:
+    """The nonce in the other end's first line.
+
+    Raises:
+        WireError: It is no greeting. Nothing but a nonce may pass: it becomes a part of what the
+        codes cover, and must not be able to look like another part.
+    """
+    found = re.fullmatch(rb"edl ([0-9a-f]{32})\n", line)
+    if found is None:
+        raise WireError("the first line is no greeting")
+    return found[1].decode()
 
 
 class Channel:

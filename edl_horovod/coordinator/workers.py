@@ -8,15 +8,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, WireError, new_nonce
+from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers
+from edl_horovod.coordinator.wire import (
+    MAX_LINE_BYTES,
+    Channel,
+    WireError,
+    greeting,
+    new_nonce,
+    nonce_of,
+)
 from edl_horovod.keepalive import notice_vanished_host
 
 __all__ = ["Worker", "WorkerServer"]
 
 log = logging.getLogger(__name__)
 
-HELLO_SECONDS = 5.0
-MAX_CONNECTIONS = 4096
+BACKLOG = 1024
+MAX_STRANGERS = 256
+COMPLAINT_SECONDS = 10.0
+"""Strangers can fill the log with no more than one line in so many seconds."""
 
 
 @dataclass
@@ -102,7 +112,9 @@ class WorkerServer:
         self._secret = secret
         self._on_message = on_message
         self._on_lost = on_lost
-        self._num_connections = 0
+        self._strangers = Strangers(MAX_STRANGERS)
+        self._num_refused = 0
+        self._complained_at = -COMPLAINT_SECONDS
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -111,7 +123,9 @@ class WorkerServer:
         Raises:
             OSError: The port is taken.
         """
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
+        self._server = await asyncio.start_server(
+            self._serve, host, port, limit=MAX_LINE_BYTES, backlog=BACKLOG
+        )
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
@@ -121,12 +135,11 @@ class WorkerServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = None
-        self._num_connections += 1
+        self._strangers.enter(writer)
         try:
-            if self._num_connections > MAX_CONNECTIONS:
-                return
             channel, hello = await self._greet(reader, writer)
             worker = self._admit(hello, channel, writer)
+            self._strangers.leave(writer)
             self._on_message(worker, hello)
             while line := await reader.readline():
                 message = channel.open(line)
@@ -135,7 +148,7 @@ class WorkerServer:
                 worker.heard()
                 self._on_message(worker, message)
         except WireError as error:
-            log.warning("connection refused: %s", error)
+            self._refuse(error, worker)
         except (KeyError, TypeError):
             log.warning("connection refused: a message lacks a field", exc_info=True)
         except (OSError, TimeoutError, ValueError) as error:
@@ -145,25 +158,38 @@ class WorkerServer:
             # callback if a handler ends as cancelled, so it ends as done.
             pass
         finally:
-            self._num_connections -= 1
+            self._strangers.leave(writer)
             writer.close()
             # A worker that came back over a new connection is not lost with its old one.
             if worker is not None and worker.connection is writer:
                 worker.is_connected = False
                 self._on_lost(worker)
 
+    def _refuse(self, error: WireError, worker: Worker | None) -> None:
+        if worker is not None:
+            log.warning("connection of worker %s ended: %s", worker.label, error)
+            return
+        self._num_refused += 1
+        now = time.monotonic()
+        if now - self._complained_at >= COMPLAINT_SECONDS:
+            self._complained_at = now
+            log.warning("connection refused, %d until now: %s", self._num_refused, error)
+
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Channel, dict[str, Any]]:
         notice_vanished_host(writer.get_extra_info("socket"))
         server_nonce = new_nonce()
-        writer.write(f"edl {server_nonce}\n".encode())
+        writer.write(greeting(server_nonce))
         async with asyncio.timeout(HELLO_SECONDS):
-            first = (await reader.readline()).decode(errors="replace").split()
-            if len(first) != 2 or first[0] != "edl":
-                raise WireError("the first line is no greeting")
+            first = await reader.readline()
+            if not first:
+                raise ConnectionResetError("it hung up")
             channel = Channel(
-                self._secret, server_nonce=server_nonce, client_nonce=first[1], is_server=True
+                self._secret,
+                server_nonce=server_nonce,
+                client_nonce=nonce_of(first),
+                is_server=True,
             )
             hello = channel.open(await reader.readline())
         if hello["kind"] != "hello":

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, WireError, new_nonce
+from edl_horovod.coordinator.wire import (
+    MAX_LINE_BYTES,
+    Channel,
+    WireError,
+    greeting,
+    new_nonce,
+    nonce_of,
+)
 from edl_horovod.errors import EdlError
 from edl_horovod.keepalive import notice_vanished_host
 from edl_horovod.ring.membership import EXIT_AT_SIGTERM, Dismissed, Membership
@@ -200,14 +207,11 @@ class CoordinatedMembership(Membership):
         return connection
 
     def _greet(self, connection: socket.socket, lines: Any) -> None:
-        greeting = lines.readline(MAX_LINE_BYTES).decode().split()
-        if len(greeting) != 2 or greeting[0] != "edl":
-            raise WireError("what answers is no coordinator")
-        nonce = new_nonce()
+        server_nonce, nonce = nonce_of(lines.readline(MAX_LINE_BYTES)), new_nonce()
         channel = Channel(
-            self._address.secret, server_nonce=greeting[1], client_nonce=nonce, is_server=False
+            self._address.secret, server_nonce=server_nonce, client_nonce=nonce, is_server=False
         )
-        connection.sendall(f"edl {nonce}\n".encode())
+        connection.sendall(greeting(nonce))
         with self._lock:
             self._socket, self._channel = connection, channel
             # All that an earlier connection may have lost.
@@ -235,9 +239,11 @@ class CoordinatedMembership(Membership):
             if kind == "ping":
                 self._send("pong")
             elif kind == "assign":
-                self._place = message
+                # A coordinator that hung while another took its job over knows old places only.
+                if message["generation"] > self._generation:
+                    self._place = message
             elif kind == "change":
-                self._change_to = message["generation"]
+                self._change_to = max(self._change_to, message["generation"])
             elif kind == "stop":
                 self._dismissal = message["reason"]
             self._lock.notify_all()

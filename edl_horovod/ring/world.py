@@ -58,8 +58,7 @@ def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
         HOROVOD_HOSTNAME=place["host"],
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
-        HOROVOD_GLOO_RENDEZVOUS_ADDR=place["rendezvous_address"],
-        HOROVOD_GLOO_RENDEZVOUS_PORT=str(place["rendezvous_port"]),
+        **_rendezvous(place),
         HOROVOD_GLOO_TIMEOUT_SECONDS=str(max(1, round(timeout_seconds))),
     )
     # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank; every trace
@@ -71,6 +70,17 @@ def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
     finally:
         os.environ["HOROVOD_ELASTIC"] = "1"
     return world
+
+
+def _rendezvous(place: Mapping[str, Any]) -> dict[str, str]:
+    """Horovod's variables; it asks for http://ADDR:PORT/scope/key, and checks neither of the two.
+
+    So the token of our own rendezvous goes between port and scope; horovodrun's has none.
+    """
+    address, port = place["rendezvous_address"], place["rendezvous_port"]
+    if "rendezvous_token" in place:
+        address, port = f"{address}:{port}/{place['rendezvous_token']}", 0
+    return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
 
 
 def form_inherited(communicator: Any = None) -> World:

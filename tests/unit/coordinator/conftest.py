@@ -12,7 +12,7 @@ from edl_horovod import events
 from edl_horovod.coordinator import forming, hosts, server
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.coordinator.wire import Channel, new_nonce
+from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
@@ -39,6 +39,8 @@ class FakeWorker:
         self.task = None
         self.ignores = set()
         """Kinds of messages that it does not obey."""
+        self.said = b""
+        """All that went over its last connection."""
         self._port, self._slot, self._host, self._secret = port, slot, host, secret
 
     async def connect(self, **more):
@@ -48,7 +50,8 @@ class FakeWorker:
         server_nonce = (await reader.readline()).decode().split()[1]
         nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
         self._channel = Channel(self._secret, **nonces, is_server=False)
-        self._writer.write(f"edl {nonce}\n".encode())
+        self.said = greeting(nonce)
+        self._writer.write(self.said)
         hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1, "step": 0}
         hello |= {"generation": self.generation, "is_ready": self.is_ready, **more}
         self.send("hello", **hello)
@@ -56,7 +59,9 @@ class FakeWorker:
         return self
 
     def send(self, kind, **fields):
-        self._writer.write(self._channel.seal({"kind": kind, **fields}))
+        line = self._channel.seal({"kind": kind, **fields})
+        self.said += line
+        self._writer.write(line)
 
     def send_raw(self, data):
         self._writer.write(data)

@@ -70,8 +70,11 @@ class Call:
             if message["kind"] == kind:
                 return message
 
+    def seal(self, kind, **fields):
+        return self._channel.seal({"kind": kind, **fields})
+
     def send(self, kind, **fields):
-        self.connection.sendall(self._channel.seal({"kind": kind, **fields}))
+        self.connection.sendall(self.seal(kind, **fields))
 
     def ends(self):
         return self._lines.readline() == b""
@@ -238,6 +241,30 @@ def test_what_is_no_coordinator_is_called_again(membership, coordinator, answer)
 def test_a_forged_line_ends_the_connection_and_not_the_worker(membership, coordinator, bad):
     call = trained(membership, coordinator)
     call.connection.sendall(bad)
+    assert coordinator.accept().hello["generation"] == 1
+
+
+def test_a_place_that_an_older_coordinator_deals_is_not_taken(membership, coordinator):
+    call = trained(membership, coordinator)
+    call.send("change", generation=5)
+    call.send("change", generation=2)
+    until(membership.wants_change)
+    joining = Doing(membership.join, 7)
+    call.hear("ready")
+    call.send("assign", **place(1))
+    call.send("ping")
+    call.hear("pong")
+    assert joining.result is None
+    call.send("assign", **place(2))
+    assert joining.end().result.generation == 2
+
+
+def test_a_place_said_again_ends_the_connection_and_is_not_taken(membership, coordinator):
+    joining = Doing(membership.join, -1)
+    call = coordinator.accept()
+    line = call.seal("assign", **place(1))
+    call.connection.sendall(line + line)
+    assert joining.end().result.generation == 1
     assert coordinator.accept().hello["generation"] == 1
 
 

@@ -20,13 +20,13 @@ async def ask(port, text, *, body=b""):
     return int(head.split()[1]) if head else 0, found
 
 
-async def put(port, key, value):
-    head = f"PUT {key} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(value)}\r\n\r\n"
-    return await ask(port, head, body=value)
+async def put(server, key, value):
+    head = f"PUT /{server.token}:0{key} HTTP/1.1\r\nContent-Length: {len(value)}\r\n\r\n"
+    return await ask(server.port, head, body=value)
 
 
-async def get(port, key):
-    return await ask(port, f"GET {key} HTTP/1.1\r\nHost: x\r\n\r\n")
+async def get(server, key):
+    return await ask(server.port, f"GET /{server.token}:0{key} HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
 def with_server(scenario, *, wait_seconds=5.0):
@@ -39,19 +39,19 @@ def with_server(scenario, *, wait_seconds=5.0):
 
 def test_a_value_comes_back():
     async def scenario(server):
-        assert await put(server.port, "/global/0", b"\0address\n") == (200, b"")
-        return await get(server.port, "/global/0")
+        assert await put(server, "/global/0", b"\0address\n") == (200, b"")
+        return await get(server, "/global/0")
 
     assert with_server(scenario) == (200, b"\0address\n")
 
 
 def test_a_get_waits_for_its_put():
     async def scenario(server):
-        waiting = [asyncio.create_task(get(server.port, "/global/1")) for _ in range(20)]
-        await put(server.port, "/global/0", b"another")
-        await get(server.port, "/global/0")
+        waiting = [asyncio.create_task(get(server, "/global/1")) for _ in range(20)]
+        await put(server, "/global/0", b"another")
+        await get(server, "/global/0")
         assert not any(task.done() for task in waiting)
-        await put(server.port, "/global/1", b"it")
+        await put(server, "/global/1", b"it")
         return await asyncio.gather(*waiting)
 
     assert with_server(scenario) == [(200, b"it")] * 20
@@ -60,7 +60,7 @@ def test_a_get_waits_for_its_put():
 def test_a_key_that_never_comes_is_404_after_the_wait():
     async def scenario(server):
         began = time.monotonic()
-        status = (await get(server.port, "/global/9"))[0]
+        status = (await get(server, "/global/9"))[0]
         return status, time.monotonic() - began
 
     status, seconds = with_server(scenario, wait_seconds=0.1)
@@ -70,32 +70,49 @@ def test_a_key_that_never_comes_is_404_after_the_wait():
 
 def test_abandoned_answers_all_who_wait_at_once_with_nothing():
     async def scenario(server):
-        waiting = [asyncio.create_task(get(server.port, "/global/9")) for _ in range(3)]
-        await put(server.port, "/global/0", b"there")
+        waiting = [asyncio.create_task(get(server, "/global/9")) for _ in range(3)]
+        await put(server, "/global/0", b"there")
         began = time.monotonic()
         await server.abandon()
         answers = await asyncio.gather(*waiting)
         assert time.monotonic() - began < 2.0
-        return [*answers, await get(server.port, "/global/0")]
+        return [*answers, await get(server, "/global/0")]
 
     assert with_server(scenario, wait_seconds=8.0) == [(200, b"")] * 4
 
 
 def test_delete_is_answered():
     async def scenario(server):
-        return await ask(server.port, "DELETE /global/0 HTTP/1.1\r\n\r\n")
+        return await ask(server.port, f"DELETE /{server.token}:0/global/0 HTTP/1.1\r\n\r\n")
 
     assert with_server(scenario) == (200, b"")
+
+
+@pytest.mark.parametrize("first", ["global", "x" * 32, "", ":0", "%00"])
+def test_without_the_token_nothing_is_read_or_written(first):
+    async def scenario(server):
+        await put(server, "/global/0", b"a member's")
+        head = f"PUT /{first}/global/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\n"
+        assert await ask(server.port, head, body=b"bad") == (0, b"")
+        assert await ask(server.port, f"GET /{first}/global/0 HTTP/1.1\r\n\r\n") == (0, b"")
+        return await get(server, "/global/0")
+
+    assert with_server(scenario) == (200, b"a member's")
+
+
+def test_each_generation_has_its_own_token():
+    assert Rendezvous("x", wait_seconds=1).token != Rendezvous("x", wait_seconds=1).token
 
 
 GARBAGE = {
     "nothing": b"\n",
     "one word": b"hello\r\n\r\n",
     "no text": b"\xff\xfe\x00\r\n\r\n",
-    "length is no number": b"PUT /a/b HTTP/1.1\r\nContent-Length: many\r\n\r\n",
-    "length is negative": b"PUT /a/b HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+    "no path": b"PUT a HTTP/1.1\r\n\r\n",
+    "length is no number": b"PUT /TOKEN/b HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+    "length is negative": b"PUT /TOKEN/b HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
     "an endless line": b"G" * 200_000 + b"\n",
-    "endless headers": b"GET /a/b HTTP/1.1\r\n" + b"x: y\r\n" * 10_000,
+    "endless headers": b"GET /TOKEN/b HTTP/1.1\r\n" + b"x: y\r\n" * 10_000,
 }
 
 
@@ -103,12 +120,12 @@ GARBAGE = {
 def test_garbage_does_not_stop_it(garbage):
     async def scenario(server):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(garbage)
+        writer.write(garbage.replace(b"TOKEN", server.token.encode()))
         with contextlib.suppress(ConnectionError):  # Refused before all of it was read.
             await reader.read()
         writer.close()
-        await put(server.port, "/a/key", b"value")
-        return await get(server.port, "/a/key")
+        await put(server, "/a/key", b"value")
+        return await get(server, "/a/key")
 
     assert with_server(scenario, wait_seconds=0.2) == (200, b"value")
 
@@ -117,11 +134,12 @@ def test_half_open_and_broken_connections_do_not_stop_it():
     async def scenario(server):
         half = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(50)]
         for number, (_, writer) in enumerate(half):
-            writer.write(b"PUT /a/b HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly a part"[:number])
+            head = f"PUT /{server.token}/b HTTP/1.1\r\nContent-Length: 100\r\n\r\nonly a part"
+            writer.write(head.encode()[: 2 * number])
             if number % 2:
                 writer.close()
-        await put(server.port, "/a/key", b"value")
-        answer = await get(server.port, "/a/key")
+        await put(server, "/a/key", b"value")
+        answer = await get(server, "/a/key")
         for _, writer in half:
             writer.close()
         return answer
@@ -131,7 +149,8 @@ def test_half_open_and_broken_connections_do_not_stop_it():
 
 def test_a_body_above_the_limit_is_refused_unread():
     async def scenario(server):
-        head = f"PUT /a/b HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
+        path = f"/{server.token}/a/b"
+        head = f"PUT {path} HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n"
         return (await ask(server.port, head))[0]
 
     assert with_server(scenario) == 413
@@ -141,9 +160,9 @@ def test_values_in_all_are_bounded_and_an_overwritten_one_counts_once(monkeypatc
     monkeypatch.setattr(rendezvous, "MAX_TOTAL_BYTES", 10)
 
     async def scenario(server):
-        answers = [await put(server.port, "/a/key", b"12345678") for _ in range(3)]
-        answers.append(await put(server.port, "/a/other", b"123"))
-        return [status for status, _ in answers], await get(server.port, "/a/key")
+        answers = [await put(server, "/a/key", b"12345678") for _ in range(3)]
+        answers.append(await put(server, "/a/other", b"123"))
+        return [status for status, _ in answers], await get(server, "/a/key")
 
     assert with_server(scenario) == ([200, 200, 200, 507], (200, b"12345678"))
 
@@ -152,6 +171,6 @@ def test_keys_are_bounded(monkeypatch):
     monkeypatch.setattr(rendezvous, "MAX_KEYS", 2)
 
     async def scenario(server):
-        return [(await put(server.port, f"/a/{key}", b""))[0] for key in (0, 1, 2, 1)]
+        return [(await put(server, f"/a/{key}", b""))[0] for key in (0, 1, 2, 1)]
 
     assert with_server(scenario) == [200, 200, 507, 200]

@@ -1,0 +1,43 @@
+"""Connections that have not yet proven that they belong to the job: not many, and not for long."""
+
+import asyncio
+from collections import Counter
+
+__all__ = ["HELLO_SECONDS", "Strangers"]
+
+HELLO_SECONDS = 5.0
+"""How long a connection may take to prove itself."""
+
+
+class Strangers:
+    """The connections of one server that have proven nothing; members are not counted."""
+
+    def __init__(self, limit: int) -> None:
+        """Begin with none.
+
+        Args:
+            limit: Most of them at a time.
+        """
+        self._limit = limit
+        self._addresses: dict[asyncio.StreamWriter, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def enter(self, writer: asyncio.StreamWriter) -> None:
+        """Count a new connection. Where it is one too many, one goes.
+
+        That is the oldest of the address that has the most: a member proves itself within a round
+        trip, and who opens thousands pushes out nobody but himself.
+        """
+        peer = writer.get_extra_info("peername")
+        self._addresses[writer] = str(peer[0]) if peer else ""
+        if len(self) > self._limit:
+            ((busiest, _),) = Counter(self._addresses.values()).most_common(1)
+            oldest = next(w for w, address in self._addresses.items() if address == busiest)
+            self.leave(oldest)
+            oldest.transport.abort()
+
+    def leave(self, writer: asyncio.StreamWriter) -> None:
+        """Count it no longer: it has proven itself, or it is gone."""
+        self._addresses.pop(writer, None)

@@ -1,0 +1,238 @@
+"""What somebody without the job's secret can do to a running job: nothing.
+
+Each scenario has a real ring over real TCP, lets somebody in, and then has the coordinator do its
+work: take in one more worker, without the loss of anybody.
+"""
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.coordinator import workers
+from edl_horovod.coordinator.wire import MAX_LINE_BYTES, Channel, greeting
+
+NUM_HALF_OPEN = 2000
+MAX_GROWTH_BYTES = 96 << 20
+FORGED = {
+    "finished": {"result": {"steps": 1, "metrics": {}, "output": ""}},
+    "failed": {"error": {"error": "JobFailed", "message": "so it is said"}},
+    "leaving": {},
+    "ready": {"generation": 1, "step": 10**9, "reason": "because"},
+    "formed": {"generation": 10**9},
+}
+
+
+@pytest.fixture
+def many_sockets():
+    """Room for the descriptors of both ends."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 3 * NUM_HALF_OPEN
+    if before[1] != resource.RLIM_INFINITY and before[1] < needed:
+        pytest.skip(f"this needs {needed} open files, and the limit here is {before[1]}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], needed), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.fixture
+def resident_bytes():
+    def read():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE")
+
+    return read
+
+
+async def half_open(port, count, data=b""):
+    """Connections that send this much and no more."""
+    opened = []
+    for _ in range(count):
+        # Not `open_connection`: the intruder's own readers are not to be measured.
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        if data:
+            with contextlib.suppress(OSError):
+                await asyncio.get_running_loop().sock_sendall(sock, data)
+        opened.append(sock)
+    return opened
+
+
+async def assert_unimpressed(job, first):
+    """The ring is as it was, and the coordinator still does its work."""
+    assert job.generations() == [(1, True)]
+    assert first.kinds() == ["assign"]
+    await job.ring(first, await job.worker(1))
+    assert job.generations() == [(1, True), (2, True)]
+    assert job.result is None
+    assert not job.task.done()
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_messages_without_the_secret(play, kind):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        stranger = job.fake(0, secret=b"guessed")
+        stranger.name = first.name
+        await stranger.connect()
+        stranger.send(kind, **FORGED[kind])
+        await job.until(lambda: not stranger.is_connected)
+        await assert_unimpressed(job, first)
+
+    play(scenario)
+
+
+def test_what_a_worker_once_said_said_again(play):
+    """All lines of a real worker's connection, recorded and sent anew."""
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        spied = await job.worker(1)
+        await job.ring(first, spied)
+        spied.hang_up()
+        await job.ring(first, least_generation=3)
+        num_generations = len(job.generations())
+        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+        writer.write(spied.said)
+        assert await reader.readline()  # Its greeting has another nonce.
+        assert await reader.read() == b""
+        writer.close()
+        assert len(job.generations()) == num_generations
+        await job.ring(first, await job.worker(1))
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("nonce", ["", "x" * 32, "0" * 31, "0" * 33, "a:c:0:{}", "0" * 60_000])
+def test_a_nonce_that_is_none(play, nonce):
+    """It becomes a part of what the codes cover: even with the secret only a nonce is taken."""
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+        server_nonce = (await reader.readline()).decode().split()[1]
+        channel = Channel(
+            job.settings.secret, server_nonce=server_nonce, client_nonce=nonce, is_server=False
+        )
+        hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": 1, "generation": 0}
+        writer.write(greeting(nonce) + channel.seal({**hello, "is_ready": True}))
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+        await assert_unimpressed(job, first)
+
+    play(scenario)
+
+
+HALVES = {"nothing": b"", "much and no end": b"x" * (MAX_LINE_BYTES - 1)}
+
+
+@pytest.mark.parametrize("data", HALVES.values(), ids=HALVES.keys())
+def test_thousands_of_half_open_connections(play, many_sockets, resident_bytes, data):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        before = resident_bytes()
+        opened = await half_open(job.port, NUM_HALF_OPEN, data)
+        began = time.monotonic()
+        await assert_unimpressed(job, first)
+        seconds = time.monotonic() - began
+        assert len(job.coordinator._server._strangers) <= workers.MAX_STRANGERS
+        assert resident_bytes() - before < MAX_GROWTH_BYTES
+        assert seconds < 5
+        for sock in opened:
+            sock.close()
+
+    play(scenario)
+
+
+def test_a_connection_that_proves_nothing_is_ended(play, monkeypatch):
+    monkeypatch.setattr(workers, "HELLO_SECONDS", 0.2)
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+        await reader.readline()
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            for byte in b"edl 0123456789abcdef":  # Always something, and never enough.
+                writer.write(bytes([byte]))
+                await writer.drain()
+                with contextlib.suppress(TimeoutError):
+                    if await asyncio.wait_for(reader.read(1), 0.05) == b"":
+                        break
+        assert time.monotonic() - began < 1.0
+        writer.close()
+        await assert_unimpressed(job, first)
+
+    play(scenario)
+
+
+def test_strangers_cannot_fill_the_log(play, caplog):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        for _ in range(100):
+            _, writer = await asyncio.open_connection("127.0.0.1", job.port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            writer.close()
+        await assert_unimpressed(job, first)
+        assert caplog.text.count("refused") == 1
+
+    play(scenario)
+
+
+def test_who_only_knocks_is_not_worth_a_line(play, caplog):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        _, writer = await asyncio.open_connection("127.0.0.1", job.port)
+        writer.close()
+        await assert_unimpressed(job, first)
+        assert "refused" not in caplog.text
+
+    play(scenario)
+
+
+def test_a_rendezvous_that_strangers_know_of(play):
+    """They can reach its port while a ring forms; without the token they cannot use it."""
+
+    async def ask(port, text):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(text)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def scenario(job):
+        first, second = job.fake(0), job.fake(1)
+        first.ignores = second.ignores = {"form"}
+        await first.connect()
+        await second.connect()
+        await job.until(lambda: first.place and second.place)
+        port, token = first.place["rendezvous_port"], first.place["rendezvous_token"]
+        assert token == second.place["rendezvous_token"]
+        put = "PUT /{}/global/0 HTTP/1.1\r\nContent-Length: 3\r\n\r\nbad"
+        assert await ask(port, put.format("global").encode()) == b""
+        assert await ask(port, put.format("0" * 32).encode()) == b""
+        opened = await half_open(port, 1500, b"PUT /")
+        assert b"200 OK" in await ask(port, put.format(f"{token}:0").encode())
+        get = f"GET /{token}:0/global/0 HTTP/1.1\r\n\r\n"
+        assert (await ask(port, get.encode())).endswith(b"bad")
+        for sock in opened:
+            sock.close()
+        first.formed()
+        second.formed()
+        await job.ring(first, second)
+
+    play(scenario, num_start=2, forming_seconds=6.0)
