@@ -57,9 +57,9 @@ def _work(config: JobConfig, name: str) -> int:
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
-    # A step has one collective. Horovod looks for it every 1 ms unless told otherwise, with
-    # a round trip over the ring each time; 2 ms gave 4 to 8 % more records/s in short runs.
-    os.environ.setdefault("HOROVOD_CYCLE_TIME", "2")
+    # HOROVOD_CYCLE_TIME stays unset: with it, the second `hvd.init()` of a process sets the fusion
+    # threshold to 1 MB (Horovod 0.28.1, `BayesianParameter::SetValue` of a fixed value). Survivors
+    # and newcomers then cut a step's gradients differently, and the survivor aborts.
     os.environ["HOROVOD_ELASTIC"] = "1"
     from edl_horovod.ring.loop import run
     from edl_horovod.ring.membership import Dismissed

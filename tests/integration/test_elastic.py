@@ -31,6 +31,20 @@ def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_pa
     assert_each_record_once_an_epoch(tmp_path)
 
 
+def test_a_lost_slot_joins_again_where_gradients_are_large(start, counting, tmp_path):
+    """Survivors and newcomers must cut a step's gradients alike (see `HOROVOD_CYCLE_TIME`)."""
+    settings = {"launch.np": 2, "params.num_records": 600_000}  # 2.4 MB, above 1 MB.
+    job = start("train", *counting(**settings))
+    job.wait_for_step(5)
+    first = job.generation()
+    job.signal_worker(1, signal.SIGKILL)
+    job.wait_for_ring(2, after=job.wait_for_ring(1, after=first))
+    (tmp_path / "hurry").touch()
+    job.succeed()
+    ended = [e["worker"] for e in job.events("worker") if e["state"] == "failed"]
+    assert ended == ["localhost:1"]
+
+
 def test_the_leader_can_be_killed_too(start, counting, tmp_path):
     job = start("train", *counting(**{"launch.np": 3}))
     job.wait_for_step(5)
