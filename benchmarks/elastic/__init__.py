@@ -1,0 +1,4 @@
+"""What changes of a ring cost, beside plain elastic Horovod and TorchElastic.
+
+Run `python -m benchmarks.elastic`.
+"""

@@ -1,0 +1,166 @@
+"""How long the runs are, and what all of them share."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.common import ROOT, SideFailed
+from edl_horovod.launch.plan import Command
+from edl_horovod.launch.processes import Child, end_all
+
+__all__ = ["FULL", "OURS", "PLAIN", "QUICK", "TORCH", "Run", "Settings"]
+
+OURS = "edl_horovod"
+PLAIN = "plain Horovod"
+TORCH = "TorchElastic"
+
+START_SECONDS = 90.0
+"""Longest wait for a process to get going, or for an event to show; hours on no machine."""
+
+FoundT = TypeVar("FoundT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How much of everything."""
+
+    num_events: int
+    """Of each kind."""
+    settle_seconds: float
+    """Of undisturbed steps between two events."""
+    num_forming_ranks: tuple[int, ...]
+    num_simulated_ranks: int
+    simulated_budget_seconds: float
+    """No further simulated forming begins after so long."""
+    goodput_seconds: float
+    undisturbed_seconds: float
+    job_steps: int
+    """Steps of each of the two jobs that share three slots."""
+    cost_steps: int
+    """Steps of the job that measures what a commit costs."""
+
+
+FULL = Settings(
+    num_events=5,
+    settle_seconds=1.5,
+    num_forming_ranks=(8, 12),
+    num_simulated_ranks=256,
+    simulated_budget_seconds=60.0,
+    goodput_seconds=120.0,
+    undisturbed_seconds=15.0,
+    job_steps=500,
+    cost_steps=400,
+)
+QUICK = Settings(
+    num_events=1,
+    settle_seconds=1.0,
+    num_forming_ranks=(4,),
+    num_simulated_ranks=32,
+    simulated_budget_seconds=5.0,
+    goodput_seconds=40.0,
+    undisturbed_seconds=5.0,
+    job_steps=100,
+    cost_steps=100,
+)
+
+
+class Run:
+    """One run of all: settings, records, and a folder for each process that it starts."""
+
+    def __init__(self, folder: Path, settings: Settings, *, data: Path, torch_python: Path) -> None:
+        """Take an empty folder that somebody else removes.
+
+        Args:
+            folder: For logs and jobs.
+            settings: How much of everything.
+            data: Folder of the records.
+            torch_python: An interpreter that has torch; it need not exist.
+        """
+        self.settings = settings
+        self.data = data
+        self.torch_python = torch_python
+        self._folder = folder
+        self._num_places = 0
+
+    def place(self, name: str) -> Path:
+        """A new folder."""
+        self._num_places += 1
+        place = self._folder / f"{self._num_places:02d}-{name}"
+        place.mkdir()
+        return place
+
+    @contextmanager
+    def process(
+        self,
+        place: Path,
+        argv: tuple[str, ...],
+        *,
+        name: str = "log",
+        environment: Mapping[str, str] | None = None,
+    ) -> Iterator[Child]:
+        """A process that ends with the block, with all that it started.
+
+        Args:
+            place: Takes its log.
+            argv: What to run.
+            name: Of its log.
+            environment: Variables beyond those of all sides.
+        """
+        variables = {**side_environment(), **(environment or {})}
+        child = Child(Command(argv=argv, environment=variables), place / name)
+        try:
+            yield child
+        finally:
+            end_all([child])
+
+    def wait_for(
+        self,
+        look: Callable[[], FoundT | None],
+        what: str,
+        *children: Child,
+        seconds: float = START_SECONDS,
+    ) -> FoundT:
+        """Look again and again until there is something, and return it.
+
+        Args:
+            look: Returns None while there is nothing.
+            what: For the message.
+            *children: Must go on running meanwhile; the message holds the ends of their logs.
+            seconds: Longest wait.
+
+        Raises:
+            SideFailed: It did not come in time, or a child ended.
+        """
+        deadline = time.monotonic() + seconds
+        while (found := look()) is None:
+            ended = [child for child in children if child.exit_code is not None]
+            if ended or time.monotonic() > deadline:
+                why = f"ended with {ended[0].exit_code}" if ended else f"not within {seconds:.0f} s"
+                tails = "\n".join(f"{c.log_path} ends:\n{c.tail(25)}" for c in ended or children)
+                raise SideFailed(f"waited for {what}: {why}.\n{tails}")
+            time.sleep(0.03)
+        return found
+
+
+def side_environment() -> dict[str, str]:
+    """Variables of every process: one thread a rank, and the way to our packages."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_NUM_INTEROP_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "HOROVOD_LOG_LEVEL": "error",
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def python(module: str, *arguments: object) -> tuple[str, ...]:
+    """The command of one of our modules."""
+    return (sys.executable, "-m", module, *(str(argument) for argument in arguments))

@@ -1,0 +1,168 @@
+"""The table of events: one line a side, held against its targets."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from benchmarks.report import Surroundings
+
+__all__ = ["Line", "over", "to_markdown", "to_table"]
+
+HEADERS = ("Event", "Side", "Min / median / max", "Of", "To reach", "Reached", "Behind it")
+UNITS = {"s": "{:.3f} s", "%": "{:.2f} %", "x": "{:.4f}", "n": "{:.0f}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """What one side did at one kind of event."""
+
+    event: str
+    side: str
+    values: tuple[float, ...] = ()
+    """One of each event; none where it could not be measured."""
+    unit: str = "s"
+    """`s` seconds, `%` percent, `x` a ratio, `n` a number."""
+    most_median: float | None = None
+    """The target of the median; None where there is none."""
+    most: float | None = None
+    """The target of the worst."""
+    least_median: float | None = None
+    """The target of the median where more is better."""
+    detail: str = ""
+    """For people; why it was not measured, where it was not."""
+
+    @property
+    def median(self) -> float:
+        """Of the values; there must be some."""
+        return statistics.median(self.values)
+
+    @property
+    def is_reached(self) -> bool | None:
+        """Whether all targets are kept; None where there is none. Not measured is not reached."""
+        targets = (self.most_median, self.most, self.least_median)
+        if all(target is None for target in targets):
+            return None
+        if not self.values:
+            return False
+        return (
+            (self.most_median is None or self.median <= self.most_median)
+            and (self.most is None or max(self.values) <= self.most)
+            and (self.least_median is None or self.median >= self.least_median)
+        )
+
+
+def over(event: str, ours: Line, theirs: Line, *, most_median: float) -> Line:
+    """Our median over the other side's.
+
+    Args:
+        event: Of the new line.
+        ours: Our line.
+        theirs: The other side's line of the same event.
+        most_median: The target.
+    """
+    both = ours.values and theirs.values
+    return Line(
+        event=event,
+        side=f"{ours.side} / {theirs.side}",
+        values=(ours.median / theirs.median,) if both else (),
+        unit="x",
+        most_median=most_median,
+        detail=f"1 : {theirs.median / max(ours.median, 1e-9):.0f}" if both else "a side is missing",
+    )
+
+
+def to_table(lines: Sequence[Line]) -> Table:
+    """The lines for a terminal."""
+    table = Table()
+    for header in HEADERS:
+        table.add_column(header, overflow="fold")
+    for line in lines:
+        table.add_row(*_cells(line))
+    return table
+
+
+def to_markdown(
+    lines: Sequence[Line],
+    surroundings: Surroundings,
+    *,
+    is_quick: bool,
+    seconds: float,
+    pictures: Sequence[tuple[str, str]],
+) -> str:
+    """The whole of the page.
+
+    Args:
+        lines: In the order of the report.
+        surroundings: Where and when.
+        is_quick: Whether the run was too short to quote.
+        seconds: How long it took.
+        pictures: Caption and file name of each.
+    """
+    versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
+    gibibytes = surroundings.memory_bytes / 2**30
+    reached = [line.is_reached for line in lines if line.is_reached is not None]
+    text = [
+        "# Benchmarks of elasticity",
+        "",
+        "Written by `python -m benchmarks.elastic --write`; do not edit.",
+        "",
+        *(["**A quick run: too short to quote.**", ""] if is_quick else []),
+        f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
+        f"- Commit: {surroundings.commit}",
+        f"- Date: {surroundings.date}; load before the start: {surroundings.load:.2f}; "
+        f"the run took {seconds / 60:.0f} minutes",
+        f"- Versions: {versions}",
+        f"- Targets reached: {sum(reached)} of {len(reached)}",
+        "",
+        _row(HEADERS),
+        _row(["---"] * len(HEADERS)),
+        *(_row(_cells(line)) for line in lines),
+        "",
+        METHOD,
+        "",
+    ]
+    for caption, name in pictures:
+        text += [f"![{caption}]({name})", "", caption, ""]
+    return "\n".join(text)
+
+
+METHOD = """\
+How it was measured:
+
+- All sides train the convolutional model of 0.7 M parameters (`benchmarks/models/cnn.py`) with a
+  global batch of 128 and one thread a rank. Every rank writes down the end of every step. A stall is
+  the longest gap between two steps around the event, on the rank that stays, less its median step.
+- Ours is the real job: `edl_horovod.launch`, its coordinator, its workers, records from files. It
+  is driven by its hosts file and by signals. Slots that fail again start again at once
+  (`elastic.restart_backoff_seconds=0.01`); all other settings are the defaults.
+- Plain Horovod is a loop as its documents teach it, on Keras 3, under `horovodrun` with a discovery
+  script, on the Horovod that we build; it commits every 10 steps. Each newcomer has a host name of
+  its own, because Horovod does not use a host again that failed.
+- TorchElastic is two `torchrun` agents with one worker each, DDP on Gloo, a checkpoint every 50 steps,
+  and `last_call_timeout=1` instead of 30 s. It starts all workers anew at each event: the stall is
+  the gap between two steps of the agent that stays.
+- The peers train on one batch in memory, so that no input pipeline is part of their stall."""
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    shown = UNITS[line.unit].format
+    targets = []
+    if line.least_median is not None:
+        targets.append(f"at least {shown(line.least_median)}")
+    if line.most_median is not None:
+        targets.append(f"median {shown(line.most_median)}")
+    if line.most is not None:
+        targets.append(f"max {shown(line.most)}")
+    reached = {None: "", True: "yes", False: "NO"}[line.is_reached]
+    spread = "not measured"
+    if line.values:
+        figures = (min(line.values), line.median, max(line.values))
+        spread = " / ".join(shown(figure) for figure in figures)
+    number = str(len(line.values)) if line.values else ""
+    return (line.event, line.side, spread, number, "; ".join(targets), reached, line.detail)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

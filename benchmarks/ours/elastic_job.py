@@ -1,0 +1,60 @@
+"""The real job with workers that stamp their steps, for somebody who drives it by its hosts file."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.common import MODELS, RECORDIO_PATTERN
+from benchmarks.ours.job import MANY_EPOCHS
+from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
+from edl_horovod.errors import EdlError
+from edl_horovod.launch import job
+from edl_horovod.launch.plan import LaunchPlan, make_plan
+from edl_horovod.lifeline import end_with_parent
+
+WORKER = "benchmarks.ours.stamping_worker"
+BATCH_SIZE = 128
+
+
+def main() -> int:
+    """Run the job to its end, or until a signal ends it; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--job-dir", type=Path, required=True)
+    parser.add_argument("--np", type=int, required=True, help="slots to start with")
+    parser.add_argument("--max-steps", type=int, default=0, help="0: no end")
+    parser.add_argument("--backoff", type=float, default=0.01, help="before a second restart")
+    parser.add_argument("--max-np", type=int, help="most ranks; the other slots wait warm")
+    args = parser.parse_args()
+    end_with_parent()
+    config = JobConfig(
+        task="train",
+        data=str(args.data / RECORDIO_PATTERN),
+        output=str(args.job_dir.with_suffix(".out")),
+        job_dir=str(args.job_dir),
+        model_zoo=str(MODELS),
+        model_def="cnn.CnnSpec",
+        train=TrainConfig(batch_size=BATCH_SIZE, epochs=MANY_EPOCHS, max_steps=args.max_steps),
+        launch=LaunchConfig(np=args.np, threads_per_rank=1),
+        elastic=ElasticConfig(restart_backoff_seconds=args.backoff, max_np=args.max_np),
+    )
+    # The launch has no setting for another worker program, and needs none but here.
+    setattr(job, "make_plan", _with_stamping_worker)  # noqa: B010 (mypy: not exported there)
+    try:
+        job.run(config)
+    except EdlError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _with_stamping_worker(config: JobConfig) -> LaunchPlan:
+    plan = make_plan(config)
+    argv = [WORKER if part == "edl_horovod.worker" else part for part in plan.worker.argv]
+    environment = {**plan.worker.environment, "BENCHMARK_FOLDER": str(plan.job_dir / "stamps")}
+    return replace(plan, worker=replace(plan.worker, argv=tuple(argv), environment=environment))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

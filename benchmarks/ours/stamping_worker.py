@@ -1,0 +1,89 @@
+"""The worker, with an eye on its steps and a hand on its life.
+
+It writes down the end of each step. Where it is told to, it waits in each step as for a device, and
+dies or stops while it forms a ring: from outside nobody could hit those milliseconds.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import horovod.tensorflow as hvd
+
+from benchmarks.elastic.stamps import Stamper
+from edl_horovod import worker
+from edl_horovod.events import EventLog
+from edl_horovod.ring import loop
+from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.world import World
+
+__all__ = ["DEVICE_VARIABLE", "FOLDER_VARIABLE"]
+
+FOLDER_VARIABLE = "BENCHMARK_FOLDER"
+"""Folder of the stamps (`SLOT.PID`) and of the orders (`order.SLOT`)."""
+DEVICE_VARIABLE = "BENCHMARK_DEVICE_SECONDS"
+"""What a step of one rank alone waits, as for a device; the ranks of a ring share it."""
+
+
+def main() -> int:
+    """Be a worker until dismissed; returns the process' exit code."""
+    folder, slot = Path(os.environ[FOLDER_VARIABLE]), os.environ["EDL_SLOT"]
+    device_seconds = float(os.environ.get(DEVICE_VARIABLE, "0"))
+    stamper = Stamper(folder / f"{slot}.{os.getpid()}")
+    run = loop.run
+
+    def stamped_run(work: Any, membership: Membership, events: EventLog) -> dict[str, Any]:
+        state, replace = work.state, object.__setattr__
+        commit, run_in_ring = state.commit, work.run
+        size = 0
+
+        def stamped_commit() -> None:
+            if device_seconds:
+                time.sleep(device_seconds / size)
+            commit()
+            stamper.step(state.step, size)
+
+        def run_and_know_size(world: World, membership: Membership) -> bool:
+            nonlocal size
+            size = world.size
+            is_done: bool = run_in_ring(world, membership)
+            return is_done
+
+        replace(state, "commit", stamped_commit)
+        replace(work, "run", run_and_know_size)
+        return run(work, membership, events)
+
+    init = hvd.init
+
+    def init_on_orders(*arguments: Any) -> Any:
+        _obey(folder / f"order.{slot}", folder / f"obeyed.{slot}")
+        return init(*arguments)
+
+    # The worker looks both up when it is warm.
+    loop.run = stamped_run
+    hvd.init = init_on_orders
+    return worker.main()
+
+
+def _obey(order: Path, answer: Path) -> None:
+    """Send this process a signal so many seconds from now, if that was ordered; once."""
+    try:
+        number, delay = order.read_text().split()
+    except FileNotFoundError:
+        return
+    order.unlink()
+
+    def strike() -> None:
+        time.sleep(float(delay))
+        os.kill(os.getpid(), signal.Signals(int(number)))
+
+    answer.write_text(f"{time.monotonic():.6f} {os.getpid()}\n")
+    threading.Thread(target=strike, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
