@@ -1,6 +1,7 @@
 # All that a developer or a new user runs. Needs Python 3.11, g++, cmake and make; no root.
 PYTHON ?= python3
 VENV ?= .venv
+TORCH_VENV ?= .venv-torch
 DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -11,7 +12,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit parallel integration netns bench proto clean
+.PHONY: help setup demo test lint unit parallel integration netns bench bench-elastic torch-peer \
+  proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
@@ -19,6 +21,7 @@ help:
 	@echo 'make test         lint, types, import contracts, all tests'
 	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
+	@echo 'make bench-elastic   what changes of a ring cost, beside plain Horovod and TorchElastic'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
 
 setup: $(READY)
@@ -78,9 +81,22 @@ netns: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md
 
+bench-elastic: $(READY)
+	$(BIN)/python -m benchmarks.elastic --write docs/benchmarks-elastic.md \
+	  --torch-python $(TORCH_VENV)/bin/python $(BENCH_FLAGS)
+
+# Apart from ours: torch wants other setuptools than Horovod's build does. The build for CPUs alone is
+# in PyTorch's own index, which pip must know; without this target TorchElastic is left out.
+torch-peer: $(TORCH_VENV)/.ready
+
+$(TORCH_VENV)/.ready:
+	$(PYTHON) -m venv $(TORCH_VENV)
+	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0+cpu
+	@touch $@
+
 proto: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
 	  edl_horovod/proto/trained_model.proto
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,10 +22,9 @@ EXTRAS = {
     "demo": ["pillow", "scikit-learn"],
     "dev": [
         "aiohttp", "codespell", "Flask", "flask-cors", "fsspec", "gcp-storage-emulator", "gcsfs",
-        "grpcio-tools", "hypothesis", "import-linter", "ipykernel", "moto", "mypy", "nbclient",
-        "nbformat", "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "s3fs",
-        "tenacity", "types-protobuf",
-        "types-PyYAML", "yamllint",
+        "grpcio-tools", "hypothesis", "import-linter", "ipykernel", "matplotlib", "moto", "mypy",
+        "nbclient", "nbformat", "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist",
+        "ruff", "s3fs", "tenacity", "types-protobuf", "types-PyYAML", "yamllint",
     ],
 }  # fmt: skip
 BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]

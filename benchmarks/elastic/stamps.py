@@ -3,6 +3,7 @@
 Only the standard library: the ranks of all sides import it, also those without our packages.
 """
 
+import itertools
 import os
 import statistics
 import time
@@ -81,7 +82,7 @@ def stall(stamps: Sequence[Stamp], begin: float, end: float) -> float:
     Raises:
         ValueError: There are no steps on one of the two sides.
     """
-    gaps = [(one.at, two.at) for one, two in zip(stamps, stamps[1:], strict=False)]
+    gaps = [(one.at, two.at) for one, two in itertools.pairwise(stamps)]
     before = [two - one for one, two in gaps if two < begin][-MEDIAN_STEPS:]
     around = [two - one for one, two in gaps if two >= begin and one <= end]
     if not before or not around:
@@ -97,7 +98,7 @@ def change_of_size(stamps: Sequence[Stamp], size: int, after: float) -> float | 
         size: Of the ring that it is to come to.
         after: Steps that ended before this time do not count.
     """
-    pairs = zip(stamps, stamps[1:], strict=False)
+    pairs = itertools.pairwise(stamps)
     return next(
         (two.at for one, two in pairs if two.at > after and two.size == size != one.size), None
     )

@@ -1,4 +1,4 @@
-"""The real job with workers that stamp their steps, for somebody who drives it by its hosts file."""
+"""The real job with workers that stamp their steps, for who drives it by its hosts file."""
 
 import argparse
 import sys

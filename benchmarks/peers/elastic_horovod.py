@@ -28,6 +28,9 @@ COMMIT_STEPS = 10
 class KerasState(hvd.elastic.ObjectState):  # type: ignore[misc]  # Horovod ships no types.
     """Variables of a Keras 3 model and its optimizer, and the number of steps."""
 
+    # The methods are described by Horovod's `State`.
+    # ruff: noqa: D102
+
     def __init__(self, variables: list[Any]) -> None:
         self._variables = variables
         self._values = [variable.numpy() for variable in variables]

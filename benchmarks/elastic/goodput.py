@@ -1,0 +1,96 @@
+"""Records of 120 seconds with an event every 10, against what the same slots do undisturbed."""
+
+import signal
+import time
+from dataclasses import dataclass
+
+from benchmarks.elastic import stamps
+from benchmarks.elastic.driven_job import DrivenJob, driven_job
+from benchmarks.elastic.settings import OURS, Run
+from benchmarks.elastic.table import Line
+
+__all__ = ["Wanted", "ideal_steps", "measure"]
+
+EVERY_SECONDS = 10.0
+OTHER = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """From when on how many slots are there."""
+
+    at: float
+    slots: int
+
+
+def ideal_steps(wanted: list[Wanted], end: float, rates: dict[int, float]) -> float:
+    """Steps that undisturbed rings of the slots that were there would have done.
+
+    Args:
+        wanted: In order of time; the first begins the span.
+        end: Of the span.
+        rates: Steps a second of an undisturbed ring, by its size.
+    """
+    ends = [*(change.at for change in wanted[1:]), end]
+    return sum(
+        rates[change.slots] * (until - change.at)
+        for change, until in zip(wanted, ends, strict=True)
+    )
+
+
+def measure(run: Run) -> tuple[list[Line], list[tuple[float, float, int]]]:
+    """Measure rings of one and two undisturbed, then kill, take away and give back in turn.
+
+    Args:
+        run: Holds the records.
+
+    Returns:
+        The line, and steps a second and the ring's size over time, for a picture.
+
+    Raises:
+        SideFailed: The job failed.
+    """
+    settings = run.settings
+    rates = {}
+    with driven_job(run, "goodput", slots=1, backoff_seconds=1.0) as job:
+        for slots in (1, 2):
+            if slots > 1:
+                job.want(slots)
+            job.wait_for_ring(slots, after=0)
+            time.sleep(settings.settle_seconds)
+            began = time.monotonic()
+            time.sleep(settings.undisturbed_seconds)
+            rates[slots] = stamps.steps_per_second(job.all_stamps(), began, time.monotonic())
+        began = time.monotonic()
+        wanted = _disturb(job, began, settings.goodput_seconds)
+        end = time.monotonic()
+        all_stamps = job.all_stamps()
+    done = stamps.steps_per_second(all_stamps, began, end) * (end - began)
+    share = done / ideal_steps(wanted, end, rates)
+    line = Line(
+        event=f"goodput over {settings.goodput_seconds:.0f} s, an event every 10 s",
+        side=OURS, values=(100 * share,), unit="%", least_median=97.0,
+        detail=f"{done:.0f} steps; undisturbed {rates[1]:.1f} a second on 1 slot, "
+        f"{rates[2]:.1f} on 2; a slot counts from when it is given, also while its worker starts",
+    )  # fmt: skip
+    return [line], stamps.rate_over_time(all_stamps, began, end, every=1.0)
+
+
+def _disturb(job: DrivenJob, began: float, seconds: float) -> list[Wanted]:
+    """Kill, take the slot away, give it back, and so on; returns what slots there were."""
+    wanted = [Wanted(at=began, slots=2)]
+    for number in range(int(seconds / EVERY_SECONDS)):
+        _sleep_until(began + (number + 0.5) * EVERY_SECONDS)
+        event = number % 3
+        if event == 0:
+            job.send(OTHER, signal.SIGKILL)
+            continue
+        slots = 1 if event == 1 else 2
+        job.want(slots)
+        wanted.append(Wanted(at=time.monotonic(), slots=slots))
+    _sleep_until(began + seconds)
+    return wanted
+
+
+def _sleep_until(at: float) -> None:
+    time.sleep(max(0.0, at - time.monotonic()))

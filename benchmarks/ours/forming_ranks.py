@@ -1,0 +1,142 @@
+"""Rings of many ranks on one machine: `hvd.init()` alone, with our rendezvous and with Horovod's.
+
+The ranks are forks of one process that has loaded Horovod, so that their start costs nothing.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import horovod.tensorflow as hvd
+
+from benchmarks.common import write_numbers
+from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.lifeline import end_with_parent
+
+SECONDS = 60
+"""Longest forming; Gloo's time-out."""
+ADDRESS = "127.0.0.1"
+
+
+def main() -> int:
+    """Form rings with both servers in turn; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--place", type=Path, required=True)
+    parser.add_argument("--num-ranks", type=int, required=True)
+    parser.add_argument("--repetitions", type=int, required=True)
+    args = parser.parse_args()
+    # Forked before there is any thread.
+    ranks = [_fork(rank, args.num_ranks) for rank in range(args.num_ranks)]
+    end_with_parent()
+    found: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for _ in range(args.repetitions):
+        with _our_server() as port:
+            found["ours"].append(_form(ranks, port))
+        with _their_server(args.num_ranks) as port:
+            found["theirs"].append(_form(ranks, port))
+        print(json.dumps(found), flush=True)
+    write_numbers(args.place, found)
+    for rank in ranks:
+        rank.close()  # It ends at that.
+    return 0
+
+
+def _fork(rank: int, size: int) -> Connection:
+    ours, theirs = Pipe()
+    if os.fork() == 0:
+        ours.close()
+        try:
+            _be_rank(rank, size, theirs)
+        finally:
+            os._exit(0)
+    theirs.close()
+    return ours
+
+
+def _be_rank(rank: int, size: int, orders: Connection) -> None:
+    names = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in names.items()})
+    os.environ.update(
+        HOROVOD_CROSS_RANK="0",
+        HOROVOD_CROSS_SIZE="1",
+        HOROVOD_HOSTNAME="localhost",
+        HOROVOD_CONTROLLER="gloo",
+        HOROVOD_CPU_OPERATIONS="gloo",
+        HOROVOD_GLOO_IFACE="lo",
+        HOROVOD_GLOO_RENDEZVOUS_ADDR=ADDRESS,
+        HOROVOD_GLOO_TIMEOUT_SECONDS=str(SECONDS),
+        HOROVOD_ELASTIC="0",
+    )
+    while True:
+        try:
+            port = orders.recv()
+        except EOFError:
+            return
+        if port:
+            os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(port)
+            hvd.init()
+        else:
+            hvd.shutdown()
+        orders.send(port)
+
+
+def _form(ranks: list[Connection], port: int) -> float:
+    began = time.monotonic()
+    _tell_all(ranks, port)
+    seconds = time.monotonic() - began
+    _tell_all(ranks, 0)
+    return seconds
+
+
+def _tell_all(ranks: list[Connection], port: int) -> None:
+    for rank in ranks:
+        rank.send(port)
+    for rank in ranks:
+        rank.recv()
+
+
+@contextmanager
+def _our_server() -> Iterator[int]:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def call(coroutine: object) -> object:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()  # type: ignore[arg-type]
+
+    rendezvous = Rendezvous(ADDRESS, wait_seconds=SECONDS)
+    call(rendezvous.__aenter__())
+    try:
+        yield rendezvous.port
+    finally:
+        call(rendezvous.__aexit__(None, None, None))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@contextmanager
+def _their_server(num_ranks: int) -> Iterator[int]:
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    server = RendezvousServer()
+    port: int = server.start()
+    server.init(get_host_assignments(parse_hosts(f"localhost:{num_ranks}"), num_ranks))
+    try:
+        yield port
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

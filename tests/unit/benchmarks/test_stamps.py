@@ -1,0 +1,84 @@
+"""What follows from the ends of steps."""
+
+import pytest
+
+from benchmarks.elastic import stamps
+from benchmarks.elastic.goodput import Wanted, ideal_steps
+from benchmarks.elastic.stamps import Stamp
+
+
+def steady(begin, end, *, every=0.1, first=1, size=1):
+    """Steps that end every so often."""
+    count = round((end - begin) / every)
+    return [Stamp(at=begin + n * every, step=first + n, size=size) for n in range(count)]
+
+
+def test_stall_is_the_longest_gap_around_the_event_less_a_median_step():
+    found = [*steady(0, 2), *steady(3.4, 5, first=21)]
+    assert stamps.stall(found, 1.95, 4.0) == pytest.approx(1.5 - 0.1)
+
+
+def test_stall_counts_a_gap_that_began_before_the_event_window():
+    found = [*steady(0, 2), *steady(5, 6, first=21)]
+    assert stamps.stall(found, 3.0, 4.0) == pytest.approx(3.1 - 0.1)
+
+
+def test_stall_leaves_gaps_of_other_events_out():
+    found = [*steady(0, 2), *steady(7, 9, first=21), *steady(9.4, 10, first=41)]
+    assert stamps.stall(found, 8.0, 10.0) == pytest.approx(0.5 - 0.1)
+
+
+def test_stall_is_never_negative():
+    assert stamps.stall([*steady(0, 1, every=0.2), *steady(1, 2)], 1.1, 2.0) == 0.0
+
+
+@pytest.mark.parametrize(("begin", "end"), [(-1.0, -0.5), (5.0, 6.0), (0.0, 1.0)])
+def test_stall_without_steps_on_both_sides_is_an_error(begin, end):
+    with pytest.raises(ValueError, match="no steps"):
+        stamps.stall(steady(0, 2), begin, end)
+
+
+def test_change_of_size_is_the_first_step_of_the_other_ring_after_the_event():
+    found = [*steady(0, 1), *steady(1, 2, size=2), *steady(2, 3), *steady(3, 4, size=2)]
+    assert stamps.change_of_size(found, 2, after=0.5) == pytest.approx(1.0)
+    assert stamps.change_of_size(found, 2, after=1.5) == pytest.approx(3.0)
+    assert stamps.change_of_size(found, 1, after=2.5) is None
+
+
+def test_num_redone_counts_each_repeated_step():
+    numbers = [1, 2, 3, 4, 3, 4, 5, 5]
+    found = [Stamp(at=float(n), step=step, size=1) for n, step in enumerate(numbers)]
+    assert stamps.num_redone(found) == 3
+    assert stamps.num_redone(steady(0, 3)) == 0
+
+
+def test_parse_leaves_a_torn_last_line_out():
+    assert stamps.parse("1.5 7 2\n1.6 8") == [Stamp(at=1.5, step=7, size=2)]
+    assert stamps.parse("") == []
+
+
+def test_stamper_writes_what_read_reads(tmp_path):
+    stamper = stamps.Stamper(tmp_path / "new" / "0.1")
+    stamper.step(1, 2)
+    stamper.step(2, 2)
+    found = stamps.read(tmp_path / "new" / "0.1")
+    assert [(stamp.step, stamp.size) for stamp in found] == [(1, 2), (2, 2)]
+    assert found[0].at <= found[1].at
+    assert stamps.read(tmp_path / "none") == []
+
+
+def test_steps_per_second_counts_new_steps_of_all_ranks_once():
+    ranks = [*steady(0, 10, size=2), *steady(0, 10, size=2)]
+    assert stamps.steps_per_second(ranks, 2.05, 7.05) == pytest.approx(10)
+
+
+def test_rate_over_time_shows_size_and_pauses():
+    found = [*steady(0, 2), *steady(4, 6, first=21, size=2)]
+    rows = stamps.rate_over_time(found, 0.0, 6.0, every=2.0)
+    assert [size for _, _, size in rows] == [1, 0, 2]
+    assert [rate for _, rate, _ in rows] == pytest.approx([10, 0, 10])
+
+
+def test_ideal_steps_follow_the_slots_that_were_there():
+    wanted = [Wanted(at=0.0, slots=2), Wanted(at=10.0, slots=1), Wanted(at=20.0, slots=2)]
+    assert ideal_steps(wanted, 25.0, {1: 6.0, 2: 10.0}) == pytest.approx(100 + 60 + 50)
