@@ -112,6 +112,8 @@ def main() -> int:
     # SIGTERM ends the run as Ctrl-C does: the processes end, the temporary folder goes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     surroundings, began = look_around(), time.monotonic()
+    if args.write is not None:
+        args.write.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="edl-benchmarks-") as name:
             report = _measure(args, Path(name))
@@ -144,7 +146,12 @@ def _measure(args: argparse.Namespace, folder: Path) -> _Report:
     run = Run(folder, settings, data=space.data, torch_python=torch_python)
     report = _Report(run, args.write.parent if args.write is not None else None)
     for name in args.only:
-        report.add(name)
+        try:
+            report.add(name)
+        except SideFailed as error:
+            # The others are still worth their minutes.
+            print(f"error: {error}", file=sys.stderr)
+            report.lines.append(Line(event=name, side=OURS, most=0.0, detail="this part failed"))
     return report
 
 

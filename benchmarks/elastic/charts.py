@@ -35,7 +35,7 @@ def draw_two_jobs(path: Path, ways: list[Makespan]) -> None:
             axes[0, column].set_title(f"{way.name}: {way.seconds:.0f} s")
             axes[1, column].set_xlabel("seconds")
         _label(axes)
-        axes[0, 0].legend(frameon=False, loc="upper right")
+        axes[0, -1].legend(frameon=False, loc="upper right")
         _save(figure, path)
 
 
@@ -71,6 +71,7 @@ def _draw(axes: Any, rows: Rows, colour: str, label: str) -> None:
 def _label(axes: Any) -> None:
     axes[0, 0].set_ylabel("ranks in the ring")
     axes[1, 0].set_ylabel("records/s")
+    axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
     for axis in axes.flat:
         axis.set_ylim(bottom=0)
         axis.set_xlim(left=0)

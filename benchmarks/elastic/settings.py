@@ -47,14 +47,14 @@ class Settings:
 
 FULL = Settings(
     num_events=5,
-    settle_seconds=1.5,
+    settle_seconds=1.2,
     num_forming_ranks=(8, 12),
     num_simulated_ranks=256,
-    simulated_budget_seconds=60.0,
+    simulated_budget_seconds=45.0,
     goodput_seconds=120.0,
-    undisturbed_seconds=15.0,
-    job_steps=500,
-    cost_steps=400,
+    undisturbed_seconds=10.0,
+    job_steps=400,
+    cost_steps=150,
 )
 QUICK = Settings(
     num_events=1,
