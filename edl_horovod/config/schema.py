@@ -207,6 +207,8 @@ class ElasticConfig:
     """How long the ring may stay below min_np before the job ends with an error."""
     forming_seconds: float = 5.0
     """How long members may take to form a ring before the missing ones are left out."""
+    stall_seconds: float = 300.0
+    """How long a rank may let the others wait in a step before it is ended as one that hangs."""
     restart_backoff_seconds: float = 1.0
     """Wait before the second restart of a slot that keeps failing; doubled each time, up to 60."""
 
@@ -219,7 +221,7 @@ class ElasticConfig:
                 self.max_np,
                 "must not be below elastic.min_np",
             )
-        for name in ("wait_seconds", "forming_seconds", "restart_backoff_seconds"):
+        for name in ("wait_seconds", "forming_seconds", "stall_seconds", "restart_backoff_seconds"):
             _check(
                 getattr(self, name) > 0,
                 f"elastic.{name}",

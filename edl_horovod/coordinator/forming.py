@@ -139,6 +139,7 @@ class Forming:
                 members, assign_ranks([worker.candidate for worker in members]), strict=True
             ):
                 worker.is_ready = False
+                worker.placed = generation
                 worker.send(
                     "assign",
                     **asdict(place),

@@ -8,6 +8,8 @@ from typing import Any
 from edl_horovod.coordinator import forming, hosts, saved
 from edl_horovod.coordinator.decide import choose_members
 from edl_horovod.coordinator.forming import Forming, Pulse, hold_back
+from edl_horovod.coordinator.hangs import Report
+from edl_horovod.coordinator.liveness import Liveness
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.events import EventLog
@@ -18,7 +20,6 @@ __all__ = ["Coordinator"]
 log = logging.getLogger(__name__)
 
 HOSTS_POLL_SECONDS = 0.1
-PING_SECONDS = 2.0
 FIRST_RING_SECONDS = 30.0
 RETURN_SECONDS = 1.0
 """How long a ring that is lost as a whole may take to call again."""
@@ -52,6 +53,13 @@ class Coordinator:
             address=settings.address,
             forming_seconds=settings.forming_seconds,
         )
+        self._liveness = Liveness(
+            self._server,
+            events,
+            stall_seconds=settings.stall_seconds,
+            members=lambda: self._workers(self._members),
+            on_silent=self._on_silent,
+        )
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
         self._adopts_until = 0.0
@@ -72,7 +80,7 @@ class Coordinator:
         self._save(port)
         watch = [
             asyncio.create_task(self._watch_hosts()),
-            asyncio.create_task(self._ping_workers()),
+            asyncio.create_task(self._liveness.watch()),
         ]
         try:
             while self._result is None:
@@ -108,6 +116,8 @@ class Coordinator:
             self._end({"state": "finished", **message["result"]})
         elif kind == "failed":
             self._on_failed(worker, message["error"])
+        elif kind == "pong":
+            worker.report = Report.of(worker.name, message)
         elif kind == "progress" and not was_silent:
             return  # Every second from every member, and nothing follows from it.
         self._pulse.wake()
@@ -116,6 +126,7 @@ class Coordinator:
         # Numbers only grow, also where coordinator.json was lost.
         self._generation = max(self._generation, int(message["generation"]))
         worker.is_ready = bool(message["is_ready"])
+        worker.pid, worker.placed = int(message["pid"]), int(message["generation"])
         worker.is_leaving = worker.is_leaving or bool(message.get("is_leaving"))
         worker.formed = max(worker.formed, int(message.get("formed", 0)))
         if worker.is_ready:
@@ -150,6 +161,10 @@ class Coordinator:
             self._adopts_until = time.monotonic() + RETURN_SECONDS
         self._pulse.wake()
 
+    def _on_silent(self, worker: Worker) -> None:
+        self._reason = f"{worker.label} silent for {forming.SILENCE_SECONDS:.0f} s"
+        self._pulse.wake()
+
     def _end(self, result: dict[str, Any]) -> None:
         if self._result is None:
             self._result = result
@@ -164,24 +179,11 @@ class Coordinator:
                 self._pulse.wake()
             await asyncio.sleep(HOSTS_POLL_SECONDS)
 
-    async def _ping_workers(self) -> None:
-        while True:
-            for worker in list(self._server.workers.values()):
-                # Unanswered pings and not time: after a pause of this process nobody is silent.
-                is_mute = worker.num_unanswered * PING_SECONDS >= forming.SILENCE_SECONDS
-                if worker.is_connected and is_mute and not worker.is_silent:
-                    worker.is_silent = True
-                    self._reason = f"{worker.label} silent for {forming.SILENCE_SECONDS:.0f} s"
-                    log.warning("worker %s does not answer", worker.label)
-                    self._pulse.wake()
-                worker.ping()
-            await asyncio.sleep(PING_SECONDS)
-
     # -- what follows
 
     def _is_usable(self, worker: Worker) -> bool:
         is_there = worker.is_connected and not worker.is_leaving and not worker.is_silent
-        return is_there and worker.not_before <= time.monotonic()
+        return is_there and not worker.is_hung and worker.not_before <= time.monotonic()
 
     def _target(self) -> tuple[str, ...]:
         usable = [

@@ -23,6 +23,7 @@ class CoordinatorSettings:
     max_np: int
     wait_seconds: float
     forming_seconds: float
+    stall_seconds: float
 
 
 def settings_of(config: JobConfig, job_dir: Path, address: str) -> CoordinatorSettings:
@@ -37,4 +38,5 @@ def settings_of(config: JobConfig, job_dir: Path, address: str) -> CoordinatorSe
         max_np=min(config.elastic.max_np or lanes, lanes),
         wait_seconds=config.elastic.wait_seconds,
         forming_seconds=config.elastic.forming_seconds,
+        stall_seconds=config.elastic.stall_seconds,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edl_horovod.coordinator.decide import Candidate
+from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
@@ -40,6 +41,15 @@ class Worker:
     is_leaving: bool = False
     is_silent: bool = False
     """Did not answer in time; not invited until it is heard again."""
+    is_hung: bool = False
+    """It was told to end; never invited any more."""
+    is_given_up: bool = False
+    """Its launcher was told to kill it, unless it is heard again."""
+    placed: int = 0
+    """The last generation that it was given a place in."""
+    report: Report | None = None
+    """What it did when it answered the last ping; see `current_report`."""
+    pid: int = 0
     formed: int = 0
     """The last generation that it reported as formed."""
     told: int = 0
@@ -64,6 +74,7 @@ class Worker:
 
     def heard(self) -> None:
         """Note a sign of life."""
+        self.is_given_up = False
         self.heard_at = time.monotonic()
         self.num_unanswered = 0
 
@@ -77,6 +88,12 @@ class Worker:
         if self.told < generation:
             self.told = generation
             self.send("change", generation=generation)
+
+    @property
+    def current_report(self) -> Report | None:
+        """What it does in the ring that it was given a place in last; None if that is not known."""
+        is_current = self.report is not None and self.report.generation == self.placed
+        return self.report if is_current else None
 
     @property
     def name(self) -> str:

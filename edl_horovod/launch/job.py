@@ -315,6 +315,8 @@ def _note(events: list[dict[str, Any]], slots: Slots) -> None:
     for event in events:
         if event["kind"] == "generation" and event["is_formed"]:
             slots.note_ring(event["members"])
+        elif event["kind"] == "worker" and event["state"] == "hung":
+            slots.note_hung(event["worker"], event["pid"])
         elif event["kind"] in PROGRESS:
             slots.forgive()
 

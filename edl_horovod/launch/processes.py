@@ -76,10 +76,15 @@ class Child:
         self._collect()
         return True
 
+    def kill(self) -> None:
+        """Kill it if it still runs, with what it started; its end is seen by `exit_code`."""
+        if self.exit_code is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Kill it if it still runs, with what it started, and collect it."""
         if self.exit_code is None:
-            os.killpg(self.pid, signal.SIGKILL)
+            self.kill()
             self._process.wait()
             self._collect()
         if self._process.stdin is not None:

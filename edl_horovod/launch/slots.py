@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 MAX_BACKOFF_SECONDS = 60.0
 MAX_DOUBLINGS = 30
+HUNG_GRACE_SECONDS = 5.0
+"""For a worker that hangs, to write its stacks and end."""
 STEADY_SECONDS = 60.0
 """A worker that ran so long did not fail at its start: patience begins anew."""
 
@@ -30,6 +32,8 @@ class _Slot:
     is_in_ring: bool = False
     """Whether this process was in the last ring that was formed."""
     start_again_at: float | None = None
+    kill_at: float | None = None
+    """When to kill a process that hangs, if it has not ended by then."""
 
 
 class Slots:
@@ -69,6 +73,17 @@ class Slots:
         for number, slot in self._slots.items():
             slot.is_in_ring = f"{LOCAL_HOST}:{number}" in members
 
+    def note_hung(self, worker: str, pid: int) -> None:
+        """Note that a worker is to end; what is stopped or stuck cannot do so itself.
+
+        Args:
+            worker: As `host:slot`.
+            pid: Of the process that hung: the slot may have another by now.
+        """
+        for number, slot in (*self._slots.items(), *self._leaving.items()):
+            if worker == f"{LOCAL_HOST}:{number}" and slot.child.pid == pid:
+                slot.kill_at = time.monotonic() + HUNG_GRACE_SECONDS
+
     def num_healthy(self) -> int:
         """Workers that run, and did not fail since the job last got on or are back in the ring."""
         return sum(
@@ -83,6 +98,10 @@ class Slots:
 
     def keep(self) -> None:
         """Start what is missing, note what ended; call it often."""
+        for slot in (*self._slots.values(), *self._leaving.values()):
+            if slot.kill_at is not None and time.monotonic() >= slot.kill_at:
+                slot.kill_at = None
+                slot.child.kill()
         for number in [n for n in self._slots if n >= self.num_wanted]:
             # The coordinator dismisses it after its step; here it is only no longer replaced.
             self._leaving[number] = self._slots.pop(number)
@@ -116,6 +135,7 @@ class Slots:
         if now >= slot.start_again_at:
             slot.child.close()
             slot.child, slot.started_at, slot.start_again_at = self._start(number), now, None
+            slot.kill_at = None
 
     def _start(self, number: int) -> Child:
         child = Child(self._command, self._log_dir / f"worker-{number}.log", EDL_SLOT=str(number))

@@ -1,13 +1,14 @@
 """Membership by the job's coordinator, over one connection (D8 to D10)."""
 
 import contextlib
+import faulthandler
 import json
 import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from edl_horovod.coordinator.wire import (
 )
 from edl_horovod.errors import EdlError
 from edl_horovod.keepalive import notice_vanished_host
+from edl_horovod.ring.activity import Activity
 from edl_horovod.ring.membership import EXIT_AT_SIGTERM, Dismissed, Membership
 from edl_horovod.ring.world import World, form_assigned, leave
 
@@ -37,6 +39,8 @@ QUIET_SECONDS = 15.0
 LEAVE_ALONE_SECONDS = 1.0
 """How long a worker that was asked to leave waits for a coordinator that is away."""
 MAX_ERROR_BYTES = 30_000
+EXIT_HUNG = 9
+"""Beyond the codes of `EdlError`; the slot's worker starts again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +87,13 @@ class CoordinatedMembership(Membership):
         self._dismissal: str | None = None
         self._step = -1
         self._reported_at = 0.0
+        self._activity = Activity()
         self._is_closed = False
         self._reason = ""
 
     def join(self, step: int) -> World:
         """Leave the old ring, wait for a place, form the new ring."""
+        self._activity.begin("joins", f"leaving the ring after step {step}")
         leave()
         with self._lock:
             self._step = step
@@ -102,6 +108,7 @@ class CoordinatedMembership(Membership):
             place, self._place = self._place, None
             self._generation = place["generation"]
             self._is_ready = False
+        self._activity.begin("joins", f"forming generation {self._generation}")
         return form_assigned(place, timeout_seconds=self._forming_seconds)
 
     def formed(self, world: World) -> None:
@@ -125,6 +132,10 @@ class CoordinatedMembership(Membership):
         with self._lock:
             self._is_leaving = True
             self._send("leaving")
+
+    def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
+        """Remember it; the answer to the next ping tells it."""
+        self._activity.begin(state, what, has_come)
 
     def progress(self, step: int) -> None:
         """Tell the coordinator, once a second at most."""
@@ -237,13 +248,17 @@ class CoordinatedMembership(Membership):
             message = self._channel.open(line)
             kind = message["kind"]
             if kind == "ping":
-                self._send("pong")
+                self._send("pong", generation=self._generation, **self._activity.report())
             elif kind == "assign":
                 # A coordinator that hung while another took its job over knows old places only.
                 if message["generation"] > self._generation:
                     self._place = message
             elif kind == "change":
                 self._change_to = max(self._change_to, message["generation"])
+            elif kind in ("dump", "end"):
+                _dump_stacks(message["reason"])
+                if kind == "end":
+                    os._exit(EXIT_HUNG)
             elif kind == "stop":
                 self._dismissal = message["reason"]
             self._lock.notify_all()
@@ -266,6 +281,12 @@ class CoordinatedMembership(Membership):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
         self._socket = self._channel = None
+
+
+def _dump_stacks(reason: str) -> None:
+    """Write the stacks of all threads into this worker's log, while its main thread is stuck."""
+    log.error("%s; the stacks of all threads:", reason)
+    faulthandler.dump_traceback(all_threads=True)
 
 
 def _shortened(text: str) -> str:

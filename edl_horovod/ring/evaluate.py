@@ -75,10 +75,17 @@ class Evaluator:
         """Read this rank's lanes from a step on."""
         self._stream.restart(world.lanes(self._plan.num_lanes), first_step, self.num_steps)
 
-    def local_sums(self, num_steps: int) -> np.ndarray:
-        """Sums over this rank's examples of the next steps, shape (num_sums,), float64."""
+    def local_sums(self, num_steps: int, membership: Membership | None = None) -> np.ndarray:
+        """Sums over this rank's examples of the next steps, shape (num_sums,), float64.
+
+        Args:
+            num_steps: Of the data set.
+            membership: Told of each batch; None where nobody watches.
+        """
         row = np.zeros(self.num_sums)
-        for _ in range(num_steps):
+        for number in range(num_steps):
+            if membership is not None:
+                membership.doing("works", f"batch {number} of an evaluation")
             batch = self._stream.next_batch()
             if batch is not None:
                 row[:-1] += self._sums(batch.features, batch.labels).numpy()
@@ -154,8 +161,9 @@ class EvaluateWork(Work):
         num_steps = self._evaluator.num_steps
         self._evaluator.restart(world, self.state.step * SEGMENT_STEPS)
         while (first := self.state.step * SEGMENT_STEPS) < num_steps:
-            row = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first))
+            row = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
             row[-1] = membership.wants_change()
+            membership.doing("waits", f"segment {self.state.step}")
             row = self._evaluator.over_ring(row, world)
             self._total.assign_add(np.append(row[:-1], 0.0))
             self.state.commit()

@@ -83,6 +83,7 @@ class KerasTrainer:
         self._moving = list(self.model.non_trainable_variables)
         scalar = tf.TensorSpec((), tf.float32)
         salt = tf.TensorSpec((), tf.uint32)
+        self._has_come = tf.Variable(False, trainable=False)
         self._steps: dict[bool, Any] = {}
         self._empty_steps: dict[bool, Any] = {}
         for in_ring in (False, True):
@@ -139,6 +140,13 @@ class KerasTrainer:
             },
         )
 
+    def has_come(self) -> bool:
+        """Whether this rank's part of the step is done, so that it waits for the others.
+
+        For another thread than the one that is in `step`.
+        """
+        return bool(self._has_come.numpy())
+
     def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
         name = f"create_optimizer of {self._label}"
         rate = (
@@ -188,6 +196,7 @@ class KerasTrainer:
     def _step(
         self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, *, in_ring: bool
     ) -> tf.Tensor:
+        self._has_come.assign(False)
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
         fed = [
@@ -244,6 +253,8 @@ class KerasTrainer:
         """The step's one collective, then the update, the same on all ranks."""
         reduced = [*sums, *moved, numbers]
         if in_ring:
+            with tf.control_dependencies(reduced):
+                self._has_come.assign(True)
             reduced = sum_grouped(reduced, GROUP)
         numbers = reduced[-1]
         # All parts of the group are there before any variable changes.

@@ -80,7 +80,9 @@ def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
             seconds = time.monotonic() - left_at
             _tell(events, work, world, old_size=size, seconds=seconds, reason=reason)
             size = world.size
+            membership.doing("unwatched", "beginning")
             if work.run(world, membership):
+                membership.doing("unwatched", "bringing the result to its place")
                 return work.finish(world)
             reason = "membership changed"
         except Dismissed:

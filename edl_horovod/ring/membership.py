@@ -2,6 +2,7 @@
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ class Membership(ABC):
     @abstractmethod
     def failed(self, reason: str, step: int) -> None:
         """Say that the ring broke, at which step, before joining the next one."""
+
+    def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
+        """Say what this rank does from now on, for who looks for ranks that hang; costs nothing.
+
+        Args:
+            state: `works` (the others wait for it), `waits` (in a collective), `joins`, or
+            `unwatched` (may take any time).
+            what: The same for people.
+            has_come: Asked from another thread, now and then, whether a rank that works has come
+                to the step's collective and so waits.
+        """
 
     def progress(self, step: int) -> None:
         """Say which step is done; at most about once a second."""

@@ -98,19 +98,25 @@ class TrainWork(Work):
         self._told_at, self._told_records = time.monotonic(), self.records_seen()
         while True:
             if self._is_evaluation_due():
-                self._evaluate(world)
+                self._evaluate(world, membership)
             if self._callbacks is not None and self._are_calls_due():
+                membership.doing("unwatched", f"callbacks after step {self.state.step}")
                 self._call(self._callbacks, world)
             if self._is_over():
                 return True
             if self._callbacks is not None:
                 self._callbacks.before_step(self.state.step)
+            step = self.state.step
+            membership.doing("works", f"examples of step {step}")
+            batch = self._stream.next_batch()
+            membership.doing("works", f"step {step}", has_come=self._trainer.has_come)
             sums = self._trainer.step(
-                self._stream.next_batch(),
+                batch,
                 wants_change=membership.wants_change(),
                 is_alone=world.is_alone,
                 salt=lanes.start,
             )
+            membership.doing("works", f"the end of step {step}")
             self._check(sums)
             if self._callbacks is not None:
                 self._callbacks.after_step(sums.num_examples, sums.loss, sums.metrics)
@@ -171,11 +177,12 @@ class TrainWork(Work):
         every = self._config.train.evaluate_steps or self._plan.steps_per_epoch
         return step % every == 0 or step >= self.num_steps
 
-    def _evaluate(self, world: World) -> None:
+    def _evaluate(self, world: World, membership: Membership) -> None:
         assert self._evaluator is not None
         assert self._evaluation is not None
         self._evaluator.restart(world, 0)
-        row = self._evaluator.local_sums(self._evaluator.num_steps)
+        row = self._evaluator.local_sums(self._evaluator.num_steps, membership)
+        membership.doing("waits", f"evaluation after step {self.state.step}")
         row = self._evaluator.over_ring(row, world)  # All ranks: the step number decides, as here.
         metrics = self._evaluator.metrics(row)
         self._evaluation.assign(row)

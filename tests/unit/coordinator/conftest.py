@@ -37,6 +37,8 @@ class FakeWorker:
         self.generation = 0
         self.is_ready = True
         self.task = None
+        self.report = {}
+        """What its answers to pings say that it does."""
         self.ignores = set()
         """Kinds of messages that it does not obey."""
         self.said = b""
@@ -96,14 +98,14 @@ class FakeWorker:
 
     def _obey(self, kind, message):
         if kind == "ping":
-            self.send("pong")
+            self.send("pong", **{"generation": self.generation, **self.report})
         elif kind == "assign":
             self.place, self.generation, self.is_ready = message, message["generation"], False
             if "form" not in self.ignores:
                 self.formed()
         elif kind == "change" and not self.is_ready:
             self.ready()
-        elif kind == "stop":
+        elif kind in ("stop", "end"):
             self._writer.close()
 
 
@@ -113,7 +115,7 @@ class Job:
     def __init__(self, job_dir, *, wanted=None, **settings):
         self.dir = job_dir
         defaults = {"num_start": 1, "min_np": 1, "max_np": 8}
-        defaults |= {"wait_seconds": 5.0, "forming_seconds": 1.0}
+        defaults |= {"wait_seconds": 5.0, "forming_seconds": 1.0, "stall_seconds": 300.0}
         self.settings = CoordinatorSettings(
             job_dir=job_dir, address="127.0.0.1", secret=SECRET, **{**defaults, **settings}
         )
@@ -150,6 +152,7 @@ class Job:
         return self.workers[-1]
 
     async def worker(self, slot=0, host="localhost", **more):
+        """A worker that has called; `more` goes into its greeting."""
         return await self.fake(slot, host).connect(**more)
 
     def saved(self):

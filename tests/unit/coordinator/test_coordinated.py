@@ -326,3 +326,35 @@ def test_close_hangs_up_at_once(membership, coordinator):
     call = trained(membership, coordinator)
     membership.close()
     assert call.ends()
+
+
+def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordinator):
+    call = trained(membership, coordinator)
+    membership.doing("works", "step 3", has_come=lambda: True)
+    call.send("ping")
+    said = call.hear("pong")
+    assert (said["doing"], said["what"], said["generation"]) == ("waits", "step 3", 1)
+    membership.failed("the ring broke", 3)
+    joining = Doing(membership.join, 3)
+    call.hear("ready")
+    call.send("ping")
+    assert call.hear("pong")["doing"] == "joins"
+    call.send("stop", reason="enough")
+    joining.end()
+
+
+def test_a_worker_that_hangs_writes_its_stacks_and_ends(
+    module, membership, coordinator, monkeypatch, capfd
+):
+    ends = []
+    monkeypatch.setattr(module.os, "_exit", ends.append)
+    call = trained(membership, coordinator)
+    call.send("dump", reason="no progress")
+    call.send("ping")
+    call.hear("pong")
+    assert not ends
+    assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err
+    call.send("end", reason="no progress")
+    until(lambda: ends)
+    assert ends == [module.EXIT_HUNG]
+    assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err

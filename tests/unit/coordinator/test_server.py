@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from edl_horovod.coordinator import forming, server
+from edl_horovod.coordinator import forming, liveness, server
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES
 
 
@@ -259,7 +259,7 @@ def test_a_member_that_hangs_is_left_out_and_comes_back(play):
 
 def test_a_member_that_was_silent_alone_is_called_back(play, monkeypatch):
     monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(server, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "PING_SECONDS", 0.05)
 
     async def scenario(job):
         first = await job.worker(0)
@@ -664,7 +664,7 @@ def test_progress_of_many_members_does_not_keep_it_busy(play):
 
 def test_a_pause_of_the_coordinator_itself_silences_nobody(play, monkeypatch):
     monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(server, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "PING_SECONDS", 0.05)
 
     async def scenario(job):
         first = await job.worker(0)

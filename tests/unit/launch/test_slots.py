@@ -184,6 +184,26 @@ def test_no_slot_has_no_failures(make):
     assert slots.most_vain_failures() == (0, None)
 
 
+def test_one_that_hangs_is_killed_if_it_does_not_end_by_itself(make):
+    slots, clock = make(SLEEP)
+    slots.num_wanted = 2
+    slots.keep()
+    first, second = slots.children
+    slots.note_hung("localhost:1", second.pid)
+    slots.note_hung("localhost:0", second.pid)  # Another process by now.
+    slots.note_hung("elsewhere:0", first.pid)
+    clock.now += module.HUNG_GRACE_SECONDS - 0.1
+    slots.keep()
+    assert second.exit_code is None
+    clock.now += 0.2
+    slots.keep()
+    assert second.wait(LIMIT_SECONDS)
+    slots.keep()
+    assert second is not slots.children[1]
+    assert first.exit_code is None
+    assert first is slots.children[0]
+
+
 def test_an_unwanted_worker_is_left_to_the_coordinator_and_not_replaced(make):
     slots, _ = make(SLEEP)
     slots.num_wanted = 2

@@ -1,0 +1,107 @@
+"""Which workers hang, and why that is said of them: pure functions (D11)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+__all__ = ["Report", "Verdict", "find_hung"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a worker's main thread does, as its listening thread tells with every answer to a ping.
+
+    So it says where a worker is stuck, while the answer itself says that the process lives.
+    """
+
+    worker: str
+    """Its incarnation."""
+    generation: int
+    """The last ring that it was given a place in: what it says is of that one."""
+    state: str
+    """`works` (the others will wait for it), `waits` (in a collective, for the others), `joins`
+    (outside the ring) or `unwatched` (may take any time, as writing the result)."""
+    what: str
+    """The same for people."""
+    seconds: float
+    """Since when."""
+
+    @classmethod
+    def of(cls, worker: str, message: Mapping[str, Any]) -> Self | None:
+        """The report in an answer to a ping; None where there is none."""
+        if "doing" not in message:
+            return None
+        return cls(
+            worker=worker,
+            generation=int(message["generation"]),
+            state=str(message["doing"]),
+            what=str(message["what"]),
+            seconds=float(message["seconds"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is to happen to a worker that has made no progress for too long."""
+
+    worker: str
+    what: str
+    """What it is in the middle of."""
+    message: str
+    is_end: bool = True
+    """Whether it is to end; false where nobody waits for it, so that it may take its time."""
+
+
+def find_hung(
+    members: Sequence[Report | None], outsiders: Sequence[Report | None], *, stall_seconds: float
+) -> list[Verdict]:
+    """Who hangs. A rank that works is ended only where others have waited for it for so long.
+
+    In a ring all ranks begin a step together, so how long others wait is how much longer a rank
+    takes than they did: a step that is long for all of them makes nobody suspect.
+
+    Args:
+        members: Reports of the ring's members, in the order of their ranks; None for one that has
+            not told anything yet.
+        outsiders: Reports of workers that should have come out of an earlier ring.
+        stall_seconds: How long is too long.
+    """
+    hung = []
+    for report in outsiders:
+        is_watched = report is not None and report.state in ("works", "joins")
+        # Without a ring, who is still in an older one may be all that is left of the job.
+        if members and report is not None and is_watched and report.seconds >= stall_seconds:
+            message = f"did not come back to the ring for {report.seconds:.0f} s: {report.what}"
+            hung.append(Verdict(worker=report.worker, what=report.what, message=message))
+    reports = [report for report in members if report is not None]
+    if len(reports) < len(members) or any(r.state not in ("works", "waits") for r in reports):
+        return hung
+    return hung + _hung_members(reports, stall_seconds)
+
+
+def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdict]:
+    late = [r for r in reports if r.state == "works" and r.seconds >= stall_seconds]
+    waiting = [r for r in reports if r.state == "waits" and r.seconds >= stall_seconds]
+    if len(waiting) == len(reports) > 1:
+        # Nobody is to blame, as in an error of the transport. One that ends breaks the collective
+        # for all others, who have the state; ending all of them would lose it.
+        last = waiting[-1]
+        message = f"all {len(waiting)} ranks waited for each other for {last.seconds:.0f} s in "
+        message += f"{last.what}; the last one ends, which frees the others"
+        return [Verdict(worker=last.worker, what=last.what, message=message)]
+    if waiting and late:
+        others = "1 other" if len(waiting) == 1 else f"{len(waiting)} others"
+        why = f"while {others} waited for it"
+    elif late and len(late) == len(reports):
+        why = "and nobody waits for it, so it goes on"
+    else:
+        return []
+    return [
+        Verdict(
+            worker=r.worker,
+            what=r.what,
+            message=f"no progress for {r.seconds:.0f} s in {r.what}, {why}",
+            is_end=bool(waiting),
+        )
+        for r in late
+    ]

@@ -1,0 +1,99 @@
+"""Asks every worker again and again for a sign of life, and ends those that hang (D11)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from edl_horovod.coordinator import forming
+from edl_horovod.coordinator.hangs import Verdict, find_hung
+from edl_horovod.coordinator.workers import Worker, WorkerServer
+from edl_horovod.events import EventLog
+
+__all__ = ["Liveness"]
+
+log = logging.getLogger(__name__)
+
+PING_SECONDS = 2.0
+DEAD_SECONDS = 30.0
+"""Silence after which a worker is taken for stopped, and its launcher kills it."""
+
+
+class Liveness:
+    """What the coordinator knows of its workers by asking, and what it does about it."""
+
+    def __init__(
+        self, server: WorkerServer, events: EventLog, *, stall_seconds: float,
+        members: Callable[[], Sequence[Worker]], on_silent: Callable[[Worker], None],
+    ) -> None:  # fmt: skip
+        """Prepare; `watch` does the work.
+
+        Args:
+            server: Knows the workers.
+            events: Told of those that hang.
+            stall_seconds: How long a rank may let the others wait.
+            members: The ring's members, in the order of their ranks.
+            on_silent: Called with a worker that does not answer any more.
+        """
+        self._server = server
+        self._events = events
+        self._stall_seconds = stall_seconds
+        self._members = members
+        self._on_silent = on_silent
+        self._warned: dict[str, str] = {}
+
+    async def watch(self) -> None:
+        """Ping, and look at what the answers say; never ends."""
+        while True:
+            for worker in list(self._server.workers.values()):
+                self._look_at(worker)
+                worker.ping()
+            self._judge()
+            await asyncio.sleep(PING_SECONDS)
+
+    def _look_at(self, worker: Worker) -> None:
+        # Unanswered pings and not time: after a pause of this process nobody is silent.
+        silence = worker.num_unanswered * PING_SECONDS
+        if not worker.is_connected or silence < forming.SILENCE_SECONDS:
+            return
+        if not worker.is_silent:
+            worker.is_silent = True
+            log.warning("worker %s does not answer", worker.label)
+            self._on_silent(worker)
+        # Never the last ones who have the state: they may come back.
+        others = [w for w in self._members() if w.is_connected and not w.is_silent]
+        patience = max(forming.SILENCE_SECONDS, min(DEAD_SECONDS, self._stall_seconds))
+        if silence >= patience and others and not worker.is_given_up:
+            worker.is_given_up = True
+            self._tell(worker, f"no sign of life for {silence:.0f} s")
+
+    def _judge(self) -> None:
+        members = self._members()
+        outsiders = [
+            worker for worker in self._server.workers.values()
+            if worker.is_connected and not worker.is_ready and worker not in members
+        ]  # fmt: skip
+        verdicts = find_hung(
+            [worker.current_report for worker in members],
+            [worker.current_report for worker in outsiders],
+            stall_seconds=self._stall_seconds,
+        )
+        for verdict in verdicts:
+            self._carry_out(verdict, self._server.workers[verdict.worker])
+
+    def _carry_out(self, verdict: Verdict, worker: Worker) -> None:
+        if verdict.is_end and not worker.is_hung:
+            worker.is_hung = True
+            self._tell(worker, verdict.message)
+            worker.send("end", reason=verdict.message)
+        elif not verdict.is_end and self._warned.get(worker.label) != verdict.what:
+            self._warned[worker.label] = verdict.what
+            self._events.write("log", message=f"worker {worker.label}: {verdict.message}")
+            log.warning("worker %s: %s", worker.label, verdict.message)
+            worker.send("dump", reason=verdict.message)
+
+    def _tell(self, worker: Worker, message: str) -> None:
+        """Say that a worker hangs; its launcher ends it where it does not do so itself."""
+        self._events.write(
+            "worker", worker=worker.label, state="hung", pid=worker.pid, message=message
+        )
+        log.warning("worker %s hangs: %s", worker.label, message)

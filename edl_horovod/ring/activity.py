@@ -1,0 +1,40 @@
+"""What a rank's main thread does, told by another thread: that is how a hang is seen."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Activity"]
+
+
+@dataclass(frozen=True)
+class _Phase:
+    state: str
+    what: str
+    has_come: Callable[[], bool] | None
+    since: float
+
+
+class Activity:
+    """The present phase of a main thread. It writes, another thread reads; neither waits."""
+
+    def __init__(self) -> None:
+        """Outside any ring."""
+        self._phase = _Phase("joins", "getting warm", None, time.monotonic())
+        self._came: tuple[_Phase, float] | None = None
+
+    def begin(self, state: str, what: str, has_come: Callable[[], bool] | None = None) -> None:
+        """Enter a phase; see `Membership.doing`."""
+        self._phase = _Phase(state, what, has_come, time.monotonic())
+
+    def report(self) -> dict[str, Any]:
+        """The present phase, and since when, as fields of a message."""
+        phase, now = self._phase, time.monotonic()
+        state, since = phase.state, phase.since
+        if phase.has_come is not None and phase.has_come():
+            # Since it was first seen there: its own long step is no waiting.
+            if self._came is None or self._came[0] is not phase:
+                self._came = (phase, now)
+            state, since = "waits", self._came[1]
+        return {"doing": state, "what": phase.what, "seconds": round(now - since, 1)}

@@ -1,0 +1,208 @@
+"""Workers that hang: the ring goes on within a stated time, and the job says which one and why."""
+
+import itertools
+import re
+import signal
+import time
+
+import pytest
+
+from tests import counting_job
+
+STALL_SECONDS = 12
+FORMING_SECONDS = 5
+"""The default, and so the time-out of every transfer in the ring."""
+LOAD_SECONDS = 6
+"""What a busy machine may add to a stated time."""
+
+
+class Hanging:
+    """A job of the model that hangs where it is told to."""
+
+    def __init__(self, start, folder, **settings):
+        self._folder = folder
+        self._start = start
+        settings = {"model_def": "hanging", "params.hang_in": str(folder), **settings}
+        settings |= {"elastic.stall_seconds": STALL_SECONDS}
+        self._overrides = counting_job.overrides(folder, epochs=counting_job.LONG, **settings)
+
+    def start(self, first_step=3):
+        self.job = self._start("train", *self._overrides)
+        if first_step:
+            self.job.wait_for_step(first_step)
+        return self.job
+
+    def hang(self, where, slot):
+        (self._folder / f"{where}-{slot}").touch()
+
+    def go_on(self, where, slot):
+        (self._folder / f"{where}-{slot}").unlink()
+
+    def seconds_until_ring(self, size, after):
+        """From now until a ring of this size is there, by the coordinator's clock."""
+        began = time.time()
+        generation = self.job.wait_for_ring(size, after=after)
+        formed = next(
+            e for e in self.job.events("generation")
+            if e["is_formed"] and e["size"] == size and e["generation"] > after
+        )  # fmt: skip
+        return formed["time"] - began, generation
+
+    def hung(self, slot):
+        """The event that says which worker hung."""
+
+        def find(found):
+            return next(
+                (e for e in found if e["kind"] == "worker" and e["state"] == "hung"
+                 and e["worker"] == f"localhost:{slot}"), None,
+            )  # fmt: skip
+
+        return self.job.wait_for(find, f"slot {slot} is said to hang")
+
+    def log_of(self, slot):
+        return (self.job.job_dir / "logs" / f"worker-{slot}.log").read_text()
+
+    def finish(self):
+        (self._folder / "hurry").touch()
+        self.job.succeed()
+        counting_job.assert_each_record_once_an_epoch(
+            self._folder / "out", epochs=counting_job.LONG
+        )
+
+
+@pytest.fixture
+def hanging(start, tmp_path):
+    return lambda **settings: Hanging(start, tmp_path, **settings)
+
+
+def test_a_stopped_worker_is_left_out_ended_and_replaced(hanging):
+    job = hanging(**{"launch.np": 2})
+    running = job.start()
+    first, pid = running.generation(), running.worker_pid(1)
+    running.signal_worker(1, signal.SIGSTOP)
+    seconds, shrunk = job.seconds_until_ring(1, after=first)
+    assert seconds < FORMING_SECONDS + 1 + LOAD_SECONDS
+    event = job.hung(1)
+    assert event["pid"] == pid
+    assert "no sign of life" in event["message"]
+    running.wait_for_ring(2, after=shrunk)
+    assert running.worker_pid(1) != pid
+    job.finish()
+
+
+def test_a_worker_that_was_stopped_for_a_while_comes_back_warm(hanging):
+    job = hanging(**{"launch.np": 2})
+    running = job.start()
+    first, pid = running.generation(), running.worker_pid(1)
+    running.signal_worker(1, signal.SIGSTOP)
+    _, shrunk = job.seconds_until_ring(1, after=first)
+    running.signal_worker(1, signal.SIGCONT)
+    seconds, _ = job.seconds_until_ring(2, after=shrunk)
+    assert seconds < FORMING_SECONDS + LOAD_SECONDS
+    assert running.worker_pid(1) == pid
+    job.finish()
+
+
+def test_a_worker_whose_python_is_stuck_is_killed_and_replaced(hanging):
+    job = hanging(**{"launch.np": 2})
+    running = job.start()
+    first, pid = running.generation(), running.worker_pid(1)
+    job.hang("lock", 1)
+    event = job.hung(1)
+    job.go_on("lock", 1)
+    assert (event["pid"], "no sign of life" in event["message"]) == (pid, True)
+    _, shrunk = job.seconds_until_ring(1, after=first)
+    running.wait_for_ring(2, after=shrunk)
+    job.finish()
+
+
+@pytest.mark.parametrize("where", ["input", "forward"])
+def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, where):
+    job = hanging(**{"launch.np": 2})
+    running = job.start()
+    first, pid = running.generation(), running.worker_pid(1)
+    job.hang(where, 1)
+    event = job.hung(1)
+    job.go_on(where, 1)
+    seconds = event["time"] - running.events("step")[-1]["time"]
+    assert STALL_SECONDS <= seconds < STALL_SECONDS + 4 + LOAD_SECONDS
+    assert event["pid"] == pid
+    assert "1 other" in event["message"]
+    alone, shrunk = job.seconds_until_ring(1, after=first)
+    assert alone < LOAD_SECONDS
+    running.wait_for_ring(2, after=shrunk)
+    # The log holds where it hung: the user's own function among the stacks of all threads.
+    assert re.search(r'hanging.py", line \d+ in _wait', job.log_of(1))
+    assert event["message"] in job.log_of(1)
+    job.finish()
+
+
+def test_a_newcomer_that_takes_35_seconds_to_start_stops_nobody(hanging):
+    job = hanging(**{"launch.np": 1, "elastic.max_np": 2})
+    job.hang("build", 1)
+    running = job.start()
+    running.want(2)
+    running.wait_for(lambda _: running.worker_pid(0) and "localhost:1" in str(running.events()), "")
+    began, first = time.monotonic(), running.events("step")[-1]["step"]
+    while time.monotonic() < began + 35:
+        time.sleep(0.5)
+    steps = running.events("step")
+    assert steps[-1]["step"] > first
+    assert max(b["time"] - a["time"] for a, b in itertools.pairwise(steps)) < LOAD_SECONDS
+    assert len(running.events("generation")) == 1
+    job.go_on("build", 1)
+    running.wait_for_ring(2)
+    job.finish()
+
+
+def test_a_newcomer_that_hangs_as_the_ring_forms_is_left_out(hanging):
+    job = hanging(**{"launch.np": 1, "elastic.max_np": 2})
+    running = job.start()
+    running.want(2)
+    running.wait_for(
+        lambda found: any(e["kind"] == "worker" and e["worker"] == "localhost:1" and
+                          e["state"] == "warm" for e in found), "a warm newcomer",
+    )  # fmt: skip
+    running.signal_worker(1, signal.SIGSTOP)
+    stopped = time.time()
+    running.wait_for(
+        lambda found: any(e["kind"] == "step" and e["time"] > stopped + 3 for e in found), "steps"
+    )
+    # It may have been too late to stop it, between two steps; no worse than that may it be.
+    resets = [e["seconds"] for e in running.events("reset")[1:]]
+    assert all(seconds < 2 * FORMING_SECONDS + LOAD_SECONDS for seconds in resets)
+    running.wait_for_ring(2)
+    job.finish()
+
+
+@pytest.mark.parametrize("text", ["rubbish", "", None, b"\xff\xfe"], ids=repr)
+def test_the_hosts_file_becomes_unusable_and_good_again(hanging, text):
+    job = hanging(**{"launch.np": 2})
+    running = job.start()
+    path = running.job_dir / "hosts"
+    first = running.generation()
+    if text is None:
+        path.unlink()
+    elif isinstance(text, bytes):
+        path.write_bytes(text)
+    else:
+        path.write_text(text)
+    if text == "":  # Not damaged: no host at all is wanted. The workers stay warm.
+        running.wait_for(
+            lambda found: any(e["kind"] == "job" and e["state"] == "waiting" for e in found),
+            "the wait",
+        )
+        running.want(2)
+        job.seconds_until_ring(2, after=first)
+        assert running.events("reset")[-1]["step"] > 0
+    else:
+        now = time.time()
+        running.wait_for(
+            lambda found: any(e["kind"] == "step" and e["time"] > now + 3 for e in found), "steps"
+        )
+        assert running.generation() == first
+        log = (running.job_dir / "logs" / "coordinator.log").read_text()
+        assert log.count("hosts file:") == 1
+        running.want(1)
+        running.wait_for_ring(1)
+    job.finish()

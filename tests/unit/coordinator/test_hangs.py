@@ -1,0 +1,193 @@
+"""Who hangs, and why: from what the workers say of themselves."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from edl_horovod.coordinator import forming, liveness
+from edl_horovod.coordinator.hangs import Report, find_hung
+
+STALL = 300.0
+
+
+def works(name, seconds, what="step 7"):
+    return Report(worker=name, generation=2, state="works", what=what, seconds=seconds)
+
+
+def waits(name, seconds, what="step 7"):
+    return Report(worker=name, generation=2, state="waits", what=what, seconds=seconds)
+
+
+def joins(name, seconds):
+    return Report(
+        worker=name, generation=2, state="joins", what="forming generation 3", seconds=seconds
+    )
+
+
+def unwatched(name, seconds):
+    return Report(worker=name, generation=2, state="unwatched", what="the result", seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    members: list = field(default_factory=list)
+    outsiders: list = field(default_factory=list)
+    ended: tuple = ()
+    warned: tuple = ()
+
+
+CASES = [
+    Case("all get on", [works("a", 3), waits("b", 2)]),
+    Case("one lets the other wait", [works("a", 301), waits("b", 300)], ended=("a",)),
+    Case("not for long enough", [works("a", 400), waits("b", 299)]),
+    Case("one that waits got on meanwhile", [works("a", 299), waits("b", 320)]),
+    Case("a step that is long for all", [works("a", 900), works("b", 900)], warned=("a", "b")),
+    Case("one of them is slower", [works("a", 900), works("b", 900), waits("c", 250)]),
+    Case("two of three", [works("a", 300), waits("b", 400), works("c", 301)], ended=("a", "c")),
+    Case("nobody to blame", [waits("a", 310), waits("b", 305), waits("c", 300)], ended=("c",)),
+    Case("alone in a collective", [waits("a", 310)]),
+    Case("one came late", [waits("a", 310), waits("b", 20)]),
+    Case("alone", [works("a", 300)], warned=("a",)),
+    Case("the result is written", [unwatched("a", 900), waits("b", 900)]),
+    Case("one still joins", [joins("a", 900), waits("b", 900)]),
+    Case("one has not told yet", [None, waits("b", 900)]),
+    Case("left behind in its step", [waits("a", 1)], [works("b", 300)], ended=("b",)),
+    Case("stuck in a forming", [waits("a", 1)], [joins("b", 300)], ended=("b",)),
+    Case("not for long yet", [waits("a", 1)], [joins("b", 299)]),
+    Case("all that is left of the job", [], [works("b", 900)]),
+    Case("an outsider that has not told yet", [waits("a", 1)], [None]),
+    Case("nobody"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_who_hangs(case):
+    verdicts = find_hung(case.members, case.outsiders, stall_seconds=STALL)
+    assert tuple(v.worker for v in verdicts if v.is_end) == case.ended
+    assert tuple(v.worker for v in verdicts if not v.is_end) == case.warned
+
+
+def test_the_verdict_says_what_why_and_for_how_long():
+    hung = [works("a", 301, "examples of step 7"), waits("b", 300), waits("c", 300)]
+    (verdict,) = find_hung(hung, [], stall_seconds=STALL)
+    assert verdict.message == (
+        "no progress for 301 s in examples of step 7, while 2 others waited for it"
+    )
+
+
+def reports(worker, state, seconds):
+    worker.report = {"doing": state, "what": "step 7", "seconds": seconds}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(liveness, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "DEAD_SECONDS", 0.6)
+    monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
+
+
+def hung(job):
+    return [(e["worker"], e["pid"]) for e in job.events("worker") if e["state"] == "hung"]
+
+
+def test_a_rank_that_lets_the_others_wait_is_told_to_end(play, quick):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1, pid=77)
+        await job.ring(first, second)
+        reports(first, "waits", 300)
+        reports(second, "works", 301)
+        await job.until(lambda: not second.is_connected)
+        (message,) = [m for m in second.heard if m["kind"] == "end"]
+        assert "while 1 other waited for it" in message["reason"]
+        await job.ring(first)
+        assert hung(job) == [("localhost:1", 77)]
+
+    play(scenario, num_start=2)
+
+
+def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(play, quick):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        second.ignores |= {"end", "change"}
+        await job.ring(first, second)
+        reports(first, "waits", 300)
+        reports(second, "works", 301)
+        await job.until(lambda: "end" in second.kinds())
+        first.report = {}
+        first.ready()  # As when the collective breaks.
+        await job.ring(first)
+        second.ready()
+        third = await job.worker(2)
+        await job.ring(first, third)
+        assert len(hung(job)) == second.kinds().count("end") == 1
+
+    play(scenario, num_start=2, forming_seconds=0.1)
+
+
+def test_what_was_said_of_an_earlier_ring_counts_no_more(play, quick):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1)
+        await job.ring(first, second)
+        third = await job.worker(2)
+        await job.ring(first, second, third)
+        for worker in (first, second, third):
+            reports(worker, "waits", 300)
+            worker.report["generation"] = 1
+        worker = next(iter(job.coordinator._server.workers.values()))
+        await job.until(lambda: worker.report is not None)
+        heard_at = worker.heard_at
+        await job.until(lambda: worker.heard_at > heard_at + 0.2)
+        assert not hung(job)
+
+    play(scenario, num_start=2)
+
+
+def test_one_that_nobody_waits_for_is_asked_once_where_it_is(play, quick):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        reports(first, "works", 301)
+        await job.until(lambda: "dump" in first.kinds())
+        number = len(first.heard)
+        second = await job.worker(1)
+        await job.ring(first, second)
+        assert first.kinds()[:number].count("dump") == 1
+        assert not hung(job)
+        (event,) = job.events("log")
+        assert "localhost:0" in event["message"]
+        assert "step 7" in event["message"]
+
+    play(scenario)
+
+
+def test_a_silent_member_is_said_to_hang_once_the_ring_goes_on_without_it(play, quick):
+    async def scenario(job):
+        first, second = await job.worker(0), await job.worker(1, pid=78)
+        await job.ring(first, second)
+        second.ignores |= {"ping", "change"}
+        await job.ring(first, least_generation=2)
+        await job.until(lambda: hung(job))
+        assert hung(job) == [("localhost:1", 78)]
+        # Stopped for long, but not killed: it may come back.
+        second.ignores.clear()
+        second.ready()
+        await job.ring(first, second)
+
+    play(scenario, num_start=2)
+
+
+def test_the_only_member_is_waited_for_however_silent(play, quick):
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        first.ignores |= {"ping", "change"}
+        await job.until(lambda: any(e["state"] == "waiting" for e in job.events("job")))
+        worker = next(iter(job.coordinator._server.workers.values()))
+        await job.until(lambda: worker.num_unanswered * liveness.PING_SECONDS > 1.2)
+        assert not hung(job)
+        first.ignores.clear()
+        first.ready()
+        await job.ring(first)
+
+    play(scenario, wait_seconds=60.0)

@@ -1,0 +1,44 @@
+"""What a main thread does, as another thread sees it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from edl_horovod.ring import activity as module
+from edl_horovod.ring.activity import Activity
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_it_says_what_and_since_when(clock):
+    activity = Activity()
+    clock.now += 5
+    assert activity.report() == {"doing": "joins", "what": "getting warm", "seconds": 5.0}
+    activity.begin("works", "step 3")
+    clock.now += 2
+    assert activity.report() == {"doing": "works", "what": "step 3", "seconds": 2.0}
+
+
+def test_a_long_step_of_its_own_is_no_waiting(clock):
+    activity = Activity()
+    has_come = SimpleNamespace(value=False)
+    activity.begin("works", "step 3", lambda: has_come.value)
+    clock.now += 400
+    assert activity.report() == {"doing": "works", "what": "step 3", "seconds": 400.0}
+    has_come.value = True
+    assert activity.report() == {"doing": "waits", "what": "step 3", "seconds": 0.0}
+    clock.now += 7
+    assert activity.report()["seconds"] == 7.0
+
+
+def test_the_wait_of_the_next_step_is_counted_anew(clock):
+    activity = Activity()
+    for step in (3, 4):
+        activity.begin("works", f"step {step}", lambda: True)
+        assert activity.report() == {"doing": "waits", "what": f"step {step}", "seconds": 0.0}
+        clock.now += 7
