@@ -44,6 +44,8 @@ class JobState:
     num_resets: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     """Of the last evaluation, or of the finished job."""
+    members: tuple[str, ...] = ()
+    """Workers of the ring that was formed last."""
     workers: dict[str, WorkerState] = field(default_factory=dict)
     recent: tuple[tuple[float, int], ...] = ()
     """Time and step (or records, where nothing is trained) of the last events that moved."""
@@ -57,6 +59,12 @@ class JobState:
     def total(self) -> int:
         """All steps, or all records; 0 while nobody has said it."""
         return self.total_records or self.total_steps
+
+    @property
+    def spares(self) -> list[str]:
+        """Workers that are warm and in no ring."""
+        warm = [name for name, worker in self.workers.items() if worker.state == "warm"]
+        return sorted(set(warm) - set(self.members))
 
     @property
     def seconds_left(self) -> float | None:
@@ -86,7 +94,10 @@ def advance(state: JobState, event: dict[str, Any]) -> JobState:
             worker = WorkerState(event["state"], event["time"], event.get("message", ""))
             return replace(state, workers={**state.workers, event["worker"]: worker})
         case "generation":
-            return replace(state, **_given(event, "generation", "size"))
+            changed = replace(state, **_given(event, "generation", "size"))
+            if event.get("is_formed"):
+                changed = replace(changed, members=tuple(event["members"]))
+            return changed
         case "reset":
             changed = replace(
                 state, **_given(event, "generation", "step"), num_resets=state.num_resets + 1

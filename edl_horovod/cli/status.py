@@ -57,7 +57,7 @@ def _state_of(job_dir: Path) -> JobState:
 def _as_json(state: JobState) -> dict[str, Any]:
     values = dataclasses.asdict(state)
     del values["recent"]
-    return {**values, "seconds_left": state.seconds_left}
+    return {**values, "seconds_left": state.seconds_left, "spares": state.spares}
 
 
 def _as_table(state: JobState, *, now: float) -> str:
@@ -70,6 +70,7 @@ def _as_table(state: JobState, *, now: float) -> str:
         "records/s": "" if state.records_per_second is None else f"{state.records_per_second:,.0f}",
         "metrics": metrics_text(state.metrics) if state.metrics else "",
         "ring": f"{state.size} ranks, generation {state.generation}, {state.num_resets} resets",
+        "spares": ", ".join(state.spares),
         "output": state.output,
     }
     lines = [f"{name:10} {value}" for name, value in rows.items() if value]

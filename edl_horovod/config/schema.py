@@ -203,6 +203,9 @@ class ElasticConfig:
     """Fewest ranks that train; below it the job waits."""
     max_np: int | None = None
     """Most ranks in the ring; null means as many as there are lanes."""
+    spares: int = 0
+    """Workers of a host beyond its slots that stay warm, to take a lost rank's place at once; each
+    needs the memory of a rank."""
     wait_seconds: float = 600.0
     """How long the ring may stay below min_np before the job ends with an error."""
     forming_seconds: float = 5.0
@@ -214,6 +217,7 @@ class ElasticConfig:
 
     def __post_init__(self) -> None:
         _check(self.min_np >= 1, "elastic.min_np", self.min_np, "must be 1 or more")
+        _check(self.spares >= 0, "elastic.spares", self.spares, "must be 0 or more")
         if self.max_np is not None:
             _check(
                 self.max_np >= self.min_np,

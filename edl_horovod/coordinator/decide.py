@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Assignment", "Candidate", "assign_ranks", "choose_members"]
+__all__ = ["Assignment", "Candidate", "assign_ranks", "choose_members", "num_workers"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,29 +31,44 @@ class Assignment:
     cross_size: int
 
 
+def num_workers(slots: int, spares: int) -> int:
+    """Workers that a host with so many slots has: some stay warm in case another is lost."""
+    return slots + spares if slots > 0 else 0
+
+
 def choose_members(
     candidates: Sequence[Candidate],
     wanted: Mapping[str, int],
     current: Sequence[str],
     most: int,
+    *,
+    spares: int = 0,
 ) -> tuple[str, ...]:
     """The workers of the next ring, in the order of their ranks; maybe fewer than a ring needs.
 
     Members stay before newcomers come: nobody who trains is put out for somebody who waits. Hosts
     are ordered by their oldest worker, so rank 0 is with the job for as long as any. A slot has
-    room for one: while a worker that is to go still holds it, its successor waits.
+    room for one: while a worker that is to go still holds it, its successor waits. Any worker of a
+    host may fill any of its places, so that a spare one fills that of a lost one at once.
 
     Args:
         candidates: Workers that are warm (or in the ring), alive and not on their way out.
         wanted: Host name to number of slots, as host discovery gives them.
         current: Workers of the ring now.
         most: Most ranks that a ring may have.
+        spares: Workers of a host beyond its slots.
     """
-    allowed = [c for c in candidates if c.slot < wanted.get(c.host, 0)]
+    allowed = [c for c in candidates if c.slot < num_workers(wanted.get(c.host, 0), spares)]
     by_slot: dict[tuple[str, int], Candidate] = {}
     for candidate in sorted(allowed, key=lambda c: (c.worker not in current, c.order)):
         by_slot.setdefault((candidate.host, candidate.slot), candidate)
-    by_age = list(by_slot.values())[:most]
+    left = dict(wanted)
+    chosen = []
+    for candidate in by_slot.values():
+        if left[candidate.host] > 0:
+            left[candidate.host] -= 1
+            chosen.append(candidate)
+    by_age = chosen[:most]
     host_age: dict[str, int] = {}
     for candidate in sorted(by_age, key=lambda c: c.order):
         host_age.setdefault(candidate.host, candidate.order)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from edl_horovod.coordinator import forming, hosts, saved
-from edl_horovod.coordinator.decide import choose_members
+from edl_horovod.coordinator.decide import Candidate, choose_members, num_workers
 from edl_horovod.coordinator.forming import Forming, Pulse, hold_back
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.liveness import Liveness
@@ -191,7 +191,13 @@ class Coordinator:
             for worker in self._server.workers.values()
             if self._is_usable(worker) and (worker.is_ready or worker.name in self._members)
         ]
-        return choose_members(usable, self._wanted, self._members, self._settings.max_np)
+        return self._choose(usable)
+
+    def _choose(self, candidates: list[Candidate]) -> tuple[str, ...]:
+        return choose_members(
+            candidates, self._wanted, self._members, self._settings.max_np,
+            spares=self._settings.spares,
+        )  # fmt: skip
 
     def _workers(self, names: tuple[str, ...]) -> list[Worker]:
         return [self._server.workers[name] for name in names if name in self._server.workers]
@@ -279,7 +285,7 @@ class Coordinator:
         """Dismiss workers whose slot is no longer wanted, once they are in no ring."""
         for worker in self._server.workers.values():
             is_outside = worker.is_ready and worker.name not in self._members
-            slots = self._wanted.get(worker.candidate.host, 0)
+            slots = num_workers(self._wanted.get(worker.candidate.host, 0), self._settings.spares)
             # An emptied hosts file sends nobody home: who waits warm keeps the job's state.
             is_unwanted = bool(self._wanted) and worker.candidate.slot >= slots
             if is_outside and (worker.is_leaving or is_unwanted) and not worker.is_dismissed:
@@ -318,16 +324,11 @@ class Coordinator:
             asked_at = await self._forming.ask_for_sign_of_life(members)  # A step can be long.
         if self._result is not None:
             return
-        target = choose_members(
-            [
-                worker.candidate
-                for worker in self._server.workers.values()
-                if self._is_usable(worker) and worker.is_ready and worker.heard_at >= asked_at
-            ],
-            self._wanted,
-            self._members,
-            self._settings.max_np,
-        )
+        target = self._choose([
+            worker.candidate
+            for worker in self._server.workers.values()
+            if self._is_usable(worker) and worker.is_ready and worker.heard_at >= asked_at
+        ])  # fmt: skip
         former, self._members = self._members, ()
         self._forget_lost(former)
         if len(target) < self._settings.min_np:

@@ -21,6 +21,8 @@ class CoordinatorSettings:
     """Ranks that the first ring waits for, for a while."""
     min_np: int
     max_np: int
+    spares: int
+    """Warm workers of a host beyond its slots."""
     wait_seconds: float
     forming_seconds: float
     stall_seconds: float
@@ -36,6 +38,7 @@ def settings_of(config: JobConfig, job_dir: Path, address: str) -> CoordinatorSe
         num_start=config.launch.np,
         min_np=config.elastic.min_np,
         max_np=min(config.elastic.max_np or lanes, lanes),
+        spares=config.elastic.spares,
         wait_seconds=config.elastic.wait_seconds,
         forming_seconds=config.elastic.forming_seconds,
         stall_seconds=config.elastic.stall_seconds,

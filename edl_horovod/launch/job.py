@@ -19,6 +19,7 @@ from edl_horovod import errors
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
+from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.data.files import expand
 from edl_horovod.data.formats import format_of
 from edl_horovod.errors import (
@@ -257,7 +258,8 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
                 coordinator.close()
                 coordinator = Child(plan.coordinator, logs / "coordinator.log")
             with contextlib.suppress(OSError, ConfigError):  # The coordinator logs what is wrong.
-                slots.num_wanted = hosts.read(plan.job_dir / "hosts").get(LOCAL_HOST, 0)
+                wanted = hosts.read(plan.job_dir / "hosts").get(LOCAL_HOST, 0)
+                slots.num_wanted = num_workers(wanted, plan.config.elastic.spares)
             slots.keep()
             _note(show(), slots)
             _give_up_if_hopeless(slots, plan.config.elastic.min_np)

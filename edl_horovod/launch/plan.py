@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.data.plan import choose_num_lanes
 from edl_horovod.errors import ConfigError
 from edl_horovod.models import git_zoo
@@ -111,7 +112,8 @@ def describe(config: JobConfig) -> str:
     if config.task == "train" and (zoo := git_zoo.parse(config.model_zoo)) is not None:
         lines.append(f"model zoo: would fetch {zoo} into {git_zoo.cache()}")
     if plan.coordinator is not None:
-        lines += [f"coordinator: {plan.coordinator}", f"{config.launch.np} workers: {plan.worker}"]
+        num = num_workers(config.launch.np, config.elastic.spares)
+        lines += [f"coordinator: {plan.coordinator}", f"{num} workers: {plan.worker}"]
     else:
         lines += [f"static ring: {plan.worker}"]
     return "\n".join(lines)

@@ -118,6 +118,7 @@ class PredictWork(Work):
             waiting: deque[Future[None]] = deque()
             wants_change = False
             for segment in range(self.state.step, num_segments):
+                membership.doing("works", f"segment {segment}")
                 waiting.append(self._start_segment(segment, lanes, world, writing))
                 if len(waiting) > 1:
                     wants_change = self._complete_segment(waiting.popleft(), world, membership)
@@ -171,8 +172,10 @@ class PredictWork(Work):
         self, written: Future[None], world: World, membership: Membership
     ) -> bool:
         """Count a segment as done on all ranks; returns whether the ring is to change."""
+        membership.doing("works", f"writing segment {self.state.step}")
         written.result()
         wants_change = float(membership.wants_change())
+        membership.doing("waits", f"segment {self.state.step}")
         if not world.is_alone:
             with catch_failures():
                 # All ranks: each has done its part of this segment.

@@ -33,9 +33,11 @@ def situations(draw):
 
 
 def chosen(situation):
-    candidates, wanted, current, most = situation
+    candidates, wanted, current, most = situation[:4]
+    spares = situation[4] if len(situation) > 4 else 0
     by_name = {c.worker: c for c in candidates}
-    return [by_name[name] for name in choose_members(candidates, wanted, current, most)]
+    names = choose_members(candidates, wanted, current, most, spares=spares)
+    return [by_name[name] for name in names]
 
 
 @few
@@ -144,3 +146,26 @@ def test_a_successor_waits_while_its_slot_is_held():
 def test_the_host_of_the_oldest_worker_comes_first():
     candidates = [candidate("b0", 0, 1, "b"), candidate("a0", 0, 2), candidate("b1", 1, 3, "b")]
     assert choose_members(candidates, {"a": 2, "b": 2}, [], 4) == ("b0", "b1", "a0")
+
+
+@few
+@given(situations(), st.integers(1, 2))
+def test_spares_fill_a_hosts_places_and_make_no_more_of_them(situation, spares):
+    candidates, wanted, _, most = situation
+    members = chosen((*situation, spares))
+    for host in HOSTS:
+        slots = [member.slot for member in members if member.host == host]
+        assert len(slots) <= wanted.get(host, 0)
+        assert len(set(slots)) == len(slots)
+        assert all(slot < wanted[host] + spares for slot in slots)
+        there = {c.slot for c in candidates if c.host == host}
+        usable = [slot for slot in there if slot < wanted.get(host, 0) + spares]
+        if len(members) < most and wanted.get(host, 0):
+            assert len(slots) == min(len(usable), wanted[host])
+
+
+def test_members_stay_where_a_spare_waits():
+    candidates = [Candidate(worker=f"w{n}", host="a", slot=n, order=3 - n) for n in range(3)]
+    assert choose_members(candidates, {"a": 2}, ["w0", "w1"], 4, spares=1) == ("w1", "w0")
+    assert choose_members(candidates[1:], {"a": 2}, ["w0", "w1"], 4, spares=1) == ("w2", "w1")
+    assert choose_members(candidates, {"a": 0}, ["w0", "w1"], 4, spares=1) == ()

@@ -675,3 +675,43 @@ def test_a_pause_of_the_coordinator_itself_silences_nobody(play, monkeypatch):
         assert [size for size, _ in job.generations()] == [1, 2]
 
     play(scenario)
+
+
+def test_a_spare_takes_a_lost_members_place_in_one_ring(play):
+    async def scenario(job):
+        first, second, spare = [await job.worker(slot) for slot in range(3)]
+        await job.ring(first, second)
+        second.hang_up()
+        await job.ring(first, spare)
+        again = await job.worker(1)  # Its slot comes back, and is the spare one now.
+        spare.hang_up()
+        await job.ring(first, again)
+        assert job.generations() == [(2, True)] * 3
+
+    play(scenario, num_start=2, wanted={"localhost": 2}, spares=1)
+
+
+def test_a_leaver_and_the_spare_that_follows_it_change_in_one_ring(play):
+    async def scenario(job):
+        first, second, spare = [await job.worker(slot) for slot in range(3)]
+        await job.ring(first, second)
+        second.send("leaving")
+        await job.ring(first, spare)
+        await job.until(lambda: not second.is_connected)
+        assert job.generations() == [(2, True)] * 2
+
+    play(scenario, num_start=2, wanted={"localhost": 2}, spares=1)
+
+
+def test_scaling_down_keeps_as_many_spares_as_asked_for(play):
+    async def scenario(job):
+        first, second, spare = [await job.worker(slot) for slot in range(3)]
+        await job.ring(first, second)
+        job.hosts(localhost=1)
+        await job.ring(first)
+        await job.until(lambda: not spare.is_connected)
+        assert second.is_connected
+        job.hosts(localhost=2)
+        await job.ring(first, second)
+
+    play(scenario, num_start=2, wanted={"localhost": 2}, spares=1)
