@@ -1,6 +1,7 @@
 """This machine's slots: one worker process each, started again when it fails."""
 
 import logging
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ __all__ = ["Slots"]
 
 log = logging.getLogger(__name__)
 
+LEFT = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+"""Exit codes of a worker that was told to go: warm, still getting warm, not yet listening."""
 MAX_BACKOFF_SECONDS = 60.0
 MAX_DOUBLINGS = 30
 HUNG_GRACE_SECONDS = 5.0
@@ -126,12 +129,16 @@ class Slots:
             # The first restart waits for nothing; the next ones longer and longer.
             patience = self._backoff_seconds * 2 ** min(slot.num_failures - 2, MAX_DOUBLINGS)
             wait = min(patience, MAX_BACKOFF_SECONDS) if slot.num_failures > 1 else 0.0
-            slot.num_vain_failures += 1
             slot.is_in_ring = False
             slot.start_again_at = now + wait
             message = f"ended with {slot.child.exit_code}; starts again in {wait:.0f} s"
-            self._tell(number, "failed", message)
-            log.warning("worker %s:%d %s", LOCAL_HOST, number, message)
+            if slot.child.exit_code in LEFT:
+                self._tell(number, "left", message)
+                log.info("worker %s:%d %s", LOCAL_HOST, number, message)
+            else:
+                slot.num_vain_failures += 1
+                self._tell(number, "failed", message)
+                log.warning("worker %s:%d %s", LOCAL_HOST, number, message)
         if now >= slot.start_again_at:
             slot.child.close()
             slot.child, slot.started_at, slot.start_again_at = self._start(number), now, None

@@ -184,6 +184,21 @@ def test_no_slot_has_no_failures(make):
     assert slots.most_vain_failures() == (0, None)
 
 
+@pytest.mark.parametrize("code", ["pass", "raise SystemExit(143)", "os.kill(os.getpid(), 15)"])
+def test_one_that_left_did_not_fail_and_starts_again(make, tmp_path, code):
+    slots, clock = make(f"import os; {code}")
+    slots.num_wanted = 1
+    slots.keep()
+    fail_in_vain(slots, clock, number=0, times=4)
+    assert slots.most_vain_failures()[0] == 0
+    job._give_up_if_hopeless(slots, 1)
+    # One that goes again and again still waits longer and longer.
+    assert fail(slots, clock) == 8.0
+    states = [e["state"] for e in events.read(tmp_path / "events.jsonl")]
+    assert "failed" not in states
+    assert states.count("left") == 5
+
+
 def test_one_that_hangs_is_killed_if_it_does_not_end_by_itself(make):
     slots, clock = make(SLEEP)
     slots.num_wanted = 2

@@ -1,0 +1,110 @@
+"""Rings whose members come and go in good order: no step is lost, and none is done twice."""
+
+import signal
+import time
+
+import pytest
+
+from tests import counting_job
+
+
+@pytest.fixture
+def counting(start, tmp_path):
+    """Start a job that counts its records."""
+
+    def start_job(**settings):
+        job = start(
+            "train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG, **settings)
+        )
+        job.wait_for_step(3)
+        return job
+
+    return start_job
+
+
+def finish(job, folder):
+    """Let the job end; its weights and its steps are those of a job that nothing happened to."""
+    (folder / "hurry").touch()
+    job.succeed()
+    counting_job.assert_each_record_once_an_epoch(folder / "out", epochs=counting_job.LONG)
+    done = 0
+    for event in job.events():
+        if event["kind"] == "step":
+            assert event["step"] > done, "a step was done twice"
+            done = event["step"]
+        elif event["kind"] == "reset":
+            assert event["step"] >= done, "a step was lost"
+    assert not [e for e in job.events("worker") if e["state"] == "failed"]
+    assert not [e for e in job.events("reset") if "orovod" in e["reason"]], "a ring broke"
+
+
+def test_every_kind_of_leave_costs_no_step_and_never_ends_the_job(counting, tmp_path):
+    job = counting(**{"launch.np": 3})
+    generation = job.wait_for_ring(3)
+    job.want(2)  # As `edl scale`, and as a host that discovery withdraws.
+    generation = job.wait_for_ring(2, after=generation)
+    leader = job.events("generation")[-1]["members"][0]
+    job.signal_worker(int(leader.split(":")[1]), signal.SIGTERM)
+    generation = job.wait_for_ring(1, after=generation)
+    job.wait_for_ring(2, after=generation)
+    assert all(e["seconds"] < 5 for e in job.events("reset")[1:])
+    finish(job, tmp_path)
+
+
+def test_sigterm_to_all_ranks_of_a_ring_at_once_but_one(counting, tmp_path):
+    job = counting(**{"launch.np": 3})
+    generation = job.wait_for_ring(3)
+    for slot in (0, 1):
+        job.signal_worker(slot, signal.SIGTERM)
+    job.wait_for_ring(1, after=generation)
+    job.wait_for_ring(3, after=generation)
+    finish(job, tmp_path)
+
+
+def test_a_host_that_flaps_every_second(counting, tmp_path):
+    job = counting(**{"launch.np": 2})
+    pid = job.worker_pid(0)
+    for number in range(20):
+        job.want(1 + number % 2)
+        time.sleep(1 if number < 10 else 0.1)
+    generation = job.generation()
+    job.want(2)
+    job.wait_for(
+        lambda found: [e for e in found if e["kind"] == "generation"][-1]["size"] == 2, "both"
+    )
+    assert job.worker_pid(0) == pid
+    assert job.generation() <= generation + 2
+    finish(job, tmp_path)
+
+
+def test_slots_beyond_the_lanes_stay_warm_and_follow_at_once(counting, tmp_path):
+    job = counting(**{"launch.np": 2, "data_plan.lanes": 2})
+    generation = job.wait_for_ring(2)
+    job.want(3)
+    job.wait_for(
+        lambda found: any(
+            e["kind"] == "worker" and e["worker"] == "localhost:2" and e["state"] == "warm"
+            for e in found
+        ),
+        "the third",
+    )
+    assert job.generation() == generation
+    job.signal_worker(0, signal.SIGTERM)
+    job.wait_for_ring(2, after=generation)
+    assert job.events("generation")[-1]["members"] == ["localhost:1", "localhost:2"]
+    finish(job, tmp_path)
+
+
+def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
+    settings = {"launch.np": 1, "checkpoint.every_steps": 1}
+    job = start("train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG, **settings))
+    job.wait_for_step(6)
+    generation = job.generation()
+    job.signal_worker(0, signal.SIGKILL)
+    job.wait_for_ring(1, after=generation)
+    (tmp_path / "hurry").touch()
+    job.succeed()
+    assert job.events("reset")[-1]["step"] >= 5
+    waits = [e for e in job.events("job") if e["state"] == "waiting"]
+    assert "0 workers, 1 needed" in waits[-1]["message"]
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=counting_job.LONG)
