@@ -10,6 +10,7 @@ import faulthandler
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from pathlib import Path
@@ -23,6 +24,7 @@ from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
 
 if TYPE_CHECKING:
+    from edl_horovod.ring.loop import Work
     from edl_horovod.ring.membership import Membership
 
 __all__ = ["main"]
@@ -34,6 +36,9 @@ def main() -> int:
     """Be a worker until dismissed; returns the process' exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
+    parser.add_argument(
+        "--wait", action="store_true", help="get warm, then wait for edl_horovod.shim"
+    )
     args = parser.parse_args()
     faulthandler.enable()
     name = _name()
@@ -41,7 +46,8 @@ def main() -> int:
     try:
         config = resolved.load(args.config)
         logs.setup(name, level=config.log_level)
-        return _work(config, name)
+        _set_defaults()
+        return _work_when_launched(config, args.config) if args.wait else _work(config, name)
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
@@ -53,7 +59,7 @@ def _name() -> str:
     return f"{host}:{slot or os.environ.get('OMPI_COMM_WORLD_LOCAL_RANK', '0')}"
 
 
-def _work(config: JobConfig, name: str) -> int:
+def _set_defaults() -> None:
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
@@ -61,25 +67,64 @@ def _work(config: JobConfig, name: str) -> int:
     # threshold to 1 MB (Horovod 0.28.1, `BayesianParameter::SetValue` of a fixed value). Survivors
     # and newcomers then cut a step's gradients differently, and the survivor aborts.
     os.environ["HOROVOD_ELASTIC"] = "1"
-    from edl_horovod.ring.loop import run
-    from edl_horovod.ring.membership import Dismissed
+
+
+def _work(config: JobConfig, name: str) -> int:
     from edl_horovod.ring.prepare import make_warm
 
+    with _events(config, name) as events:
+        _be_rank(config, events, make_warm(config, events))
+    return 0
+
+
+def _work_when_launched(config: JobConfig, path: Path) -> int:
+    """Get warm before horovodrun launches this rank; its shim then says which one it is."""
+    from edl_horovod.handover import wait_for_place
+    from edl_horovod.ring.prepare import make_warm
+
+    slot = int(os.environ.get("EDL_SLOT", "0"))
+    with (
+        _events(config, f"{socket.gethostname()}:{slot}") as events,
+        make_warm(config, events) as work,
+    ):
+        launched = wait_for_place(path, slot=slot)
+        os.environ.update(launched.variables)
+        logs.setup(_name(), level=config.log_level)
+        launched.follow()
+        try:
+            _be_rank(config, events, contextlib.nullcontext(work))
+            code = 0
+        except EdlError as error:
+            log.error("%s", error)
+            code = error.exit_code
+        launched.say_exit(code)
+    return code
+
+
+def _events(config: JobConfig, name: str) -> EventLog:
+    Path(config.job_dir).mkdir(parents=True, exist_ok=True)
+    return EventLog(Path(config.job_dir) / "events.jsonl", name)
+
+
+def _be_rank(
+    config: JobConfig, events: EventLog, warm: contextlib.AbstractContextManager["Work"]
+) -> None:
+    """Work as a rank until the job is done or this worker is dismissed."""
+    from edl_horovod.ring.loop import run
+    from edl_horovod.ring.membership import Dismissed
+
     with contextlib.ExitStack() as stack:
-        Path(config.job_dir).mkdir(parents=True, exist_ok=True)
-        events = stack.enter_context(EventLog(Path(config.job_dir) / "events.jsonl", name))
         membership = _membership(config, events)
         stack.callback(membership.close)
         _leave_on_sigterm(membership)
         try:
-            work = stack.enter_context(make_warm(config, events))
+            work = stack.enter_context(warm)
             membership.finished(run(work, membership, events))
         except Dismissed as dismissal:
             log.info("dismissed: %s", dismissal)
         except EdlError as error:
             membership.report_error(error)
             raise
-    return 0
 
 
 def _membership(config: JobConfig, events: EventLog) -> "Membership":

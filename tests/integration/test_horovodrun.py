@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from edl_horovod.handover import socket_folder
 from edl_horovod.whole_file import write_text
 from tests import counting_job
 
@@ -22,7 +23,7 @@ ZOO = Path(__file__).parents[1] / "zoo"
 class HorovodrunJob:
     """A job that counts its records, with its hosts; every one has one slot."""
 
-    def __init__(self, start, folder, *hosts):
+    def __init__(self, start, folder, *hosts, module="edl_horovod.worker", before=None):
         self._folder = folder
         self.want(*hosts)
         job_dir = folder / "job-0"
@@ -34,13 +35,15 @@ class HorovodrunJob:
         command += [f"model_zoo={ZOO}", f"output={folder}/out", f"job_dir={job_dir}"]
         with config.open("w") as stream:
             subprocess.run(command, stdout=stream, check=True)
+        if before is not None:
+            before(config)
         discovery = folder / "discover.sh"
         discovery.write_text(f"#!/bin/sh\ncat {folder}/hosts\n")
         discovery.chmod(0o755)
         launcher = [
             "horovodrun", "-np", "2", "--min-np", "1", "--max-np", "3", "--network-interfaces",
             "lo", "--host-discovery-script", str(discovery), sys.executable, "-m",
-            "edl_horovod.worker", "--config", str(config),
+            module, "--config", str(config),
         ]  # fmt: skip
         threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         self.job = start("train", launcher=launcher, **dict.fromkeys(threads, "1"))
@@ -94,7 +97,33 @@ class HorovodrunJob:
 
 @pytest.fixture
 def horovodrun(start, tmp_path):
-    return lambda *hosts: HorovodrunJob(start, tmp_path, *hosts)
+    return lambda *hosts, **more: HorovodrunJob(start, tmp_path, *hosts, **more)
+
+
+@pytest.fixture
+def keep_warm():
+    """Start warm workers for a job, and wait until all of them are."""
+    keepers = []
+
+    def start(config, slots=3):
+        command = [sys.executable, "-m", "edl_horovod.launch.keep_warm", "--config", str(config)]
+        threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(threads, "1")}
+        keepers.append(subprocess.Popen([*command, "--slots", str(slots)], env=environment))
+        deadline = time.monotonic() + 120
+        while len(warm_workers(config)) < slots:
+            assert time.monotonic() < deadline, "no warm workers"
+            time.sleep(0.1)
+
+    yield start
+    for keeper in keepers:
+        keeper.terminate()
+        assert keeper.wait(20) == 130
+
+
+def warm_workers(config):
+    """Pids of the workers that wait."""
+    return [int(path.stem.split("-")[1]) for path in socket_folder(config).glob("*.sock")]
 
 
 def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun):
@@ -125,5 +154,30 @@ def test_a_host_that_came_early_joins_and_a_withdrawn_one_goes(horovodrun):
     # The one that went must not count as one that waits for the next ring.
     job.kill(THIRD)
     job.ring(1)
+    job.train_on()
+    job.finish()
+
+
+def test_warm_workers_take_the_places_of_what_horovodrun_launches(horovodrun, keep_warm):
+    pids = []
+
+    def before(config):
+        keep_warm(config)
+        pids.extend(warm_workers(config))
+
+    job = horovodrun(FIRST, SECOND, module="edl_horovod.shim", before=before)
+    job.ring(2)
+    job.train_on()
+    config = job.job.job_dir / "config.yaml"
+    (third,) = warm_workers(config)
+    job.want(FIRST, SECOND, THIRD)
+    joined = job.ring(3)
+    assert joined["step"] > 0
+    assert joined["seconds"] < 4  # Of a cold start; without load it is about 0.7 s.
+    job.train_on()
+    os.kill(third, signal.SIGKILL)
+    job.ring(2)
+    # The slot's next worker gets warm, for the next rank that is launched here.
+    job.job.wait_for(lambda _: set(warm_workers(config)) - {*pids}, "the next warm worker")
     job.train_on()
     job.finish()
