@@ -85,7 +85,7 @@ def notable(event: dict[str, Any]) -> str:
                 f"ring {event['old_size']} -> {event['new_size']} after step {event['step']:,} "
                 f"({event['reason']}, {event['seconds']:.1f} s)"
             )
-        case {"kind": "worker", "state": "left" | "lost" | "failed" | "waiting"}:
+        case {"kind": "worker", "state": "left" | "lost" | "failed" | "waiting" | "hung"}:
             return f"worker {event['worker']} {event['state']}{_because(event)}"
         case {"kind": "checkpoint", "state": "failed" | "damaged", "step": step}:
             return f"the checkpoint of step {step:,} {event['message']}"
