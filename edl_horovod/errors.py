@@ -15,6 +15,7 @@ __all__ = [
     "JobFailed",
     "NotEnoughWorkers",
     "OutputError",
+    "ProofFailed",
     "TrainingError",
     "UserCodeError",
     "did_you_mean",
@@ -73,6 +74,12 @@ class MissingDependency(EdlError):
     """Something that the request needs is not installed or not built in on this machine."""
 
     exit_code = 8
+
+
+class ProofFailed(EdlError):
+    """A job's ledger does not show that each record was applied exactly once."""
+
+    exit_code = 9
 
 
 class Interrupted(EdlError):

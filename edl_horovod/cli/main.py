@@ -28,6 +28,7 @@ _VERBS = {
     "prepare": _Verb("Turn your own files into RecordIO files.", "prepare"),
     "scale": _Verb("Change how many ranks a running job has on this machine.", "scale"),
     "status": _Verb("Show where a job is.", "status"),
+    "ledger": _Verb("Prove that a job applied each record exactly once.", "ledger"),
 }
 
 

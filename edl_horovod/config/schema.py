@@ -9,6 +9,7 @@ from edl_horovod.errors import ConfigError, did_you_mean
 __all__ = [
     "CheckpointConfig",
     "DataConfig",
+    "DebugConfig",
     "EarlyStoppingConfig",
     "ElasticConfig",
     "JobConfig",
@@ -235,6 +236,14 @@ class ElasticConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DebugConfig:
+    """What is written down for whoever looks for a mistake, at some cost."""
+
+    ledger: bool = False
+    """Whether each rank writes down which records it gives to which step (train; `edl ledger`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobConfig:
     """Everything a job needs; every rank reads the same resolved copy of it."""
 
@@ -282,6 +291,7 @@ class JobConfig:
     data_plan: DataConfig = field(default_factory=DataConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:
         _check_choice("task", self.task, ("train", "evaluate", "predict"))

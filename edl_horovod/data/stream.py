@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from edl_horovod.data.inline_maps import inline_maps
-from edl_horovod.data.plan import DataPlan
+from edl_horovod.data.plan import DataPlan, Ids
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -23,6 +23,7 @@ from edl_horovod.spec import Mode
 __all__ = ["Batch", "RecordReader", "StepStream"]
 
 STEPS_IN_PARALLEL = 2
+NO_IDS: Ids = np.empty(0, np.int64)
 
 
 class RecordReader(Protocol):
@@ -78,6 +79,9 @@ class StepStream:
         self._iterator: Iterator[Any] = iter(())
         self._next_step = 0
         self._held: tuple[int, Batch] | None = None
+        self._read_ids: dict[int, Ids] = {}
+        self.record_ids: Ids = NO_IDS
+        """Ids of the records of the last `next_batch`, also of those that gave no example."""
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
@@ -96,6 +100,7 @@ class StepStream:
         self._iterator = iter(())
         self._lanes, self._first_step, self._last_step = lanes, first_step, last_step
         self._next_step, self._held = first_step, None
+        self._read_ids = {}  # Another one: the former generator may still be at work.
         self._iterator = iter(self._dataset)
 
     def next_batch(self) -> Batch | None:
@@ -107,6 +112,8 @@ class StepStream:
         step, self._next_step = self._next_step, self._next_step + 1
         if self._held is None:
             self._held = self._pull(step)
+        # Read ahead: what follows this step, or the end, has come out already.
+        self.record_ids = self._read_ids.pop(step, NO_IDS)
         if self._held is None or self._held[0] != step:
             return None
         batch = self._held[1]
@@ -130,7 +137,7 @@ class StepStream:
 
     def _generate(self) -> Iterator[tuple[int, npt.NDArray[np.object_]]]:
         """Records of the steps from `restart` on; runs in a tf.data thread."""
-        lanes, last_step = self._lanes, self._last_step
+        lanes, last_step, read_ids = self._lanes, self._last_step, self._read_ids
         per_epoch = self._plan.steps_per_epoch
         order, order_epoch = None, -1
         for step in range(self._first_step, last_step):
@@ -139,6 +146,7 @@ class StepStream:
                 order, order_epoch = self._plan.order(epoch), epoch
             ids = order.records(within, lanes)
             if len(ids):
+                read_ids[step] = ids
                 yield step, np.array(self._reader.read_batch(ids), dtype=object)
 
     def _build(self, prefetch: int) -> tf.data.Dataset:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from edl_horovod import errors
+from edl_horovod import checkpoint_files, errors
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
@@ -204,7 +204,10 @@ def _fill_job_directory(plan: LaunchPlan, lock: TextIO) -> None:
     job_dir = plan.job_dir
     for name in ("events.jsonl", "coordinator.json", "result.json", "hosts"):
         (job_dir / name).unlink(missing_ok=True)
-    for name in ("logs", "segments"):
+    old = ["logs", "segments"]
+    if not checkpoint_files.steps_in(checkpoint_files.folder_of(job_dir)):
+        old.append("ledger")  # A job that goes on goes on with its ledger.
+    for name in old:
         shutil.rmtree(job_dir / name, ignore_errors=True)
     lock.truncate(0)
     os.write(lock.fileno(), f"{os.getpid()}\n".encode())  # Nothing may be left for `close`.

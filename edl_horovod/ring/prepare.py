@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig, TrainConfig
-from edl_horovod.data.index import Index
-from edl_horovod.data.plan import DataPlan, choose_num_lanes
+from edl_horovod.data.job_data import open_index, plan_of
+from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Reader
 from edl_horovod.data.stream import StepStream
 from edl_horovod.events import EventLog
@@ -21,6 +21,7 @@ from edl_horovod.ring.evaluate import EvaluateWork, Evaluator
 from edl_horovod.ring.gradients import GradientOptions
 from edl_horovod.ring.keras_model import build_model
 from edl_horovod.ring.keras_step import KerasTrainer
+from edl_horovod.ring.ledger import open_ledger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.predict import PredictWork
 from edl_horovod.ring.train import TrainWork
@@ -77,9 +78,13 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
         evaluator = Evaluator(loaded, trainer.model, held_out, held_out_plan)
     if config.init_from:
         trained_model.restore_weights(trained_model.read(Path(config.init_from)), trainer.model)
+    ledger = None
+    if config.debug.ledger:
+        ledger = open_ledger(Path(config.job_dir))
+        stack.callback(ledger.close)
     work = TrainWork(
         config, loaded, stream=stream, plan=plan, trainer=trainer, evaluator=evaluator,
-        events=events,
+        events=events, ledger=ledger,
     )  # fmt: skip
     stack.callback(work.close)
     # A newcomer reads it while the others train; what they have done since, they give it.
@@ -111,27 +116,11 @@ def _load_trained(config: JobConfig) -> tuple[LoadedSpec, trained_model.TrainedM
 def _open(
     config: JobConfig, pattern: str, loaded: LoadedSpec, mode: Mode, stack: contextlib.ExitStack
 ) -> tuple[StepStream, DataPlan]:
-    index = Index.open(
-        pattern, damaged=config.data_plan.damaged, csv_header=config.data_plan.csv_header
-    )
-    plan = _plan(config, index, mode)
+    index = open_index(config, pattern)
+    plan = plan_of(config, index, is_training=mode is Mode.TRAINING)
     reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
     stream = StepStream(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
     return stream, plan
-
-
-def _plan(config: JobConfig, index: Index, mode: Mode) -> DataPlan:
-    batch = config.train.batch_size
-    return DataPlan(
-        block_starts=index.block_starts,
-        block_counts=index.block_counts,
-        global_batch=batch,
-        num_lanes=choose_num_lanes(batch, config.data_plan.lanes),
-        seed=config.data_plan.seed,
-        window=config.data_plan.shuffle_window,
-        is_shuffled=config.data_plan.shuffle and mode is Mode.TRAINING,
-        data_fingerprint=index.fingerprint,
-    )
 
 
 def _gradient_options(config: TrainConfig) -> GradientOptions:

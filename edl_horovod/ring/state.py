@@ -1,5 +1,6 @@
 """What every rank of a ring must agree on: variables and the step number (D7)."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -60,6 +61,13 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
     def counters(self) -> dict[str, int]:
         """All numbers of the state, by name."""
         return {name: getattr(self, name) for name in COUNTERS}
+
+    def digest(self) -> str:
+        """Of all variables; the same on ranks whose variables are bit-identical."""
+        total = hashlib.blake2b(digest_size=16)
+        for variable in self._variables:
+            total.update(np.ascontiguousarray(variable.numpy()).data)
+        return total.hexdigest()
 
     def commit(self) -> None:
         """Mark a step as done. Membership travels in the step's collective, not here."""

@@ -20,6 +20,7 @@ from edl_horovod.ring.collectives import catch_failures, sum_grouped
 from edl_horovod.ring.early_stopping import EarlyStopping
 from edl_horovod.ring.evaluate import Evaluator
 from edl_horovod.ring.keras_step import KerasTrainer, StepSums
+from edl_horovod.ring.ledger import RingLedger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import Membership
 from edl_horovod.ring.state import RingState
@@ -43,6 +44,7 @@ class TrainWork(Work):
         trainer: KerasTrainer,
         evaluator: Evaluator | None,
         events: EventLog,
+        ledger: RingLedger | None,
     ) -> None:
         """Put the parts together.
 
@@ -54,6 +56,7 @@ class TrainWork(Work):
             trainer: Holds model and optimizer.
             evaluator: Of the validation data; None where there is none.
             events: Told of steps and evaluations by the leader.
+            ledger: Told of each record; None unless `debug.ledger`.
         """
         variables = trainer.variables
         self._evaluation = None
@@ -82,6 +85,7 @@ class TrainWork(Work):
         self._trainer = trainer
         self._evaluator = evaluator
         self._events = events
+        self._ledger = ledger
         self._told_at = 0.0
         self._told_records = 0
         self._is_leader = False
@@ -93,6 +97,11 @@ class TrainWork(Work):
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
         self._is_leader = world.is_leader
+        if self._ledger is None:
+            return self._train(world, membership)
+        return self._ledger.in_ring(world, self.state, lambda: self._train(world, membership))
+
+    def _train(self, world: World, membership: Membership) -> bool:
         lanes = world.lanes(self._plan.num_lanes)
         self._stream.restart(lanes, self.state.step, self.num_steps)
         self._told_at, self._told_records = time.monotonic(), self.records_seen()
@@ -109,6 +118,8 @@ class TrainWork(Work):
             step = self.state.step
             membership.doing("works", f"examples of step {step}")
             batch = self._stream.next_batch()
+            if self._ledger is not None:
+                self._ledger.give(step, self._stream.record_ids)
             membership.doing("works", f"step {step}", has_come=self._trainer.has_come)
             sums = self._trainer.step(
                 batch,
@@ -118,6 +129,8 @@ class TrainWork(Work):
             )
             membership.doing("works", f"the end of step {step}")
             self._check(sums)
+            if self._ledger is not None:
+                self._ledger.done(self.state.step, sums)
             if self._callbacks is not None:
                 self._callbacks.after_step(sums.num_examples, sums.loss, sums.metrics)
             self.state.commit()

@@ -1,0 +1,298 @@
+"""The proof from a ledger that each record was applied exactly once, whatever happened.
+
+A state is a step number and the variables that belong to it; both travel together. So the proof is
+an induction over rings. A ring takes up a state that an earlier ring left (its digest says which),
+and does step after step; the records that its members give to a step are exactly those that the
+data plan has for it. Then the last ring's state holds each of its steps once. A step that a ring
+did and that no later ring took up (all who had it died) is done again, and counts once.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import TypeVar
+
+import numpy as np
+
+from edl_horovod.data.plan import DataPlan, EpochOrder, Ids, lanes_of_rank
+from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
+from edl_horovod.ledger.files import Source
+
+EntryT = TypeVar("EntryT", Begin, Give, Done, Leave)
+
+__all__ = ["Proof", "Violation", "check"]
+
+MOST_VIOLATIONS = 100
+"""Violations that are named; more are counted."""
+MOST_RECORDS = 10
+"""Records that one violation names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """Something that stands against the proof."""
+
+    kind: str
+    """`missing`, `doubled`, `foreign` (records); `gap`, `rolled back`, `differs` (states)."""
+    generation: int
+    step: int
+    rank: int | None
+    """None where it is the whole ring's."""
+    records: tuple[int, ...]
+    """The first of the records."""
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What a ledger shows."""
+
+    violations: tuple[Violation, ...]
+    num_violations: int
+    is_finished: bool
+    """Whether a ring said that the job is done; else all this is about the steps so far."""
+    num_steps: int
+    """Steps in the last ring's state."""
+    num_epochs: int
+    """Whole epochs in it: each record of the data was applied so often."""
+    num_records: int
+    """Records applied, over all epochs."""
+    num_rings: int
+    num_redone_steps: int
+    """Steps that were done and lost with all who had them, and then done again."""
+    restored: tuple[int, ...]
+    """Steps at which a ring began with a state that no ring had left: from a checkpoint."""
+    digest: str
+    """Of the last ring's variables as its ranks left it, the same on all; empty where none did."""
+    num_last_ranks: int
+    """Ranks that left the last ring with these variables."""
+    num_damaged: int
+    """Lines that are none, as a killed worker's last one."""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether each record was applied exactly once, as far as the job has got."""
+        return self.num_violations == 0
+
+
+def check(entries: Iterable[tuple[Source, Entry]], plan: DataPlan) -> Proof:
+    """Go through a ledger once, with a step's records in memory at a time.
+
+    Args:
+        entries: In their order, as `files.read` gives them.
+        plan: Of the job's data.
+    """
+    return _Check(plan).run(entries)
+
+
+@dataclass
+class _Ring:
+    """A ring as its members' entries describe it."""
+
+    number: int
+    generation: int
+    size: int
+    start: int
+    digest: str
+    ranks: dict[int, int | None] = field(default_factory=dict)
+    """Rank of each source, by the source's identity."""
+    done_by: dict[int, int] = field(default_factory=dict)
+    """Steps that are done in each source's state."""
+    end: int = 0
+    """Steps that are done in its most advanced member's state."""
+    parent: int | None = None
+    """The ring whose state it took up; None for the job's first state, or one from elsewhere."""
+    is_over: bool = False
+    left: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Digests that members left with, by step."""
+
+
+class _Check:
+    def __init__(self, plan: DataPlan) -> None:
+        self._plan = plan
+        self._rings: dict[int, _Ring] = {}
+        self._left_by: dict[tuple[int, str], int] = {}
+        """The ring that a state was left by."""
+        self._restored: set[int] = set()
+        self._violations: list[Violation] = []
+        self._num_violations = 0
+        self._order: tuple[int, EpochOrder] | None = None
+
+    def run(self, entries: Iterable[tuple[Source, Entry]]) -> Proof:
+        sources: dict[int, Source] = {}
+        for (number, _), group in groupby(entries, key=lambda pair: key(pair[1])):
+            found = list(group)
+            sources |= {id(source): source for source, _ in found}
+            begins, gives = _of(Begin, found), _of(Give, found)
+            dones, leaves = _of(Done, found), _of(Leave, found)
+            if begins:
+                self._begin(number, begins)
+            ring = self._rings.get(number)
+            if ring is None:
+                # All lines about its begin are damaged: its steps are missing in the lineage.
+                continue
+            if dones:
+                self._step(ring, gives, dones)
+            if leaves:
+                self._leave(ring, leaves)
+        return self._proof(sum(source.num_damaged for source in sources.values()))
+
+    # -- a ring's begin and end
+
+    def _begin(self, number: int, begins: Sequence[tuple[int, Begin]]) -> None:
+        _, first = begins[0]
+        ring = self._rings[number] = _Ring(
+            number=number, generation=first.generation, size=first.size, start=first.step,
+            digest=first.digest, end=first.step,
+        )  # fmt: skip
+        for source, begin in begins:
+            if begin.rank in ring.ranks.values():
+                self._note(ring, "differs", first.step, begin.rank, "two workers have one rank")
+            ring.ranks[source], ring.done_by[source] = begin.rank, begin.step
+            if (begin.size, begin.step, begin.digest) != (first.size, first.step, first.digest):
+                what = "a member began with another state than the others"
+                self._note(ring, "differs", begin.step, begin.rank, what)
+        most, rank = max((begin.own_step, begin.rank) for _, begin in begins)
+        if most > ring.start:
+            what = f"a member had done {most} steps, and the ring went back to {ring.start}"
+            self._note(ring, "rolled back", ring.start, rank, what)
+        ring.parent = self._left_by.get((ring.start, ring.digest))
+        if ring.parent is not None or (ring.start == 0 and most < 0):
+            return
+        if ring.start == max((r.end for r in self._rings.values() if r.is_over), default=None):
+            # A rank was lost at the very end, where the leader may take the best weights already.
+            ring.parent = max(r.number for r in self._rings.values() if r.is_over)
+            return
+        if most == ring.start:
+            what = "the ring's state is not the one that its member had left"
+            self._note(ring, "differs", ring.start, rank, what)
+        self._restore(ring)
+
+    def _restore(self, ring: _Ring) -> None:
+        """Find who may have done the steps of a state that came from elsewhere."""
+        self._restored.add(ring.number)
+        able = [r.number for r in self._rings.values() if r.start <= ring.start <= r.end]
+        able.remove(ring.number)
+        if able:
+            ring.parent = max(able)
+        elif ring.start > 0:
+            what = f"nothing in the ledger says how the first {ring.start} steps were done"
+            self._note(ring, "gap", 0, None, what)
+
+    def _leave(self, ring: _Ring, leaves: Sequence[tuple[int, Leave]]) -> None:
+        for source, leave in leaves:
+            rank = ring.ranks.get(source)
+            if leave.step != ring.done_by.get(source, leave.step):
+                what = f"a member left with {leave.step} steps, and had said otherwise"
+                self._note(ring, "gap", leave.step, rank, what)
+            known = ring.left[leave.step]
+            if any(digest != leave.digest for digest in known):
+                what = "ranks left the same step with different variables"
+                self._note(ring, "differs", leave.step, rank, what)
+            known.append(leave.digest)
+            self._left_by[leave.step, leave.digest] = ring.number
+            ring.is_over = ring.is_over or leave.is_over
+
+    # -- a step
+
+    def _step(
+        self, ring: _Ring, gives: Sequence[tuple[int, Give]], dones: Sequence[tuple[int, Done]]
+    ) -> None:
+        step = dones[0][1].step
+        if step != ring.end:
+            what = f"no rank said that the steps before {step} are done"
+            self._note(ring, "gap", ring.end, None, what)
+        ring.end = step + 1
+        for source, _ in dones:
+            ring.done_by[source] = step + 1
+        sums = {(done.examples, repr(done.loss)) for _, done in dones}
+        if len(sums) > 1:
+            self._note(ring, "differs", step, None, "ranks counted different examples or losses")
+        self._check_records(ring, step, gives)
+
+    def _check_records(self, ring: _Ring, step: int, gives: Sequence[tuple[int, Give]]) -> None:
+        expected = np.sort(self._expected(step, range(self._plan.num_lanes)))
+        parts = [give.ids for _, give in gives]
+        given = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        if np.array_equal(given, expected):
+            return
+        for rank in range(ring.size):
+            lanes = lanes_of_rank(rank, ring.size, self._plan.num_lanes)
+            lost = np.setdiff1d(self._expected(step, lanes), given)
+            self._name(ring, "missing", step, rank, lost)
+        twice = np.unique(given[1:][given[1:] == given[:-1]])
+        for source, give in gives:
+            rank_of_source = ring.ranks.get(source)
+            for kind, records in (
+                ("doubled", np.intersect1d(give.ids, twice)),
+                ("foreign", np.setdiff1d(give.ids, expected)),
+            ):
+                self._name(ring, kind, step, rank_of_source, records)
+
+    def _expected(self, step: int, lanes: range) -> Ids:
+        epoch, within = divmod(step, self._plan.steps_per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, self._plan.order(epoch)
+        return self._order[1].records(within, lanes)
+
+    # -- what comes of it
+
+    def _name(self, ring: _Ring, kind: str, step: int, rank: int | None, records: Ids) -> None:
+        if len(records):
+            first = tuple(int(record) for record in records[:MOST_RECORDS])
+            self._note(ring, kind, step, rank, f"{len(records)} records are {kind}", first)
+
+    def _note(
+        self, ring: _Ring, kind: str, step: int, rank: int | None, message: str,
+        records: tuple[int, ...] = (),
+    ) -> None:  # fmt: skip
+        self._num_violations += 1
+        if len(self._violations) < MOST_VIOLATIONS:
+            self._violations.append(
+                Violation(
+                    kind=kind, generation=ring.generation, step=step, rank=rank, records=records,
+                    message=message,
+                )
+            )  # fmt: skip
+
+    def _proof(self, num_damaged: int) -> Proof:
+        lineage = self._lineage()
+        last = lineage[0] if lineage else None
+        num_steps = last.end if last is not None else 0
+        digests = last.left.get(num_steps, []) if last is not None else []
+        done = sum(ring.end - ring.start for ring in self._rings.values())
+        known_from = min((ring.start for ring in lineage), default=0)
+        return Proof(
+            violations=tuple(self._violations),
+            num_violations=self._num_violations,
+            is_finished=last is not None and last.is_over,
+            num_steps=num_steps,
+            num_epochs=num_steps // self._plan.steps_per_epoch,
+            num_records=self._plan.records_seen(num_steps),
+            num_rings=len(self._rings),
+            num_redone_steps=done - (num_steps - known_from),
+            restored=tuple(sorted(ring.start for ring in lineage if ring.number in self._restored)),
+            digest=digests[0] if digests else "",
+            num_last_ranks=len(digests),
+            num_damaged=num_damaged,
+        )
+
+    def _lineage(self) -> list[_Ring]:
+        """The rings that the last state came through, last one first."""
+        over = [ring for ring in self._rings.values() if ring.is_over]
+        candidates = over or list(self._rings.values())
+        if not candidates:
+            return []
+        lineage = [max(candidates, key=lambda ring: (ring.end, ring.number))]
+        while (parent := lineage[-1].parent) is not None:
+            lineage.append(self._rings[parent])
+        for later, earlier in pairwise(lineage):
+            if earlier.end < later.start:
+                what = f"no rank said that the steps before {later.start} are done"
+                self._note(earlier, "gap", earlier.end, None, what)
+        return lineage
+
+
+def _of(kind: type[EntryT], found: Sequence[tuple[Source, Entry]]) -> list[tuple[int, EntryT]]:
+    return [(id(source), entry) for source, entry in found if isinstance(entry, kind)]

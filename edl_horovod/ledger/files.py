@@ -1,0 +1,140 @@
+"""A ledger's files: one for each worker process, written by it alone, read together in order."""
+
+import errno
+import heapq
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edl_horovod.errors import JobFailed, OutputError
+from edl_horovod.ledger.entries import Entry, decode, encode, key
+
+__all__ = ["LedgerFile", "Source", "folder_of", "read"]
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 5.0
+"""How long a moment is looked for in which nothing is written."""
+
+
+def folder_of(job_dir: Path) -> Path:
+    """Where a job's ledger is."""
+    return job_dir / "ledger"
+
+
+class LedgerFile:
+    """Appends the entries of one process. What was written survives the end of the process."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        """Make a file of its own.
+
+        Args:
+            folder: The ledger's; made if it is not there.
+            worker: `host:slot`, for people who look at the files.
+
+        Raises:
+            OutputError: It cannot be made.
+        """
+        # The time first: the files' order is about that of their entries.
+        name = f"{time.time_ns()}.{worker.replace('/', '_')}.{os.getpid()}.jsonl"
+        self._path = folder / name
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self._path, flags, 0o644)
+        except OSError as error:
+            raise OutputError(
+                f"The ledger cannot be written: {error}. Received: debug.ledger=true, "
+                f"{str(folder)!r}. Make room on its disk, or go without a ledger."
+            ) from error
+        self._is_failing = self._is_torn = False
+
+    def write(self, entry: Entry) -> None:
+        """Append an entry. Where that fails, training goes on, and the proof will fail."""
+        line = encode(entry)
+        try:
+            if self._is_torn:
+                line = b"\n" + line
+            written = os.write(self._file, line)
+            self._is_torn = 0 < written < len(line)
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("%s cannot be written: %s; the ledger has a gap", self._path, error)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+@dataclass
+class Source:
+    """A file while it is read."""
+
+    path: Path
+    num_bytes: int
+    """Where reading stops."""
+    num_damaged: int = field(default=0, init=False)
+    """Lines that are none."""
+
+
+def read(folder: Path) -> Iterator[tuple[Source, Entry]]:
+    """All entries, ring after ring, step after step; a file is open only while its turn lasts.
+
+    Args:
+        folder: The ledger's; of a job that still runs, all that is there at one moment is read.
+
+    Raises:
+        JobFailed: The job writes faster than its files can be looked at.
+    """
+    sources = [Source(path, num_bytes) for path, num_bytes in sorted(_moment(folder).items())]
+    return heapq.merge(*map(_entries, sources), key=lambda pair: key(pair[1]))
+
+
+def _moment(folder: Path) -> dict[Path, int]:
+    """The lengths of all files at one moment: nothing was written between two looks at them."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    before: dict[Path, int] | None = None
+    while time.monotonic() < deadline:
+        now = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
+        if now == before:
+            return now
+        before = now
+    raise JobFailed(
+        f"The ledger changes too fast to be read. Received: {len(before or {})} files in "
+        f"{str(folder)!r}. Wait for the end of the job."
+    )
+
+
+def _entries(source: Source) -> Iterator[tuple[Source, Entry]]:
+    first = next(_lines(source), None)
+    if first is None:
+        return
+    yield source, first
+    # Opened again for the rest: a merge takes the first entry of all files before any second one.
+    source.num_damaged = 0
+    lines = _lines(source)
+    next(lines)
+    for entry in lines:
+        yield source, entry
+
+
+def _lines(source: Source) -> Iterator[Entry]:
+    with source.path.open("rb") as stream:
+        left = source.num_bytes
+        while left > 0 and (line := stream.readline(left)):
+            left -= len(line)
+            entry = decode(line)
+            if entry is not None:
+                yield entry
+            elif line.strip():
+                source.num_damaged += 1

@@ -1,0 +1,91 @@
+"""A rank's side of the ledger (`debug.ledger`): which records it gave to which step."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edl_horovod.data.plan import Ids
+from edl_horovod.ledger import LedgerFile, folder_of
+from edl_horovod.ledger.entries import Begin, Done, Give, Leave
+from edl_horovod.ring.collectives import allgather_rows
+from edl_horovod.ring.keras_step import StepSums
+from edl_horovod.ring.state import NEVER, RingState
+from edl_horovod.ring.world import World
+
+__all__ = ["RingLedger", "open_ledger"]
+
+
+def open_ledger(job_dir: Path) -> "RingLedger":
+    """This process' part of a job's ledger."""
+    host, slot = os.environ.get("EDL_HOST", "localhost"), os.environ.get("EDL_SLOT", "")
+    return RingLedger(LedgerFile(folder_of(job_dir), f"{host}:{slot}"))
+
+
+class RingLedger:
+    """Writes down a rank's rings and steps."""
+
+    def __init__(self, file: LedgerFile) -> None:
+        """Start as a newcomer.
+
+        Args:
+            file: Of this process; `close` closes it.
+        """
+        self._file = file
+        self._ring = 0
+        self._own_step = NEVER
+
+    def in_ring(self, world: World, state: RingState, work: Callable[[], bool]) -> bool:
+        """Do a ring's work between the entries of its begin and its end; all ranks call it.
+
+        Args:
+            world: The ring.
+            state: The one that all ranks of the ring have.
+            work: Says whether the job is done.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+        self._ring = self._agree(world)
+        self._file.write(
+            Begin(
+                ring=self._ring,
+                generation=world.generation,
+                rank=world.rank,
+                size=world.size,
+                step=state.step,
+                own_step=self._own_step,
+                digest=state.digest(),
+            )
+        )
+        is_over = False
+        try:
+            is_over = work()
+        finally:
+            self._own_step = state.step
+            self._file.write(
+                Leave(ring=self._ring, step=state.step, digest=state.digest(), is_over=is_over)
+            )
+        return is_over
+
+    def give(self, step: int, ids: Ids) -> None:
+        """Write down what this rank gives to a step, before its collective."""
+        self._file.write(Give(ring=self._ring, step=step, ids=ids))
+
+    def done(self, step: int, sums: StepSums) -> None:
+        """Write down that a step is done."""
+        self._file.write(
+            Done(ring=self._ring, step=step, examples=sums.num_examples, loss=sums.loss)
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _agree(self, world: World) -> int:
+        """A number for this ring: generations begin anew with each launch, this one never does."""
+        rows = [[time.time_ns(), self._ring]]
+        if not world.is_alone:
+            # All ranks: each has just formed the ring and begins its work.
+            rows = allgather_rows(rows[0], "edl.ledger").tolist()
+        return max(rows[0][0], *(latest + 1 for _, latest in rows))

@@ -1,0 +1,340 @@
+"""The proof from a ledger: good jobs pass whatever happens to them, doctored ledgers do not."""
+
+import dataclasses
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_horovod.data.plan import DataPlan, lanes_of_rank
+from edl_horovod.ledger import LedgerFile, check, read
+from edl_horovod.ledger.entries import Begin, Done, Give, Leave, decode, encode
+
+PLAN = DataPlan(
+    block_starts=np.array([0, 30]), block_counts=np.array([30, 16]), global_batch=12, num_lanes=4,
+    window=5, seed=3,
+)  # fmt: skip
+STEPS = 2 * PLAN.steps_per_epoch
+
+
+class Writer:
+    """A job that keeps a ledger, with rings and deaths as a test wants them."""
+
+    def __init__(self, folder, plan=PLAN):
+        self.folder, self.plan = folder, plan
+        self.files, self.own = {}, {}
+        self.num_rings = 0
+
+    def write(self, worker, entry):
+        if worker not in self.files:
+            self.files[worker] = LedgerFile(self.folder, worker)
+        self.files[worker].write(entry)
+
+    def lose(self, *workers):
+        for worker in workers:
+            self.files.pop(worker).close()
+            self.own.pop(worker, None)
+
+    def ids(self, step, rank, size):
+        epoch, within = divmod(step, self.plan.steps_per_epoch)
+        lanes = lanes_of_rank(rank, size, self.plan.num_lanes)
+        return self.plan.order(epoch).records(within, lanes)
+
+    def begin(self, workers, step, **changes):
+        self.num_rings += 1
+        for rank, worker in enumerate(workers):
+            entry = Begin(
+                ring=self.num_rings, generation=self.num_rings, rank=rank, size=len(workers),
+                step=step, own_step=self.own.get(worker, -1), digest=f"state {step}",
+            )  # fmt: skip
+            self.write(worker, dataclasses.replace(entry, **changes))
+
+    def give(self, workers, step, doctor=lambda rank, ids: ids):
+        for rank, worker in enumerate(workers):
+            ids = doctor(rank, self.ids(step, rank, len(workers)))
+            self.write(worker, Give(ring=self.num_rings, step=step, ids=ids))
+
+    def done(self, workers, step):
+        for worker in workers:
+            self.write(worker, Done(ring=self.num_rings, step=step, examples=12, loss=0.5))
+
+    def leave(self, workers, step, *, is_over=False, digest=None):
+        digest = digest or f"state {step}"
+        for worker in workers:
+            entry = Leave(ring=self.num_rings, step=step, digest=digest, is_over=is_over)
+            self.write(worker, entry)
+            self.own[worker] = step
+
+    def steps(self, workers, first, last):
+        for step in range(first, last):
+            self.give(workers, step)
+            self.done(workers, step)
+
+    def ring(self, workers, first, last, *, is_over=False):
+        """A ring from its begin to its good end."""
+        self.begin(workers, first)
+        self.steps(workers, first, last)
+        self.leave(workers, last, is_over=is_over)
+
+    def close(self):
+        for file in self.files.values():
+            file.close()
+
+    def prove(self):
+        return check(read(self.folder), self.plan)
+
+
+@pytest.fixture
+def job(tmp_path):
+    writer = Writer(tmp_path / "ledger")
+    yield writer
+    writer.close()
+
+
+def only(proof):
+    """The one violation of a proof."""
+    assert proof.num_violations == 1, proof.violations
+    return proof.violations[0]
+
+
+def test_a_quiet_job_is_proven(job):
+    job.ring(["a", "b"], 0, STEPS, is_over=True)
+    proof = job.prove()
+    assert (proof.is_good, proof.is_finished) == (True, True)
+    assert (proof.num_steps, proof.num_epochs, proof.num_records) == (STEPS, 2, 2 * 46)
+    assert (proof.num_rings, proof.num_redone_steps, proof.restored) == (1, 0, ())
+    assert (proof.digest, proof.num_last_ranks) == (f"state {STEPS}", 2)
+
+
+def test_a_job_without_an_entry_has_done_nothing(job):
+    job.folder.mkdir()
+    proof = job.prove()
+    assert (proof.is_good, proof.is_finished, proof.num_steps) == (True, False, 0)
+
+
+def test_a_resize_and_a_sudden_death_are_proven(job):
+    job.ring(["a", "b"], 0, 2)
+    job.begin(["a", "b", "c"], 2)
+    job.steps(["a", "b", "c"], 2, 4)
+    job.give(["a", "b", "c"], 4)
+    job.lose("b")  # Without a word: the others leave with the last whole step.
+    job.leave(["a", "c"], 4)
+    job.ring(["a", "c"], 4, STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert (proof.num_rings, proof.num_redone_steps, proof.num_last_ranks) == (3, 0, 2)
+
+
+def test_a_step_that_only_some_completed_counts_once_where_one_of_them_lives(job):
+    job.begin(["a", "b", "c"], 0)
+    job.give(["a", "b", "c"], 0)
+    job.lose("c")
+    job.done(["a"], 0)
+    job.leave(["a"], 1)
+    job.leave(["b"], 0)
+    job.ring(["a", "b"], 1, STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert proof.num_redone_steps == 0
+
+
+def test_a_step_whose_only_witness_died_is_done_again_and_counts_once(job):
+    job.begin(["a", "b"], 0)
+    job.give(["a", "b"], 0)
+    job.done(["a"], 0)
+    job.lose("a")
+    job.leave(["b"], 0)
+    job.ring(["b"], 0, STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert (proof.num_redone_steps, proof.num_steps) == (1, STEPS)
+
+
+def test_a_ring_that_trained_on_unnoticed_does_not_count(job):
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 2)
+    job.leave(["a", "b"], 2)
+    job.begin(["b"], 2)
+    job.steps(["b"], 2, 3)
+    # `b` was cut off alone; the others go on without it, and further.
+    job.ring(["a"], 2, 5)
+    job.num_rings -= 1
+    job.leave(["b"], 3)
+    job.num_rings += 1
+    job.ring(["a", "b"], 5, STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert proof.num_redone_steps == 1
+
+
+def test_a_job_that_all_ranks_were_lost_of_goes_on_from_a_checkpoint(job):
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 4)
+    job.lose("a", "b")
+    job.ring(["c"], 3, STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert (proof.restored, proof.num_redone_steps) == ((3,), 1)
+
+
+def test_a_torn_last_line_is_no_violation(job):
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 2)
+    job.give(["a", "b"], 2)
+    job.lose("b")
+    path = next(job.folder.glob("*.b.*"))
+    path.write_bytes(path.read_bytes()[:-20])
+    job.leave(["a"], 2)
+    job.ring(["a"], 2, STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert proof.num_damaged == 1
+
+
+def test_a_running_job_is_proven_so_far(job):
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 3)
+    job.give(["a"], 3)
+    proof = job.prove()
+    assert (proof.is_good, proof.is_finished, proof.num_steps) == (True, False, 3)
+
+
+def test_a_missing_record_is_named_with_its_step_generation_and_rank(job):
+    job.ring(["a", "b"], 0, 1)
+    job.begin(["a", "b"], 1)
+    job.give(["a", "b"], 1, lambda rank, ids: ids[1:] if rank == 1 else ids)
+    job.done(["a", "b"], 1)
+    job.steps(["a", "b"], 2, STEPS)
+    job.leave(["a", "b"], STEPS, is_over=True)
+    found = only(job.prove())
+    assert (found.kind, found.generation, found.step, found.rank) == ("missing", 2, 1, 1)
+    assert found.records == (job.ids(1, 1, 2)[0],)
+
+
+def test_a_doubled_record_is_named_on_each_rank_that_gave_it(job):
+    stolen = job.ids(1, 0, 2)[0]
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 1)
+    job.give(["a", "b"], 1, lambda rank, ids: np.append(ids, stolen) if rank == 1 else ids)
+    job.done(["a", "b"], 1)
+    job.leave(["a", "b"], 2)
+    proof = job.prove()
+    named = {(v.kind, v.step, v.generation, v.rank, v.records) for v in proof.violations}
+    assert named == {("doubled", 1, 1, rank, (stolen,)) for rank in (0, 1)}
+
+
+def test_a_foreign_record_is_named(job):
+    job.begin(["a"], 0)
+    job.give(["a"], 0, lambda _, ids: np.append(ids, 999))
+    job.done(["a"], 0)
+    found = only(job.prove())
+    assert (found.kind, found.step, found.rank, found.records) == ("foreign", 0, 0, (999,))
+
+
+def test_a_step_that_is_left_out_is_a_gap(job):
+    job.begin(["a"], 0)
+    job.steps(["a"], 0, 2)
+    job.steps(["a"], 3, 5)
+    assert only(job.prove()).kind == "gap"
+
+
+def test_a_ring_that_skips_steps_is_found(job):
+    job.ring(["a"], 0, 2)
+    job.begin(["a"], 4, digest="state 2")
+    assert "gap" in {violation.kind for violation in job.prove().violations}
+
+
+def test_a_ring_that_goes_back_although_a_member_knew_better_is_found(job):
+    job.ring(["a", "b"], 0, 3)
+    job.ring(["a", "b"], 2, STEPS, is_over=True)
+    proof = job.prove()
+    assert "rolled back" in {violation.kind for violation in proof.violations}
+
+
+def test_variables_that_differ_between_ranks_are_found_at_both_ends_of_a_ring(job):
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 2)
+    job.leave(["a"], 2)
+    job.leave(["b"], 2, digest="something else")
+    found = only(job.prove())
+    assert (found.kind, found.step, found.rank) == ("differs", 2, 1)
+
+
+def test_a_state_that_changes_between_two_rings_is_found(job):
+    job.ring(["a"], 0, 2)
+    job.begin(["a"], 2, digest="something else")
+    assert only(job.prove()).kind == "differs"
+
+
+def test_a_lost_entry_in_the_middle_is_found(job):
+    job.ring(["a", "b"], 0, STEPS, is_over=True)
+    path = next(job.folder.glob("*.b.*"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert isinstance(decode(lines[3]), Give)
+    path.write_bytes(b"".join([*lines[:3], lines[3][:9] + b"\n", *lines[4:]]))
+    found = only(job.prove())
+    assert (found.kind, found.step, found.rank) == ("missing", 1, 1)
+    assert found.message == "6 records are missing"
+
+
+@pytest.mark.parametrize("line", [b"", b"{}\n", b"[]\n", b'{"kind":"give","ids":"?"}\n', b"\xff\n"])
+def test_what_is_no_entry_is_none(line):
+    assert decode(line) is None
+
+
+def test_entries_survive_their_file():
+    entry = Give(ring=1 << 60, step=7, ids=np.array([5, 1 << 40], np.int64))
+    again = decode(encode(entry))
+    assert (again.ring, again.step, again.ids.tolist()) == (1 << 60, 7, [5, 1 << 40])
+
+
+def run_at_random(job, random):
+    """A job to its end, in rings that change at random and lose members in the middle of steps."""
+    alive, born, step = ["w0"], 1, 0
+    while True:
+        newcomers = random.randint(0, PLAN.num_lanes - len(alive))
+        alive += [f"w{born + number}" for number in range(newcomers)]
+        born += newcomers
+        last = random.randint(step, STEPS)
+        job.begin(alive, step)
+        job.steps(alive, step, last)
+        step = last
+        dead = set(random.sample(alive, random.randint(0, len(alive) - 1)))
+        if step == STEPS or not dead:
+            job.leave(alive, step, is_over=step == STEPS)
+            if step == STEPS:
+                return
+            continue
+        job.give(alive, step)
+        done = set(random.sample(alive, random.randint(0, len(alive))))
+        job.done(sorted(done), step)
+        for worker in set(alive) - dead:
+            job.leave([worker], step + (worker in done))
+        job.lose(*dead)
+        alive = [worker for worker in alive if worker not in dead]
+        step += bool(done - dead)
+
+
+@given(seed=st.integers(0, 1 << 30))
+@settings(max_examples=60, deadline=None)
+def test_random_jobs_are_proven_and_with_one_record_less_only_where_it_did_not_count(
+    tmp_path_factory, seed
+):
+    random = Random(seed)
+    job = Writer(tmp_path_factory.mktemp("job"))
+    run_at_random(job, random)
+    job.close()
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert (proof.num_steps, proof.is_finished) == (STEPS, True)
+
+    lines = {path: path.read_bytes().splitlines(keepends=True) for path in job.folder.iterdir()}
+    entries = [(path, at, decode(line)) for path in lines for at, line in enumerate(lines[path])]
+    done = {(entry.ring, entry.step) for _, _, entry in entries if isinstance(entry, Done)}
+    gives = [found for found in entries if isinstance(found[2], Give) and len(found[2].ids)]
+    path, at, entry = random.choice(sorted(gives, key=lambda found: found[:2]))
+    lines[path][at] = encode(dataclasses.replace(entry, ids=entry.ids[1:]))
+    path.write_bytes(b"".join(lines[path]))
+    assert job.prove().is_good is ((entry.ring, entry.step) not in done)
