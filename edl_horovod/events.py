@@ -10,7 +10,8 @@ Kinds and their fields:
 - `job`: `state` (`starting`, `running`, `finished`, `failed`), `task`, `message`, `total_steps`,
 `output`
 - `worker`: `worker`, `state` (`started`, `warm`, `left`, `lost`, `failed`, `waiting`, `hung`),
-`message`, `pid` (where it hung)
+`message`, `pid` (where it started or hung)
+- `coordinator`: `pid` (it started)
 - `generation`: `generation`, `size`, `members`, `reason`
 - `reset`: `generation`, `old_size`, `new_size`, `step`, `records_seen`, `seconds`, `reason`
 - `step`: `step`, `epoch`, `loss`, `records_per_second`, `records_seen`, `size`, `metrics`

@@ -29,6 +29,7 @@ _VERBS = {
     "scale": _Verb("Change how many ranks a running job has on this machine.", "scale"),
     "status": _Verb("Show where a job is.", "status"),
     "ledger": _Verb("Prove that a job applied each record exactly once.", "ledger"),
+    "chaos": _Verb("Kill, stop, add and remove workers of a running job.", "chaos"),
 }
 
 

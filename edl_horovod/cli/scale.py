@@ -8,7 +8,7 @@ from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 
-__all__ = ["run"]
+__all__ = ["run", "set_slots", "slots_of"]
 
 _THIS_MACHINE = "localhost"
 
@@ -26,11 +26,32 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_argument("slots", metavar="N", type=int, help="ranks on this machine")
     parser.add_argument("--dry-run", action="store_true", help="print the change, and stop")
     flags = parser.parse_all(argv)
-    _scale(flags.job_dir, flags.slots, is_dry_run=flags.dry_run)
+    old = set_slots(flags.job_dir, flags.slots, is_dry_run=flags.dry_run)
+    print(f"{_THIS_MACHINE}: {old} -> {flags.slots} slots{' (dry run)' if flags.dry_run else ''}")
     return 0
 
 
-def _scale(job_dir: Path, slots: int, *, is_dry_run: bool) -> None:
+def slots_of(job_dir: Path) -> int:
+    """How many slots a job has on this machine."""
+    from edl_horovod.coordinator import hosts
+
+    return hosts.read(job_dir / "hosts").get(_THIS_MACHINE, 0)
+
+
+def set_slots(job_dir: Path, slots: int, *, is_dry_run: bool = False) -> int:
+    """Change how many slots a running job has on this machine.
+
+    Args:
+        job_dir: The job's directory.
+        slots: The new number.
+        is_dry_run: Only check whether it may be.
+
+    Returns:
+        The old number.
+
+    Raises:
+        ConfigError: The job does not run, or the ring may not have that size.
+    """
     from edl_horovod.coordinator import hosts
 
     config = job_dirs.read_config(job_dir)
@@ -42,10 +63,9 @@ def _scale(job_dir: Path, slots: int, *, is_dry_run: bool) -> None:
     before = hosts.read(job_dir / "hosts")
     after = {**before, _THIS_MACHINE: slots}
     _check_size(config, after)
-    old = before.get(_THIS_MACHINE, 0)
-    print(f"{_THIS_MACHINE}: {old} -> {slots} slots{' (dry run)' if is_dry_run else ''}")
     if not is_dry_run:
         hosts.write(job_dir / "hosts", after)
+    return before.get(_THIS_MACHINE, 0)
 
 
 def _check_size(config: JobConfig, hosts: Mapping[str, int]) -> None:

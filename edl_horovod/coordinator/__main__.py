@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import errno
 import logging
+import os
 import resource
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ def main() -> int:
     end_with_parent()
     _allow_open_files()
     with EventLog(args.job_dir / "events.jsonl", "coordinator") as events:
+        events.write("coordinator", pid=os.getpid())
         coordinator = Coordinator(settings_of(config, args.job_dir, args.address), events)
         try:
             asyncio.run(coordinator.run())

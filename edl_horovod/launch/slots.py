@@ -146,8 +146,9 @@ class Slots:
 
     def _start(self, number: int) -> Child:
         child = Child(self._command, self._log_dir / f"worker-{number}.log", EDL_SLOT=str(number))
-        self._tell(number, "started", f"pid {child.pid}")
+        self._tell(number, "started", f"pid {child.pid}", pid=child.pid)
         return child
 
-    def _tell(self, number: int, state: str, message: str) -> None:
-        self._events.write("worker", worker=f"{LOCAL_HOST}:{number}", state=state, message=message)
+    def _tell(self, number: int, state: str, message: str, **more: int) -> None:
+        name = f"{LOCAL_HOST}:{number}"
+        self._events.write("worker", worker=name, state=state, message=message, **more)

@@ -1,0 +1,11 @@
+"""Things that happen to a running job, by a schedule or at random, and what they cost it."""
+
+from edl_horovod.chaos.disturb import Happened, disturb
+from edl_horovod.chaos.report import Cost, cost_of
+from edl_horovod.chaos.schedule import KINDS, Action, parse, random_schedule
+from edl_horovod.chaos.target import Target
+
+__all__ = [
+    "KINDS", "Action", "Cost", "Happened", "Target", "cost_of", "disturb", "parse",
+    "random_schedule",
+]  # fmt: skip

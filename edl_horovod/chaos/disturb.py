@@ -1,0 +1,172 @@
+"""Let a schedule happen to a job, and put back at the end what can be put back."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from edl_horovod.chaos.schedule import Action
+from edl_horovod.chaos.target import Process, Target
+from edl_horovod.errors import ConfigError
+
+__all__ = ["Happened", "disturb"]
+
+POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Happened:
+    """What became of an action."""
+
+    time: float
+    """Seconds since the epoch."""
+    seconds: float
+    """After the beginning."""
+    kind: str
+    """As in the schedule; `continue` and `restore` for what is put back."""
+    is_done: bool
+    """False where it was left out."""
+    message: str
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    process: Process
+    until: float
+    """Seconds after the beginning."""
+
+
+def disturb(
+    target: Target,
+    schedule: Sequence[Action],
+    *,
+    seconds: float = 0.0,
+    on_action: Callable[[Happened], None] = lambda _: None,
+) -> list[Happened]:
+    """Do what a schedule says, until its end or that of the job.
+
+    A worker is only killed, stopped or taken away without its slot being named while another one is
+    in the ring: the job is to be disturbed, not to be lost.
+
+    Args:
+        target: The job.
+        schedule: What is to happen.
+        seconds: How long to stay, at least until the last action.
+        on_action: Told of each as it happens.
+
+    Returns:
+        What happened, in order.
+    """
+    return _Disturbance(target, on_action).run(schedule, seconds)
+
+
+class _Disturbance:
+    def __init__(self, target: Target, on_action: Callable[[Happened], None]) -> None:
+        self._target = target
+        self._on_action = on_action
+        self._began = time.monotonic()
+        self._stopped: list[_Stopped] = []
+        self._happened: list[Happened] = []
+
+    def run(self, schedule: Sequence[Action], seconds: float) -> list[Happened]:
+        slots = self._target.slots()
+        waiting = sorted(schedule, key=lambda action: action.at_seconds)
+        try:
+            while not self._target.is_over and (
+                waiting or self._stopped or self._seconds() < seconds
+            ):
+                while waiting and waiting[0].at_seconds <= self._seconds():
+                    self._act(waiting.pop(0))
+                self._continue(self._seconds())
+                time.sleep(POLL_SECONDS)
+                self._target.update()
+        finally:
+            self._continue(float("inf"))
+            self._put_back(slots)
+        return self._happened
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def _tell(self, kind: str, message: str, *, is_done: bool = True) -> None:
+        happened = Happened(
+            time=time.time(), seconds=round(self._seconds(), 2), kind=kind, is_done=is_done,
+            message=message,
+        )  # fmt: skip
+        self._happened.append(happened)
+        self._on_action(happened)
+
+    def _act(self, action: Action) -> None:
+        self._target.update()
+        if action.kind in ("kill", "stop"):
+            self._hit(action)
+        elif action.kind == "coordinator":
+            self._kill_coordinator()
+        else:
+            self._scale(action.kind)
+
+    def _hit(self, action: Action) -> None:
+        slot = action.slot if action.slot is not None else self._choose(action)
+        if slot is None:
+            message = "fewer than two workers that are not stopped are in the ring"
+            self._tell(action.kind, message, is_done=False)
+            return
+        process = self._target.worker(slot)
+        if process is None:
+            self._tell(action.kind, f"slot {slot} has no worker now", is_done=False)
+        elif action.kind == "kill":
+            process.send(signal.SIGKILL)
+            self._tell("kill", f"{process.label}, pid {process.pid}")
+            process.close()
+        else:
+            process.send(signal.SIGSTOP)
+            self._stopped.append(_Stopped(process, self._seconds() + action.seconds))
+            self._tell("stop", f"{process.label}, pid {process.pid}, for {action.seconds:g} s")
+
+    def _choose(self, action: Action) -> int | None:
+        stopped = {stopped.process.label for stopped in self._stopped}
+        slots = [s for s in self._target.ring() if f"localhost:{s}" not in stopped]
+        return slots[int(action.pick * len(slots))] if len(slots) > 1 else None
+
+    def _kill_coordinator(self) -> None:
+        process = self._target.coordinator()
+        if process is None:
+            self._tell("coordinator", "there is none now", is_done=False)
+            return
+        process.send(signal.SIGKILL)
+        self._tell("coordinator", f"pid {process.pid}")
+        process.close()
+
+    def _scale(self, kind: str) -> None:
+        before = self._target.slots()
+        after = before + (1 if kind == "add" else -1)
+        if kind == "remove" and not any(slot < after for slot in self._target.ring()):
+            message = f"nobody would be left of the ring without slot {after}"
+            self._tell(kind, message, is_done=False)
+            return
+        try:
+            self._target.set_slots(after)
+        except ConfigError as error:
+            self._tell(kind, str(error).partition(". ")[0], is_done=False)
+        else:
+            self._tell(kind, f"{before} -> {after} slots")
+
+    def _continue(self, seconds: float) -> None:
+        """Let those go on whose time is over."""
+        over = [stopped for stopped in self._stopped if stopped.until <= seconds]
+        for stopped in over:
+            self._stopped.remove(stopped)
+            stopped.process.send(signal.SIGCONT)
+            self._tell("continue", f"{stopped.process.label}, pid {stopped.process.pid}")
+            stopped.process.close()
+
+    def _put_back(self, slots: int) -> None:
+        self._target.update()
+        if self._target.is_over or self._target.slots() == slots:
+            return
+        try:
+            self._target.set_slots(slots)
+        except ConfigError as error:  # The job ended just now.
+            self._tell("restore", str(error).partition(". ")[0], is_done=False)
+        else:
+            self._tell("restore", f"{slots} slots, as before")

@@ -1,0 +1,74 @@
+"""What a disturbance cost a job, by the job's own events."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Cost", "cost_of"]
+
+LEAST_SECONDS = 1.0
+"""A rate over less than this is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """How the job got on before the first action, and from there on."""
+
+    quiet_seconds: float
+    """From the last reset before the first action to that action."""
+    quiet_records_per_second: float | None
+    """None where there was too little quiet time to say."""
+    disturbed_seconds: float
+    disturbed_records_per_second: float | None
+    goodput: float | None
+    """Records per second, disturbed against quiet."""
+    num_resets: int
+    median_reset_seconds: float | None
+    max_reset_seconds: float | None
+    num_lost_workers: int
+
+
+def cost_of(events: Sequence[Mapping[str, Any]], *, first: float, last: float) -> Cost:
+    """Compare the time between two moments with the time before.
+
+    Args:
+        events: Of the job, oldest first.
+        first: When the first action happened, in seconds since the epoch.
+        last: When the disturbance ended, or the job.
+    """
+    before = [event for event in events if event["time"] < first]
+    during = [event for event in events if first <= event["time"] <= last]
+    reset_at = max((e["time"] for e in before if e["kind"] == "reset"), default=0.0)
+    quiet = [_point(e) for e in before if e["kind"] == "step" and e["time"] >= reset_at]
+    # From the last that was heard of before to the very end: a stall counts, also the last one.
+    steps = [_point(e) for e in during if e["kind"] == "step"]
+    disturbed = [*quiet[-1:], *steps, *((last, steps[-1][1]) for _ in steps[-1:])]
+    quiet_rate, disturbed_rate = _rate(quiet), _rate(disturbed)
+    resets = [float(e["seconds"]) for e in during if e["kind"] == "reset"]
+    return Cost(
+        quiet_seconds=round(_seconds(quiet), 2),
+        quiet_records_per_second=quiet_rate,
+        disturbed_seconds=round(max(0.0, last - first), 2),
+        disturbed_records_per_second=disturbed_rate,
+        goodput=round(disturbed_rate / quiet_rate, 4) if quiet_rate and disturbed_rate else None,
+        num_resets=len(resets),
+        median_reset_seconds=statistics.median(resets) if resets else None,
+        max_reset_seconds=max(resets, default=None),
+        num_lost_workers=sum(e["kind"] == "worker" and e["state"] == "lost" for e in during),
+    )
+
+
+def _point(event: Mapping[str, Any]) -> tuple[float, int]:
+    return event["time"], event["records_seen"]
+
+
+def _seconds(points: Sequence[tuple[float, int]]) -> float:
+    return points[-1][0] - points[0][0] if points else 0.0
+
+
+def _rate(points: Sequence[tuple[float, int]]) -> float | None:
+    seconds = _seconds(points)
+    if seconds < LEAST_SECONDS:
+        return None
+    return round((points[-1][1] - points[0][1]) / seconds, 1)

@@ -1,0 +1,118 @@
+"""What is to happen to a job, and when: written by hand, or drawn from a seed."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edl_horovod.errors import ConfigError, did_you_mean
+
+__all__ = ["KINDS", "STOP_SECONDS", "Action", "parse", "random_schedule"]
+
+KINDS = ("kill", "stop", "add", "remove", "coordinator")
+"""What can happen: `kill -9` of a worker, SIGSTOP of one for a while, a slot more, a slot less,
+`kill -9` of the coordinator."""
+STOP_SECONDS = 3.0
+_WITH_SLOT = ("kill", "stop")
+_FORM = "SECONDS:KIND, or SECONDS:kill:SLOT, or SECONDS:stop:SLOT:SECONDS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """One thing that is to happen."""
+
+    at_seconds: float
+    """After the beginning."""
+    kind: str
+    slot: int | None = None
+    """Whose worker; None lets `pick` choose among those in the ring."""
+    seconds: float = STOP_SECONDS
+    """How long a stopped worker stays so."""
+    pick: float = 0.0
+    """From 0 to below 1: which of the workers, counted by slot."""
+
+    def __str__(self) -> str:
+        words = [f"{self.at_seconds:g}", self.kind]
+        if self.kind in _WITH_SLOT:
+            words += ["" if self.slot is None else str(self.slot)]
+        if self.kind == "stop":
+            words += [f"{self.seconds:g}"]
+        return ":".join(words).rstrip(":")
+
+
+def parse(text: str, *, seed: int = 0) -> tuple[Action, ...]:
+    """A schedule from its words, as `10:kill:1 20:stop::5 30:add`; lines and `#` comments may be.
+
+    Args:
+        text: The words.
+        seed: Chooses workers where no slot is named.
+
+    Raises:
+        ConfigError: A word is none of these.
+    """
+    source = random.Random(seed)
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    actions = [_parse_word(word, source.random()) for line in lines for word in line.split()]
+    return tuple(sorted(actions, key=lambda action: action.at_seconds))
+
+
+def _parse_word(word: str, pick: float) -> Action:
+    at, _, rest = word.partition(":")
+    kind, *more = rest.split(":")
+    if kind not in KINDS:
+        raise ConfigError(
+            f"An action of a chaos schedule is {_FORM}. Received: {word!r}."
+            f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}."
+        )
+    most = {"kill": 1, "stop": 2}.get(kind, 0)
+    try:
+        slot = int(more[0]) if more and more[0] else None
+        seconds = float(more[1]) if len(more) > 1 else STOP_SECONDS
+        is_right = len(more) <= most and float(at) >= 0 and seconds > 0 and (slot or 0) >= 0
+        if not is_right:
+            raise ValueError
+        return Action(at_seconds=float(at), kind=kind, slot=slot, seconds=seconds, pick=pick)
+    except ValueError:
+        raise ConfigError(
+            f"An action of a chaos schedule is {_FORM}. Received: {word!r}. "
+            "Seconds and slots are numbers from 0 on."
+        ) from None
+
+
+def random_schedule(
+    *, seed: int, seconds: float, every: float, kinds: Sequence[str] = KINDS
+) -> tuple[Action, ...]:
+    """Actions of random kinds at about equal distances; the same for the same arguments.
+
+    Args:
+        seed: Decides everything.
+        seconds: How long all of it takes.
+        every: Mean distance of two actions, in seconds; the first comes after it.
+        kinds: To choose from; one that stands twice comes twice as often.
+
+    Raises:
+        ConfigError: A kind does not exist, or there is no time for an action.
+    """
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(
+                f"There is no kind {kind!r} of chaos.{did_you_mean(kind, KINDS)} "
+                f"Kinds: {', '.join(KINDS)}."
+            )
+    if not kinds or every <= 0 or seconds < every:
+        raise ConfigError(
+            "Chaos needs kinds, and time for one action. "
+            f"Received: kinds={','.join(kinds)}, every={every:g}, seconds={seconds:g}. "
+            "Give for instance --kinds kill --every 5 --seconds 60."
+        )
+    source = random.Random(seed)
+    actions = []
+    for number in range(1, int(seconds / every) + 1):
+        jitter = source.uniform(-0.25, 0.25) * every
+        actions.append(
+            Action(
+                at_seconds=round(min(number * every + jitter, seconds), 2),
+                kind=source.choice(list(kinds)),
+                pick=source.random(),
+            )
+        )
+    return tuple(actions)

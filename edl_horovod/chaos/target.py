@@ -1,0 +1,133 @@
+"""A running local job as somebody who disturbs it sees it: its own processes, and no others."""
+
+import contextlib
+import itertools
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from edl_horovod import events
+
+__all__ = ["Process", "Target"]
+
+EARLY_SECONDS = 30.0
+"""How long before the event that tells of it a process may have started, on a busy machine."""
+LATE_SECONDS = 2.0
+"""How much later, by the coarseness of both clocks."""
+_HOST = "localhost"
+
+
+class Process:
+    """One process of the job, held so that a signal can reach no other one."""
+
+    def __init__(self, pid: int, label: str, handle: int) -> None:
+        """Take a process that was found to be the job's.
+
+        Args:
+            pid: Its number.
+            label: What people call it.
+            handle: A pid file descriptor, which is closed with this.
+        """
+        self.pid, self.label = pid, label
+        self._handle = handle
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; to one that has ended meanwhile nothing happens."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._handle)
+
+
+class Target:
+    """The job in a directory, by what its events say."""
+
+    def __init__(
+        self, job_dir: Path, *, set_slots: Callable[[int], object], slots: Callable[[], int]
+    ) -> None:
+        """Read what has happened so far.
+
+        Args:
+            job_dir: The job's directory.
+            set_slots: Changes how many slots the job has on this machine.
+            slots: How many it has.
+        """
+        self._job_dir = job_dir.resolve()
+        self._new_events = events.follow(job_dir / "events.jsonl")
+        self._started: dict[str, tuple[int, float]] = {}
+        self._ring: tuple[int, ...] = ()
+        self.set_slots = set_slots
+        self.slots = slots
+        self.is_over = False
+        self.update()
+
+    def update(self) -> None:
+        """Take in what happened since the last time."""
+        for event in next(self._new_events):
+            self._note(event)
+
+    def ring(self) -> tuple[int, ...]:
+        """Slots of this machine that were in the last ring that formed, lowest first."""
+        return self._ring
+
+    def worker(self, slot: int) -> Process | None:
+        """The process that has a slot now; None if there is none."""
+        return self._process(f"{_HOST}:{slot}", "--config", self._job_dir / "config.yaml")
+
+    def coordinator(self) -> Process | None:
+        """The coordinator; None while there is none."""
+        return self._process("coordinator", "--job-dir", self._job_dir)
+
+    def _note(self, event: Mapping[str, Any]) -> None:
+        kind = event["kind"]
+        if kind == "worker" and event["state"] == "started" and "pid" in event:
+            self._started[event["worker"]] = (event["pid"], event["time"])
+        elif kind == "coordinator":
+            self._started["coordinator"] = (event["pid"], event["time"])
+        elif kind == "generation" and event.get("is_formed"):
+            here = [name.rpartition(":") for name in event["members"]]
+            self._ring = tuple(sorted(int(slot) for host, _, slot in here if host == _HOST))
+        elif kind == "job" and event["state"] in ("finished", "failed"):
+            self.is_over = True
+
+    def _process(self, label: str, option: str, value: Path) -> Process | None:
+        if label not in self._started:
+            return None
+        pid, told_at = self._started[label]
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return None
+        # Looked at after it is held: whatever has the number from now on, the handle is this one's.
+        if _is_it(pid, option, value, told_at):
+            return Process(pid, label, handle)
+        os.close(handle)
+        return None
+
+
+def _is_it(pid: int, option: str, value: Path, told_at: float) -> bool:
+    """Whether a number is that process' still, by its command line and its start."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        folder = os.readlink(f"/proc/{pid}/cwd")
+        started_at = _started_at(pid)
+    except (OSError, UnicodeDecodeError):
+        return False
+    given = [after for word, after in itertools.pairwise(words) if word == option]
+    is_ours = any(Path(folder, word).resolve() == value for word in given)
+    return is_ours and told_at - EARLY_SECONDS < started_at < told_at + LATE_SECONDS
+
+
+def _started_at(pid: int) -> float:
+    """Seconds since the epoch; the kernel counts ticks since it was started."""
+    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    boot = next(
+        float(line.split()[1])
+        for line in Path("/proc/stat").read_text().splitlines()
+        if line.startswith("btime")
+    )
+    return boot + ticks / os.sysconf("SC_CLK_TCK")
