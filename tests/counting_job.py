@@ -1,5 +1,7 @@
 """The settings of a job that counts its records (`zoo/counting.py`), and what its weights prove."""
 
+from pathlib import Path
+
 import numpy as np
 
 from edl_horovod import trained_model
@@ -7,6 +9,7 @@ from edl_horovod.trained_model.params import read_params
 from tests.records import write_records
 
 NUM_RECORDS, BATCH, EPOCHS = 480, 24, 15
+ZOO = Path(__file__).parent / "zoo"
 LONG = 45
 """Epochs of a job that may have to wait for several newcomers on a busy machine."""
 

@@ -26,9 +26,10 @@ class Counter(keras.Model):
 
 
 class CountingSpec(ElasticDLSpec):
-    def __init__(self, context=None, num_records=0, rate=1.0, slow_until=""):
+    def __init__(self, context=None, num_records=0, rate=1.0, slow_until="", keep_every=1):
         super().__init__(context)
         self._num_records, self._rate, self._slow_until = num_records, rate, slow_until
+        self._keep_every = keep_every
 
     def create_model(self):
         return Counter(self._num_records)
@@ -42,6 +43,8 @@ class CountingSpec(ElasticDLSpec):
             return features if mode == Mode.PREDICTION else (features, example["id"])
 
         dataset = dataset.map(parse)
+        if self._keep_every > 1:
+            dataset = dataset.filter(lambda features, label: label[0] % self._keep_every == 0)
         if self._slow_until:
             dataset = pause_each_step(dataset, self._slow_until)
         return dataset if mode == Mode.PREDICTION else dataset.shuffle(64)

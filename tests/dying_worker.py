@@ -1,0 +1,106 @@
+"""The real worker, which kills itself at chosen moments: the product knows nothing of it.
+
+`EDL_TEST_DEATHS` is a list of deaths, each `POINT:RANK/SIZE`: the rank of a ring of that size that
+dies when it gets to that point. Deaths with `+` between them happen at once, those after a blank
+only when all before them have happened. Each happens once; files in `deaths/` of the job's
+directory say which have.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+VARIABLE = "EDL_TEST_DEATHS"
+POINTS = ("step", "commit", "reset", "forming", "sync", "evaluation", "finish")
+
+
+@dataclass(frozen=True)
+class Death:
+    point: str
+    rank: int
+    size: int
+
+    @property
+    def name(self):
+        return f"{self.point}-{self.rank}-of-{self.size}"
+
+
+def parse(text):
+    """Groups of deaths, in their order."""
+    return [[_death(word) for word in group.split("+")] for group in text.split()]
+
+
+def _death(word):
+    point, _, place = word.partition(":")
+    assert point in POINTS, word
+    rank, _, size = place.partition("/")
+    return Death(point, int(rank), int(size))
+
+
+class Reaper:
+    """Ends this process where it is due; `world` is the last ring that it was given a place in."""
+
+    def __init__(self, folder, groups):
+        self.world = SimpleNamespace(rank=-1, size=0)
+        self._folder, self._groups = folder, groups
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def at(self, point):
+        here = (point, self.world.rank, self.world.size)
+        for group in self._groups:
+            waiting = [death for death in group if not (self._folder / death.name).exists()]
+            for death in waiting:
+                if (death.point, death.rank, death.size) == here:
+                    (self._folder / death.name).touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if waiting:
+                return
+
+
+def before(reaper, owner, name, point):
+    """Let a function be a moment at which this process may die."""
+    call = getattr(owner, name)
+
+    def die_or_call(*args, **kwargs):
+        reaper.at(point)
+        return call(*args, **kwargs)
+
+    setattr(owner, name, die_or_call)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path, required=True)
+    folder = parser.parse_args().config.parent / "deaths"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ["HOROVOD_ELASTIC"] = "1"
+    from edl_horovod import worker
+    from edl_horovod.ring import coordinated, state
+    from edl_horovod.ring.evaluate import Evaluator
+    from edl_horovod.ring.keras_step import KerasTrainer
+    from edl_horovod.ring.train import TrainWork
+
+    reaper = Reaper(folder, parse(os.environ[VARIABLE]))
+    before(reaper, KerasTrainer, "step", "step")
+    before(reaper, state.RingState, "commit", "commit")
+    before(reaper, coordinated.CoordinatedMembership, "join", "reset")
+    before(reaper, state, "broadcast_values", "sync")
+    before(reaper, Evaluator, "over_ring", "evaluation")
+    before(reaper, TrainWork, "finish", "finish")
+    form = coordinated.form_assigned
+
+    def die_or_form(place, **more):
+        reaper.world = SimpleNamespace(rank=place["rank"], size=place["size"])
+        reaper.at("forming")
+        return form(place, **more)
+
+    coordinated.form_assigned = die_or_form
+    return worker.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

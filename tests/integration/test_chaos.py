@@ -1,0 +1,106 @@
+"""Sudden deaths at chosen and at random moments: nothing is lost, and all ranks end alike.
+
+Each job keeps a ledger, which proves at its end that every record was applied exactly once and that
+the last ranks had bit-identical variables. `make chaos` runs many long ones at random.
+"""
+
+import os
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from edl_horovod import trained_model
+from edl_horovod.chaos import random_schedule
+from edl_horovod.cli.chaos import disturb_job
+from edl_horovod.cli.ledger import prove
+from edl_horovod.trained_model.params import read_params
+from tests import counting_job, dying_worker
+from tests.records import write_records
+
+QUIET_SECONDS = 2.0
+LONG_RUNS = int(os.environ.get("EDL_CHAOS_RUNS", "0"))
+
+
+def counting(tmp_path, **settings):
+    given = {"debug.ledger": "true", "elastic.restart_backoff_seconds": 0.1, **settings}
+    return counting_job.overrides(tmp_path, epochs=counting_job.LONG, **given)
+
+
+def assert_proven(job, size):
+    """The ledger's proof of a job that has ended, on a last ring of this size."""
+    proof = prove(job.job_dir)
+    assert proof.is_good, f"{proof.violations}\n{job.describe()}"
+    assert proof.is_finished
+    assert proof.num_epochs == counting_job.LONG
+    assert proof.num_records == counting_job.LONG * counting_job.NUM_RECORDS
+    assert proof.num_last_ranks == size, job.describe()
+    return proof
+
+
+DEATHS = (
+    # From four ranks down to one, within one step: a member, one of those that form the next ring,
+    # and the source of the sync of the one after it, which is rank 0.
+    "step:3/4 forming:2/3 sync:0/2",
+    # Rank 0 in an evaluation, and another in the reset that follows.
+    "evaluation:0/4 reset:1/4",
+    # Three at once, after the step's collective and before they said so.
+    "commit:0/4+commit:1/4+commit:3/4",
+    # Rank 0 again, when all is done and it is to write the trained model.
+    "finish:0/4",
+)
+
+
+def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
+    settings = {
+        "launch.np": 4, "train.evaluate_steps": 5, "params.keep_every": 2,
+        "validation_data": write_records(tmp_path / "held_out", 48),
+    }  # fmt: skip
+    overrides = [*counting(tmp_path, **settings), f"output={tmp_path}/out"]
+    overrides += [f"job_dir={tmp_path}/job-0", f"model_zoo={counting_job.ZOO}"]
+    command = [sys.executable, "-m", "tests.dying_job", "train", *overrides]
+    job = start("train", launcher=command, **{dying_worker.VARIABLE: " ".join(DEATHS)})
+    *groups, last = dying_worker.parse(" ".join(DEATHS))
+
+    def have_died(groups):
+        names = [death.name for group in groups for death in group]
+        return all((job.job_dir / "deaths" / name).exists() for name in names)
+
+    job.wait_for(lambda _: have_died(groups), "all deaths but the last", seconds=240)
+    job.wait_for_ring(4, after=job.generation())
+    (tmp_path / "hurry").touch()
+    job.succeed()
+    assert have_died([last])
+    proof = assert_proven(job, size=3)
+    # All who had applied the step were three of four; the fourth did it again, alone.
+    assert proof.num_redone_steps <= 1
+    assert {e["examples"] for e in job.events("evaluation")} == {24}
+
+
+@pytest.mark.parametrize("seed", [1, *range(1000, 1000 + LONG_RUNS)])
+def test_random_chaos_loses_nothing(start, tmp_path, seed):
+    is_long = seed >= 1000
+    seed = time.time_ns() % (1 << 31) if is_long else seed
+    seconds, every = (60, 4) if is_long else (15, 3)
+    settings = {"launch.np": 3, "elastic.max_np": 4, "params.keep_every": 3}
+    job = start("train", *counting(tmp_path, **settings))
+    job.wait_for_ring(3)
+    job.wait_for_step(5)
+    time.sleep(QUIET_SECONDS)  # Something to compare with.
+    kinds = ("kill", "kill", "stop", "add", "remove", "coordinator")
+    schedule = random_schedule(seed=seed, seconds=seconds, every=every, kinds=kinds)
+    happened, cost = disturb_job(job.job_dir, schedule, seconds=seconds)
+    (tmp_path / "hurry").touch()
+    job.succeed()
+    told = f"seed {seed}: {[(h.seconds, h.kind, h.message) for h in happened]}\n{cost}"
+    proof = prove(job.job_dir)
+    assert proof.is_good, f"{told}\n{proof.violations}\n{job.describe()}"
+    assert proof.is_finished, told
+    assert proof.restored == (), told
+    assert any(h.is_done for h in happened), told
+    assert cost.num_resets > 0, told
+    (_, counts), *_ = read_params(trained_model.read(tmp_path / "out").params_files)
+    kept = np.arange(counting_job.NUM_RECORDS) % 3 == 0
+    assert (counts[kept] > 0).all()
+    assert (counts[~kept] == 0).all()
