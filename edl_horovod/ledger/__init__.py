@@ -1,6 +1,9 @@
 """The ledger: which record went into which step on which rank, and the proof that none was lost."""
 
 from edl_horovod.ledger.check import Proof, Violation, check
+from edl_horovod.ledger.curve import StepLoss, read_losses
 from edl_horovod.ledger.files import LedgerFile, folder_of, read
 
-__all__ = ["LedgerFile", "Proof", "Violation", "check", "folder_of", "read"]
+__all__ = [
+    "LedgerFile", "Proof", "StepLoss", "Violation", "check", "folder_of", "read", "read_losses",
+]  # fmt: skip

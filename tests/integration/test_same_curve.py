@@ -1,0 +1,57 @@
+"""The ring does not show in the loss: the same curve on any number of ranks, and across resizes."""
+
+import signal
+
+import numpy as np
+
+from edl_horovod.cli.ledger import prove
+from edl_horovod.ledger import folder_of, read_losses
+from tests.records import write_records
+
+NUM_RECORDS, BATCH, EPOCHS = 480, 24, 20
+TOLERANCE = 1e-5
+"""Relative; sums in another order differ in their last bits, and each step builds on the last."""
+
+
+def overrides(folder, data, *, num_ranks):
+    return [
+        "model_def=curve", f"data={data}", f"train.batch_size={BATCH}", f"train.epochs={EPOCHS}",
+        "data_plan.lanes=12", "data_plan.shuffle_window=16", "debug.ledger=true",
+        f"params.slow_until={folder / 'hurry'}", f"output={folder / 'out'}",
+        f"launch.np={num_ranks}", "elastic.restart_backoff_seconds=0.1",
+    ]  # fmt: skip
+
+
+def curve(job):
+    proof = prove(job.job_dir)
+    assert proof.is_good, f"{proof.violations}\n{job.describe()}"
+    found = read_losses(folder_of(job.job_dir))
+    assert [one.step for one in found] == list(range(NUM_RECORDS // BATCH * EPOCHS))
+    return np.array([one.loss for one in found]), [one.size for one in found]
+
+
+def test_the_loss_of_every_step_is_the_same_on_1_to_4_ranks_and_across_resizes(start, tmp_path):
+    data = write_records(tmp_path / "data", NUM_RECORDS)
+    alone, changing = tmp_path / "alone", tmp_path / "changing"
+    for folder in (alone, changing):
+        folder.mkdir()
+    (alone / "hurry").touch()
+    expected, sizes = curve(start("train", *overrides(alone, data, num_ranks=1)).succeed())
+    assert set(sizes) == {1}
+    assert expected[-1] < expected[0] / 2
+
+    job = start("train", *overrides(changing, data, num_ranks=4))
+    job.wait_for_step(4)
+    generation = job.wait_for_ring(4)
+    for slots in (3, 2):
+        job.want(slots)
+        generation = job.wait_for_ring(slots, after=generation)
+        reached = max(e["step"] for e in job.events("reset"))
+        job.wait_for_step(reached + 4)
+    job.signal_worker(0, signal.SIGKILL)
+    generation = job.wait_for_ring(1, after=generation)
+    job.wait_for_ring(2, after=generation)  # The killed one's successor, while the other trains.
+    (changing / "hurry").touch()
+    losses, sizes = curve(job.succeed())
+    assert set(sizes) == {1, 2, 3, 4}
+    np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
