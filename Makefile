@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_VENV ?= .venv-torch
 DEMO ?= demo
+RUNS ?= 20
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RECIPE := $(shell find docker/horovod -type f)
@@ -12,8 +13,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit parallel integration netns bench bench-elastic torch-peer \
-  proto clean
+.PHONY: help setup demo test lint unit parallel integration netns chaos bench bench-elastic \
+  torch-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
@@ -22,6 +23,8 @@ help:
 	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
 	@echo 'make bench-elastic   what changes of a ring cost, beside plain Horovod and TorchElastic'
+	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
+	@echo 'make curve        the picture of docs/explanation/same-curve.md'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
 
 setup: $(READY)
@@ -77,6 +80,13 @@ integration: $(READY)
 # Not a part of `test`: it needs root, iproute2 and openssh-server, as .ci/run has them.
 netns: $(READY)
 	$(BIN)/python -m pytest -q tests/netns
+
+# A longer run of what `test` has a little of.
+chaos: $(READY)
+	EDL_CHAOS_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_chaos.py
+
+curve: $(READY)
+	$(BIN)/python -m benchmarks.same_curve docs/explanation/same-curve.png
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --write docs/benchmarks.md

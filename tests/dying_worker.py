@@ -1,9 +1,9 @@
 """The real worker, which kills itself at chosen moments: the product knows nothing of it.
 
 `EDL_TEST_DEATHS` is a list of deaths, each `POINT:RANK/SIZE`: the rank of a ring of that size that
-dies when it gets to that point. Deaths with `+` between them happen at once, those after a blank
-only when all before them have happened. Each happens once; files in `deaths/` of the job's
-directory say which have.
+dies when it gets to that point; size 0 means any. Deaths with `+` between them happen at once,
+those after a blank only when all before them have happened. Each happens once; files in `deaths/`
+of the job's directory say which have.
 """
 
 import argparse
@@ -28,6 +28,9 @@ class Death:
     def name(self):
         return f"{self.point}-{self.rank}-of-{self.size}"
 
+    def is_at(self, point, world):
+        return (point, world.rank) == (self.point, self.rank) and self.size in (0, world.size)
+
 
 def parse(text):
     """Groups of deaths, in their order."""
@@ -50,11 +53,10 @@ class Reaper:
         folder.mkdir(parents=True, exist_ok=True)
 
     def at(self, point):
-        here = (point, self.world.rank, self.world.size)
         for group in self._groups:
             waiting = [death for death in group if not (self._folder / death.name).exists()]
             for death in waiting:
-                if (death.point, death.rank, death.size) == here:
+                if death.is_at(point, self.world):
                     (self._folder / death.name).touch()
                     os.kill(os.getpid(), signal.SIGKILL)
             if waiting:

@@ -5,6 +5,7 @@ the last ranks had bit-identical variables. `make chaos` runs many long ones at 
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -28,27 +29,26 @@ def counting(tmp_path, **settings):
     return counting_job.overrides(tmp_path, epochs=counting_job.LONG, **given)
 
 
-def assert_proven(job, size):
-    """The ledger's proof of a job that has ended, on a last ring of this size."""
+def assert_proven(job):
+    """The ledger's proof of a job that has ended, on a last ring of several ranks."""
     proof = prove(job.job_dir)
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
     assert proof.is_finished
     assert proof.num_epochs == counting_job.LONG
     assert proof.num_records == counting_job.LONG * counting_job.NUM_RECORDS
-    assert proof.num_last_ranks == size, job.describe()
+    assert proof.num_last_ranks > 1, job.describe()
     return proof
 
 
 DEATHS = (
-    # From four ranks down to one, within one step: a member, one of those that form the next ring,
-    # and the source of the sync of the one after it, which is rank 0.
-    "step:3/4 forming:2/3 sync:0/2",
-    # Rank 0 in an evaluation, and another in the reset that follows.
-    "evaluation:0/4 reset:1/4",
-    # Three at once, after the step's collective and before they said so.
-    "commit:0/4+commit:1/4+commit:3/4",
-    # Rank 0 again, when all is done and it is to write the trained model.
-    "finish:0/4",
+    # Two at once after a step's collective and before they said so, rank 0 among them; then rank 0
+    # of the two that are left, the source of their sync.
+    "commit:0/4+commit:1/4 sync:0/2",
+    # Rank 0 in an evaluation, another one in the reset that follows, a third while the next ring
+    # forms.
+    "evaluation:0/4 reset:1/4 forming:1/2",
+    # One in a step; and rank 0 once more, when all is done and it is to write the trained model.
+    "step:2/4 finish:0/0",
 )
 
 
@@ -68,12 +68,12 @@ def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
         return all((job.job_dir / "deaths" / name).exists() for name in names)
 
     job.wait_for(lambda _: have_died(groups), "all deaths but the last", seconds=240)
-    job.wait_for_ring(4, after=job.generation())
+    job.wait_for_ring(3)
     (tmp_path / "hurry").touch()
     job.succeed()
     assert have_died([last])
-    proof = assert_proven(job, size=3)
-    # All who had applied the step were three of four; the fourth did it again, alone.
+    proof = assert_proven(job)
+    # Of a step that only the dead had completed.
     assert proof.num_redone_steps <= 1
     assert {e["examples"] for e in job.events("evaluation")} == {24}
 
@@ -104,3 +104,24 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     kept = np.arange(counting_job.NUM_RECORDS) % 3 == 0
     assert (counts[kept] > 0).all()
     assert (counts[~kept] == 0).all()
+
+
+@pytest.mark.xfail(
+    reason="Gloo aborts a survivor that hears of a later message before the lost member's end: "
+    "pair.cc, op.preamble.length <= op.nbytes. The job goes on without it.",
+    strict=False,
+)
+def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
+    data = write_records(tmp_path / "data", 480)
+    job = start(
+        "train", "model_def=curve", f"data={data}", "params.width=120000", "launch.np=3",
+        "train.batch_size=24", "data_plan.lanes=12", "train.epochs=20", "debug.ledger=true",
+    )  # fmt: skip
+    job.wait_for_ring(3)
+    job.wait_for_step(20)
+    job.signal_worker(0, signal.SIGKILL)
+    job.succeed()
+    proof = prove(job.job_dir)
+    assert proof.is_good, f"{proof.violations}\n{job.describe()}"
+    failed = [e["message"] for e in job.events("worker") if e["state"] == "failed"]
+    assert all(message.startswith("ended with -9") for message in failed), failed

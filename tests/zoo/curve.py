@@ -13,13 +13,13 @@ PAUSE_SECONDS = 0.6
 
 
 class CurveSpec(ElasticDLSpec):
-    def __init__(self, context=None, slow_until=""):
+    def __init__(self, context=None, slow_until="", width=16):
         super().__init__(context)
-        self._slow_until = slow_until
+        self._slow_until, self._width = slow_until, width
 
     def create_model(self):
         x = keras.Input(shape=(4,), name="x")
-        hidden = keras.layers.Dense(16, activation="tanh", kernel_regularizer="l2")(x)
+        hidden = keras.layers.Dense(self._width, activation="tanh", kernel_regularizer="l2")(x)
         return keras.Model({"x": x}, keras.layers.Dense(1)(hidden))
 
     def create_dataset(self, dataset, mode):

@@ -268,6 +268,16 @@ def test_a_state_that_changes_between_two_rings_is_found(job):
     assert only(job.prove()).kind == "differs"
 
 
+def test_a_leader_that_took_the_best_weights_at_the_end_is_no_violation(job):
+    job.ring(["a", "b"], 0, STEPS, is_over=True)
+    job.lose("b")
+    job.begin(["a"], STEPS, digest="the best")
+    job.leave(["a"], STEPS, is_over=True, digest="the best")
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert proof.digest == "the best"
+
+
 def test_a_lost_entry_in_the_middle_is_found(job):
     job.ring(["a", "b"], 0, STEPS, is_over=True)
     path = next(job.folder.glob("*.b.*"))

@@ -1,0 +1,147 @@
+"""Draw the loss of the same training on 1 to 4 ranks, and on a ring that changes: `make curve`.
+
+Each run keeps a ledger, so the loss of every single step is known, and that no record is missing.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+
+from benchmarks.report import look_around
+from edl_horovod import events
+from edl_horovod.chaos import parse
+from edl_horovod.cli.chaos import disturb_job
+from edl_horovod.cli.ledger import prove
+from edl_horovod.config.schema import (
+    DebugConfig,
+    ElasticConfig,
+    JobConfig,
+    LaunchConfig,
+    TrainConfig,
+)
+from edl_horovod.launch import job
+from edl_horovod.ledger import StepLoss, folder_of, read_losses
+
+ROOT = Path(__file__).resolve().parent.parent
+BATCH = 64
+MOST_RANKS = 4
+CHANGES = "1:remove 2:remove 3:kill:0 4:coordinator 5:add"
+"""While four ranks train; what is missing comes back by itself."""
+RATE = 0.02
+
+
+def main() -> int:
+    """Run the trainings and draw; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("picture", type=Path, help="the PNG file to write")
+    parser.add_argument("--steps", type=int, default=1500)
+    args = parser.parse_args()
+    os.environ["PYTHONPATH"] = str(ROOT)
+    with tempfile.TemporaryDirectory() as folder:
+        data = _write_digits(Path(folder))
+        runs = {
+            f"{size} rank{'s' if size > 1 else ''}": _train(Path(folder), data, size, args.steps)
+            for size in range(1, MOST_RANKS + 1)
+        }
+        runs["changing"] = _train(Path(folder), data, MOST_RANKS, args.steps, changes=CHANGES)
+    expected = _losses(runs["1 rank"])
+    here = look_around()
+    print(f"{here.cpu}, {here.num_cores} cores; commit {here.commit}; {here.date}")
+    for name, found in runs.items():
+        apart = np.abs(_losses(found) / expected - 1)
+        sizes = sorted({one.size for one in found})
+        print(f"{name}: sizes {sizes}, largest relative difference {apart.max():.1e}")
+    _draw(args.picture, runs, expected)
+    return 0
+
+
+def _write_digits(folder: Path) -> str:
+    """Records of 1,437 handwritten digits."""
+    images, records = folder / "images", folder / "records"
+    script = ROOT / "model_zoo" / "sample_images.py"
+    subprocess.run([sys.executable, script, "digits", images], check=True)
+    prepare = ["prepare", f"model_zoo={ROOT}/model_zoo", "model_def=mnist_functional_api"]
+    where = [f"data={images}/train", f"output={records}", "processes=1"]
+    subprocess.run([sys.executable, "-m", "edl_horovod", *prepare, *where, "-q"], check=True)
+    return f"{records}/*.recordio"
+
+
+def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "") -> list[StepLoss]:
+    """One training; the loss of each step."""
+    output = folder / f"model-{size}{'-changing' if changes else ''}"
+    config = JobConfig(
+        task="train",
+        data=data,
+        output=str(output),
+        model_zoo=str(ROOT / "benchmarks" / "models"),
+        model_def="smooth",
+        log_level="error",
+        train=TrainConfig(batch_size=BATCH, epochs=steps, max_steps=steps, learning_rate=RATE),
+        launch=LaunchConfig(np=size, threads_per_rank=1),
+        elastic=ElasticConfig(
+            min_np=1 if changes else size, max_np=MOST_RANKS, restart_backoff_seconds=0.1
+        ),
+        debug=DebugConfig(ledger=True),
+    )
+    job_dir = Path(f"{output}.job")
+    with contextlib.ExitStack() as stack:
+        if changes:
+            thread = threading.Thread(target=_change, args=(job_dir, changes))
+            thread.start()
+            stack.callback(thread.join)
+        job.run(config)
+    proof = prove(job_dir)
+    assert proof.is_good, proof.violations
+    assert proof.num_steps == steps, proof
+    return read_losses(folder_of(job_dir))
+
+
+def _change(job_dir: Path, changes: str) -> None:
+    """Disturb the job as soon as it trains."""
+    while not any(e["kind"] == "step" for e in events.read(job_dir / "events.jsonl")):
+        time.sleep(0.05)
+    disturb_job(job_dir, parse(changes), on_action=print)
+
+
+def _losses(found: list[StepLoss]) -> np.ndarray:
+    return np.array([one.loss for one in found])
+
+
+def _draw(path: Path, runs: dict[str, list[StepLoss]], expected: np.ndarray) -> None:
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (curve, apart, ring) = pyplot.subplots(
+        3, 1, sharex=True, figsize=(8, 7), height_ratios=(4, 2, 1), layout="constrained"
+    )
+    widths = np.linspace(7, 0.8, len(runs))
+    for (name, found), width in zip(runs.items(), widths, strict=True):
+        losses = _losses(found)
+        steps = np.arange(1, len(losses) + 1)
+        curve.plot(steps, losses, linewidth=width, label=name)
+        if name != "1 rank":
+            # Zero has no place on a logarithmic axis; the smallest number there is means "equal".
+            difference = np.maximum(np.abs(losses / expected - 1), np.finfo(np.float32).eps / 8)
+            apart.plot(steps, difference, linewidth=0.7, label=name)
+    changing = runs["changing"]
+    ring.step(range(1, len(changing) + 1), [one.size for one in changing], where="post", color="k")
+    curve.set(ylabel="loss of the step", yscale="log", title="The same training on any ring")
+    curve.legend(ncols=2)
+    apart.set(ylabel="relative difference\nto 1 rank", yscale="log")
+    apart.legend(ncols=2, fontsize="small")
+    ring.set(ylabel="ranks of\n'changing'", xlabel="step", yticks=range(1, MOST_RANKS + 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=80)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_horovod.cli.main import main
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import DebugConfig, JobConfig, LaunchConfig, TrainConfig
+from edl_horovod.data.index import Index
+from edl_horovod.data.job_data import plan_of
+from edl_horovod.ledger import LedgerFile
+from edl_horovod.ledger.entries import Begin, Done, Give, Leave
+from tests.records import write_records
+
+NUM_RECORDS, BATCH = 40, 8
+
+
+def make_job(folder: Path, **changes: Any) -> JobConfig:
+    (folder / "job").mkdir()
+    config = JobConfig(
+        task="train", data=write_records(folder / "data", NUM_RECORDS), output="/o", model_def="m",
+        train=TrainConfig(batch_size=BATCH), debug=DebugConfig(ledger=True), **changes,
+    )  # fmt: skip
+    resolved.dump(config, folder / "job" / "config.yaml")
+    (folder / "job" / "hosts").write_text("localhost:2\n")
+    return config
+
+
+def write_ledger(folder: Path, config: JobConfig, *, leave_out: int = -1) -> None:
+    """A job of one rank; it did not give the first record of the step `leave_out`."""
+    plan = plan_of(config, Index.open(config.data), is_training=True)
+    file = LedgerFile(folder / "job" / "ledger", "localhost:0")
+    file.write(Begin(ring=5, generation=3, rank=0, size=1, step=0, own_step=-1, digest="a"))
+    for step in range(plan.steps_per_epoch):
+        ids = plan.order(0).records(step, range(plan.num_lanes))
+        file.write(Give(ring=5, step=step, ids=ids[step == leave_out :]))
+        file.write(Done(ring=5, step=step, examples=BATCH, loss=0.5))
+    file.write(Leave(ring=5, step=plan.steps_per_epoch, digest="b", is_over=True))
+    file.close()
+
+
+def test_a_good_ledger_is_a_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_ledger(tmp_path, make_job(tmp_path))
+
+    assert main(["ledger", str(tmp_path / "job")]) == 0
+    printed = capsys.readouterr().out
+    assert "proof      each record was applied exactly once" in printed
+    assert "steps      5 (1 whole epochs)" in printed
+    assert main(["ledger", str(tmp_path / "job"), "-o", "json"]) == 0
+    proof = json.loads(capsys.readouterr().out)
+    assert (proof["is_good"], proof["num_records"], proof["digest"]) == (True, NUM_RECORDS, "b")
+
+
+def test_a_lost_record_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_ledger(tmp_path, make_job(tmp_path), leave_out=2)
+
+    assert main(["ledger", str(tmp_path / "job")]) == 9
+    told = capsys.readouterr()
+    assert "proof      FAILED" in told.out
+    assert "missing: generation 3, step 2, rank 0: 1 records are missing" in told.err
+
+
+def test_a_job_without_a_ledger_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    make_job(tmp_path)
+
+    assert main(["ledger", str(tmp_path / "job")]) == 2
+    assert "debug.ledger=true" in capsys.readouterr().err
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Path]:
+    """The directory of a job whose launcher is this process."""
+    make_job(tmp_path)
+    with (tmp_path / "job" / "launcher.pid").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.write(f"{os.getpid()}\n")
+        stream.flush()
+        yield tmp_path / "job"
+
+
+def test_a_dry_run_prints_the_schedule(running: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["chaos", str(running), "20:add", "10:kill:1", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "10:kill:1\n20:add\n"
+    seeded = ["--seed", "7", "--seconds", "10", "--dry-run", "-o", "json"]
+    assert main(["chaos", str(running), *seeded]) == 0
+    assert len(json.loads(capsys.readouterr().out)["schedule"]) == 2
+
+
+def test_a_schedule_may_be_a_file(running: Path, capsys: pytest.CaptureFixture[str]):
+    (running / "day").write_text("3:remove  # the night\n1:coordinator\n")
+
+    assert main(["chaos", str(running), "--schedule", str(running / "day"), "--dry-run"]) == 0
+    assert capsys.readouterr().out == "1:coordinator\n3:remove\n"
+    assert main(["chaos", str(running), "--schedule", "/nowhere", "--dry-run"]) == 2
+
+
+def test_a_job_that_does_not_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    make_job(tmp_path)
+
+    assert main(["chaos", str(tmp_path / "job"), "1:kill"]) == 2
+    assert "not running" in capsys.readouterr().err
+
+
+def test_a_static_ring_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    make_job(tmp_path, launch=LaunchConfig(kind="mpi"))
+
+    assert main(["chaos", str(tmp_path / "job"), "1:kill"]) == 2
+    assert "launch.kind=mpi" in capsys.readouterr().err
