@@ -26,6 +26,9 @@ SECONDS = 60
 """Longest forming; Gloo's time-out."""
 ADDRESS = "127.0.0.1"
 
+Server = tuple[str, int]
+"""Address and port, as Horovod takes them."""
+
 
 def main() -> int:
     """Form rings with both servers in turn; returns the exit code."""
@@ -39,10 +42,10 @@ def main() -> int:
     end_with_parent()
     found: dict[str, list[float]] = {"ours": [], "theirs": []}
     for _ in range(args.repetitions):
-        with _our_server() as port:
-            found["ours"].append(_form(ranks, port))
-        with _their_server(args.num_ranks) as port:
-            found["theirs"].append(_form(ranks, port))
+        with _our_server() as server:
+            found["ours"].append(_form(ranks, server))
+        with _their_server(args.num_ranks) as server:
+            found["theirs"].append(_form(ranks, server))
         print(json.dumps(found), flush=True)
     write_numbers(args.place, found)
     for rank in ranks:
@@ -72,40 +75,40 @@ def _be_rank(rank: int, size: int, orders: Connection) -> None:
         HOROVOD_CONTROLLER="gloo",
         HOROVOD_CPU_OPERATIONS="gloo",
         HOROVOD_GLOO_IFACE="lo",
-        HOROVOD_GLOO_RENDEZVOUS_ADDR=ADDRESS,
         HOROVOD_GLOO_TIMEOUT_SECONDS=str(SECONDS),
         HOROVOD_ELASTIC="0",
     )
     while True:
         try:
-            port = orders.recv()
+            server: Server | None = orders.recv()
         except EOFError:
             return
-        if port:
-            os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(port)
+        if server is not None:
+            os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = server[0]
+            os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(server[1])
             hvd.init()
         else:
             hvd.shutdown()
-        orders.send(port)
+        orders.send("done")
 
 
-def _form(ranks: list[Connection], port: int) -> float:
+def _form(ranks: list[Connection], server: Server) -> float:
     began = time.monotonic()
-    _tell_all(ranks, port)
+    _tell_all(ranks, server)
     seconds = time.monotonic() - began
-    _tell_all(ranks, 0)
+    _tell_all(ranks, None)
     return seconds
 
 
-def _tell_all(ranks: list[Connection], port: int) -> None:
+def _tell_all(ranks: list[Connection], server: Server | None) -> None:
     for rank in ranks:
-        rank.send(port)
+        rank.send(server)
     for rank in ranks:
         rank.recv()
 
 
 @contextmanager
-def _our_server() -> Iterator[int]:
+def _our_server() -> Iterator[Server]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -116,7 +119,8 @@ def _our_server() -> Iterator[int]:
     rendezvous = Rendezvous(ADDRESS, wait_seconds=SECONDS)
     call(rendezvous.__aenter__())
     try:
-        yield rendezvous.port
+        # As `ring.world` hands it to Horovod: the token goes between port and scope.
+        yield f"{ADDRESS}:{rendezvous.port}/{rendezvous.token}", 0
     finally:
         call(rendezvous.__aexit__(None, None, None))
         loop.call_soon_threadsafe(loop.stop)
@@ -125,7 +129,7 @@ def _our_server() -> Iterator[int]:
 
 
 @contextmanager
-def _their_server(num_ranks: int) -> Iterator[int]:
+def _their_server(num_ranks: int) -> Iterator[Server]:
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
 
@@ -133,7 +137,7 @@ def _their_server(num_ranks: int) -> Iterator[int]:
     port: int = server.start()
     server.init(get_host_assignments(parse_hosts(f"localhost:{num_ranks}"), num_ranks))
     try:
-        yield port
+        yield ADDRESS, port
     finally:
         server.stop()
 

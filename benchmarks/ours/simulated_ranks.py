@@ -118,7 +118,7 @@ async def _form(place: dict[str, Any], counts: _Counts) -> None:
         (f"local_{place['host']}", place["local_rank"], place["local_size"]),
         (f"cross_{place['local_rank']}", place["cross_rank"], place["cross_size"]),
     )
-    store = _Store(place["rendezvous_address"], place["rendezvous_port"], counts)
+    store = _Store(place, counts)
     for suffix in PASSES:
         for prefix, rank, size in groups:
             await _connect_full_mesh(store, f"/{prefix}{suffix}/", rank, size)
@@ -139,13 +139,17 @@ async def _connect_full_mesh(store: "_Store", scope: str, rank: int, size: int) 
 class _Store:
     """Horovod's HTTP store: one connection a request."""
 
-    def __init__(self, host: str, port: int, counts: _Counts) -> None:
-        self._where = (host, port)
+    def __init__(self, place: dict[str, Any], counts: _Counts) -> None:
+        self._where = (place["rendezvous_address"], place["rendezvous_port"])
+        # As the address that Horovod's client is given makes it; see `ring.world`.
+        self._token = f"/{place['rendezvous_token']}:0"
         self._counts = counts
 
     async def request(self, method: str, path: str, body: bytes = b"") -> None:
         reader, writer = await asyncio.open_connection(*self._where)
-        writer.write(f"{method} {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        writer.write(
+            f"{method} {self._token}{path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
         writer.write(body)
         answer = await reader.read()
         writer.close()
