@@ -18,9 +18,10 @@ from typing import Any
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["MAX_BYTES", "Handover", "private_folder", "socket_folder", "wait_for_place"]
+__all__ = ["MAX_BYTES", "TAKEN", "Handover", "private_folder", "socket_folder", "wait_for_place"]
 
 MAX_BYTES = 1 << 16
+TAKEN = b"taken\n"
 GREETING_SECONDS = 2.0
 CREDENTIALS = struct.Struct("3i")
 """Of the other end of a Unix socket: pid, uid, gid."""
@@ -85,10 +86,11 @@ def wait_for_place(config: Path, *, slot: int) -> Handover:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(name, dir_fd=place)  # Of an ended process with the same number.
+                os.unlink(f"{name}.new", dir_fd=place)  # Of an ended process with the same number.
             # A socket's name has 108 bytes at most, a job directory's may have more.
-            listener.bind(f"/proc/self/fd/{place}/{name}")
+            listener.bind(f"/proc/self/fd/{place}/{name}.new")
             listener.listen()
+            os.rename(f"{name}.new", name, src_dir_fd=place, dst_dir_fd=place)
             try:
                 while (taken := _accept(listener)) is None:
                     pass
@@ -127,7 +129,7 @@ def _accept(listener: socket.socket) -> Handover | None:
         if uid != os.geteuid():
             raise ValueError("another user's process")
         variables, outputs = _receive(connection)
-        connection.sendall(b"taken\n")
+        connection.sendall(TAKEN)
     except (OSError, ValueError, KeyError, TypeError):
         connection.close()
         return None

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from edl_horovod.handover import MAX_BYTES, socket_folder
+from edl_horovod.handover import MAX_BYTES, TAKEN, socket_folder
 
 __all__ = ["main"]
 
@@ -63,7 +63,7 @@ def _hand_over(path: Path, message: bytes, stack: contextlib.ExitStack) -> socke
         # A socket's name has 108 bytes at most, a job directory's may have more.
         connection.connect(f"/proc/self/fd/{folder}/{path.name}")
         socket.send_fds(connection, [message], [sys.stdout.fileno(), sys.stderr.fileno()])
-        if not connection.recv(MAX_BYTES).startswith(b"taken"):
+        if connection.recv(len(TAKEN)) != TAKEN:  # The last word may follow at once.
             return None
     except OSError:
         # It has just been taken by another, or it was killed and its socket is all that is left.
