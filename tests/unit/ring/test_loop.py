@@ -31,6 +31,9 @@ class Job:
     def restore(self):
         self.calls.append("restore")
 
+    def doing(self, state, what):
+        pass
+
     def failed(self, reason, step):
         self.calls.append("failed")
 
