@@ -16,7 +16,8 @@ from edl_horovod.config.fields import settings as settings_of
 from edl_horovod.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from edl_horovod.config.schema import JobConfig, PrepareConfig
+    from edl_horovod.config.prepare import PrepareConfig
+    from edl_horovod.config.schema import JobConfig
     from edl_horovod.data.prepare import PrepareResult
     from edl_horovod.launch import JobResult
     from edl_horovod.sweeps import SweepResult
@@ -181,7 +182,7 @@ def prepare(
     """
     from edl_horovod.cli.progress import prepare_events
     from edl_horovod.config.compose import compose_prepare
-    from edl_horovod.config.schema import PrepareConfig
+    from edl_horovod.config.prepare import PrepareConfig
 
     given = _given(
         model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite

@@ -9,7 +9,7 @@ from edl_horovod.cli.progress import open_display, prepare_events
 from edl_horovod.errors import EdlError
 
 if TYPE_CHECKING:
-    from edl_horovod.config.schema import PrepareConfig
+    from edl_horovod.config.prepare import PrepareConfig
     from edl_horovod.data.prepare import PrepareResult
 
 __all__ = ["run"]
@@ -79,7 +79,7 @@ def _print_result(config: "PrepareConfig", result: "PrepareResult") -> None:
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
-    from edl_horovod.config.schema import PrepareConfig
+    from edl_horovod.config.prepare import PrepareConfig
 
     parser = VerbParser(
         verb,

@@ -26,7 +26,8 @@ from omegaconf.errors import OmegaConfBaseException
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.fields import NEEDED, SET_BY_US, settings, unknown_key
-from edl_horovod.config.schema import JobConfig, PrepareConfig
+from edl_horovod.config.prepare import PrepareConfig
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
 
 __all__ = [

@@ -4,13 +4,13 @@ import ast
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from edl_horovod.config import schema
 from edl_horovod.errors import did_you_mean
 
 __all__ = ["NEEDED", "REQUIRED", "SET_BY_US", "Setting", "settings", "type_name", "unknown_key"]
@@ -104,7 +104,7 @@ def _near(key: str, known: list[str]) -> str:
 
 def _walk(config_class: type, prefix: str) -> Iterator[Setting]:
     hints = typing.get_type_hints(config_class)
-    meanings = _meanings().get(config_class.__name__, {})
+    meanings = _meanings(config_class.__module__).get(config_class.__name__, {})
     for field in dataclasses.fields(config_class):
         annotation = hints[field.name]
         if dataclasses.is_dataclass(annotation):
@@ -118,10 +118,10 @@ def _walk(config_class: type, prefix: str) -> Iterator[Setting]:
 
 
 @functools.cache
-def _meanings() -> dict[str, dict[str, str]]:
-    """The text below each field, by class and field: Python itself does not keep it."""
+def _meanings(module: str) -> dict[str, dict[str, str]]:
+    """The text below each field of a module, by class and field: Python does not keep it."""
     meanings: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(schema)).body:
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
         if not isinstance(node, ast.ClassDef):
             continue
         texts = meanings.setdefault(node.name, {})

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edl_horovod.config import params as params_text
-from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given
 
 __all__ = [
     "CheckpointConfig",
@@ -15,33 +15,11 @@ __all__ = [
     "JobConfig",
     "LaunchConfig",
     "ParamValue",
-    "PrepareConfig",
     "TrainConfig",
 ]
 
 ParamValue = Any
 """A model parameter: a Python literal (number, string, boolean, None, list, dict)."""
-
-
-_LOG_LEVELS = ("debug", "info", "warning", "error")
-
-
-def _check(is_right: bool, key: str, value: object, rule: str) -> None:
-    if not is_right:
-        raise ConfigError(
-            f"{key} {rule}. Received: {key}={value!r}. Change it in the command or in conf/."
-        )
-
-
-def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    rule = f"must be one of {', '.join(choices)}"
-    if value not in choices:
-        raise ConfigError(f"{key} {rule}. Received: {key}={value}.{did_you_mean(value, choices)}")
-
-
-def _check_given(key: str, value: str, what: str) -> None:
-    if not value:
-        raise ConfigError(f"{key} must name {what}. Received: {key}=''. Write {key}=... .")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +43,20 @@ class DataConfig:
     """Whether the first line of each CSV file names the columns, and so is no record."""
 
     def __post_init__(self) -> None:
-        _check(self.lanes >= 0, "data_plan.lanes", self.lanes, "must be 0 or more")
-        _check(
+        check(self.lanes >= 0, "data_plan.lanes", self.lanes, "must be 0 or more")
+        check(
             self.shuffle_window >= 1,
             "data_plan.shuffle_window",
             self.shuffle_window,
             "must be 1 or more",
         )
-        _check(
+        check(
             self.prefetch_steps >= 1,
             "data_plan.prefetch_steps",
             self.prefetch_steps,
             "must be 1 or more",
         )
-        _check_choice("data_plan.damaged", self.damaged, ("raise", "skip"))
+        check_choice("data_plan.damaged", self.damaged, ("raise", "skip"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +75,10 @@ class EarlyStoppingConfig:
     """Whether the trained model gets the weights of the best evaluation instead of the last."""
 
     def __post_init__(self) -> None:
-        _check_choice("train.early_stopping.mode", self.mode, ("min", "max"))
+        check_choice("train.early_stopping.mode", self.mode, ("min", "max"))
         for name, least in (("patience", 1), ("min_delta", 0)):
             value = getattr(self, name)
-            _check(
-                value >= least, f"train.early_stopping.{name}", value, f"must be {least} or more"
-            )
+            check(value >= least, f"train.early_stopping.{name}", value, f"must be {least} or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,13 +112,13 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, least in (("clip_norm", 0), ("clip_value", 0), ("accumulate_steps", 1)):
             value = getattr(self, name)
-            _check(value >= least, f"train.{name}", value, f"must be {least} or more")
+            check(value >= least, f"train.{name}", value, f"must be {least} or more")
         precisions = ("float32", "mixed_bfloat16", "mixed_float16")
-        _check_choice("train.precision", self.precision, precisions)
-        _check(self.batch_size >= 1, "train.batch_size", self.batch_size, "must be 1 or more")
-        _check(self.epochs >= 1, "train.epochs", self.epochs, "must be 1 or more")
-        _check(self.max_steps >= 0, "train.max_steps", self.max_steps, "must be 0 or more")
-        _check(
+        check_choice("train.precision", self.precision, precisions)
+        check(self.batch_size >= 1, "train.batch_size", self.batch_size, "must be 1 or more")
+        check(self.epochs >= 1, "train.epochs", self.epochs, "must be 1 or more")
+        check(self.max_steps >= 0, "train.max_steps", self.max_steps, "must be 0 or more")
+        check(
             self.evaluate_steps >= 0,
             "train.evaluate_steps",
             self.evaluate_steps,
@@ -165,8 +141,8 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         for name in ("every_steps", "every_seconds"):
             value = getattr(self, name)
-            _check(value >= 0, f"checkpoint.{name}", value, "must be 0 or more")
-        _check(self.keep >= 1, "checkpoint.keep", self.keep, "must be 1 or more")
+            check(value >= 0, f"checkpoint.{name}", value, "must be 0 or more")
+        check(self.keep >= 1, "checkpoint.keep", self.keep, "must be 1 or more")
 
     @property
     def is_on(self) -> bool:
@@ -186,9 +162,9 @@ class LaunchConfig:
     """CPU threads of one rank; 0 shares this machine's cores among `np` ranks."""
 
     def __post_init__(self) -> None:
-        _check_choice("launch.kind", self.kind, ("local", "mpi"))
-        _check(self.np >= 1, "launch.np", self.np, "must be 1 or more")
-        _check(
+        check_choice("launch.kind", self.kind, ("local", "mpi"))
+        check(self.np >= 1, "launch.np", self.np, "must be 1 or more")
+        check(
             self.threads_per_rank >= 0,
             "launch.threads_per_rank",
             self.threads_per_rank,
@@ -217,17 +193,17 @@ class ElasticConfig:
     """Wait before the second restart of a slot that keeps failing; doubled each time, up to 60."""
 
     def __post_init__(self) -> None:
-        _check(self.min_np >= 1, "elastic.min_np", self.min_np, "must be 1 or more")
-        _check(self.spares >= 0, "elastic.spares", self.spares, "must be 0 or more")
+        check(self.min_np >= 1, "elastic.min_np", self.min_np, "must be 1 or more")
+        check(self.spares >= 0, "elastic.spares", self.spares, "must be 0 or more")
         if self.max_np is not None:
-            _check(
+            check(
                 self.max_np >= self.min_np,
                 "elastic.max_np",
                 self.max_np,
                 "must not be below elastic.min_np",
             )
         for name in ("wait_seconds", "forming_seconds", "stall_seconds", "restart_backoff_seconds"):
-            _check(
+            check(
                 getattr(self, name) > 0,
                 f"elastic.{name}",
                 getattr(self, name),
@@ -294,103 +270,33 @@ class JobConfig:
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:
-        _check_choice("task", self.task, ("train", "evaluate", "predict"))
-        _check_choice("log_level", self.log_level, _LOG_LEVELS)
-        _check_choice("resume", self.resume, ("never", "auto", "must"))
+        check_choice("task", self.task, ("train", "evaluate", "predict"))
+        check_choice("log_level", self.log_level, LOG_LEVELS)
+        check_choice("resume", self.resume, ("never", "auto", "must"))
         params_text.check(self.params)
-        _check_given("data", self.data, "the input files")
+        check_given("data", self.data, "the input files")
         if self.task == "train":
             if not self.model_zoo.endswith(".py"):  # One file may hold one model.
-                _check_given("model_def", self.model_def, "a model of the zoo")
+                check_given("model_def", self.model_def, "a model of the zoo")
         else:
-            _check_given("trained_model", self.trained_model, "a trained model")
+            check_given("trained_model", self.trained_model, "a trained model")
             for key in ("input_fn", "loss", "optimizer"):
                 rule = f"belongs to train; {self.task} takes what the trained model has"
-                _check(not getattr(self, key), key, getattr(self, key), rule)
+                check(not getattr(self, key), key, getattr(self, key), rule)
         if self.task == "train":
-            _check_given("output", self.output, "a directory for the result")
+            check_given("output", self.output, "a directory for the result")
         if self.task == "train" and self.train.early_stopping.metric:
-            _check_given("validation_data", self.validation_data, "what the metric is measured on")
+            check_given("validation_data", self.validation_data, "what the metric is measured on")
         if self.elastic.max_np is not None:
-            _check(
+            check(
                 self.launch.np <= self.elastic.max_np,
                 "launch.np",
                 self.launch.np,
                 f"must not be above elastic.max_np={self.elastic.max_np}",
             )
-        _check(
+        check(
             self.launch.np >= self.elastic.min_np,
             "launch.np",
             self.launch.np,
             f"must not be below elastic.min_np={self.elastic.min_np}",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrepareConfig:
-    """How input files become RecordIO files."""
-
-    data: str
-    """Input files: a folder, a glob, `@` and a text file with a path on each line, or several with
-    commas between."""
-    output: str
-    """Directory that will hold the RecordIO files."""
-    model_zoo: str = "model_zoo"
-    """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
-    model_def: str = ""
-    """Where `prepare_data_for_a_single_file` is in the zoo: `file` or `folder.file`; may be left
-    out where model_zoo is one file."""
-    shuffle: bool = True
-    """Whether the input files are mixed, the same way each time; else they are taken as sorted, a
-    list as it is."""
-    records_per_shard: int = 4096
-    """Most records of one output file."""
-    bytes_per_shard: int = 268435456
-    """Most bytes of one output file, before compression; a larger record has one of its own."""
-    files_per_group: int = 0
-    """Input files that a process turns into output files at a time, and that a restart does not
-    do again; 0 chooses: about as many as fill one output file, fewer for few files."""
-    prefix: str = "part"
-    """Start of the names of the output files."""
-    codec: str = "snappy"
-    """How chunks are compressed: `none`, `snappy` or `gzip`."""
-    launch: str = "local"
-    """`local`, or `mpi` for the ranks of the mpirun that this command is started by."""
-    processes: int = 0
-    """Processes that work side by side; 0 takes one for each core. With `mpi` mpirun says it."""
-    bad_files: str = "raise"
-    """What a file that cannot be prepared does: `raise` ends the run, `skip` leaves it out."""
-    max_bad_files: int = 100
-    """Most files that `skip` leaves out; one more ends the run."""
-    overwrite: bool = False
-    """Whether an existing output, or an interrupted run that does not fit, may be replaced."""
-    log_level: str = "info"
-    """`debug`, `info`, `warning` or `error`."""
-
-    def __post_init__(self) -> None:
-        _check_given("data", self.data, "the input files")
-        _check_given("output", self.output, "a directory for the result")
-        if not self.model_zoo.endswith(".py"):
-            _check_given("model_def", self.model_def, "a file of the zoo")
-        is_file = self.output.endswith(".recordio")
-        _check(not is_file, "output", self.output, "must name a directory, not a .recordio file")
-        for key in ("records_per_shard", "bytes_per_shard"):
-            _check(getattr(self, key) >= 1, key, getattr(self, key), "must be 1 or more")
-        for key in ("files_per_group", "processes", "max_bad_files"):
-            _check(getattr(self, key) >= 0, key, getattr(self, key), "must be 0 or more")
-        _check(
-            bool(self.prefix) and "/" not in self.prefix,
-            "prefix",
-            self.prefix,
-            "must be the start of a file name",
-        )
-        _check_choice("codec", self.codec, ("none", "snappy", "gzip"))
-        _check_choice("launch", self.launch, ("local", "mpi"))
-        _check(
-            self.launch == "local" or not self.processes,
-            "processes",
-            self.processes,
-            "is for launch=local; with launch=mpi the number is what mpirun -n says",
-        )
-        _check_choice("bad_files", self.bad_files, ("raise", "skip"))
-        _check_choice("log_level", self.log_level, _LOG_LEVELS)

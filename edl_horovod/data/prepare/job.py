@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edl_horovod.config.schema import PrepareConfig
+from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.data.prepare import report
 from edl_horovod.data.prepare.groups import FUNCTION, Group, GroupDone, GroupSettings
 from edl_horovod.data.prepare.inputs import Inputs, cut, find

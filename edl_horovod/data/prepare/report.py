@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from edl_horovod.config.schema import PrepareConfig
+from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.data.prepare.groups import BadFile, GroupDone
 from edl_horovod.errors import DataError
 from edl_horovod.output_dir import writing

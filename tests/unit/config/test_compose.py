@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from edl_horovod.config import fields, resolved
 from edl_horovod.config.compose import compose, compose_prepare, conf_dir
-from edl_horovod.config.schema import JobConfig, PrepareConfig
+from edl_horovod.config.prepare import PrepareConfig
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 
 THEIRS = """

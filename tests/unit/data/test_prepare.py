@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.config.schema import PrepareConfig
+from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.data.prepare import describe
 from edl_horovod.data.prepare.groups import prepare_group, source_digest
 from edl_horovod.data.prepare.job import run_with

@@ -1,0 +1,40 @@
+"""Checks of single settings, each with the one message that a wrong value gets."""
+
+from edl_horovod.errors import ConfigError, did_you_mean
+
+__all__ = ["LOG_LEVELS", "check", "check_choice", "check_given"]
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def check(is_right: bool, key: str, value: object, rule: str) -> None:
+    """Refuse a value that breaks a rule, with the rule.
+
+    Raises:
+        ConfigError: It does.
+    """
+    if not is_right:
+        raise ConfigError(
+            f"{key} {rule}. Received: {key}={value!r}. Change it in the command or in conf/."
+        )
+
+
+def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices, with the nearest one.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    rule = f"must be one of {', '.join(choices)}"
+    if value not in choices:
+        raise ConfigError(f"{key} {rule}. Received: {key}={value}.{did_you_mean(value, choices)}")
+
+
+def check_given(key: str, value: str, what: str) -> None:
+    """Refuse an empty value where there must be one.
+
+    Raises:
+        ConfigError: It is empty.
+    """
+    if not value:
+        raise ConfigError(f"{key} must name {what}. Received: {key}=''. Write {key}=... .")

@@ -1,0 +1,77 @@
+"""The settings of `edl prepare`, which starts no job."""
+
+from dataclasses import dataclass
+
+from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given
+
+__all__ = ["PrepareConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """How input files become RecordIO files."""
+
+    data: str
+    """Input files: a folder, a glob, `@` and a text file with a path on each line, or several with
+    commas between."""
+    output: str
+    """Directory that will hold the RecordIO files."""
+    model_zoo: str = "model_zoo"
+    """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
+    model_def: str = ""
+    """Where `prepare_data_for_a_single_file` is in the zoo: `file` or `folder.file`; may be left
+    out where model_zoo is one file."""
+    shuffle: bool = True
+    """Whether the input files are mixed, the same way each time; else they are taken as sorted, a
+    list as it is."""
+    records_per_shard: int = 4096
+    """Most records of one output file."""
+    bytes_per_shard: int = 268435456
+    """Most bytes of one output file, before compression; a larger record has one of its own."""
+    files_per_group: int = 0
+    """Input files that a process turns into output files at a time, and that a restart does not
+    do again; 0 chooses: about as many as fill one output file, fewer for few files."""
+    prefix: str = "part"
+    """Start of the names of the output files."""
+    codec: str = "snappy"
+    """How chunks are compressed: `none`, `snappy` or `gzip`."""
+    launch: str = "local"
+    """`local`, or `mpi` for the ranks of the mpirun that this command is started by."""
+    processes: int = 0
+    """Processes that work side by side; 0 takes one for each core. With `mpi` mpirun says it."""
+    bad_files: str = "raise"
+    """What a file that cannot be prepared does: `raise` ends the run, `skip` leaves it out."""
+    max_bad_files: int = 100
+    """Most files that `skip` leaves out; one more ends the run."""
+    overwrite: bool = False
+    """Whether an existing output, or an interrupted run that does not fit, may be replaced."""
+    log_level: str = "info"
+    """`debug`, `info`, `warning` or `error`."""
+
+    def __post_init__(self) -> None:
+        check_given("data", self.data, "the input files")
+        check_given("output", self.output, "a directory for the result")
+        if not self.model_zoo.endswith(".py"):
+            check_given("model_def", self.model_def, "a file of the zoo")
+        is_file = self.output.endswith(".recordio")
+        check(not is_file, "output", self.output, "must name a directory, not a .recordio file")
+        for key in ("records_per_shard", "bytes_per_shard"):
+            check(getattr(self, key) >= 1, key, getattr(self, key), "must be 1 or more")
+        for key in ("files_per_group", "processes", "max_bad_files"):
+            check(getattr(self, key) >= 0, key, getattr(self, key), "must be 0 or more")
+        check(
+            bool(self.prefix) and "/" not in self.prefix,
+            "prefix",
+            self.prefix,
+            "must be the start of a file name",
+        )
+        check_choice("codec", self.codec, ("none", "snappy", "gzip"))
+        check_choice("launch", self.launch, ("local", "mpi"))
+        check(
+            self.launch == "local" or not self.processes,
+            "processes",
+            self.processes,
+            "is for launch=local; with launch=mpi the number is what mpirun -n says",
+        )
+        check_choice("bad_files", self.bad_files, ("raise", "skip"))
+        check_choice("log_level", self.log_level, LOG_LEVELS)
