@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.config import params as params_text
-from edl_horovod.config.fields import settings as settings_of
-from edl_horovod.errors import ConfigError, Interrupted
+from edl_horovod.config.typed import typed_settings, typed_values
+from edl_horovod.errors import Interrupted
 
 if TYPE_CHECKING:
     from edl_horovod.config.prepare import PrepareConfig
@@ -46,8 +45,6 @@ OnEvents = Callable[[list[dict[str, Any]]], None]
 """Called with the job's new events (`edl_horovod.events`), again and again while it runs."""
 OnProgress = Callable[[int, int, int], None]
 """Called with the input files that are done, all of them, and the records made so far."""
-
-_FILE_LISTS = ("data", "validation_data")
 
 
 def train(
@@ -187,7 +184,7 @@ def prepare(
     given = _given(
         model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite
     )
-    config = compose_prepare(_overrides(given | settings, PrepareConfig))
+    config = compose_prepare(typed_settings(given | settings, PrepareConfig))
     with _display(progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
         return run_prepare(config, on_progress=_both(on_progress, shown))
@@ -226,8 +223,8 @@ def sweep(
     from edl_horovod.config.sweep import product
 
     given = _given(model_def=model_def, data=data, output=output)
-    several = {key: _typed_values(key, values, JobConfig) for key, values in over.items()}
-    plan = sweeps.make_plan(product(_overrides(given | settings, JobConfig), several))
+    several = {key: typed_values(key, values, JobConfig) for key, values in over.items()}
+    plan = sweeps.make_plan(product(typed_settings(given | settings, JobConfig), several))
 
     def run_job(job: "sweeps.SweepJob", config: "JobConfig") -> None:
         with _display(progress) as show:
@@ -289,7 +286,7 @@ def _run_job(
     from edl_horovod.config.compose import compose
     from edl_horovod.config.schema import JobConfig
 
-    config = compose(task, _overrides(settings, JobConfig))
+    config = compose(task, typed_settings(settings, JobConfig))
     with _display(progress) as show:
         return run(config, on_events=_both(on_events, show if progress else None))
 
@@ -316,60 +313,3 @@ def _both(*hooks: Callable[..., None] | None) -> Callable[..., None] | None:
 def _given(**named: Any) -> dict[str, Any]:
     """The named settings of a call without those that were left out."""
     return {key: value for key, value in named.items() if value is not None}
-
-
-def _overrides(settings: Mapping[str, Any], config_class: type) -> list[str]:
-    """The settings as a user would have typed them in a command."""
-    texts = _text_keys(config_class)
-    return [f"{key}={_typed(key, value, key in texts)}" for key, value in _flat(settings, "")]
-
-
-def _typed_values(key: str, values: Sequence[Any], config_class: type) -> list[str]:
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise ConfigError(
-            f"A sweep takes a list of values for each key. Received: {key}={values!r}."
-        )
-    is_text = key in _text_keys(config_class)
-    return [_typed(key, value, is_text) for value in values]
-
-
-def _text_keys(config_class: type) -> set[str]:
-    return {setting.key for setting in settings_of(config_class) if setting.annotation is str}
-
-
-def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and key.partition(".")[0] != "params":
-            yield from _flat(value, f"{key}.")
-        else:
-            yield key, value
-
-
-def _typed(key: str, value: Any, is_text: bool) -> str:
-    if key == "params" and isinstance(value, Mapping):
-        return params_text.format(dict(value))
-    if key.startswith("params."):
-        return params_text.format({key.rpartition(".")[2]: value}).partition("=")[2]
-    if key in _FILE_LISTS and isinstance(value, Sequence) and not isinstance(value, str):
-        return ",".join(_one_file(key, file) for file in value)
-    if isinstance(value, str | os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, int | float):
-        return str(value)
-    if value is None and not is_text:
-        return "null"
-    raise ConfigError(
-        f"{key} must be {'text' if is_text else 'text, a number, True, False, None or a dict'}. "
-        f"Received: {key}={value!r} ({type(value).__name__})."
-    )
-
-
-def _one_file(key: str, file: Any) -> str:
-    path = _typed(key, file, True)
-    if "," in path:
-        raise ConfigError(
-            f"A file in a list cannot have a comma in its name. Received: {key}=[..., {path!r}]. "
-            "Name it with a glob: ? stands for the comma."
-        )
-    return path

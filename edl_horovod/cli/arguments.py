@@ -108,4 +108,4 @@ def _default_text(default: object) -> str:
         return "null"
     if isinstance(default, bool):
         return str(default).lower()
-    return "(empty)" if default in ("", {}) else str(default)
+    return "(empty)" if default in ("", {}, []) else str(default)

@@ -7,6 +7,7 @@ globs, names) are taken letter for letter, so a path needs no quotes but those f
 import os
 import re
 import threading
+import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,6 +118,8 @@ def _compose(
     for override in map(split, overrides):
         if "params" in annotations and override.key.partition(".")[0] == "params":
             _set_params(params, override)
+        elif _is_in_dict(override.key, annotations):
+            for_hydra.append(f"++{_checked_for_hydra(override)}")
         elif override.key in SET_BY_US or override.key not in annotations:
             for_hydra.append(_group_choice(override, config_class))
         elif annotations[override.key] is str:
@@ -153,6 +156,13 @@ def split(typed: str) -> Override:
             f"A setting is written key=value, with no space beside the =. Received: {typed!r}."
         )
     return Override(key, value, typed)
+
+
+def _is_in_dict(key: str, annotations: dict[str, Any]) -> bool:
+    """Whether the key is a dict's or one that the user gives it: `kubernetes.env.NAME`."""
+    parts = key.split(".")
+    names = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return any(typing.get_origin(annotations.get(name)) is dict for name in names)
 
 
 def _group_choice(override: Override, config_class: type) -> str:

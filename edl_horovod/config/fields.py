@@ -71,6 +71,8 @@ def type_name(annotation: Any) -> str:
         return "null"
     if typing.get_origin(annotation) is dict or dataclasses.is_dataclass(annotation):
         return "dict"
+    if typing.get_origin(annotation) is list:
+        return "list"
     return str(annotation.__name__)
 
 

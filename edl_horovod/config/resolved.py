@@ -136,8 +136,8 @@ def _checked(value: Any, annotation: Any, key: str, root: type) -> Any:
 def _fits(value: Any, annotation: Any) -> bool:
     if isinstance(annotation, types.UnionType):
         return any(_fits(value, part) for part in typing.get_args(annotation))
-    if typing.get_origin(annotation) is dict:
-        return isinstance(value, dict)
+    if typing.get_origin(annotation) in (dict, list):
+        return isinstance(value, typing.get_origin(annotation))
     if annotation is float:
         return type(value) in (int, float)
     return type(value) is annotation

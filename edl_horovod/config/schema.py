@@ -5,6 +5,7 @@ from typing import Any
 
 from edl_horovod.config import params as params_text
 from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given
+from edl_horovod.config.kubernetes import KubernetesConfig
 
 __all__ = [
     "CheckpointConfig",
@@ -13,6 +14,7 @@ __all__ = [
     "EarlyStoppingConfig",
     "ElasticConfig",
     "JobConfig",
+    "KubernetesConfig",
     "LaunchConfig",
     "ParamValue",
     "TrainConfig",
@@ -155,14 +157,14 @@ class LaunchConfig:
     """Where the ranks run."""
 
     kind: str = "local"
-    """`local` (elastic, this machine) or `mpi` (a static ring under mpirun)."""
+    """`local` (elastic, this machine), `mpi` (a static ring under mpirun) or `kubernetes`."""
     np: int = 1
     """Ranks to start with."""
     threads_per_rank: int = 0
     """CPU threads of one rank; 0 shares this machine's cores among `np` ranks."""
 
     def __post_init__(self) -> None:
-        check_choice("launch.kind", self.kind, ("local", "mpi"))
+        check_choice("launch.kind", self.kind, ("local", "mpi", "kubernetes"))
         check(self.np >= 1, "launch.np", self.np, "must be 1 or more")
         check(
             self.threads_per_rank >= 0,
@@ -260,6 +262,8 @@ class JobConfig:
     """Directory of a trained model whose weights training begins with; empty means none."""
     overwrite: bool = False
     """Whether an existing output may be replaced."""
+    image: str = ""
+    """Image of the pods of launch=kubernetes, with edl_horovod in it and the zoo in /model_zoo."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -267,6 +271,7 @@ class JobConfig:
     data_plan: DataConfig = field(default_factory=DataConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     elastic: ElasticConfig = field(default_factory=ElasticConfig)
+    kubernetes: KubernetesConfig = field(default_factory=KubernetesConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:

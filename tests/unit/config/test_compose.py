@@ -71,10 +71,20 @@ def test_launch_is_chosen_by_file_and_set_by_key():
 
 
 def test_every_setting_can_be_set():
-    typed = {int: "3", float: "2.5", bool: "true", str: "x", int | None: "3", float | None: "0.5"}
+    typed = {
+        int: "3", float: "2.5", bool: "true", str: "x", int | None: "3", float | None: "0.5",
+        list[str]: "[x]",
+    }  # fmt: skip
     choices = {
         "launch.kind": "mpi", "data_plan.damaged": "skip", "log_level": "debug", "resume": "auto",
         "train.precision": "mixed_bfloat16", "train.early_stopping.mode": "max",
+        "kubernetes.style": "mpirun", "kubernetes.worker.cpu": "2",
+        "kubernetes.worker.memory": "1Gi",
+        "kubernetes.launcher.cpu": "100m", "kubernetes.launcher.memory": "64Mi",
+        "kubernetes.volumes": "{data: {claim: data, mount: /data}}",
+        "kubernetes.node_selector": "{a.b/c: d}", "kubernetes.tolerations": "[{key: gpu}]",
+        "kubernetes.env": "{A: 1}", "kubernetes.secret_env": "{B: s3/key}",
+        "kubernetes.labels": "{team: x}", "kubernetes.annotations": "{note: x}",
     }  # fmt: skip
     keys = [
         setting
@@ -82,7 +92,9 @@ def test_every_setting_can_be_set():
         if setting.key not in (*fields.SET_BY_US, "params")
     ]
 
-    config = compose("train", [f"{s.key}={choices.get(s.key, typed[s.annotation])}" for s in keys])
+    config = compose(
+        "train", [f"{s.key}={choices.get(s.key) or typed[s.annotation]}" for s in keys]
+    )
 
     assert config.launch.np == config.elastic.max_np == config.train.epochs == 3
     assert config.overwrite
@@ -142,7 +154,7 @@ def test_a_param_inside_a_param_is_set():
         ("lunch.np=2", "Did you mean 'launch.np'? Allowed: data, output"),
         ("epochs=3", "Did you mean 'train.epochs'?"),
         ("learnig_rate=3", "Did you mean 'train.learning_rate'?"),
-        ("launch=mpy", "launch must be one of local, mpi"),
+        ("launch=mpy", "launch must be one of kubernetes, local, mpi"),
         ("launch=mpy", "Did you mean 'mpi'?"),
         ("task=predict", "no setting 'task'"),
         ("hydra.run.dir=/x", "no setting 'hydra.run.dir'"),

@@ -1,0 +1,170 @@
+"""The settings of a job on Kubernetes: which cluster, and what its pods are given."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from edl_horovod.config.checks import check, check_choice
+
+__all__ = ["JOB_NAME_CHARACTERS", "KubernetesConfig", "LauncherPodConfig", "WorkerPodConfig"]
+
+JOB_NAME_CHARACTERS = 40
+"""Longest name of a job: a pod's host name has 63, `-coordinator` and a number follow."""
+
+_STYLES = ("elastic", "horovodrun", "mpirun")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET_KEY = re.compile(r"[a-z0-9][-.a-z0-9]*/[-._A-Za-z0-9]+")
+_VOLUME_KINDS = ("claim", "host_path", "secret")
+_TOLERATION_KEYS = ("key", "operator", "value", "effect", "tolerationSeconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPodConfig:
+    """What a worker pod asks for; requests and limits are the same."""
+
+    cpu: str = "1"
+    """Cores of a worker pod, as Kubernetes writes them: `2`, `500m`."""
+    memory: str = "2Gi"
+    """Memory of a worker pod, for all its slots together: `4Gi`."""
+    gpus: int = 0
+    """GPUs of a worker pod."""
+    gpu_resource: str = "nvidia.com/gpu"
+    """What the cluster calls a GPU."""
+
+    def __post_init__(self) -> None:
+        _check_quantities("kubernetes.worker", self.cpu, self.memory)
+        check(self.gpus >= 0, "kubernetes.worker.gpus", self.gpus, "must be 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherPodConfig:
+    """What the launcher pod asks for; requests and limits are the same."""
+
+    cpu: str = "500m"
+    """Cores of the launcher pod, which runs the coordinator and host discovery, and no rank."""
+    memory: str = "512Mi"
+    """Memory of the launcher pod."""
+
+    def __post_init__(self) -> None:
+        _check_quantities("kubernetes.launcher", self.cpu, self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesConfig:
+    """Which cluster a job goes to, and what its pods are given (launch=kubernetes)."""
+
+    name: str = ""
+    """Name of the job in its namespace; empty makes one from the model's name, with an ending that
+    no other job has."""
+    namespace: str = ""
+    """Namespace of the job; empty takes the one of the context."""
+    context: str = ""
+    """Context of the kubeconfig; empty takes the current one."""
+    style: str = "elastic"
+    """Who deals the places: `elastic` (our coordinator), `horovodrun` (Horovod's own elastic
+    driver, over ssh) or `mpirun` (a static ring, over ssh)."""
+    image_pull_secrets: list[str] = field(default_factory=list)
+    """Names of the secrets that pull the image."""
+    slots_per_worker: int = 1
+    """Ranks in one worker pod."""
+    worker: WorkerPodConfig = field(default_factory=WorkerPodConfig)
+    launcher: LauncherPodConfig = field(default_factory=LauncherPodConfig)
+    volumes: dict[str, Any] = field(default_factory=dict)
+    """Volumes of all pods, by name: `{data: {claim: NAME, mount: /data}}`, or with host_path or
+    secret in place of claim, and read_only. output and job_dir must lie in one all pods share."""
+    node_selector: dict[str, Any] = field(default_factory=dict)
+    """Labels that a node must have: `{disktype: ssd}`."""
+    tolerations: list[Any] = field(default_factory=list)
+    """Taints that the pods tolerate: `[{key: gpu, operator: Exists, effect: NoSchedule}]`."""
+    priority_class: str = ""
+    """PriorityClass of the worker pods; a low one gives them back when others need the nodes."""
+    launcher_priority_class: str = ""
+    """PriorityClass of the launcher pod; empty takes that of the workers."""
+    service_account: str = ""
+    """ServiceAccount of the launcher pod; empty makes one that may do no more than it must."""
+    env: dict[str, Any] = field(default_factory=dict)
+    """Environment variables of all pods: `{TF_CPP_MIN_LOG_LEVEL: 1}`."""
+    secret_env: dict[str, Any] = field(default_factory=dict)
+    """Environment variables from secrets that are there: `{AWS_SECRET_ACCESS_KEY: s3/key}`, the
+    secret's name, a slash, its key."""
+    labels: dict[str, Any] = field(default_factory=dict)
+    """Labels of all that is created, beside ours."""
+    annotations: dict[str, Any] = field(default_factory=dict)
+    """Annotations of the pods: `{sidecar.istio.io/inject: false}`."""
+    interface: str = "eth0"
+    """Network interface of the pods that the ring uses."""
+    grace_seconds: int = 60
+    """How long a pod that is deleted has to finish its step and leave."""
+    backoff_limit: int = 3
+    """How often a launcher pod that failed is replaced before the job has failed."""
+    ttl_seconds_after_finished: int | None = None
+    """When the ended launcher is removed, in seconds; null keeps it."""
+    suspend: bool = False
+    """Whether the job is created without pods, to be let go later (`edl resume`, or a queue)."""
+
+    def __post_init__(self) -> None:
+        check_choice("kubernetes.style", self.style, _STYLES)
+        is_name = not self.name or (
+            len(self.name) <= JOB_NAME_CHARACTERS and _NAME.fullmatch(self.name) is not None
+        )
+        rule = f"must be lower-case letters, digits and -, at most {JOB_NAME_CHARACTERS} of them"
+        check(is_name, "kubernetes.name", self.name, rule)
+        for name in ("slots_per_worker", "grace_seconds"):
+            check(
+                getattr(self, name) >= 1, f"kubernetes.{name}", getattr(self, name), "must be >= 1"
+            )
+        for name in ("backoff_limit", "ttl_seconds_after_finished"):
+            value = getattr(self, name)
+            check(value is None or value >= 0, f"kubernetes.{name}", value, "must be 0 or more")
+        for secret in self.image_pull_secrets:
+            rule = "must be a list of names of secrets"
+            check(isinstance(secret, str), "kubernetes.image_pull_secrets", secret, rule)
+        for name in ("node_selector", "env", "labels", "annotations"):
+            for key, value in getattr(self, name).items():
+                is_scalar = isinstance(value, str | int | float | bool)
+                check(is_scalar, f"kubernetes.{name}.{key}", value, "must be text or a number")
+        self._check_variables()
+        self._check_volumes()
+        for toleration in self.tolerations:
+            is_one = isinstance(toleration, dict) and set(toleration) <= set(_TOLERATION_KEYS)
+            rule = f"must be dicts of {', '.join(_TOLERATION_KEYS)}"
+            check(is_one, "kubernetes.tolerations", toleration, rule)
+
+    def _check_variables(self) -> None:
+        for name in (*self.env, *self.secret_env):
+            rule = "must be the name of an environment variable"
+            check(_VARIABLE.fullmatch(name) is not None, "kubernetes.env", name, rule)
+            is_twice = name in self.env and name in self.secret_env
+            check(not is_twice, "kubernetes.env", name, "must not be in kubernetes.secret_env too")
+        for name, value in self.secret_env.items():
+            is_reference = isinstance(value, str) and _SECRET_KEY.fullmatch(value) is not None
+            key = f"kubernetes.secret_env.{name}"
+            # Not the value: where it is no reference, it may be the secret itself.
+            check(is_reference, key, "...", "must be the name of a secret, a slash, and its key")
+
+    def _check_volumes(self) -> None:
+        for name, volume in self.volumes.items():
+            key = f"kubernetes.volumes.{name}"
+            check(
+                _NAME.fullmatch(name) is not None, key, name, "must be lower-case, with digits, -"
+            )
+            known = {*_VOLUME_KINDS, "mount", "read_only"}
+            is_dict = isinstance(volume, dict) and set(volume) <= known
+            check(is_dict, key, volume, f"must be a dict of {', '.join(sorted(known))}")
+            num_kinds = sum(kind in volume for kind in _VOLUME_KINDS)
+            check(num_kinds == 1, key, volume, f"must have one of {', '.join(_VOLUME_KINDS)}")
+            for kind in (*_VOLUME_KINDS, "mount"):
+                value = volume.get(kind, "")
+                check(isinstance(value, str), f"{key}.{kind}", value, "must be text")
+            mount = volume.get("mount", "")
+            check(mount.startswith("/"), f"{key}.mount", mount, "must be a path from the root")
+            is_flag = isinstance(volume.get("read_only", False), bool)
+            check(is_flag, f"{key}.read_only", volume.get("read_only"), "must be true or false")
+
+
+def _check_quantities(prefix: str, cpu: str, memory: str) -> None:
+    for name, value in (("cpu", cpu), ("memory", memory)):
+        rule = "must be an amount as Kubernetes writes it, as 2, 500m or 4Gi"
+        check(_QUANTITY.fullmatch(value) is not None, f"{prefix}.{name}", value, rule)
