@@ -35,6 +35,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--job-dir", type=Path, required=True)
     parser.add_argument("--address", default="127.0.0.1", help="address that the workers can reach")
+    parser.add_argument("--port", type=int, default=0, help="where workers call; 0 takes any")
+    parser.add_argument("--secret-file", type=Path, help="default: secret in the job's directory")
     args = parser.parse_args()
     config = resolved.load(args.job_dir / "config.yaml")
     logs.setup("coordinator", level=config.log_level)
@@ -42,7 +44,14 @@ def main() -> int:
     _allow_open_files()
     with EventLog(args.job_dir / "events.jsonl", "coordinator") as events:
         events.write("coordinator", pid=os.getpid())
-        coordinator = Coordinator(settings_of(config, args.job_dir, args.address), events)
+        settings = settings_of(
+            config,
+            args.job_dir,
+            address=args.address,
+            port=args.port,
+            secret_file=args.secret_file or args.job_dir / "secret",
+        )
+        coordinator = Coordinator(settings, events)
         try:
             asyncio.run(coordinator.run())
         except OSError as error:

@@ -75,7 +75,7 @@ class Coordinator:
         Raises:
             OSError: The job's directory cannot be written, or the address is taken.
         """
-        port = self._load()
+        port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
         self._save(port)
         watch = [

@@ -16,6 +16,8 @@ class CoordinatorSettings:
     job_dir: Path
     address: str
     """Address that the workers can reach; also the rendezvous'."""
+    port: int
+    """Where the workers call; 0 takes any, and the same again after a restart."""
     secret: bytes
     num_start: int
     """Ranks that the first ring waits for, for a while."""
@@ -28,13 +30,16 @@ class CoordinatorSettings:
     stall_seconds: float
 
 
-def settings_of(config: JobConfig, job_dir: Path, address: str) -> CoordinatorSettings:
+def settings_of(
+    config: JobConfig, job_dir: Path, *, address: str, port: int, secret_file: Path
+) -> CoordinatorSettings:
     """A job's settings, as far as its coordinator needs them."""
     lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
     return CoordinatorSettings(
         job_dir=job_dir,
         address=address,
-        secret=(job_dir / "secret").read_bytes(),
+        port=port,
+        secret=secret_file.read_bytes(),
         num_start=config.launch.np,
         min_np=config.elastic.min_np,
         max_np=min(config.elastic.max_np or lanes, lanes),

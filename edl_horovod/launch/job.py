@@ -1,11 +1,8 @@
-"""One job on this machine, from its directory to its result."""
+"""One job, from its directory to its result: the processes of this machine that it takes."""
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
-import secrets
 import shutil
 import signal
 import threading
@@ -13,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from edl_horovod import checkpoint_files, errors
-from edl_horovod.config import resolved
+from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
 from edl_horovod.coordinator.decide import num_workers
@@ -28,17 +24,17 @@ from edl_horovod.errors import (
     Interrupted,
     JobFailed,
     MissingDependency,
-    OutputError,
 )
 from edl_horovod.events import EventLog, follow
-from edl_horovod.launch import checkpoints
+from edl_horovod.launch.directory import is_left_by_this_job, job_directory
+from edl_horovod.launch.kept import Kept
 from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.output_dir import check_output
 
-__all__ = ["JobResult", "run"]
+__all__ = ["JobResult", "run", "run_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +42,6 @@ POLL_SECONDS = 0.1
 ADDRESS_SECONDS = 30.0
 HOPELESS_FAILURES = 3
 """Failures of one slot in a row, without progress of the job, after which it is given up."""
-HOPELESS_RESTARTS = 8
-"""Ends of the coordinator within QUICK_SECONDS after which it is given up."""
-QUICK_SECONDS = 30.0
 
 PROGRESS = ("step", "evaluation", "progress")
 """Kinds of events that show that the job gets on."""
@@ -72,7 +65,7 @@ class JobResult:
 
 
 def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
-    """Run a job to its end.
+    """Run a job on this machine to its end.
 
     Args:
         config: The job, resolved.
@@ -81,12 +74,31 @@ def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
     Raises:
         EdlError: The job did not reach its result; the subclass says what kind of reason.
     """
-    plan = make_plan(config)
+    return run_plan(make_plan(config), on_events=on_events)
+
+
+def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
+    """Run a job as it was planned; one that an earlier launcher left is taken over.
+
+    Args:
+        plan: The processes to start.
+        on_events: Called with new events of the job, several times a second.
+
+    Raises:
+        EdlError: The job did not reach its result; the subclass says what kind of reason.
+    """
+    config = plan.config
     began = time.monotonic()
-    check_inputs(plan.config)
-    plan = replace(plan, config=_with_local_zoo(plan.config))
-    with _job_directory(plan), EventLog(plan.job_dir / "events.jsonl", "launcher") as events:
-        events.write("job", state="starting", task=config.task, message="", output=config.output)
+    is_left = is_left_by_this_job(plan)
+    if not is_left:
+        check_inputs(config)
+        plan = replace(plan, config=_with_local_zoo(config))
+    with (
+        job_directory(plan, is_left=is_left),
+        EventLog(plan.job_dir / "events.jsonl", "launcher") as events,
+    ):
+        state = "taken over" if is_left else "starting"
+        events.write("job", state=state, task=config.task, message="", output=config.output)
         new_events = follow(plan.job_dir / "events.jsonl")
 
         def show() -> list[dict[str, Any]]:
@@ -97,8 +109,10 @@ def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
 
         try:
             with _signals_interrupt():
-                make = _run_static if plan.coordinator is None else _run_elastic
-                result = make(plan, events, show)
+                run_ring = _run_static if plan.coordinator is None else _run_elastic
+                result = _result(plan.job_dir) or run_ring(plan, events, show)
+                if result["state"] != "finished":
+                    raise _reported(result)
         except EdlError as error:
             events.write("job", state="failed", task=config.task, message=str(error))
             show()
@@ -151,6 +165,9 @@ def _with_local_zoo(config: JobConfig) -> JobConfig:
     """The config with a model zoo that every rank can read; one in Git is fetched here, once."""
     if config.task != "train":
         return config
+    if git_zoo.parse(config.model_zoo) is None:
+        lookup.places(lookup.require_zoo(config.model_zoo), config.model_def)
+        return config
     zoo = git_zoo.bring(config.model_zoo)
     lookup.places(lookup.require_zoo(str(zoo.path)), config.model_def)
     return replace(
@@ -160,64 +177,6 @@ def _with_local_zoo(config: JobConfig) -> JobConfig:
 
 def _shown(result: dict[str, Any]) -> dict[str, Any]:
     return {name: result[name] for name in ("steps", "metrics", "output") if name in result}
-
-
-@contextlib.contextmanager
-def _job_directory(plan: LaunchPlan) -> Iterator[None]:
-    """The job's directory, emptied of an earlier job's traces, held for this one."""
-    job_dir = plan.job_dir
-    with _told_as_output_error(job_dir):
-        job_dir.mkdir(parents=True, exist_ok=True)
-        # Opened for appending: another job's number must stay readable until the lock is ours.
-        lock = (job_dir / "launcher.pid").open("a+")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                f"Another job runs in {job_dir}. Received: job_dir={str(job_dir)!r}. "
-                "Wait for it, or choose another output or job_dir."
-            ) from error
-        try:
-            with _told_as_output_error(job_dir):
-                if plan.config.task == "train":
-                    checkpoints.settle(plan.config, job_dir)
-                _fill_job_directory(plan, lock)
-            yield
-        finally:
-            (job_dir / "secret").unlink(missing_ok=True)
-            (job_dir / "launcher.pid").unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _told_as_output_error(job_dir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}. "
-            "Make room on its disk, or give another job_dir."
-        ) from error
-
-
-def _fill_job_directory(plan: LaunchPlan, lock: TextIO) -> None:
-    job_dir = plan.job_dir
-    for name in ("events.jsonl", "coordinator.json", "result.json", "hosts"):
-        (job_dir / name).unlink(missing_ok=True)
-    old = ["logs", "segments"]
-    if not checkpoint_files.steps_in(checkpoint_files.folder_of(job_dir)):
-        old.append("ledger")  # A job that goes on goes on with its ledger.
-    for name in old:
-        shutil.rmtree(job_dir / name, ignore_errors=True)
-    lock.truncate(0)
-    os.write(lock.fileno(), f"{os.getpid()}\n".encode())  # Nothing may be left for `close`.
-    (job_dir / "logs").mkdir()
-    secret = job_dir / "secret"
-    secret.unlink(missing_ok=True)
-    with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
-        stream.write(secrets.token_bytes(32))
-    hosts.write(job_dir / "hosts", plan.hosts)
-    resolved.dump(plan.config, job_dir / "config.yaml")
 
 
 @contextlib.contextmanager
@@ -244,57 +203,42 @@ def _signals_interrupt() -> Iterator[None]:
 def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
     assert plan.coordinator is not None
     logs = plan.job_dir / "logs"
-    coordinator = Child(plan.coordinator, logs / "coordinator.log")
+    coordinator = Kept("coordinator", plan.coordinator, logs)
+    kept = [coordinator]
     slots: Slots | None = None
     try:
-        address = _address(plan.job_dir, coordinator)
-        environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
-        worker = replace(plan.worker, environment=environment)
-        slots = Slots(
-            worker, logs, events, backoff_seconds=plan.config.elastic.restart_backoff_seconds
-        )
+        if plan.discovery is not None:
+            kept.append(Kept("discovery", plan.discovery, logs))
+        address = _address(plan.job_dir, coordinator.child)
+        if plan.worker is not None:
+            environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
+            worker = replace(plan.worker, environment=environment)
+            patience = plan.config.elastic.restart_backoff_seconds
+            slots = Slots(worker, logs, events, backoff_seconds=patience)
         events.write("job", state="running", task=plan.config.task, message="")
-        restarts = _Restarts()
         while (result := _result(plan.job_dir)) is None:
-            if coordinator.exit_code is not None and _result(plan.job_dir) is None:
-                restarts.count(coordinator)
-                coordinator.close()
-                coordinator = Child(plan.coordinator, logs / "coordinator.log")
-            with contextlib.suppress(OSError, ConfigError):  # The coordinator logs what is wrong.
-                wanted = hosts.read(plan.job_dir / "hosts").get(LOCAL_HOST, 0)
-                slots.num_wanted = num_workers(wanted, plan.config.elastic.spares)
-            slots.keep()
-            _note(show(), slots)
-            _give_up_if_hopeless(slots, plan.config.elastic.min_np)
+            for child in kept:
+                child.keep(is_over=lambda: _result(plan.job_dir) is not None)
+            if slots is not None:
+                _keep_slots(plan, slots)
+            found = show()
+            if slots is not None:
+                _note(found, slots)
+                _give_up_if_hopeless(slots, plan.config.elastic.min_np)
             time.sleep(POLL_SECONDS)
-        return _unwrap(result, slots)
+        if slots is not None and result["state"] == "finished":
+            _let_go(slots)
+        return result
     finally:
-        end_all([*(slots.children if slots else []), coordinator])
+        end_all([*(slots.children if slots else []), *(one.child for one in kept)])
 
 
-class _Restarts:
-    """Ends of the coordinator in quick succession; too many of them end the job."""
-
-    def __init__(self) -> None:
-        self._ends: list[float] = []
-
-    def count(self, coordinator: Child) -> None:
-        """Note one more, and wait a little before the next start: its port may be taken."""
-        if coordinator.exit_code == OutputError.exit_code:
-            raise OutputError(
-                f"The job's directory cannot be written any more. The coordinator's log "
-                f"({coordinator.log_path}) ends:\n{coordinator.tail()}\nMake room on the disk."
-            )
-        now = time.monotonic()
-        self._ends = [*(at for at in self._ends if now - at < QUICK_SECONDS), now]
-        if len(self._ends) >= HOPELESS_RESTARTS:
-            raise JobFailed(
-                f"The coordinator ended {len(self._ends)} times within {QUICK_SECONDS:.0f} s. "
-                f"Its log ({coordinator.log_path}) ends:\n{coordinator.tail()}"
-            )
-        wait = min(0.2 * (len(self._ends) - 1), 2.0)
-        log.warning("the coordinator ended with %s; it starts again", coordinator.exit_code)
-        time.sleep(wait)
+def _keep_slots(plan: LaunchPlan, slots: Slots) -> None:
+    """Have as many workers on this machine as the hosts file wants."""
+    with contextlib.suppress(OSError, ConfigError):  # The coordinator logs what is wrong.
+        wanted = hosts.read(plan.job_dir / "hosts").get(LOCAL_HOST, 0)
+        slots.num_wanted = num_workers(wanted, plan.config.elastic.spares)
+    slots.keep()
 
 
 def _address(job_dir: Path, coordinator: Child) -> str:
@@ -340,38 +284,42 @@ def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
         )
 
 
-def _unwrap(result: dict[str, Any], slots: Slots) -> dict[str, Any]:
-    """A good result, or the error that a worker reported, as the class it had there."""
-    if result["state"] == "finished":
-        # The workers were dismissed; let them go before anybody is told to end.
-        deadline = time.monotonic() + 2.0
-        for child in slots.children:
-            child.wait(max(0.0, deadline - time.monotonic()))
-        return result
-    kind = getattr(errors, str(result.get("error")), JobFailed)
-    raise kind(result.get("message", "The job failed."))
+def _let_go(slots: Slots) -> None:
+    """Wait a moment for workers that were dismissed, before anybody is told to end."""
+    deadline = time.monotonic() + 2.0
+    for child in slots.children:
+        child.wait(max(0.0, deadline - time.monotonic()))
+
+
+def _reported(result: dict[str, Any]) -> EdlError:
+    """The error that a worker or the coordinator reported, as the class it had there."""
+    kind: type[EdlError] = getattr(errors, str(result.get("error")), JobFailed)
+    return kind(result.get("message", "The job failed."))
 
 
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
+    assert plan.ring is not None
     logs = plan.job_dir / "logs"
-    _require_mpi()
-    ring = Child(plan.worker, logs / "worker.log")
-    events.write("job", state="running", task=plan.config.task, message="")
+    if plan.ring.argv[0] == "mpirun":
+        _require_mpi()
+    kept = [Kept("discovery", plan.discovery, logs)] if plan.discovery else []
+    ring: Child | None = None
     try:
-        while ring.exit_code is None:
+        ring = Child(plan.ring, logs / "worker.log")
+        events.write("job", state="running", task=plan.config.task, message="")
+        while (code := ring.exit_code) is None:
+            for child in kept:
+                child.keep(is_over=lambda: _result(plan.job_dir) is not None)
             show()
             time.sleep(POLL_SECONDS)
     finally:
-        end_all([ring])
+        end_all([*([ring] if ring else []), *(one.child for one in kept)])
     result = _result(plan.job_dir)
     if result is None:
         raise JobFailed(
-            f"The static ring ended with {ring.exit_code}. Its log ({ring.log_path}) ends:\n"
-            f"{ring.tail()}"
+            f"{plan.ring.argv[0]} ended with {code}. Its log ({ring.log_path}) ends:\n{ring.tail()}"
         )
-    if result["state"] == "finished":
-        return result
-    raise getattr(errors, str(result.get("error")), JobFailed)(result.get("message", ""))
+    return result
 
 
 def _require_mpi() -> None:

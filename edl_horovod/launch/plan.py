@@ -33,16 +33,22 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchPlan:
-    """The processes of a job on this machine."""
+    """The processes that a job's launcher starts beside itself, and where."""
 
     config: JobConfig
     job_dir: Path
     hosts: Mapping[str, int]
     """Host name to slots, as the job starts."""
-    coordinator: Command | None
-    """None for a static ring."""
-    worker: Command
-    """For one slot; `EDL_SLOT` is added for each. For a static ring the mpirun command."""
+    coordinator: Command | None = None
+    """None where another program deals the places."""
+    worker: Command | None = None
+    """For one slot of this machine; `EDL_SLOT` is added for each. None if workers are elsewhere."""
+    ring: Command | None = None
+    """The program that starts all ranks where there is no coordinator: mpirun, horovodrun."""
+    discovery: Command | None = None
+    """What keeps the hosts file current; None where people do (`edl scale`)."""
+    secret_file: Path | None = None
+    """The job's secret where its workers have it already; None makes one in job_dir."""
 
 
 def with_job_dir(config: JobConfig) -> JobConfig:
@@ -84,8 +90,7 @@ def make_plan(config: JobConfig) -> LaunchPlan:
             config=config,
             job_dir=job_dir,
             hosts={LOCAL_HOST: config.launch.np},
-            coordinator=None,
-            worker=_mpirun(config.launch.np, worker, shared),
+            ring=_mpirun(config.launch.np, worker, shared),
         )
     coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
     return LaunchPlan(
@@ -111,11 +116,11 @@ def describe(config: JobConfig) -> str:
     lines = [f"job directory: {plan.job_dir}"]
     if config.task == "train" and (zoo := git_zoo.parse(config.model_zoo)) is not None:
         lines.append(f"model zoo: would fetch {zoo} into {git_zoo.cache()}")
-    if plan.coordinator is not None:
+    if plan.worker is not None:
         num = num_workers(config.launch.np, config.elastic.spares)
         lines += [f"coordinator: {plan.coordinator}", f"{num} workers: {plan.worker}"]
     else:
-        lines += [f"static ring: {plan.worker}"]
+        lines += [f"static ring: {plan.ring}"]
     return "\n".join(lines)
 
 

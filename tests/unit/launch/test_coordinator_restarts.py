@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod.errors import JobFailed, OutputError
-from edl_horovod.launch import job
+from edl_horovod.launch import kept
 
 
 class Time:
@@ -23,7 +23,7 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Time()
-    monkeypatch.setattr(job, "time", clock)
+    monkeypatch.setattr(kept, "time", clock)
     return clock
 
 
@@ -31,8 +31,8 @@ ENDED = SimpleNamespace(exit_code=1, log_path="coordinator.log", tail=lambda: "p
 
 
 def test_quick_ends_wait_longer_and_then_end_the_job(clock):
-    restarts = job._Restarts()
-    for _ in range(job.HOPELESS_RESTARTS - 1):
+    restarts = kept._Restarts("coordinator")
+    for _ in range(kept.HOPELESS_RESTARTS - 1):
         restarts.count(ENDED)
     assert clock.waits[0] == 0.0
     assert clock.waits == sorted(clock.waits)
@@ -41,14 +41,14 @@ def test_quick_ends_wait_longer_and_then_end_the_job(clock):
 
 
 def test_ends_far_apart_are_survived(clock):
-    restarts = job._Restarts()
+    restarts = kept._Restarts("coordinator")
     for _ in range(50):
         restarts.count(ENDED)
-        clock.now += job.QUICK_SECONDS
+        clock.now += kept.QUICK_SECONDS
     assert set(clock.waits) == {0.0}
 
 
 def test_a_full_disk_is_told_at_once(clock):
     ended = SimpleNamespace(**{**vars(ENDED), "exit_code": OutputError.exit_code})
     with pytest.raises(OutputError, match="cannot be written any more"):
-        job._Restarts().count(ended)
+        kept._Restarts("coordinator").count(ended)

@@ -83,14 +83,14 @@ def test_a_static_ring_is_one_mpirun_and_no_coordinator(monkeypatch, user):
     monkeypatch.setattr(plans.os, "geteuid", lambda: user)
     plan = make_plan(job(np=3, kind="mpi"))
     assert plan.coordinator is None
-    assert plan.worker.argv[:3] == ("mpirun", "-np", "3")
-    assert plan.worker.argv[-4:] == (
+    assert plan.ring.argv[:3] == ("mpirun", "-np", "3")
+    assert plan.ring.argv[-4:] == (
         "-m",
         "edl_horovod.worker",
         "--config",
         "/out/model.job/config.yaml",
     )
-    environment = plan.worker.environment
+    environment = plan.ring.environment
     assert environment["EDL_MEMBERSHIP"] == "static"
     assert environment["HOROVOD_CONTROLLER"] == "mpi"
     assert ("OMPI_ALLOW_RUN_AS_ROOT" in environment) == (user == 0)

@@ -1,0 +1,112 @@
+"""The directory of a running job: emptied of an earlier job's traces, held for one launcher."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from edl_horovod import checkpoint_files
+from edl_horovod.config import resolved
+from edl_horovod.coordinator import hosts
+from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.launch import checkpoints
+from edl_horovod.launch.plan import LaunchPlan
+
+__all__ = ["is_left_by_this_job", "job_directory"]
+
+JOB_ID = "job.id"
+"""Tells a job from every other one that had its directory; only jobs that may be left have it."""
+
+
+def is_left_by_this_job(plan: LaunchPlan) -> bool:
+    """Whether an earlier launcher of this very job, known by its secret, filled the directory."""
+    if plan.secret_file is None:
+        return False
+    try:
+        return (plan.job_dir / JOB_ID).read_text() == _identity(plan.secret_file)
+    except FileNotFoundError:
+        return False
+
+
+@contextlib.contextmanager
+def job_directory(plan: LaunchPlan, *, is_left: bool) -> Iterator[None]:
+    """The job's directory, held for this launcher.
+
+    Args:
+        plan: Of the job.
+        is_left: Whether an earlier launcher of this very job left it. Then nothing in it is
+            changed: the ring trains on meanwhile, and the next coordinator takes it over.
+
+    Raises:
+        ConfigError: Another launcher holds the directory.
+        OutputError: It cannot be written.
+    """
+    job_dir = plan.job_dir
+    with _told_as_output_error(job_dir):
+        job_dir.mkdir(parents=True, exist_ok=True)
+        # Opened for appending: another job's number must stay readable until the lock is ours.
+        lock = (job_dir / "launcher.pid").open("a+")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"Another job runs in {job_dir}. Received: job_dir={str(job_dir)!r}. "
+                "Wait for it, or choose another output or job_dir."
+            ) from error
+        try:
+            with _told_as_output_error(job_dir):
+                lock.truncate(0)
+                os.write(lock.fileno(), f"{os.getpid()}\n".encode())  # `close` must find nothing.
+                if not is_left:
+                    if plan.config.task == "train":
+                        checkpoints.settle(plan.config, job_dir)
+                    _fill_job_directory(plan)
+            yield
+        finally:
+            (job_dir / "secret").unlink(missing_ok=True)
+            (job_dir / "launcher.pid").unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _told_as_output_error(job_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}. "
+            "Make room on its disk, or give another job_dir."
+        ) from error
+
+
+def _fill_job_directory(plan: LaunchPlan) -> None:
+    job_dir = plan.job_dir
+    for name in ("events.jsonl", "coordinator.json", "result.json", "hosts", JOB_ID):
+        (job_dir / name).unlink(missing_ok=True)
+    old = ["logs", "segments"]
+    if not checkpoint_files.steps_in(checkpoint_files.folder_of(job_dir)):
+        old.append("ledger")  # A job that goes on goes on with its ledger.
+    for name in old:
+        shutil.rmtree(job_dir / name, ignore_errors=True)
+    (job_dir / "logs").mkdir()
+    _settle_secret(plan)
+    hosts.write(job_dir / "hosts", plan.hosts)
+    resolved.dump(plan.config, job_dir / "config.yaml")
+
+
+def _settle_secret(plan: LaunchPlan) -> None:
+    if plan.secret_file is not None:
+        (plan.job_dir / JOB_ID).write_text(_identity(plan.secret_file))
+        return
+    secret = plan.job_dir / "secret"
+    secret.unlink(missing_ok=True)
+    with open(os.open(secret, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
+        stream.write(secrets.token_bytes(32))
+
+
+def _identity(secret_file: Path) -> str:
+    return hashlib.sha256(secret_file.read_bytes()).hexdigest()

@@ -1,0 +1,71 @@
+"""Children of a launcher that are started again when they end before the job does."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edl_horovod.errors import JobFailed, OutputError
+from edl_horovod.launch.plan import Command
+from edl_horovod.launch.processes import Child
+
+__all__ = ["Kept"]
+
+log = logging.getLogger(__name__)
+
+HOPELESS_RESTARTS = 8
+"""Ends of one child within QUICK_SECONDS after which it is given up."""
+QUICK_SECONDS = 30.0
+
+
+class Kept:
+    """A child, and the next one in its place."""
+
+    def __init__(self, name: str, command: Command, logs: Path) -> None:
+        """Start it.
+
+        Args:
+            name: For messages, and of its log.
+            command: Of the child.
+            logs: Folder of its log.
+        """
+        self._command, self._log = command, logs / f"{name}.log"
+        self._restarts = _Restarts(name)
+        self.child = Child(command, self._log)
+
+    def keep(self, *, is_over: Callable[[], bool]) -> None:
+        """Start it again if it has ended; call it often.
+
+        Args:
+            is_over: Whether the job has a result by now, so that the child was right to end.
+        """
+        if self.child.exit_code is not None and not is_over():
+            self._restarts.count(self.child)
+            self.child.close()
+            self.child = Child(self._command, self._log)
+
+
+class _Restarts:
+    """Ends of one child in quick succession; too many of them end the job."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._ends: list[float] = []
+
+    def count(self, child: Child) -> None:
+        """Note one more, and wait a little before the next start: its port may be taken."""
+        if child.exit_code == OutputError.exit_code:
+            raise OutputError(
+                f"The job's directory cannot be written any more. The log of the {self._name} "
+                f"({child.log_path}) ends:\n{child.tail()}\nMake room on the disk."
+            )
+        now = time.monotonic()
+        self._ends = [*(at for at in self._ends if now - at < QUICK_SECONDS), now]
+        if len(self._ends) >= HOPELESS_RESTARTS:
+            raise JobFailed(
+                f"The {self._name} ended {len(self._ends)} times within {QUICK_SECONDS:.0f} s. "
+                f"Its log ({child.log_path}) ends:\n{child.tail()}"
+            )
+        wait = min(0.2 * (len(self._ends) - 1), 2.0)
+        log.warning("the %s ended with %s; it starts again", self._name, child.exit_code)
+        time.sleep(wait)

@@ -1,0 +1,65 @@
+"""Whose traces a launcher finds in a job's directory: of another job, or of its own."""
+
+import dataclasses
+import json
+
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.launch import directory
+from edl_horovod.launch.plan import make_plan
+
+
+@pytest.fixture
+def plan(tmp_path):
+    overrides = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}/job"]
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"s" * 32)
+    return dataclasses.replace(make_plan(compose("train", overrides)), secret_file=secret)
+
+
+def leave_traces(plan):
+    assert not directory.is_left_by_this_job(plan)
+    with directory.job_directory(plan, is_left=False):
+        for name in ("events.jsonl", "coordinator.json", "hosts"):
+            (plan.job_dir / name).write_text(json.dumps("a trace"))
+
+
+def test_a_launcher_finds_its_own_job_as_the_one_before_it_left_it(plan):
+    leave_traces(plan)
+
+    assert directory.is_left_by_this_job(plan)
+    with directory.job_directory(plan, is_left=True):
+        assert (plan.job_dir / "launcher.pid").exists()
+        assert {"events.jsonl", "coordinator.json", "hosts"} <= {
+            path.name for path in plan.job_dir.iterdir() if path.is_file()
+        }
+
+
+def test_another_job_finds_nothing_of_it(plan, tmp_path):
+    leave_traces(plan)
+    other = tmp_path / "other"
+    other.write_bytes(b"o" * 32)
+    plan = dataclasses.replace(plan, secret_file=other)
+
+    assert not directory.is_left_by_this_job(plan)
+    with directory.job_directory(plan, is_left=False):
+        assert not (plan.job_dir / "events.jsonl").exists()
+        assert "a trace" not in (plan.job_dir / "hosts").read_text()
+
+
+def test_a_job_without_a_secret_of_its_own_is_never_taken_over(plan):
+    leave_traces(plan)
+
+    assert not directory.is_left_by_this_job(dataclasses.replace(plan, secret_file=None))
+
+
+def test_a_given_secret_is_not_copied_to_the_volume(plan):
+    with directory.job_directory(plan, is_left=False):
+        copies = [
+            path
+            for path in plan.job_dir.rglob("*")
+            if path.is_file() and b"s" * 32 in path.read_bytes()
+        ]
+
+    assert copies == []
