@@ -26,9 +26,15 @@ def typed_settings(settings: Mapping[str, Any], config_class: type) -> list[str]
         ConfigError: A value is of a type that no setting has.
     """
     texts = _text_keys(config_class)
-    dicts = {setting.key for setting in settings_of(config_class) if _is_dict(setting.annotation)}
-    flat = _flat(settings, "", dicts)
-    return [f"{key}={_typed(key, value, key in texts)}" for key, value in flat]
+    kinds = {
+        setting.key: typing.get_origin(setting.annotation) for setting in settings_of(config_class)
+    }
+    return [
+        f"{key}={_literal(key, value)}"
+        if kinds.get(key) in (dict, list) and isinstance(value, Mapping | list) and key != "params"
+        else f"{key}={_typed(key, value, key in texts)}"
+        for key, value in _flat(settings, "", {key for key in kinds if kinds[key] is dict})
+    ]
 
 
 def typed_values(key: str, values: Sequence[Any], config_class: type) -> list[str]:
@@ -47,10 +53,6 @@ def typed_values(key: str, values: Sequence[Any], config_class: type) -> list[st
 
 def _text_keys(config_class: type) -> set[str]:
     return {setting.key for setting in settings_of(config_class) if setting.annotation is str}
-
-
-def _is_dict(annotation: Any) -> bool:
-    return typing.get_origin(annotation) is dict
 
 
 def _flat(settings: Mapping[str, Any], prefix: str, dicts: set[str]) -> Iterator[tuple[str, Any]]:
@@ -73,8 +75,6 @@ def _typed(key: str, value: Any, is_text: bool) -> str:
         return ",".join(_one_file(key, file) for file in value)
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
-    if isinstance(value, Mapping | list):
-        return _literal(key, value)
     if isinstance(value, int | float):
         return str(value)
     if value is None and not is_text:

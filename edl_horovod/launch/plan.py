@@ -13,7 +13,7 @@ from edl_horovod.data.plan import choose_num_lanes
 from edl_horovod.errors import ConfigError
 from edl_horovod.models import git_zoo
 
-__all__ = ["Command", "LaunchPlan", "describe", "make_plan", "with_job_dir"]
+__all__ = ["Command", "LaunchPlan", "check_lanes", "describe", "make_plan", "with_job_dir"]
 
 LOCAL_HOST = "localhost"
 LOCAL_ADDRESS = "127.0.0.1"
@@ -67,16 +67,15 @@ def make_plan(config: JobConfig) -> LaunchPlan:
         config: The job, resolved.
 
     Raises:
-        ConfigError: More ranks are asked for than there are lanes.
+        ConfigError: More ranks are asked for than there are lanes, or not on this machine.
     """
-    config = with_job_dir(config)
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    if config.launch.np > lanes:
+    if config.launch.kind == "kubernetes":
         raise ConfigError(
-            f"launch.np must not be above the number of lanes. Received: launch.np="
-            f"{config.launch.np}, lanes={lanes} (train.batch_size={config.train.batch_size}). "
-            "Set data_plan.lanes, or a batch size with a larger divisor."
+            "A job on Kubernetes is submitted; it cannot be a part of something that runs here. "
+            "Received: launch.kind=kubernetes. Use launch=local, or submit jobs one by one."
         )
+    config = with_job_dir(config)
+    check_lanes(config)
     job_dir = Path(config.job_dir)
     threads = str(config.launch.threads_per_rank or _fair_share(config.launch.np))
     shared = {
@@ -108,6 +107,21 @@ def make_plan(config: JobConfig) -> LaunchPlan:
             },
         ),
     )
+
+
+def check_lanes(config: JobConfig) -> None:
+    """See that no rank is without a lane.
+
+    Raises:
+        ConfigError: More ranks are asked for than there are lanes.
+    """
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    if config.launch.np > lanes:
+        raise ConfigError(
+            f"launch.np must not be above the number of lanes. Received: launch.np="
+            f"{config.launch.np}, lanes={lanes} (train.batch_size={config.train.batch_size}). "
+            "Set data_plan.lanes, or a batch size with a larger divisor."
+        )
 
 
 def describe(config: JobConfig) -> str:

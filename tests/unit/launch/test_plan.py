@@ -106,3 +106,8 @@ def test_the_plan_is_described_for_people():
     assert "job directory: /out/model.job" in text
     assert "3 workers: " in text
     assert "static ring: " in plans.describe(job(kind="mpi"))
+
+
+def test_a_job_for_a_cluster_is_not_run_here():
+    with pytest.raises(ConfigError, match="submitted"):
+        make_plan(job(kind="kubernetes"))
