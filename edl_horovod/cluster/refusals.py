@@ -1,0 +1,123 @@
+"""What an API server's refusal means to a user: one error class and one message for each reason."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from edl_horovod import errors
+from edl_horovod.cluster.kinds import Kind, path_of
+from edl_horovod.errors import ClusterError
+
+__all__ = ["Attempt", "Expired", "refusal", "refusal_of_status"]
+
+MAX_SAID = 1000
+"""Characters of a server's own words in a message; a web page of a proxy may be long."""
+
+
+class Expired(ClusterError):
+    """The resource version or page asked for is no longer kept (410): list again."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What was tried, as messages name it."""
+
+    verb: str
+    """As RBAC calls it: get, list, watch, create, patch, delete."""
+    kind: Kind
+    namespace: str | None
+    """None means all namespaces."""
+    server: str
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def resource(self) -> str:
+        """For instance `pods/log`."""
+        part = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.kind.resource}{part}"
+
+    @property
+    def path(self) -> str:
+        """Where the request goes: a new object to its collection, all else to the object."""
+        name = "" if self.verb == "create" else self.name
+        return path_of(self.kind, self.namespace, name, self.subresource)
+
+    def __str__(self) -> str:
+        where = f"namespace {self.namespace}" if self.namespace else "all namespaces"
+        return f"{self.verb} {' '.join(filter(None, (self.resource, self.name)))} in {where}"
+
+
+def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
+    """The error for an answer that is none.
+
+    Args:
+        attempt: What was tried.
+        code: HTTP's.
+        body: Of the answer; from an API server a `Status`, from a proxy anything.
+    """
+    try:
+        status = json.loads(body)
+    except ValueError:
+        status = None
+    if not isinstance(status, dict) or status.get("kind") != "Status":
+        text = body.decode("utf-8", "replace").strip()
+        status = {"message": " ".join(text.split())[:MAX_SAID]}
+    return refusal_of_status(attempt, {**status, "code": code})
+
+
+def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
+    """The error for a `Status` object, as a watch may carry one.
+
+    Args:
+        attempt: What was tried.
+        status: It has `code`, and `reason`, `message` and `details` if the API server made it.
+    """
+    code, said = int(status.get("code") or 0), str(status.get("message") or "no reason given")
+    received = f"Received: {attempt}, HTTP {code}: {said}"
+    if code == 404:
+        return _not_found(attempt, status, received)
+    if code == 403 and "exceeded quota" in said:
+        return errors.QuotaExceeded(
+            f"A quota of namespace {attempt.namespace} refuses this. {received}. Ask for less, "
+            "end other jobs there, or have the quota raised."
+        )
+    if code >= 500 or code == 429:
+        return errors.ClusterUnreachable(
+            f"The API server {attempt.server} failed, or is too busy. {received}. Try again later."
+        )
+    kind, what = _BY_CODE.get(code, (ClusterError, "The API server refused."))
+    if code == 400 and attempt.verb in ("create", "patch"):
+        kind = errors.ManifestRefused
+    return kind(f"{what.format(attempt=attempt)} {received}.")
+
+
+_BY_CODE: dict[int, tuple[type[ClusterError], str]] = {
+    400: (ClusterError, "The API server cannot use this request."),
+    401: (
+        errors.CredentialsRefused,
+        "The API server {attempt.server} does not accept the credentials; they may have expired. "
+        "Log in again, or choose another context.",
+    ),
+    403: (
+        errors.ClusterForbidden,
+        "The credentials may not {attempt}. Ask for a Role with this verb on this resource.",
+    ),
+    409: (errors.ObjectConflict, "An object of this name exists, or it was changed meanwhile."),
+    410: (Expired, "The API server no longer keeps this version."),
+    413: (errors.ManifestRefused, "The object is larger than the API server takes."),
+    422: (errors.ManifestRefused, "The API server finds the manifest not valid."),
+}
+
+
+def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> ClusterError:
+    details = status.get("details") or {}
+    # A missing object is named in the details; a missing kind is answered without a name.
+    if details.get("name"):
+        return errors.ObjectNotFound(f"There is no such object. {received}.")
+    if attempt.kind.name == "MPIJob":
+        return errors.NoMPIJobs(
+            f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}. "
+            f"{received}. Install mpi-operator 0.8 in it, or choose another context."
+        )
+    return errors.ObjectNotFound(f"The API server does not know this kind of object. {received}.")

@@ -1,0 +1,97 @@
+"""Which cluster is meant."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edl_horovod.cluster.credentials import find_cluster
+from edl_horovod.errors import NoCluster
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / ".kube").mkdir()
+    return tmp_path
+
+
+def write(path: Path, current: str = "", **namespaces: str) -> str:
+    contexts = [
+        {"name": name, "context": {"namespace": place} if place else {}}
+        for name, place in namespaces.items()
+    ]
+    path.write_text(yaml.safe_dump({"current-context": current, "contexts": contexts}))
+    return str(path)
+
+
+def test_the_usual_kubeconfig_is_found(home: Path):
+    path = write(home / ".kube" / "config", "a", a="team", b="")
+
+    place = find_cluster()
+
+    assert (place.kubeconfig, place.context, place.namespace) == (path, "a", "team")
+
+
+def test_a_named_context_and_namespace_come_first(home: Path):
+    write(home / ".kube" / "config", "a", a="team", b="")
+
+    assert find_cluster(context="b").namespace == "default"
+    assert find_cluster(context="b", namespace="mine").namespace == "mine"
+
+
+def test_the_variable_may_name_several_files(home: Path, monkeypatch: pytest.MonkeyPatch):
+    one = write(home / "one", "a", a="first")
+    two = write(home / "two", "b", a="second", b="third")
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{home / 'missing'}:{two}")
+
+    place = find_cluster()
+
+    assert (place.kubeconfig, place.context, place.namespace) == (f"{one}:{two}", "a", "first")
+    assert find_cluster(context="b").namespace == "third"
+
+
+def test_an_unknown_context_is_told_with_those_there_are(home: Path):
+    write(home / ".kube" / "config", "kind", kind="", prod="")
+
+    with pytest.raises(NoCluster, match=r"Did you mean 'kind'\?.*Contexts: kind, prod"):
+        find_cluster(context="kin")
+
+
+def test_no_current_context_is_told(home: Path):
+    write(home / ".kube" / "config", "", kind="")
+
+    with pytest.raises(NoCluster, match=r"context='', file=.*Contexts: kind"):
+        find_cluster()
+
+
+def test_no_kubeconfig_is_told():
+    with pytest.raises(NoCluster, match=r"There is no kubeconfig\. Received: ~/\.kube/config\."):
+        find_cluster()
+
+
+def test_a_kubeconfig_that_is_named_must_be_there(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBECONFIG", str(home / "missing"))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+
+    with pytest.raises(NoCluster, match=r"KUBECONFIG=.*missing"):
+        find_cluster(service_account=home)
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", "contexts: [5]", "contexts: 5", "\x00"])
+def test_a_damaged_kubeconfig_is_told(home: Path, text: str):
+    (home / ".kube" / "config").write_text(text)
+
+    with pytest.raises(NoCluster, match="kubeconfig cannot be read"):
+        find_cluster()
+
+
+def test_a_pod_has_its_own(home: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    (home / "namespace").write_text("team\n")
+
+    place = find_cluster(service_account=home)
+
+    assert (place.kubeconfig, place.namespace) == ("", "team")
