@@ -13,13 +13,14 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit parallel integration netns chaos bench bench-elastic \
+.PHONY: help setup demo test lint unit kube test-kube parallel integration netns chaos bench bench-elastic \
   torch-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
 	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions'
 	@echo 'make test         lint, types, import contracts, all tests'
+	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
 	@echo 'make bench-elastic   what changes of a ring cost, beside plain Horovod and TorchElastic'
@@ -58,7 +59,7 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 
 # -- checks --------------------------------------------------------------------------------------
 
-test: lint unit parallel integration
+test: lint unit kube parallel integration
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -70,6 +71,16 @@ lint: $(READY)
 
 unit: $(READY)
 	$(BIN)/python -m pytest -q -n 2 tests/unit
+
+# With KUBEBUILDER_ASSETS the contract tests run against the kube-apiserver and etcd in that folder,
+# without it against the API server in tests/kube.
+kube: $(READY)
+	$(BIN)/python -m pytest -q tests/kube
+
+test-kube: $(READY)
+	@test -x "$$KUBEBUILDER_ASSETS/kube-apiserver" -a -x "$$KUBEBUILDER_ASSETS/etcd" || { \
+	  echo 'KUBEBUILDER_ASSETS must name a folder with kube-apiserver and etcd, as of envtest'; exit 2; }
+	$(BIN)/python -m pytest -q tests/kube -k contract
 
 parallel: $(READY)
 	$(BIN)/python -m pytest -q tests/parallel

@@ -1,0 +1,144 @@
+"""What a cluster checks before it takes an object: rights, quotas, sizes, shapes."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edl_horovod.cluster.kinds import KINDS, Kind
+from tests.kube.apiserver import schema
+from tests.kube.apiserver.store import Refused, Store
+
+MAX_DATA_BYTES = 1024 * 1024
+MASTERS = "system:masters"
+NAMESPACE = Kind("Namespace", "namespaces")
+KINDS_HERE = {
+    kind.resource: kind
+    for kind in (
+        *KINDS.values(),
+        NAMESPACE,
+        Kind("ResourceQuota", "resourcequotas"),
+    )
+}
+WITH_STATUS = ("pods", "resourcequotas", "jobs.batch", "mpijobs.kubeflow.org")
+
+
+@dataclass(frozen=True)
+class User:
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request, as rights are asked for."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+@dataclass
+class Admission:
+    store: Store
+    crd: Path | None = None
+    tokens: dict[str, User] = field(default_factory=dict)
+
+    def kind(self, group_version: str, plural: str) -> Kind | None:
+        for kind in KINDS_HERE.values():
+            if (kind.api_version, kind.plural) == (group_version, plural):
+                return kind if kind.name != "MPIJob" or self.crd else None
+        return None
+
+    def authorize(self, user: User, request: Request) -> None:
+        """RBAC by Roles and RoleBindings. Raises Refused."""
+        if MASTERS in user.groups:
+            return
+        for binding in self.store.items(
+            "rolebindings.rbac.authorization.k8s.io", request.namespace or "-"
+        ):
+            if any(_is_subject(subject, user) for subject in binding.get("subjects", [])):
+                role = self.store.get(
+                    "roles.rbac.authorization.k8s.io", request.namespace, binding["roleRef"]["name"]
+                )
+                if any(_allows(rule, request) for rule in role.get("rules", [])):
+                    return
+        plural, _, group = request.resource.partition(".")
+        part = f"/{request.subresource}" if request.subresource else ""
+        where = f'in the namespace "{request.namespace}"' if request.namespace else (
+            "at the cluster scope"
+        )  # fmt: skip
+        named = f' "{request.name}"' if request.name else ""
+        message = (
+            f'{request.resource}{named} is forbidden: User "{user.name}" cannot {request.verb} '
+            f'resource "{plural}{part}" in API group "{group}" {where}'
+        )
+        raise Refused(403, "Forbidden", message, name=request.name, kind=plural)
+
+    def admit(self, kind: Kind, item: dict, *, namespace: str, is_strict: bool) -> dict:
+        """The object as it is kept. Raises Refused."""
+        if kind.name == "MPIJob":
+            assert self.crd is not None
+            version = kind.api_version.partition("/")[2]
+            item = schema.load(self.crd, version).admit(item, is_strict=is_strict)
+        elif kind.name == "Pod":
+            _check_pod(item)
+        elif kind.name in ("ConfigMap", "Secret"):
+            _check_size(kind, item)
+        return item
+
+    def check_quota(self, kind: Kind, item: dict, namespace: str) -> None:
+        """Raises Refused where one more object is one too many."""
+        used = sum(1 for _ in self.store.items(kind.resource, namespace))
+        for quota in self.store.items("resourcequotas", namespace):
+            for key, most in quota.get("status", {}).get("hard", {}).items():
+                if key in (kind.resource, f"count/{kind.resource}") and used + 1 > int(most):
+                    name = item["metadata"].get("name", "")
+                    raise Refused(
+                        403,
+                        "Forbidden",
+                        f'{kind.resource} "{name}" is forbidden: exceeded quota: '
+                        f"{quota['metadata']['name']}, requested: {key}=1, used: {key}={used}, "
+                        f"limited: {key}={most}",
+                        name=name,
+                        kind=kind.plural,
+                    )
+
+
+def _is_subject(subject: dict, user: User) -> bool:
+    if subject["kind"] == "ServiceAccount":
+        return user.name == f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    return subject["name"] in ((user.name,) if subject["kind"] == "User" else user.groups)
+
+
+def _allows(rule: dict, request: Request) -> bool:
+    plural, _, group = request.resource.partition(".")
+    part = f"{plural}/{request.subresource}" if request.subresource else plural
+
+    def has(key: str, wanted: str) -> bool:
+        return wanted in rule.get(key, []) or "*" in rule.get(key, [])
+
+    is_named = not rule.get("resourceNames") or request.name in rule["resourceNames"]
+    return has("verbs", request.verb) and has("apiGroups", group) and has("resources", part) and (
+        is_named
+    )  # fmt: skip
+
+
+def _check_pod(item: dict) -> None:
+    name = item.get("metadata", {}).get("name", "")
+    containers = item.get("spec", {}).get("containers")
+    if not containers:
+        message = f'Pod "{name}" is invalid: spec.containers: Required value'
+        raise Refused(422, "Invalid", message, name=name, kind="Pod")
+    for container in containers:
+        if not container.get("name"):
+            message = f'Pod "{name}" is invalid: spec.containers[0].name: Required value'
+            raise Refused(422, "Invalid", message, name=name, kind="Pod")
+
+
+def _check_size(kind: Kind, item: dict) -> None:
+    data = (item.get("data") or {}) | (item.get("binaryData") or {})
+    name = item.get("metadata", {}).get("name", "")
+    if sum(len(value.encode()) for value in data.values()) > MAX_DATA_BYTES:
+        message = f'{kind.name} "{name}" is invalid: []: Too long: must have at most 1048576 bytes'
+        raise Refused(422, "Invalid", message, name=name, kind=kind.name)

@@ -1,0 +1,81 @@
+"""A CustomResourceDefinition's schema: defaults, pruning, and what does not fit."""
+
+import copy
+from functools import cache
+from pathlib import Path
+
+import jsonschema
+import yaml
+
+from tests.kube.apiserver.store import Refused
+
+
+@cache
+def load(path: Path, version: str) -> "Schema":
+    definition = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    found = [v for v in definition["spec"]["versions"] if v["name"] == version]
+    return Schema(found[0]["schema"]["openAPIV3Schema"])
+
+
+class Schema:
+    def __init__(self, schema: dict) -> None:
+        self._schema = schema
+        self._validator = jsonschema.Draft202012Validator(_as_json_schema(schema))
+
+    def admit(self, item: dict, *, is_strict: bool) -> dict:
+        """The object as it is kept. Raises Refused, with 400 for fields that are not in the schema
+        where the request is strict, else with 422."""
+        unknown: list[str] = []
+        kept = _prune(copy.deepcopy(item), self._schema, "", unknown)
+        # Checked by the server for all kinds, not by the schema.
+        kept |= {key: item[key] for key in ("apiVersion", "kind", "metadata") if key in item}
+        name = kept["metadata"].get("name", "")
+        if unknown and is_strict:
+            said = ", ".join(f'unknown field "{path}"' for path in unknown)
+            raise Refused(400, "BadRequest", f"strict decoding error: {said}")
+        wrong = sorted(self._validator.iter_errors(kept), key=str)
+        if wrong:
+            said = "; ".join(f"{e.json_path.removeprefix('$.')}: {e.message[:300]}" for e in wrong)
+            raise Refused(422, "Invalid", f'"{name}" is invalid: {said}', name=name)
+        return kept
+
+
+def _prune(value, schema: dict, path: str, unknown: list[str]):
+    if isinstance(value, dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        properties = schema.get("properties")
+        if properties is None:
+            more = schema.get("additionalProperties")
+            if not isinstance(more, dict):
+                return value
+            return {k: _prune(v, more, f"{path}.{k}", unknown) for k, v in value.items()}
+        at_root = {"apiVersion", "kind", "metadata"} if not path else set()
+        for key in set(value) - set(properties) - at_root:
+            unknown.append(f"{path}.{key}".lstrip("."))
+            del value[key]
+        for key, part in properties.items():
+            if key not in value and "default" in part:
+                value[key] = copy.deepcopy(part["default"])
+            if key in value and key not in at_root:
+                value[key] = _prune(value[key], part, f"{path}.{key}", unknown)
+    elif isinstance(value, list) and "items" in schema:
+        return [_prune(v, schema["items"], f"{path}[{n}]", unknown) for n, v in enumerate(value)]
+    return value
+
+
+def _as_json_schema(part):
+    """OpenAPI's words for what JSON Schema says otherwise."""
+    if isinstance(part, list):
+        return [_as_json_schema(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    result = {
+        key: _as_json_schema(value)
+        for key, value in part.items()
+        if key not in ("description", "format", "default")
+    }
+    if part.get("x-kubernetes-int-or-string"):
+        result.pop("anyOf", None)
+        result["type"] = ["integer", "string"]
+    elif part.get("nullable") and isinstance(part.get("type"), str):
+        result["type"] = [part["type"], "null"]
+    return result

@@ -1,0 +1,173 @@
+"""API servers to test against: ours, or a real one where KUBEBUILDER_ASSETS names its binaries."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes import client as k8s
+
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.credentials import Place
+from tests.kube import certificates, real
+from tests.kube.apiserver.admission import MASTERS, User
+from tests.kube.apiserver.server import ApiServer
+
+ROOT = Path(__file__).resolve().parents[2]
+CRD = Path(os.environ.get("EDL_MPIJOB_CRD") or ROOT.parent / "shared/reference/mpijobs.crd.yaml")
+NO_CRD = f"the schema of MPIJobs is not at {CRD}: set EDL_MPIJOB_CRD to the CRD of mpi-operator 0.8"
+ADMIN, WATCHER, STRANGER = "admin-token", "watcher-token", "stranger-token"
+TOKENS = {
+    ADMIN: ("admin", MASTERS),
+    WATCHER: ("watcher", "people"),
+    STRANGER: ("stranger", "people"),
+}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A server that all contract tests run against."""
+
+    url: str
+    ca_file: Path | None
+    has_mpijobs: bool
+
+    def kubeconfig(self, path: Path, *, token: str, namespace: str = "default") -> Path:
+        return write_kubeconfig(
+            path, self.url, {"token": token}, namespace=namespace, ca_file=self.ca_file
+        )
+
+
+def write_kubeconfig(
+    path: Path, url: str, user: dict, *, namespace: str = "default", ca_file: Path | None = None
+) -> Path:
+    cluster = {"server": url}
+    if ca_file is not None:
+        cluster["certificate-authority"] = str(ca_file)
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "here", "cluster": cluster}],
+        "users": [{"name": "me", "user": user}],
+        "contexts": [
+            {
+                "name": "test",
+                "context": {"cluster": "here", "user": "me", "namespace": namespace},
+            }
+        ],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="session")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+    if assets := os.environ.get("KUBEBUILDER_ASSETS"):
+        folder = tmp_path_factory.mktemp("apiserver")
+        with real.server(Path(assets), folder, TOKENS) as url:
+            found = Backend(url, folder / "ca.crt", CRD.is_file())
+            if found.has_mpijobs:
+                real.install_crd(_api_client(found), CRD)
+            yield found
+        return
+    with ApiServer(crd=CRD if CRD.is_file() else None) as server:
+        add_tokens(server)
+        yield Backend(server.url, None, CRD.is_file())
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """Our own, for what only it can be made to do."""
+    with ApiServer(crd=CRD if CRD.is_file() else None) as ours:
+        add_tokens(ours)
+        yield ours
+
+
+def add_tokens(server: ApiServer) -> None:
+    server.tokens.update({token: User(name, (group,)) for token, (name, group) in TOKENS.items()})
+
+
+@pytest.fixture
+def admin(backend: Backend) -> Iterator[k8s.ApiClient]:
+    """The client library itself, which may do everything."""
+    with _api_client(backend) as client:
+        yield client
+
+
+@pytest.fixture
+def namespace(admin: k8s.ApiClient) -> str:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    k8s.CoreV1Api(admin).create_namespace({"metadata": {"name": name}})
+    return name
+
+
+@pytest.fixture
+def cluster_of(
+    backend: Backend, namespace: str, tmp_path: Path
+) -> Iterator[Callable[[str], Cluster]]:
+    """Our facade, in a fresh namespace, for whoever has a token."""
+    opened: list[Cluster] = []
+
+    def make(token: str, place: str = namespace) -> Cluster:
+        path = backend.kubeconfig(tmp_path / f"{token}.{place}", token=token, namespace=place)
+        opened.append(Cluster(Place(namespace=place, kubeconfig=str(path), context="test")))
+        return opened[-1]
+
+    yield make
+    for cluster in opened:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
+    return cluster_of(ADMIN)
+
+
+@pytest.fixture
+def tls_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    certificates.make(folder)
+    return folder
+
+
+def _api_client(backend: Backend) -> k8s.ApiClient:
+    configuration = k8s.Configuration()
+    configuration.host = backend.url
+    configuration.api_key["BearerToken"] = f"Bearer {ADMIN}"
+    if backend.ca_file is not None:
+        configuration.ssl_ca_cert = str(backend.ca_file)
+    return k8s.ApiClient(configuration)
+
+
+def pod(name: str, *, labels: dict | None = None, node: str = "node-1") -> dict:
+    """A pod that a scheduler has placed: nothing else would make its deletion wait for its end."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 30,
+            "containers": [{"name": "main", "image": "example.org/image:1"}],
+        },
+    }
+
+
+def config_map(name: str, **data: str) -> dict:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+
+
+def mpijob(name: str, **spec) -> dict:
+    template = {"spec": {"containers": [{"name": "main", "image": "example.org/image:1"}]}}
+    replicas = {"replicas": 1, "template": template}
+    return {
+        "apiVersion": "kubeflow.org/v2beta1",
+        "kind": "MPIJob",
+        "metadata": {"name": name},
+        "spec": {"mpiReplicaSpecs": {"Launcher": replicas, "Worker": replicas}, **spec},
+    }

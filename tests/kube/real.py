@@ -1,0 +1,109 @@
+"""A real etcd and kube-apiserver, from the folder that KUBEBUILDER_ASSETS names."""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from kubernetes import client as k8s
+
+from tests.kube import certificates
+
+START_SECONDS = 90.0
+END_SECONDS = 20.0
+
+
+@contextlib.contextmanager
+def server(assets: Path, folder: Path, tokens: dict[str, tuple[str, str]]) -> Iterator[str]:
+    """Run both on loopback; yields the URL. `folder` gets logs, data and `ca.crt`.
+
+    Args:
+        assets: Holds the binaries `etcd` and `kube-apiserver`.
+        folder: Empty.
+        tokens: Token to user and group.
+    """
+    certificates.make(folder)
+    lines = [f'{token},{user},{user},"{group}"\n' for token, (user, group) in tokens.items()]
+    (folder / "tokens.csv").write_text("".join(lines))
+    etcd_port, peer_port, port = _free_ports(3)
+    etcd_url, url = f"http://127.0.0.1:{etcd_port}", f"https://127.0.0.1:{port}"
+    etcd = [
+        assets / "etcd", f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={etcd_url}",
+        f"--advertise-client-urls={etcd_url}",
+        f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
+    ]  # fmt: skip
+    apiserver = [
+        assets / "kube-apiserver", f"--etcd-servers={etcd_url}", f"--secure-port={port}",
+        "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--cert-dir={folder}",
+        f"--tls-cert-file={folder / 'server.crt'}",
+        f"--tls-private-key-file={folder / 'server.key'}",
+        "--service-cluster-ip-range=10.0.0.0/24", f"--token-auth-file={folder / 'tokens.csv'}",
+        f"--service-account-key-file={folder / 'tokens.key'}",
+        f"--service-account-signing-key-file={folder / 'tokens.key'}",
+        f"--service-account-issuer={url}", "--authorization-mode=RBAC",
+        # Nobody is there who would make the service accounts that this one waits for.
+        "--disable-admission-plugins=ServiceAccount",
+    ]  # fmt: skip
+    with (
+        _process(etcd, folder / "etcd.log"),
+        _process(apiserver, folder / "apiserver.log") as child,
+    ):
+        _wait_until_ready(url, folder, child)
+        yield url
+
+
+@contextlib.contextmanager
+def _process(command: list, log_path: Path) -> Iterator[subprocess.Popen]:
+    with log_path.open("wb") as output:
+        child = subprocess.Popen([str(word) for word in command], stdout=output, stderr=output)
+    try:
+        yield child
+    finally:
+        child.terminate()
+        try:
+            child.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _wait_until_ready(url: str, folder: Path, child: subprocess.Popen) -> None:
+    trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and child.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=trust):
+                return
+        except OSError:  # HTTPError is one too.
+            time.sleep(0.2)
+    logs = [f"{path.name}:\n{path.read_text()[-4000:]}" for path in sorted(folder.glob("*.log"))]
+    raise AssertionError("the API server is not ready\n" + "\n".join(logs))
+
+
+def _free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def install_crd(client: k8s.ApiClient, path: Path) -> None:
+    """Make the server know MPIJobs."""
+    extensions = k8s.ApiextensionsV1Api(client)
+    definition = yaml.safe_load(path.read_text())
+    extensions.create_custom_resource_definition(definition)
+    name = definition["metadata"]["name"]
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        status = extensions.read_custom_resource_definition(name).status
+        conditions = (status and status.conditions) or []
+        if any(one.type == "Established" and one.status == "True" for one in conditions):
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"{name} is not established")

@@ -1,0 +1,252 @@
+"""What goes wrong between us and an API server, and what the user reads of it."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edl_horovod.cluster import client as client_module
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.credentials import Place, find_cluster
+from edl_horovod.cluster.refusals import Expired
+from edl_horovod.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    CredentialsRefused,
+    MissingDependency,
+    NoCluster,
+    NoMPIJobs,
+)
+from tests.kube.apiserver.admission import MASTERS, User
+from tests.kube.apiserver.server import ApiServer
+from tests.kube.certificates import server_context
+from tests.kube.conftest import ADMIN, add_tokens, config_map, pod, write_kubeconfig
+
+
+def connect(path: Path) -> Cluster:
+    return Cluster(Place(namespace="default", kubeconfig=str(path), context="test"))
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text(ADMIN)
+    return path
+
+
+@pytest.fixture
+def cluster(server: ApiServer, tmp_path: Path, token_file: Path):
+    path = write_kubeconfig(tmp_path / "config", server.url, {"tokenFile": str(token_file)})
+    with connect(path) as cluster:
+        yield cluster
+
+
+def version(cluster: Cluster) -> str:
+    return next(cluster.pages("Pod")).version
+
+
+def test_a_token_that_expired_is_read_again(cluster: Cluster, server: ApiServer, token_file: Path):
+    cluster.find("Pod")
+    server.tokens["next-token"] = server.tokens.pop(ADMIN)
+    token_file.write_text("next-token")
+
+    assert cluster.find("Pod") == []
+
+
+def test_a_token_that_stays_expired_is_told(cluster: Cluster, server: ApiServer):
+    del server.tokens[ADMIN]
+
+    with pytest.raises(CredentialsRefused, match=f"{server.url} does not accept the credentials"):
+        cluster.find("Pod")
+
+
+def test_a_connection_that_was_closed_while_idle_is_replaced(cluster: Cluster, server: ApiServer):
+    server.faults.drop = 1
+
+    assert cluster.find("Pod") == []
+
+
+def test_what_is_not_safe_to_repeat_is_not_repeated(cluster: Cluster, server: ApiServer):
+    server.faults.drop = 1
+
+    with pytest.raises(ClusterUnreachable, match="create configmaps one"):
+        cluster.create(config_map("one"))
+
+
+def test_a_server_that_is_away_is_told(cluster: Cluster, server: ApiServer):
+    server.stop()
+
+    with pytest.raises(ClusterUnreachable, match=rf"{server.url} cannot be reached.* refused"):
+        cluster.find("Pod")
+
+    server.start()
+    assert cluster.find("Pod") == []
+
+
+def test_a_server_that_fails_is_told(cluster: Cluster, server: ApiServer):
+    server.faults.fail = [500]
+
+    with pytest.raises(ClusterUnreachable, match="HTTP 500: on purpose"):
+        cluster.find("Pod")
+
+
+def test_a_server_that_is_slow_is_told(
+    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.2)
+    server.faults.delay_seconds = 1.0
+
+    with pytest.raises(ClusterUnreachable, match="timed out"):
+        cluster.create(config_map("one"))
+
+
+@pytest.mark.parametrize("is_a_status", [True, False])
+def test_a_watch_from_a_forgotten_version_has_expired(
+    cluster: Cluster, server: ApiServer, is_a_status: bool
+):
+    old = version(cluster)
+    cluster.create(pod("one"))
+    server.compact()
+    server.faults.is_gone_a_status = is_a_status
+
+    with pytest.raises(Expired, match="too old resource version"):
+        list(cluster.watch("Pod", old))
+
+
+def test_a_watch_that_is_cut_in_a_line_is_told(cluster: Cluster, server: ApiServer):
+    old = version(cluster)
+    cluster.create(pod("one"))
+    server.faults.cut_after_bytes = 100
+
+    with pytest.raises(ClusterUnreachable, match="watch pods in namespace default"):
+        list(cluster.watch("Pod", old))
+
+
+def test_a_watch_brings_bookmarks(cluster: Cluster, server: ApiServer):
+    server.set_bookmark_seconds(0.05)
+    old = version(cluster)
+    cluster.create(config_map("one"))
+
+    event = next(cluster.watch("Pod", old))
+
+    assert event.kind == "BOOKMARK"
+    assert int(event.version) > int(old)
+
+
+def test_a_watch_ends_when_the_server_says_so(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client_module, "WATCH_SECONDS", 1)
+
+    events = list(cluster.watch("Pod", version(cluster)))
+
+    assert [event.kind for event in events] == ["BOOKMARK"]
+
+
+def test_what_a_deleted_owner_owned_goes_with_it(cluster: Cluster):
+    owner = cluster.create(config_map("owner"))["metadata"]
+    owned = config_map("owned")
+    owned["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    ]
+    cluster.create(owned)
+
+    cluster.delete("ConfigMap", "owner")
+
+    assert cluster.find("ConfigMap") == []
+
+
+def test_a_cluster_without_mpi_operator_is_told(tmp_path: Path):
+    with ApiServer(crd=None) as bare:
+        path = write_kubeconfig(tmp_path / "config", bare.url, {"token": ADMIN})
+        with connect(path) as cluster, pytest.raises(NoMPIJobs, match=r"Install mpi-operator 0\.8"):
+            cluster.get("MPIJob", "one")
+
+
+def test_logs_are_followed_to_their_end(cluster: Cluster, server: ApiServer, tmp_path: Path):
+    cluster.create(pod("one"))
+    with pytest.raises(ClusterError, match="waiting to start"):
+        list(cluster.log_lines("one"))
+    written = server.log_files["default", "one"] = tmp_path / "one.log"
+    written.write_text("first\nsecond\n")
+    lines = cluster.log_lines("one", follow=True, tail=1)
+    assert next(lines) == "second"
+
+    def end() -> None:
+        with written.open("a") as log:
+            log.write("third\n")
+        # Not through `cluster`: its connection is busy with the log.
+        with connect(tmp_path / "config") as other:
+            other.delete("Pod", "one", grace_seconds=0)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    assert list(lines) == ["third"]
+    thread.join()
+
+
+def test_a_certificate_of_somebody_else_is_told(tls_folder: Path, tmp_path: Path):
+    with ApiServer(tls=server_context(tls_folder)) as server:
+        path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
+        with connect(path) as cluster, pytest.raises(ClusterUnreachable, match="certificate"):
+            cluster.find("Pod")
+
+
+def test_a_pod_uses_its_service_account(
+    tls_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tls_folder / "token").write_text("first-token")
+    (tls_folder / "namespace").write_text("default")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    with ApiServer(tls=server_context(tls_folder)) as server:
+        host, _, port = server.url.removeprefix("https://").partition(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        user = User("system:serviceaccount:default:job", (MASTERS,))
+        server.tokens.clear()
+        server.tokens["first-token"] = user
+        with Cluster(find_cluster(service_account=tls_folder)) as cluster:
+            assert cluster.namespace == "default"
+            assert cluster.find("Pod") == []
+            # The kubelet renews it before it expires.
+            server.tokens.clear()
+            server.tokens["second-token"] = user
+            (tls_folder / "token").write_text("second-token")
+            assert cluster.find("Pod") == []
+
+
+def test_credentials_that_are_damaged_are_told(tmp_path: Path):
+    path = write_kubeconfig(
+        tmp_path / "config",
+        "https://127.0.0.1:1",
+        {"token": "x", "client-certificate": "/no/such/file"},
+    )
+    with pytest.raises(NoCluster, match="/no/such/file"):
+        connect(path)
+
+
+def test_a_kubeconfig_without_its_user_is_told(server: ApiServer, tmp_path: Path):
+    add_tokens(server)
+    path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
+    content = yaml.safe_load(path.read_text())
+    content["users"] = []
+    path.write_text(yaml.safe_dump(content))
+
+    with connect(path) as cluster, pytest.raises(CredentialsRefused):
+        cluster.find("Pod")
+
+
+def test_the_missing_extra_is_named():
+    program = (
+        "import sys; sys.modules['kubernetes'] = None\n"
+        "from edl_horovod.errors import MissingDependency\n"
+        "try:\n    import edl_horovod.cluster.client\n"
+        "except MissingDependency as e:\n    print(e)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "pip install 'edl_horovod[kubernetes]'" in done.stdout
+    assert MissingDependency.exit_code == 8

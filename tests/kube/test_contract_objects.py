@@ -1,0 +1,274 @@
+"""Single objects and lists, through the official client's transport, against any API server."""
+
+import contextlib
+
+import pytest
+from kubernetes import client as k8s
+
+from edl_horovod.cluster import client as client_module
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.errors import ManifestRefused, ObjectConflict, ObjectNotFound, QuotaExceeded
+from tests.kube.conftest import ADMIN, NO_CRD, config_map, mpijob, pod
+
+NO_GRACE = 0
+
+
+def test_a_created_object_has_identity_and_version(cluster: Cluster):
+    made = cluster.create(config_map("one", key="value"))
+
+    assert made["metadata"]["uid"]
+    assert int(made["metadata"]["resourceVersion"]) > 0
+    assert made["metadata"]["creationTimestamp"].endswith("Z")
+    assert cluster.get("ConfigMap", "one") == made
+
+
+def test_a_generated_name_begins_as_asked_for(cluster: Cluster):
+    manifest = config_map("x")
+    manifest["metadata"] = {"generateName": "job-"}
+
+    names = {cluster.create(manifest)["metadata"]["name"] for _ in range(2)}
+
+    assert len(names) == 2
+    assert all(name.startswith("job-") and len(name) > 4 for name in names)
+
+
+def test_a_name_that_exists_is_a_conflict(cluster: Cluster):
+    cluster.create(config_map("one"))
+
+    with pytest.raises(ObjectConflict, match=r"create configmaps one in namespace test-.* 409"):
+        cluster.create(config_map("one"))
+
+
+def test_an_object_that_is_not_there_is_named(cluster: Cluster):
+    with pytest.raises(ObjectNotFound, match="get pods nobody in namespace test-"):
+        cluster.get("Pod", "nobody")
+
+
+def test_a_namespace_that_is_not_there_is_named(cluster_of):
+    with pytest.raises(ObjectNotFound, match="no-such-place"):
+        cluster_of(ADMIN, "no-such-place").create(config_map("one"))
+
+
+def test_a_name_that_is_none_is_refused(cluster: Cluster):
+    with pytest.raises(ManifestRefused, match="Not_A_Name"):
+        cluster.create(config_map("Not_A_Name"))
+
+
+def test_a_pod_without_containers_is_refused(cluster: Cluster):
+    manifest = pod("empty")
+    manifest["spec"]["containers"] = []
+
+    with pytest.raises(ManifestRefused, match=r"spec\.containers"):
+        cluster.create(manifest)
+
+
+def test_a_config_map_over_1_mib_is_refused(cluster: Cluster):
+    with pytest.raises(ManifestRefused, match="1048576"):
+        cluster.create(config_map("large", text="x" * (1024 * 1024 + 1)))
+
+
+def test_a_request_that_is_far_too_large_is_refused(cluster: Cluster):
+    with pytest.raises(ManifestRefused, match="create configmaps large"):
+        cluster.create(config_map("large", text="x" * (4 * 1024 * 1024)))
+
+
+def test_a_dry_run_is_checked_and_makes_nothing(cluster: Cluster):
+    answer = cluster.create(config_map("one"), is_dry_run=True)
+
+    assert answer["metadata"]["name"] == "one"
+    with pytest.raises(ObjectNotFound):
+        cluster.get("ConfigMap", "one")
+    with pytest.raises(ManifestRefused):
+        cluster.create(config_map("Not_A_Name"), is_dry_run=True)
+
+
+def test_a_patch_sets_and_removes_keys(cluster: Cluster):
+    before = cluster.create(config_map("one", keep="1", change="2", drop="3"))
+
+    after = cluster.patch("ConfigMap", "one", {"data": {"change": "4", "drop": None}})
+
+    assert after["data"] == {"keep": "1", "change": "4"}
+    assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
+
+
+def test_a_dry_run_of_a_patch_changes_nothing(cluster: Cluster):
+    cluster.create(config_map("one", key="1"))
+
+    answer = cluster.patch("ConfigMap", "one", {"data": {"key": "2"}}, is_dry_run=True)
+
+    assert answer["data"] == {"key": "2"}
+    assert cluster.get("ConfigMap", "one")["data"] == {"key": "1"}
+
+
+def test_a_patch_of_an_older_version_is_a_conflict(cluster: Cluster):
+    old = cluster.create(config_map("one", key="1"))["metadata"]["resourceVersion"]
+    cluster.patch("ConfigMap", "one", {"data": {"key": "2"}})
+
+    with pytest.raises(ObjectConflict, match="patch configmaps one"):
+        cluster.patch(
+            "ConfigMap", "one", {"metadata": {"resourceVersion": old}, "data": {"key": "3"}}
+        )
+
+
+def test_the_status_is_changed_only_as_such(cluster: Cluster, admin: k8s.ApiClient, namespace: str):
+    cluster.create(pod("one"))
+    core = k8s.CoreV1Api(admin)
+    for status in ("False", "True"):
+        # The library sends a strategic merge: conditions are merged by their type.
+        core.patch_namespaced_pod_status(
+            "one", namespace, {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+        )
+    core.patch_namespaced_pod_status(
+        "one", namespace, {"status": {"phase": "Running", "podIP": "10.0.0.7"}}
+    )
+
+    cluster.patch("Pod", "one", {"status": {"phase": "Failed"}, "metadata": {"labels": {"a": "b"}}})
+
+    found = cluster.get("Pod", "one")
+    assert found["status"]["phase"] == "Running"
+    assert found["status"]["podIP"] == "10.0.0.7"
+    ready = [one["status"] for one in found["status"]["conditions"] if one["type"] == "Ready"]
+    assert ready == ["True"]
+    assert found["metadata"]["labels"] == {"a": "b"}
+
+
+def test_a_pod_on_a_node_terminates_before_it_is_gone(cluster: Cluster):
+    cluster.create(pod("one"))
+
+    cluster.delete("Pod", "one", grace_seconds=7)
+
+    ending = cluster.get("Pod", "one")["metadata"]
+    assert ending["deletionTimestamp"]
+    assert ending["deletionGracePeriodSeconds"] == 7
+    cluster.delete("Pod", "one", grace_seconds=NO_GRACE)
+    with pytest.raises(ObjectNotFound):
+        cluster.get("Pod", "one")
+
+
+def test_only_the_meant_incarnation_is_deleted(cluster: Cluster):
+    uid = cluster.create(config_map("one"))["metadata"]["uid"]
+
+    with pytest.raises(ObjectConflict, match="delete configmaps one"):
+        cluster.delete("ConfigMap", "one", uid="00000000-0000-0000-0000-000000000000")
+    cluster.delete("ConfigMap", "one", uid=uid)
+
+    with pytest.raises(ObjectNotFound):
+        cluster.delete("ConfigMap", "one")
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        ("", ["a", "b", "c"]),
+        ("role=worker", ["a", "b"]),
+        ("role=worker,job=x", ["a"]),
+        ("role!=worker", ["c"]),
+        ("job in (x, y)", ["a", "b"]),
+        ("job", ["a", "b"]),
+        ("!job", ["c"]),
+    ],
+)
+def test_labels_select(cluster: Cluster, labels: str, names: list[str]):
+    cluster.create(pod("a", labels={"role": "worker", "job": "x"}))
+    cluster.create(pod("b", labels={"role": "worker", "job": "y"}))
+    cluster.create(pod("c"))
+
+    found = cluster.find("Pod", labels=labels)
+
+    assert [item["metadata"]["name"] for item in found] == names
+    assert {item["kind"] for item in found} == {"Pod"}
+
+
+def test_fields_select(cluster: Cluster):
+    cluster.create(pod("a", node="node-1"))
+    cluster.create(pod("b", node="node-2"))
+
+    found = cluster.find("Pod", fields="spec.nodeName=node-2,status.phase!=Failed")
+
+    assert [item["metadata"]["name"] for item in found] == ["b"]
+
+
+def test_a_list_comes_in_pages(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client_module, "PAGE_SIZE", 2)
+    for number in range(5):
+        cluster.create(pod(f"pod-{number}"))
+
+    pages = list(cluster.pages("Pod"))
+
+    assert [len(page.items) for page in pages] == [2, 2, 1]
+    assert len({page.version for page in pages}) == 1
+    assert len(cluster.find("Pod")) == 5
+
+
+def test_all_namespaces_are_searched(cluster_of, namespace: str, cluster: Cluster):
+    cluster.create(config_map(f"only-in-{namespace}"))
+
+    found = cluster_of(ADMIN, "default").find("ConfigMap", all_namespaces=True)
+
+    assert (namespace, f"only-in-{namespace}") in {
+        (item["metadata"]["namespace"], item["metadata"]["name"]) for item in found
+    }
+
+
+def test_a_quota_refuses_one_too_many(cluster: Cluster, admin: k8s.ApiClient, namespace: str):
+    core = k8s.CoreV1Api(admin)
+    hard = {"count/configmaps": str(len(cluster.find("ConfigMap")) + 1)}
+    core.create_namespaced_resource_quota(
+        namespace, {"metadata": {"name": "few"}, "spec": {"hard": hard}}
+    )
+    # The controller that would do this is no part of an API server.
+    core.patch_namespaced_resource_quota_status(
+        "few", namespace, {"status": {"hard": hard, "used": {"count/configmaps": "0"}}}
+    )
+    cluster.create(config_map("first"))
+
+    with pytest.raises(QuotaExceeded, match=r"create configmaps second .*few"):
+        cluster.create(config_map("second"))
+
+
+@pytest.fixture
+def mpijobs(backend, cluster: Cluster) -> Cluster:
+    if not backend.has_mpijobs:
+        pytest.skip(NO_CRD)
+    return cluster
+
+
+def test_an_mpijob_gets_its_defaults(mpijobs: Cluster):
+    made = mpijobs.create(mpijob("job"))
+
+    assert made["spec"]["mpiImplementation"] == "OpenMPI"
+    assert made["spec"]["launcherCreationPolicy"] == "AtStartup"
+    assert [item["metadata"]["name"] for item in mpijobs.find("MPIJob")] == ["job"]
+
+
+def test_an_mpijob_with_a_wrong_value_is_refused(mpijobs: Cluster):
+    with pytest.raises(ManifestRefused, match="mpiImplementation"):
+        mpijobs.create(mpijob("job", mpiImplementation="Carrier pigeon"))
+
+
+def test_an_mpijob_without_replicas_is_refused(mpijobs: Cluster):
+    manifest = mpijob("job")
+    del manifest["spec"]["mpiReplicaSpecs"]
+
+    with pytest.raises(ManifestRefused, match="mpiReplicaSpecs"):
+        mpijobs.create(manifest)
+
+
+def test_a_field_that_mpijobs_do_not_have_is_not_kept(mpijobs: Cluster):
+    # Servers from 1.25 on refuse it, older ones drop it.
+    with contextlib.suppress(ManifestRefused):
+        mpijobs.create(mpijob("job", numPigeons=3))
+
+    assert all("numPigeons" not in job["spec"] for job in mpijobs.find("MPIJob"))
+
+
+def test_the_number_of_workers_is_patched(mpijobs: Cluster):
+    mpijobs.create(mpijob("job"))
+
+    after = mpijobs.patch(
+        "MPIJob", "job", {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": 3}}}}
+    )
+
+    assert after["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 3
+    assert after["spec"]["mpiReplicaSpecs"]["Launcher"]["replicas"] == 1
+    assert after["metadata"]["generation"] == 2

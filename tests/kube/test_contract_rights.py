@@ -1,0 +1,55 @@
+"""Who may what, against any API server."""
+
+import pytest
+
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.errors import ClusterForbidden, CredentialsRefused
+from tests.kube.conftest import STRANGER, WATCHER, config_map, pod
+
+READ_PODS = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "Role",
+    "metadata": {"name": "read-pods"},
+    "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+}
+BINDING = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "RoleBinding",
+    "metadata": {"name": "read-pods"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "read-pods"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "watcher"}],
+}
+
+
+def test_a_token_that_nobody_has_is_refused(cluster_of):
+    with pytest.raises(CredentialsRefused, match="401"):
+        cluster_of("no-such-token").find("Pod")
+
+
+def test_who_has_no_role_may_nothing(cluster_of, namespace: str):
+    with pytest.raises(ClusterForbidden, match=f"may not list pods in namespace {namespace}"):
+        cluster_of(STRANGER).find("Pod")
+    with pytest.raises(ClusterForbidden, match="may not create configmaps one in namespace"):
+        cluster_of(STRANGER).create(config_map("one"))
+
+
+def test_who_may_read_pods_may_nothing_else(cluster: Cluster, cluster_of):
+    cluster.create(READ_PODS)
+    cluster.create(BINDING)
+    cluster.create(pod("one"))
+
+    reader: Cluster = cluster_of(WATCHER)
+
+    assert reader.get("Pod", "one")["metadata"]["name"] == "one"
+    page = next(reader.pages("Pod"))
+    cluster.create(pod("two"))
+    event = next(reader.watch("Pod", page.version))
+    assert (event.kind, event.object["metadata"]["name"]) == ("ADDED", "two")
+    with pytest.raises(ClusterForbidden, match="may not delete pods one"):
+        reader.delete("Pod", "one")
+    with pytest.raises(ClusterForbidden, match="may not list configmaps"):
+        reader.find("ConfigMap")
+    with pytest.raises(ClusterForbidden, match="may not list pods in all namespaces"):
+        reader.find("Pod", all_namespaces=True)
+    with pytest.raises(ClusterForbidden, match="may not list pods in namespace default"):
+        cluster_of(WATCHER, "default").find("Pod")

@@ -1,0 +1,83 @@
+"""Watches, against any API server."""
+
+import pytest
+
+from edl_horovod.cluster.client import Cluster, WatchEvent
+from edl_horovod.cluster.refusals import Expired
+from tests.kube.conftest import pod
+
+JOB = {"job": "x"}
+
+
+def take(cluster: Cluster, version: str, number: int, labels: str = "job=x") -> list[WatchEvent]:
+    """The first events that are no bookmarks."""
+    events = []
+    watch = cluster.watch("Pod", version, labels=labels)
+    try:
+        for event in watch:
+            if event.kind != "BOOKMARK":
+                events.append(event)
+            if len(events) == number:
+                break
+    finally:
+        watch.close()
+    return events
+
+
+def told(events: list[WatchEvent]) -> list[tuple[str, str]]:
+    return [(event.kind, event.object["metadata"]["name"]) for event in events]
+
+
+@pytest.fixture
+def version(cluster: Cluster) -> str:
+    cluster.create(pod("old", labels=JOB))
+    return next(cluster.pages("Pod")).version
+
+
+def test_a_watch_tells_what_came_after_the_list(cluster: Cluster, version: str):
+    cluster.create(pod("new", labels=JOB))
+    cluster.patch("Pod", "old", {"metadata": {"annotations": {"a": "1"}}})
+    cluster.delete("Pod", "old", grace_seconds=0)
+
+    events = take(cluster, version, 3)
+
+    assert told(events) == [("ADDED", "new"), ("MODIFIED", "old"), ("DELETED", "old")]
+
+
+def test_a_watch_goes_on_after_the_last_event_that_was_seen(cluster: Cluster, version: str):
+    cluster.create(pod("a", labels=JOB))
+    first = take(cluster, version, 1)[0]
+    cluster.create(pod("b", labels=JOB))
+
+    assert told(take(cluster, first.version, 1)) == [("ADDED", "b")]
+
+
+def test_what_leaves_the_selection_is_deleted_for_the_watch(cluster: Cluster, version: str):
+    cluster.patch("Pod", "old", {"metadata": {"labels": {"job": None}}})
+    cluster.patch("Pod", "old", {"metadata": {"labels": {"job": "x"}}})
+
+    assert told(take(cluster, version, 2)) == [("DELETED", "old"), ("ADDED", "old")]
+
+
+def test_others_are_not_told(cluster: Cluster, version: str):
+    cluster.create(pod("other", labels={"job": "y"}))
+    cluster.create(pod("ours", labels=JOB))
+
+    assert told(take(cluster, version, 1)) == [("ADDED", "ours")]
+
+
+def test_a_terminating_pod_is_told_before_it_is_gone(cluster: Cluster, version: str):
+    cluster.delete("Pod", "old")
+    cluster.delete("Pod", "old", grace_seconds=0)
+
+    # A server may tell of more than one change between.
+    events = take(cluster, version, 1)
+    assert events[0].kind == "MODIFIED"
+    assert events[0].object["metadata"]["deletionTimestamp"]
+    while events[-1].kind != "DELETED":
+        events += take(cluster, events[-1].version, 1)
+
+
+def test_a_version_that_is_too_old_has_expired(cluster: Cluster):
+    with pytest.raises(Expired):
+        list(cluster.watch("Pod", "1"))
