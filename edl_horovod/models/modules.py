@@ -28,6 +28,8 @@ class _Entered:
     """Entries of `sys.path` that are there for this zoo."""
     foreign: frozenset[str]
     """Modules in the zoo's folder that were not loaded for it; this package's own, perhaps."""
+    is_left: bool = False
+    """Whether another zoo has been entered since."""
 
 
 def load_module(file: Path, *, zoo: Path) -> ModuleType:
@@ -90,11 +92,12 @@ def _enter(zoo: Path, folder: Path) -> _Entered:
         one = vars(module).get(_MARK)
         if one is not None and one.root == zoo:
             entered = one
-        elif one is not None:
+        elif one is not None and not one.is_left:
             _leave(one)
     if entered is None:
         entered = _Entered(zoo, added_paths=[], foreign=frozenset(_names_inside(zoo)))
         elasticdl_imports.install()
+    entered.is_left = False
     for path in (str(zoo), str(folder)) if zoo.is_dir() else ():
         if path not in sys.path:
             sys.path.insert(0, path)
@@ -119,6 +122,7 @@ def _leave(entered: _Entered) -> None:
         if path in sys.path:
             sys.path.remove(path)
     entered.added_paths.clear()
+    entered.is_left = True
 
 
 def _names_inside(zoo: Path) -> list[str]:
@@ -126,7 +130,10 @@ def _names_inside(zoo: Path) -> list[str]:
     inside = []
     for name, module in list(sys.modules.items()):
         file = _file_of(module)
-        if file is not None and Path(file).is_relative_to(zoo) and "site-packages" not in file:
+        # There are thousands of modules, and a path takes a while to take apart.
+        if file is None or zoo.name not in file or "site-packages" in file:
+            continue
+        if Path(file).is_relative_to(zoo):
             inside.append(name)
     return inside
 
