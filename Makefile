@@ -13,8 +13,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit kube test-kube parallel integration netns chaos bench bench-elastic \
-  torch-peer curve proto clean
+.PHONY: help setup demo test lint unit component kube test-kube parallel integration netns chaos \
+  bench bench-elastic torch-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
@@ -59,7 +59,7 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 
 # -- checks --------------------------------------------------------------------------------------
 
-test: lint unit kube parallel integration
+test: lint unit component kube parallel integration
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -71,6 +71,10 @@ lint: $(READY)
 
 unit: $(READY)
 	$(BIN)/python -m pytest -q -n 2 tests/unit
+
+# In one process, but with TensorFlow; and with small processes of their own.
+component: $(READY)
+	$(BIN)/python -m pytest -q -n 2 tests/component
 
 # With KUBEBUILDER_ASSETS the contract tests run against the kube-apiserver and etcd in that folder,
 # without it against the API server in tests/kube.
