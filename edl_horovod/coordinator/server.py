@@ -41,7 +41,7 @@ class Coordinator:
         self._server = WorkerServer(
             settings.secret, on_message=self._on_message, on_lost=self._on_lost
         )
-        self._roster = Roster(self._server, settings)
+        self._roster = Roster(self._server, settings, events)
         self._generation = 0
         self._members: tuple[str, ...] = ()
         self._reason = "start"
@@ -103,14 +103,14 @@ class Coordinator:
         if kind == "hello":
             self._on_hello(worker, message)
         elif kind == "ready":
-            worker.is_ready = True
+            worker.is_ready, worker.step = True, int(message["step"])
             if message.get("reason"):
                 self._reason = str(message["reason"])
                 log.info("worker %s left the ring: %s", worker.label, message["reason"])
         elif kind == "formed":
             worker.formed = int(message["generation"])
         elif kind == "leaving":
-            worker.is_leaving = True
+            worker.leave()
             self._reason = f"{worker.label} leaves"
         elif kind == "finished":
             self._end({"state": "finished", **message["result"]})
@@ -127,9 +127,11 @@ class Coordinator:
         self._generation = max(self._generation, int(message["generation"]))
         worker.is_ready = bool(message["is_ready"])
         worker.pid, worker.placed = int(message["pid"]), int(message["generation"])
-        worker.is_leaving = worker.is_leaving or bool(message.get("is_leaving"))
+        if message.get("is_leaving"):
+            worker.leave()
         worker.formed = max(worker.formed, int(message.get("formed", 0)))
         if worker.is_ready:
+            worker.step = int(message["step"])
             self._first_warm_at = self._first_warm_at or time.monotonic()
             self._events.write("worker", worker=worker.label, state="warm", message="")
             self._reason = f"{worker.label} is warm"
@@ -143,7 +145,7 @@ class Coordinator:
             return
         # A newcomer's own trouble, as a host without the data: it must not end a ring that trains.
         message = str(error.get("message", ""))
-        worker.is_leaving = True
+        worker.leave()
         self._events.write("worker", worker=worker.label, state="failed", message=message)
         log.warning("worker %s cannot join: %s", worker.label, message)
         worker.send("stop", reason="it failed, and the ring goes on without it")
@@ -202,7 +204,7 @@ class Coordinator:
             return
         if target == self._members and is_whole:
             self._too_few_since = None
-            await self._pulse.sleep(self._roster.until_pardon())
+            await self._pulse.sleep(self._roster.until_next())
             return
         if len(target) < self._needed():
             # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
@@ -252,7 +254,7 @@ class Coordinator:
                 }
             )
             return
-        await self._pulse.sleep(min(left, 1.0, self._roster.until_pardon() or 1.0))
+        await self._pulse.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 
     def _recall(self) -> None:
         """Tell workers that train in a ring of which nobody knows any more to leave it.
