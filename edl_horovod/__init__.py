@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edl_horovod.api import evaluate, predict, prepare, sweep, train
+    from edl_horovod.api import build_image, evaluate, predict, prepare, sweep, train
     from edl_horovod.errors import EdlError
     from edl_horovod.spec import ElasticDLSpec, Mode
 
@@ -16,6 +16,7 @@ __all__ = [
     "ElasticDLSpec",
     "Mode",
     "__version__",
+    "build_image",
     "evaluate",
     "predict",
     "prepare",
@@ -29,6 +30,7 @@ _MODULES = {
     "EdlError": "edl_horovod.errors",
     "ElasticDLSpec": "edl_horovod.spec",
     "Mode": "edl_horovod.spec",
+    "build_image": "edl_horovod.api",
     "evaluate": "edl_horovod.api",
     "predict": "edl_horovod.api",
     "prepare": "edl_horovod.api",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edl_horovod.config.prepare import PrepareConfig
     from edl_horovod.config.schema import JobConfig
     from edl_horovod.data.prepare import PrepareResult
+    from edl_horovod.image import BuiltImage
     from edl_horovod.launch import JobResult
     from edl_horovod.sweeps import SweepResult
 
@@ -27,6 +28,7 @@ __all__ = [
     "OnEvents",
     "OnProgress",
     "Params",
+    "build_image",
     "evaluate",
     "predict",
     "prepare",
@@ -188,6 +190,24 @@ def prepare(
     with _display(progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
         return run_prepare(config, on_progress=_both(on_progress, shown))
+
+
+def build_image(*, push: bool = False, **settings: Any) -> "BuiltImage":
+    """Build the image of a model zoo.
+
+    Args:
+        push: Whether it goes to its registry; then the result has its digest.
+        settings: As in `edl image`: `base_image`, `image_repository`, `model_zoo`.
+
+    Raises:
+        EdlError: A subclass says what went wrong.
+    """
+    from edl_horovod import image
+    from edl_horovod.config.compose import compose_image
+    from edl_horovod.config.image import ImageConfig
+
+    config = compose_image(typed_settings(settings, ImageConfig))
+    return image.build(config, push=push)
 
 
 def sweep(

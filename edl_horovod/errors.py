@@ -14,6 +14,7 @@ __all__ = [
     "CredentialsRefused",
     "DataError",
     "EdlError",
+    "ImageError",
     "ManifestRefused",
     "MissingDependency",
     "NoCluster",
@@ -26,6 +27,7 @@ __all__ = [
     "NotEnoughWorkers",
     "OutputError",
     "ProofFailed",
+    "RegistryError",
     "TrainingError",
     "UserCodeError",
     "did_you_mean",
@@ -150,6 +152,18 @@ class NoMPIJobs(ClusterError):
     """The cluster knows no MPIJobs: mpi-operator is not installed there."""
 
     exit_code = 19
+
+
+class ImageError(EdlError):
+    """An image cannot be built."""
+
+    exit_code = 30
+
+
+class RegistryError(EdlError):
+    """An image's registry does not answer, or refuses to take or to give it."""
+
+    exit_code = 31
 
 
 class Interrupted(EdlError):

@@ -26,6 +26,7 @@ _VERBS = {
     "evaluate": _Verb("Compute the metrics of a trained model.", "job_verbs"),
     "predict": _Verb("Write what a trained model predicts.", "job_verbs"),
     "prepare": _Verb("Turn your own files into RecordIO files.", "prepare"),
+    "image": _Verb("Build the image of a model zoo, and push it.", "image"),
     "scale": _Verb("Change how many ranks a running job has on this machine.", "scale"),
     "status": _Verb("Show where a job is.", "status"),
     "ledger": _Verb("Prove that a job applied each record exactly once.", "ledger"),

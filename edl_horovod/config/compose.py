@@ -27,12 +27,14 @@ from omegaconf.errors import OmegaConfBaseException
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.fields import NEEDED, SET_BY_US, settings, unknown_key
+from edl_horovod.config.image import ImageConfig
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
 
 __all__ = [
     "compose",
+    "compose_image",
     "compose_prepare",
     "conf_dir",
     "group_choices",
@@ -41,7 +43,10 @@ __all__ = [
     "unreadable",
 ]
 
-ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig)
+ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
+
+_FILES: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", ImageConfig: "image"}
+"""The file of conf/ that each class starts from."""
 
 _FILE_LISTS = ("data", "validation_data")
 _PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
@@ -86,6 +91,18 @@ def compose_prepare(overrides: Sequence[str]) -> PrepareConfig:
     return _compose(PrepareConfig, "prepare", overrides, fixed={})
 
 
+def compose_image(overrides: Sequence[str]) -> ImageConfig:
+    """The configuration of `image`.
+
+    Args:
+        overrides: Settings as typed in a command: `base_image=registry/edl-worker:0.1.0`.
+
+    Raises:
+        ConfigError: A setting is unknown, missing or malformed.
+    """
+    return _compose(ImageConfig, "image", overrides, fixed={})
+
+
 def conf_dir() -> Path:
     """The directory of the Hydra groups: in the installed package, or beside it in the source tree.
 
@@ -110,7 +127,7 @@ def _compose(
     *,
     fixed: dict[str, str],
 ) -> ConfigT:
-    config_name = "prepare" if config_class is PrepareConfig else "config"
+    config_name = _FILES[config_class]
     annotations = {setting.key: setting.annotation for setting in settings(config_class)}
     texts: dict[str, str] = dict(fixed)
     for_hydra: list[str] = []

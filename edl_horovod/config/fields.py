@@ -23,6 +23,7 @@ NEEDED = {
     "evaluate": ("trained_model", "data"),
     "predict": ("trained_model", "data"),
     "prepare": ("model_def", "data", "output"),
+    "image": ("base_image", "image_repository"),
 }
 """What a verb cannot do without, also where the schema, the same for several, has a default."""
 

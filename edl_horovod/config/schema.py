@@ -264,6 +264,10 @@ class JobConfig:
     """Whether an existing output may be replaced."""
     image: str = ""
     """Image of the pods of launch=kubernetes, with edl_horovod in it and the zoo in /model_zoo."""
+    base_image: str = ""
+    """Without `image`: what the model zoo is put on, as `edl image` does."""
+    image_repository: str = ""
+    """Without `image`: `registry/path` where the image of the model zoo goes."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -55,6 +55,7 @@ def write(
         copy_zoo(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, model.weights, version=steps)
         message = TrainedModel(
+            docker_commit_id=config.image,
             model_def=config.model_def if loaded.zoo.is_dir() else loaded.full_name,
             model_def_params=params_text.format(config.params),
             params_filename=filenames[0],

@@ -1,21 +1,19 @@
 """The copy of the model zoo that a trained model carries."""
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from edl_horovod.errors import OutputError
 from edl_horovod.models.lookup import import_root
+from edl_horovod.models.zoo_files import walk
 
 __all__ = ["copy_zoo", "zoo_files", "zoo_hash"]
 
 _SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})
 _MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 50 << 20
-_NOT_A_ZOO = ("pyvenv.cfg", "trained_model.pb", "events.jsonl")
-"""A folder that holds one of these is an environment, a trained model or a running job."""
 
 
 def zoo_files(zoo: Path) -> list[Path]:
@@ -60,12 +58,7 @@ def copy_zoo(zoo: Path, files: list[Path], *, to: Path) -> None:
 
 
 def _walk(zoo: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(zoo):
-        if folder != str(zoo) and any(name in names for name in _NOT_A_ZOO):
-            folders.clear()
-            continue
-        folders[:] = [f for f in folders if not f.startswith(".") and f != "__pycache__"]
-        for file in (Path(folder, name) for name in names if not name.startswith(".")):
-            is_wanted = file.suffix in _SUFFIXES and file.is_file()
-            if is_wanted and file.stat().st_size <= _MAX_FILE_BYTES:
-                yield file
+    for file in walk(zoo):
+        is_wanted = file.suffix in _SUFFIXES and file.is_file()
+        if is_wanted and file.stat().st_size <= _MAX_FILE_BYTES:
+            yield file

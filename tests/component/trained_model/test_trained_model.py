@@ -143,6 +143,12 @@ def test_the_seven_strings(write_model):
     assert message.optimizer == "fintech.small.Small.create_optimizer"
 
 
+def test_the_image_of_the_training_is_named(write_model):
+    image = "host/zoo@sha256:" + "ab" * 32
+    files = read(write_model(image=image))
+    assert files.message.docker_commit_id == image
+
+
 def test_settings_and_metrics_come_back(write_model):
     files = read(write_model())
     assert files.metrics == {"accuracy": 0.75}

@@ -1,0 +1,23 @@
+"""The settings of `edl image`, and what they and those of a job have in common."""
+
+from dataclasses import dataclass
+
+from edl_horovod.config.checks import check_given
+
+__all__ = ["ImageConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfig:
+    """What an image is made of, and where it is pushed."""
+
+    base_image: str
+    """Image that the model zoo is put on: one of docker/Dockerfile, with a tag or a digest."""
+    image_repository: str
+    """Where images go: `registry/path`, without a tag."""
+    model_zoo: str = "model_zoo"
+    """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
+
+    def __post_init__(self) -> None:
+        check_given("base_image", self.base_image, "the image that the model zoo is put on")
+        check_given("image_repository", self.image_repository, "where images go")

@@ -1,0 +1,246 @@
+"""Docker or Podman behind the Docker SDK, the one import of it: pull, build, push."""
+
+import contextlib
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edl_horovod.errors import ImageError, MissingDependency, RegistryError
+from edl_horovod.image.context import write_context
+from edl_horovod.image.plan import ImagePlan
+from edl_horovod.image.reference import Reference
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+__all__ = ["Engine", "connect", "sockets"]
+
+SILENCE_SECONDS = 1800.0
+"""How long the builder may say nothing: a large package compiles or a large layer travels."""
+ANSWER_SECONDS = 5.0
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+_STEP = re.compile(r"step\s+\d+", re.IGNORECASE)
+_NUM_LAST_LINES = 15
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """A builder that answers; close it, or use it in a `with`."""
+
+    def __init__(self, client: "APIClient") -> None:
+        """Take a client that has answered.
+
+        Args:
+            client: Of the SDK; closed with this.
+        """
+        self._client = client
+
+    def base(self, reference: Reference) -> tuple[str, str]:
+        """A base image's ID and its user, pulled unless it is here.
+
+        Raises:
+            RegistryError: It is neither here nor can it be pulled.
+        """
+        import docker.errors
+
+        found = None
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            found = self._client.inspect_image(str(reference))
+        if found is None:
+            log.info("pulling %s", reference)
+            what = f"The base image cannot be pulled. Received: base_image={str(reference)!r}"
+            with _told_as(RegistryError, what):
+                lines = self._client.pull(
+                    reference.repository, tag=reference.digest or reference.tag, stream=True,
+                    decode=True,
+                )  # fmt: skip
+                _follow(lines, RegistryError, what)
+                found = self._client.inspect_image(str(reference))
+        return str(found["Id"]), str((found.get("Config") or {}).get("User") or "")
+
+    def build(self, plan: ImagePlan) -> Reference:
+        """Build an image; its tag is there when all of it is.
+
+        Raises:
+            RegistryError: The base image cannot be pulled.
+            ImageError: A step of the build failed.
+        """
+        base_id, user = self.base(plan.base)
+        dockerfile = plan.dockerfile(base=str(plan.base), user=user)
+        made = Reference(plan.repository, plan.tag(base_id, dockerfile))
+        what = f"The image {made} cannot be built"
+        log.info("building %s", made)
+        with tempfile.TemporaryFile() as context, _told_as(ImageError, what):
+            write_context(plan, dockerfile, context)
+            lines = self._client.build(
+                fileobj=context, custom_context=True, tag=str(made), decode=True, rm=True,
+                forcerm=True,
+            )  # fmt: skip
+            _follow(lines, ImageError, what)
+        return made
+
+    def push(self, made: Reference) -> Reference:
+        """Push an image; returns the name by which it can be pulled, whatever becomes of its tag.
+
+        Credentials are those of Docker's configuration and its credential helpers, else Podman's.
+
+        Raises:
+            RegistryError: The registry does not answer or does not take it.
+        """
+        what = f"The image {made} cannot be pushed"
+        log.info("pushing %s", made)
+        with _told_as(RegistryError, what):
+            lines = self._client.push(
+                made.repository, tag=made.tag, stream=True, decode=True,
+                auth_config=_podman_login(self._client, made),
+            )  # fmt: skip
+            told = _follow(lines, RegistryError, what)
+        digests = [line.get("aux", {}).get("Digest", "") for line in told]
+        # Podman tells it in words, and calls by another digest what it has not compressed.
+        digests += [found[1] for line in told if (found := _DIGEST.search(_text(line)))]
+        digests = [digest for digest in digests if digest]
+        if not digests:
+            raise RegistryError(f"{what}: the builder did not say its digest.")
+        return Reference(made.repository, digest=digests[-1])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sockets() -> list[str]:
+    """Where a builder may listen: what DOCKER_HOST names, else the usual sockets of both kinds."""
+    if host := os.environ.get("DOCKER_HOST"):
+        return [host]
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    paths = (
+        "/var/run/docker.sock", f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock",
+        "/run/podman/podman.sock",
+    )  # fmt: skip
+    return [f"unix://{path}" for path in paths]
+
+
+def connect() -> Engine:
+    """The first builder that answers.
+
+    Raises:
+        MissingDependency: The SDK is not installed, or no builder answers.
+    """
+    try:
+        import docker
+    except ImportError as e:
+        raise MissingDependency(
+            "Building an image needs the Docker SDK for Python, which is not installed."
+            " Run: pip install 'edl_horovod[image]'. Or give a pre-built one: image=... ."
+        ) from e
+    complaints = []
+    for host in sockets():
+        path = Path(host.removeprefix("unix://"))
+        if host.startswith("unix://") and not path.exists():
+            complaints.append(f"{host}: not there")
+            continue
+        try:
+            # With the certificates that DOCKER_CERT_PATH names, where DOCKER_HOST is a TLS one.
+            variables = {**os.environ, "DOCKER_HOST": host}
+            arguments = docker.utils.kwargs_from_env(environment=variables)
+            client = docker.APIClient(version="auto", timeout=ANSWER_SECONDS, **arguments)
+            client.timeout = SILENCE_SECONDS
+            return Engine(client)
+        except (docker.errors.DockerException, OSError) as e:
+            complaints.append(f"{host}: {_cause(e)}")
+    raise MissingDependency(
+        "No builder of images answers; Docker and Podman both will do. Tried: "
+        f"{'; '.join(complaints)}. Start Docker, or systemctl --user start podman.socket;"
+        " name another socket in DOCKER_HOST; or give a pre-built image: image=... ."
+    )
+
+
+def _follow(
+    lines: Iterator[dict[str, Any]], error: type[ImageError | RegistryError], what: str
+) -> list[dict[str, Any]]:
+    """Log what the builder says as it says it; returns all of it.
+
+    Raises:
+        EdlError: It says that it failed.
+    """
+    told = []
+    for line in lines:
+        told.append(line)
+        if "error" in line:
+            last = [text for text in map(_text, told[:-1]) if text][-_NUM_LAST_LINES:]
+            said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
+            raise error(f"{what}: {_hinted(str(line['error']))}{said}")
+        for text in _text(line).splitlines():
+            is_step = _STEP.match(text) is not None
+            log.log(logging.INFO if is_step else logging.DEBUG, "%s", text)
+    return told
+
+
+def _text(line: dict[str, Any]) -> str:
+    return str(line.get("stream") or line.get("status") or "").rstrip()
+
+
+@contextlib.contextmanager
+def _told_as(error: type[ImageError | RegistryError], what: str) -> Iterator[None]:
+    """Turn what the SDK raises into one of our errors."""
+    import docker.errors
+    import requests.exceptions
+
+    try:
+        yield
+    except (docker.errors.DockerException, requests.exceptions.RequestException) as e:
+        raise error(f"{what}: {_hinted(_cause(e))}") from e
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong, without the URL of a socket around it."""
+    explanation = getattr(error, "explanation", None)
+    return " ".join(str(explanation or error).split())
+
+
+def _hinted(said: str) -> str:
+    """What was said, and what to do about it."""
+    said = said.strip().rstrip(".")
+    lower = said.lower()
+    if any(word in lower for word in ("unauthorized", "authentication", "denied", "forbidden")):
+        return f"{said}. Log in: docker login, or podman login, with the registry's name."
+    if "http response to https" in lower:
+        return f"{said}. The builder must be told that this registry has no TLS (insecure)."
+    if "manifest unknown" in lower or "not found" in lower or "does not exist" in lower:
+        return f"{said}. Check the image's name, and that it was pushed."
+    if "pip install" in lower:
+        return f"{said}. The packages of the zoo's requirements.txt cannot be installed:"
+    return f"{said}."
+
+
+def _podman_login(client: "APIClient", made: Reference) -> dict[str, Any] | None:
+    """What `podman login` left for a registry, where Docker's configuration has nothing for it."""
+    from docker import auth
+
+    registry, _ = auth.resolve_repository_name(made.repository)
+    if auth.load_config().resolve_authconfig(registry):
+        return None  # The SDK takes it from there by itself.
+    for path in _podman_files():
+        if path.is_file() and (found := auth.load_config(str(path)).resolve_authconfig(registry)):
+            return dict(found)
+    # Podman takes no push without a login, also where the registry wants none.
+    return {"username": "", "password": ""}
+
+
+def _podman_files() -> list[Path]:
+    if named := os.environ.get("REGISTRY_AUTH_FILE"):
+        return [Path(named)]
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/containers/{os.getuid()}"
+    folders = [Path(runtime), Path.home() / ".config"]
+    return [folder / "containers" / "auth.json" for folder in folders]

@@ -1,0 +1,119 @@
+"""The image of a job: the one that is given, the one that was trained with, or a new one."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edl_horovod.config.image import ImageConfig
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError
+from edl_horovod.image import engine, reference
+from edl_horovod.image.plan import ZOO, ImagePlan, make_plan
+from edl_horovod.models import git_zoo
+from edl_horovod.models.git_zoo import FetchedZoo
+
+__all__ = ["BuiltImage", "build", "ensure", "plan_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltImage:
+    """An image of a model zoo."""
+
+    image: str
+    """`repository:tag`; the tag is made of what the image holds."""
+    digest: str = ""
+    """`repository@sha256:...`, by which it can be pulled; empty where it was not pushed."""
+    model_zoo: str = ZOO
+    """The zoo in the image."""
+
+
+def plan_of(config: ImageConfig) -> ImagePlan:
+    """What an image would be made of; a zoo in Git is fetched.
+
+    Raises:
+        EdlError: A setting is wrong, or the zoo cannot be had.
+    """
+    zoo = git_zoo.bring(config.model_zoo)
+    return make_plan(zoo, base_image=config.base_image, repository=config.image_repository)
+
+
+def build(config: ImageConfig, *, push: bool = False) -> BuiltImage:
+    """Build the image of a model zoo, and push it if asked.
+
+    Args:
+        config: The settings.
+        push: Whether it goes to its registry.
+
+    Raises:
+        EdlError: A setting is wrong, or it cannot be built or pushed.
+    """
+    return _make(plan_of(config), push=push)
+
+
+def ensure(config: JobConfig) -> JobConfig:
+    """The job with an image that pods can pull, and with the model zoo where that image has it.
+
+    `image=` is taken as it is: nothing is built, and its zoo must be in it or on a volume, as
+    `/model_zoo` or what `model_zoo` says. Else training builds one and pushes it; evaluating and
+    predicting take the image that the trained model names, or build one of its copy of the zoo.
+
+    Args:
+        config: The job, resolved.
+
+    Raises:
+        EdlError: A setting is wrong or missing, or the image cannot be built or pushed.
+    """
+    if config.image:
+        given = replace(config, image=str(reference.parse(config.image, "image")))
+        return replace(given, model_zoo=_zoo_of_given(config)) if _is_train(config) else given
+    if not _is_train(config):
+        from edl_horovod.image import trained
+
+        if found := trained.image_of(Path(config.trained_model)):
+            return replace(config, image=str(found))
+        zoo = FetchedZoo(Path(config.trained_model) / "zoo", "", "")
+        made = _make(_job_plan(config, zoo, needs_requirements=False), push=True)
+        return replace(config, image=made.digest)
+    zoo = git_zoo.bring(config.model_zoo)
+    made = _make(_job_plan(config, zoo), push=True)
+    return replace(
+        config, image=made.digest, model_zoo=made.model_zoo, model_zoo_source=zoo.source,
+        model_zoo_commit=zoo.commit,
+    )  # fmt: skip
+
+
+def _is_train(config: JobConfig) -> bool:
+    return config.task == "train"
+
+
+def _make(plan: ImagePlan, *, push: bool) -> BuiltImage:
+    with engine.connect() as builder:
+        made = builder.build(plan)
+        digest = str(builder.push(made)) if push else ""
+    return BuiltImage(image=str(made), digest=digest, model_zoo=plan.zoo_path)
+
+
+def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = True) -> ImagePlan:
+    missing = [key for key in ("base_image", "image_repository") if not getattr(config, key)]
+    if missing:
+        raise ConfigError(
+            "A job on Kubernetes needs an image. Give a pre-built one, image=registry/path@sha256:"
+            "..., or what one is made of: base_image=... and image_repository=... . Missing: "
+            f"{', '.join(missing)}."
+        )
+    return make_plan(
+        zoo, base_image=config.base_image, repository=config.image_repository,
+        needs_requirements=needs_requirements,
+    )  # fmt: skip
+
+
+def _zoo_of_given(config: JobConfig) -> str:
+    """Where the zoo is in pods of a pre-built image."""
+    if git_zoo.parse(config.model_zoo) is not None:
+        raise ConfigError(
+            "A pre-built image brings the model zoo, so none is fetched. Received: image="
+            f"{config.image!r}, model_zoo={config.model_zoo!r}. Leave one of the two out; with"
+            " base_image=... the zoo is put on an image."
+        )
+    is_default = config.model_zoo == os.path.abspath(JobConfig.model_zoo)
+    return ZOO if is_default else config.model_zoo

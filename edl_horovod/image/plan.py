@@ -1,0 +1,149 @@
+"""What an image of a model zoo is made of, as a value: decide first, build later.
+
+The layers, from the one that changes least: the base image, the zoo's requirements, the zoo. So a
+changed model costs one small layer, to build, to push and to pull.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.image import reference
+from edl_horovod.image.reference import Reference
+from edl_horovod.models import lookup, zoo_files
+from edl_horovod.models.git_zoo import FetchedZoo
+
+__all__ = ["ImagePlan", "ZOO", "make_plan"]
+
+ZOO = "/model_zoo"
+"""Where the zoo is in an image."""
+REQUIREMENTS = "requirements.txt"
+MAX_BYTES = 512 << 20
+"""Largest zoo that is put into an image, in bytes; data belongs elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePlan:
+    """An image that can be built."""
+
+    base: Reference
+    repository: str
+    name: str
+    """Of the zoo: the start of the tag."""
+    zoo_path: str
+    """The zoo in the image: `/model_zoo`, or a file in it."""
+    files: Mapping[str, Path]
+    """Names in the zoo to the files on this machine, sorted."""
+    requirements: bytes
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_requirements(self) -> bool:
+        """Whether there is anything to install."""
+        lines = self.requirements.decode(errors="replace").splitlines()
+        return any(line.partition("#")[0].strip() for line in lines)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the zoo."""
+        return sum(file.stat().st_size for file in self.files.values())
+
+    def dockerfile(self, *, base: str, user: str) -> str:
+        """The steps of the build.
+
+        Args:
+            base: The base image, as the builder knows it.
+            user: Who runs in the base image, and so in this one; empty for root.
+        """
+        lines = [f"FROM {base}"]
+        lines += ["USER root"] if user else []
+        if self.has_requirements:
+            lines += [
+                f"COPY {REQUIREMENTS} {ZOO}/{REQUIREMENTS}",
+                "RUN python -m pip install --no-cache-dir --disable-pip-version-check"
+                f" -r {ZOO}/{REQUIREMENTS}",
+            ]
+        lines.append(f"COPY model_zoo {ZOO}/")
+        lines += [f'LABEL "{name}"="{value}"' for name, value in sorted(self.labels.items())]
+        lines += [f"USER {user}"] if user else []
+        return "".join(f"{line}\n" for line in lines)
+
+    def tag(self, base_id: str, dockerfile: str) -> str:
+        """A tag that no other image has: made of all that the image is made of.
+
+        Args:
+            base_id: What the base image is, whatever it is called.
+            dockerfile: The steps.
+        """
+        digest = hashlib.sha256(f"{base_id}\n{dockerfile}\0".encode())
+        for name, file in self.files.items():
+            content = file.read_bytes()
+            digest.update(f"{name}\0{_mode(file)}\0{len(content)}\0".encode())
+            digest.update(content)
+        digest.update(self.requirements)
+        return f"{self.name}-{digest.hexdigest()[:20]}"
+
+
+def make_plan(
+    zoo: FetchedZoo, *, base_image: str, repository: str, needs_requirements: bool = True
+) -> ImagePlan:
+    """Decide what an image of a zoo is made of.
+
+    Args:
+        zoo: The zoo, on this machine.
+        base_image: What it is put on.
+        repository: Where the image is to go.
+        needs_requirements: Whether a folder without `requirements.txt` is a mistake.
+
+    Raises:
+        ConfigError: A name is none, or the zoo cannot be put into an image.
+    """
+    path = lookup.require_zoo(str(zoo.path))
+    files = {path.name: path} if path.is_file() else _folder(path)
+    requirements = files.get(REQUIREMENTS)
+    if path.is_dir() and needs_requirements and requirements is None:
+        raise ConfigError(
+            f"The model zoo has no {REQUIREMENTS} at its root, so nobody knows what its image"
+            f" needs. Received: model_zoo={str(path)!r}. Make one; it is empty where the models"
+            " need nothing beyond the base image."
+        )
+    labels = {"org.opencontainers.image.source": zoo.source} if zoo.source else {}
+    labels |= {"org.opencontainers.image.revision": zoo.commit} if zoo.commit else {}
+    # A Git zoo's folder is called after its commit, or after a part of the repository.
+    called = zoo.source.rpartition("/")[2].partition(".git")[0] if zoo.source else path.stem
+    return ImagePlan(
+        base=reference.parse(base_image, "base_image"),
+        repository=reference.parse_repository(repository),
+        name=re.sub(r"[^a-z0-9_]+", "-", called.lower()).strip("-_")[:60] or "zoo",
+        zoo_path=f"{ZOO}/{path.name}" if path.is_file() else ZOO,
+        files=files,
+        requirements=requirements.read_bytes() if requirements is not None else b"",
+        labels=labels,
+    )
+
+
+def _folder(zoo: Path) -> dict[str, Path]:
+    found = {str(file.relative_to(zoo)): file for file in zoo_files.walk(zoo)}
+    files = {name: found[name] for name in sorted(found) if not name.endswith(".pyc")}
+    root = zoo.resolve()
+    for name, file in files.items():
+        # A link that leads out would carry a file of this machine into the image.
+        if not file.resolve().is_relative_to(root) or not file.is_file():
+            raise ConfigError(
+                f"The model zoo holds what cannot be put into an image: {name!r} is no file of the"
+                f" zoo. Received: model_zoo={str(zoo)!r}. Remove it, or put the file itself there."
+            )
+    num_bytes = sum(file.stat().st_size for file in files.values())
+    if num_bytes > MAX_BYTES:
+        raise ConfigError(
+            f"The model zoo takes {num_bytes} bytes; an image may hold {MAX_BYTES}. Received:"
+            f" model_zoo={str(zoo)!r}, {len(files)} files. Keep data and weights elsewhere."
+        )
+    return files
+
+
+def _mode(file: Path) -> str:
+    return "755" if file.stat().st_mode & 0o100 else "644"

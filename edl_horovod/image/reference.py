@@ -1,0 +1,71 @@
+"""Names of images: what registry, repository, tag and digest one has."""
+
+import re
+from dataclasses import dataclass
+
+from edl_horovod.errors import ConfigError
+
+__all__ = ["Reference", "parse", "parse_repository"]
+
+_NAME = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]+)?"
+_REFERENCE = re.compile(
+    rf"(?P<repository>(?:(?P<host>{_HOST})/)?{_NAME}(?:/{_NAME})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+_KUBERNETES_SCHEME = "docker-pullable://"
+"""How Kubernetes shows the image of a running container."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The name of one image."""
+
+    repository: str
+    """With the registry: `registry.example.com:5000/team/zoo`."""
+    tag: str = ""
+    digest: str = ""
+    """`sha256:...`: what is meant does not change."""
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.repository}{tag}{f'@{self.digest}' if self.digest else ''}"
+
+
+def parse(text: str, key: str) -> Reference:
+    """The image that a setting names.
+
+    Args:
+        text: `repository:tag`, `repository@sha256:...`, or one that Kubernetes shows.
+        key: Name of the setting, for messages.
+
+    Raises:
+        ConfigError: It is no name of an image, or may mean another image tomorrow.
+    """
+    found = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
+    if not found:
+        raise ConfigError(
+            f"{key} is no name of an image. Received: {key}={text!r}. Write registry/path:tag or"
+            " registry/path@sha256:... ."
+        )
+    if not found["digest"] and found["tag"] in (None, "latest"):
+        raise ConfigError(
+            f"{key} must say which image it is: another one may be called so tomorrow, while the"
+            f" job runs. Received: {key}={text!r}. Add @sha256:... or :tag, one that is not latest."
+        )
+    return Reference(found["repository"], found["tag"] or "", found["digest"] or "")
+
+
+def parse_repository(text: str) -> str:
+    """The repository that `image_repository` names.
+
+    Raises:
+        ConfigError: It is none, or has a tag or a digest, or no registry.
+    """
+    found = _REFERENCE.fullmatch(text)
+    if not found or found["tag"] or found["digest"]:
+        raise ConfigError(
+            "image_repository must name a repository of a registry; the tag is made of what the"
+            f" image holds. Received: image_repository={text!r}. Write registry/path."
+        )
+    return text

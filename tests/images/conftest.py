@@ -1,0 +1,136 @@
+"""Skips where nothing can be built; makes a builder, registries, a base image, a package index."""
+
+import functools
+import http.server
+import tempfile
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import docker
+from tests.images import rootfs, servers
+
+BASE = """FROM scratch
+ADD rootfs.tar /
+ENV PATH=/usr/local/bin:/bin
+USER 1000
+"""
+
+
+@pytest.fixture(scope="session")
+def folder():
+    """For everything that lives as long as the tests."""
+    if reason := servers.what_is_missing():
+        pytest.skip(reason)
+    made = Path(tempfile.mkdtemp(prefix="edl-images-"))
+    yield made
+    servers.remove(made)
+
+
+@pytest.fixture(scope="session")
+def registry(folder):
+    """A registry that takes everything."""
+    made = servers.Registry(folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def guarded(folder):
+    """A registry that wants a login."""
+    made = servers.Registry(folder, has_login=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def nobody(folder):
+    """An address where no registry is."""
+    return f"127.0.0.1:{servers.free_port()}"
+
+
+@pytest.fixture(scope="session")
+def podman(folder, registry, guarded, nobody):
+    """A builder."""
+    made = servers.Podman(folder, insecure=(registry.address, guarded.address, nobody))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def base(folder, registry, podman):
+    """A base image in the registry; it has Python and pip, and its user has no rights."""
+    context = folder / "base"
+    context.mkdir()
+    rootfs.write(context / "rootfs.tar")
+    (context / "Dockerfile").write_text(BASE)
+    name = f"{registry.address}/base:1"
+    podman.run("build", "--isolation", "chroot", "-t", name, str(context))
+    podman.run("push", name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def index(folder):
+    """The address of a package index on loopback that has `edl-probe` 1.0."""
+    page = folder / "index" / "simple" / "edl-probe"
+    page.mkdir(parents=True)
+    name = "edl_probe-1.0-py3-none-any.whl"
+    (page / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    with zipfile.ZipFile(page / name, "w") as wheel:
+        info = "edl_probe-1.0.dist-info"
+        wheel.writestr("edl_probe.py", "ANSWER = 42\n")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: edl-probe\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    handler = functools.partial(_Quiet, directory=str(folder / "index"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/simple/"
+        server.shutdown()
+        thread.join()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def builder(podman, monkeypatch, tmp_path):
+    """Our code meets this builder, and no login of whoever runs the tests."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{podman.socket}")
+    (tmp_path / "docker").mkdir()
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    client = docker.DockerClient(base_url=f"unix://{podman.socket}")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def say(request, capsys):
+    """Print a measured figure, also where the test succeeds."""
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+
+    def write(text):
+        with capsys.disabled():
+            reporter.write_line(f"\n{text}")
+
+    return write
+
+
+@pytest.fixture
+def zoo(tmp_path, index):
+    """A model zoo that needs a package."""
+    made = tmp_path / "zoo"
+    (made / "deep").mkdir(parents=True)
+    (made / "requirements.txt").write_text(f"--index-url {index}\nedl-probe==1.0\n")
+    (made / "model.py").write_text("VERSION = 1\n")
+    (made / "deep" / "more.py").write_text("import edl_probe\n")
+    (made / ".git").mkdir()
+    (made / ".git" / "config").write_text("url = https://user:password@host/zoo\n")
+    return made

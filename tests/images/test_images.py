@@ -1,0 +1,173 @@
+"""Images of model zoos: built by a real builder, pushed to a real registry."""
+
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import edl_horovod
+from edl_horovod import image
+from edl_horovod.config.compose import compose
+from edl_horovod.errors import ImageError, RegistryError
+from tests.images.servers import PASSWORD, USER
+
+
+def push(zoo, base, registry, **settings):
+    given = {"model_zoo": zoo, "base_image": base}
+    given["image_repository"] = f"{registry.address}/team/zoo"
+    return edl_horovod.build_image(push=True, **(given | settings))
+
+
+def layers(registry, made):
+    """The digests of an image's layers, as the registry serves them."""
+    _, text = registry.manifest("team/zoo", made.digest.partition("@")[2])
+    return [layer["digest"] for layer in json.loads(text)["layers"]]
+
+
+def files_of(podman, name):
+    """The folder in which an image's files can be looked at."""
+    return Path(podman.run("image", "mount", name).strip())
+
+
+def test_the_digest_is_that_of_the_registry(builder, zoo, base, registry):
+    made = push(zoo, base, registry)
+    digest, text = registry.manifest("team/zoo", made.image.rpartition(":")[2])
+    assert made.digest == f"{registry.address}/team/zoo@{digest}"
+    assert digest == f"sha256:{hashlib.sha256(text).hexdigest()}"
+
+
+def test_an_image_holds_the_zoo_and_what_it_requires(builder, zoo, base, registry, podman):
+    made = push(zoo, base, registry)
+    root = files_of(podman, made.image)
+    assert (root / "model_zoo" / "deep" / "more.py").read_text() == "import edl_probe\n"
+    assert not (root / "model_zoo" / ".git").exists()
+    assert list(root.rglob("edl_probe.py"))
+    assert builder.images.get(made.image).attrs["Config"]["User"] == "1000"
+
+
+def test_a_changed_model_costs_one_layer(builder, zoo, base, registry, say):
+    first = push(zoo, base, registry)
+    (zoo / "model.py").write_text("VERSION = 2\n")
+    began = time.monotonic()
+    second = push(zoo, base, registry)
+    say(f"a changed model: built and pushed in {time.monotonic() - began:.2f} s")
+    before, after = layers(registry, first), layers(registry, second)
+    assert first.image != second.image
+    assert before[:-1] == after[:-1]
+    assert before[-1] != after[-1]
+    _, text = registry.manifest("base", "1")
+    assert before[0] == json.loads(text)["layers"][0]["digest"]
+
+
+def test_the_same_zoo_is_the_same_tag(builder, zoo, base, registry):
+    first = push(zoo, base, registry)
+    assert push(zoo, base, registry).image == first.image
+    (zoo / "requirements.txt").write_text("")
+    assert push(zoo, base, registry).image != first.image
+
+
+def test_the_image_can_be_pulled_by_its_digest(builder, zoo, base, registry):
+    made = push(zoo, base, registry)
+    builder.images.remove(made.image, force=True)
+    pulled = builder.api.pull(made.digest.partition("@")[0], tag=made.digest.partition("@")[2])
+    assert "error" not in pulled.lower()
+    # And something can be put on it: its layers are there.
+    again = push(zoo, made.digest, registry)
+    assert len(layers(registry, again)) > len(layers(registry, made))
+
+
+def test_what_pip_cannot_install_is_told(builder, zoo, base, registry, index):
+    (zoo / "requirements.txt").write_text(f"--index-url {index}\nno-such-thing==9\n")
+    tags = set(map(str, builder.images.list()))
+    with pytest.raises(ImageError, match=r"requirements.txt cannot be installed") as error:
+        push(zoo, base, registry)
+    assert "no-such-thing==9" in str(error.value)
+    assert set(map(str, builder.images.list(filters={"dangling": False}))) <= tags
+    assert builder.containers.list(all=True) == []
+
+
+def test_a_base_image_that_is_nowhere(builder, zoo, registry):
+    with pytest.raises(RegistryError, match=r"base_image=.*nothing:1") as error:
+        push(zoo, f"{registry.address}/nothing:1", registry)
+    assert "Check the image's name" in str(error.value)
+
+
+def test_a_registry_that_is_not_there(builder, zoo, base, registry, nobody):
+    with pytest.raises(RegistryError, match=r"cannot be pushed.*refused"):
+        push(zoo, base, registry, image_repository=f"{nobody}/team/zoo")
+
+
+def test_a_registry_that_wants_a_login(builder, zoo, base, registry, guarded):
+    with pytest.raises(RegistryError, match="Log in"):
+        push(zoo, base, registry, image_repository=f"{guarded.address}/team/zoo")
+
+
+def login_of_docker(tmp_path, address, _monkeypatch):
+    text = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    (tmp_path / "docker" / "config.json").write_text(
+        json.dumps({"auths": {address: {"auth": text}}})
+    )
+
+
+def login_of_podman(tmp_path, address, _monkeypatch):
+    text = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": {address: {"auth": text}}}))
+
+
+def login_of_a_helper(tmp_path, address, monkeypatch):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    helper = tools / "docker-credential-edltest"
+    answer = json.dumps({"ServerURL": address, "Username": USER, "Secret": PASSWORD})
+    helper.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=":")
+    (tmp_path / "docker" / "config.json").write_text(
+        json.dumps({"credHelpers": {address: "edltest"}})
+    )
+
+
+@pytest.mark.parametrize("login", [login_of_docker, login_of_podman, login_of_a_helper])
+def test_logins_are_found(
+    builder, zoo, base, registry, guarded, login, tmp_path, monkeypatch, caplog
+):
+    login(tmp_path, guarded.address, monkeypatch)
+    with caplog.at_level("DEBUG"):
+        made = push(zoo, base, registry, image_repository=f"{guarded.address}/team/zoo")
+    assert made.digest.startswith(f"{guarded.address}/team/zoo@sha256:")
+    assert PASSWORD not in caplog.text
+
+
+def test_a_zoo_in_git(builder, zoo, base, registry, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (zoo / ".git" / "config").unlink()
+    (zoo / ".git").rmdir()
+    git = ["git", "-C", str(zoo), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "a"]):
+        subprocess.run([*git, *command], check=True)
+    config = compose("train", [
+        f"model_zoo=git+file://{zoo}@main", "model_def=model", "data=d", "output=o",
+        f"base_image={base}", f"image_repository={registry.address}/team/zoo",
+    ])  # fmt: skip
+    job = image.ensure(config)
+    assert job.model_zoo == "/model_zoo"
+    assert job.image.startswith(f"{registry.address}/team/zoo@sha256:")
+    builder.images.pull(*job.image.split("@")[:1], tag=job.image.partition("@")[2])
+    labels = builder.images.get(job.image).labels
+    assert labels["org.opencontainers.image.revision"] == job.model_zoo_commit
+
+
+def test_the_command_prints_tag_and_digest(builder, zoo, base, registry):
+    command = [sys.executable, "-m", "edl_horovod", "image", "push", f"model_zoo={zoo}"]
+    command += [f"base_image={base}", f"image_repository={registry.address}/team/zoo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    told = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert told["image"].startswith(f"{registry.address}/team/zoo:zoo-")
+    assert told["digest"].startswith(f"{registry.address}/team/zoo@sha256:")
+    assert "pip install" in done.stderr

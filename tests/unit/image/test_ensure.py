@@ -1,0 +1,88 @@
+from pathlib import Path
+
+import pytest
+
+from edl_horovod import image
+from edl_horovod.config.compose import compose
+from edl_horovod.errors import ConfigError, DataError, MissingDependency
+from edl_horovod.image import engine
+from edl_horovod.proto.trained_model_pb2 import TrainedModel
+
+GIVEN = "host/zoo@sha256:" + "ab" * 32
+
+
+def train(*overrides):
+    return compose("train", ["model_def=m", "data=d", "output=o", *overrides])
+
+
+def predict(trained_model: Path, *overrides):
+    return compose("predict", [f"trained_model={trained_model}", "data=d", "output=o", *overrides])
+
+
+def write_model(folder: Path, content: bytes) -> Path:
+    folder.mkdir()
+    (folder / "trained_model.pb").write_bytes(content)
+    return folder
+
+
+def test_a_given_image_is_taken_with_its_zoo():
+    job = image.ensure(train(f"image=docker-pullable://{GIVEN}"))
+    assert (job.image, job.model_zoo) == (GIVEN, "/model_zoo")
+
+
+def test_a_given_image_may_have_its_zoo_elsewhere():
+    assert image.ensure(train(f"image={GIVEN}", "model_zoo=/mnt/zoo")).model_zoo == "/mnt/zoo"
+
+
+def test_a_given_image_and_a_zoo_in_git_contradict_each_other():
+    with pytest.raises(ConfigError, match="brings the model zoo"):
+        image.ensure(train(f"image={GIVEN}", "model_zoo=git+https://host/zoo.git@v1"))
+
+
+def test_a_given_image_must_say_which_one_it_is():
+    with pytest.raises(ConfigError, match="not latest"):
+        image.ensure(train("image=host/zoo:latest"))
+
+
+def test_what_is_missing_for_an_image_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"Missing: image_repository\."):
+        image.ensure(train(f"model_zoo={tmp_path}", "base_image=host/base:1"))
+
+
+def test_predicting_takes_the_image_that_the_model_names(tmp_path):
+    content = TrainedModel(docker_commit_id=GIVEN).SerializeToString()
+    job = image.ensure(predict(write_model(tmp_path / "m", content)))
+    assert job.image == GIVEN
+
+
+def test_a_model_trained_without_an_image_needs_one(tmp_path):
+    model = write_model(tmp_path / "m", TrainedModel().SerializeToString())
+    with pytest.raises(ConfigError, match="needs an image"):
+        image.ensure(predict(model))
+
+
+def test_a_model_that_only_the_pods_see_needs_a_given_image(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read here"):
+        image.ensure(predict(tmp_path / "nowhere"))
+
+
+def test_a_damaged_model_is_told(tmp_path):
+    with pytest.raises(DataError, match="damaged"):
+        image.ensure(predict(write_model(tmp_path / "m", b"\xff\xff")))
+
+
+def test_no_builder_is_told_with_all_that_was_tried(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    with pytest.raises(MissingDependency, match=r"none\.sock: not there"):
+        engine.connect()
+
+
+def test_the_usual_sockets_are_tried_where_none_is_named(monkeypatch):
+    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
+    assert engine.sockets() == [
+        "unix:///var/run/docker.sock",
+        "unix:///run/user/7/docker.sock",
+        "unix:///run/user/7/podman/podman.sock",
+        "unix:///run/podman/podman.sock",
+    ]

@@ -1,0 +1,118 @@
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.image import plan as plans
+from edl_horovod.image.context import write_context
+from edl_horovod.models.git_zoo import FetchedZoo
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Path:
+    folder = tmp_path / "My Zoo"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "requirements.txt").write_text("a==1\n")
+    (folder / "m.py").write_text("x = 1\n")
+    (folder / "deep" / "n.py").write_text("x = 2\n")
+    return folder
+
+
+def make(zoo: Path, *, source="", commit="", **given):
+    fetched = FetchedZoo(zoo, source, commit)
+    return plans.make_plan(fetched, base_image="host/base:1", repository="host/zoo", **given)
+
+
+def steps(plan, user=""):
+    return plan.dockerfile(base="host/base:1", user=user).splitlines()
+
+
+def tag(plan, base_id="sha256:1"):
+    return plan.tag(base_id, plan.dockerfile(base="host/base:1", user=""))
+
+
+def test_requirements_come_before_the_zoo(zoo):
+    assert [step.split()[0] for step in steps(make(zoo))] == ["FROM", "COPY", "RUN", "COPY"]
+    assert "requirements.txt /model_zoo/requirements.txt" in steps(make(zoo))[1]
+
+
+def test_nothing_is_installed_where_nothing_is_required(zoo):
+    (zoo / "requirements.txt").write_text("# nothing\n\n")
+    assert steps(make(zoo)) == ["FROM host/base:1", "COPY model_zoo /model_zoo/"]
+
+
+def test_the_base_images_user_is_the_images_user(zoo):
+    made = steps(make(zoo), user="1000")
+    assert made[1] == "USER root"
+    assert made[-1] == "USER 1000"
+
+
+def test_a_tag_is_made_of_what_the_image_holds(zoo):
+    first = tag(make(zoo))
+    assert first.startswith("my-zoo-")
+    assert tag(make(zoo)) == first
+    assert tag(make(zoo), base_id="sha256:2") != first
+    (zoo / "deep" / "n.py").write_text("x = 3\n")
+    assert tag(make(zoo)) != first
+
+
+def test_a_file_made_a_program_makes_another_tag(zoo):
+    first = tag(make(zoo))
+    (zoo / "m.py").chmod(0o755)
+    assert tag(make(zoo)) != first
+
+
+def test_the_zoo_travels_without_what_is_hidden_or_made(zoo):
+    for name in (".git", "__pycache__", "env"):
+        (zoo / name).mkdir()
+        (zoo / name / "x.py").write_text("")
+    (zoo / "env" / "pyvenv.cfg").write_text("")
+    assert list(make(zoo).files) == ["deep/n.py", "m.py", "requirements.txt"]
+
+
+def test_a_link_out_of_the_zoo_is_refused(zoo, tmp_path):
+    (tmp_path / "secret").write_text("secret")
+    (zoo / "data.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(ConfigError, match=r"data\.txt"):
+        make(zoo)
+
+
+def test_a_folder_without_requirements_is_refused_but_for_a_copy(zoo):
+    (zoo / "requirements.txt").unlink()
+    with pytest.raises(ConfigError, match=r"no requirements\.txt"):
+        make(zoo)
+    assert not make(zoo, needs_requirements=False).has_requirements
+
+
+def test_a_zoo_of_one_file_is_that_file(zoo):
+    made = make(zoo / "m.py")
+    assert made.zoo_path == "/model_zoo/m.py"
+    assert list(made.files) == ["m.py"]
+    assert not made.has_requirements
+
+
+def test_a_zoo_that_is_too_large_is_refused(zoo, monkeypatch):
+    monkeypatch.setattr(plans, "MAX_BYTES", 10)
+    with pytest.raises(ConfigError, match="may hold 10"):
+        make(zoo)
+
+
+def test_a_zoo_of_git_is_labelled(zoo):
+    made = make(zoo, source="git+https://host/team/models.git@v2", commit="c0ffee")
+    assert made.name == "models"
+    assert 'LABEL "org.opencontainers.image.revision"="c0ffee"' in steps(made)
+
+
+def test_the_context_is_the_same_for_everybody(zoo):
+    made = make(zoo)
+    first, second = io.BytesIO(), io.BytesIO()
+    write_context(made, "FROM x\n", first)
+    write_context(made, "FROM x\n", second)
+    assert first.getvalue() == second.getvalue()
+    with tarfile.open(fileobj=first) as tar:
+        names = tar.getnames()
+        assert {entry.uid for entry in tar} == {0}
+    assert names[:2] == ["Dockerfile", "requirements.txt"]
+    assert "model_zoo/deep/n.py" in names
