@@ -16,7 +16,7 @@ EXTRAS = {
     "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
     "torch": ["torch"],
     # edl_horovod/cluster/client.py is the only part that needs it.
-    "kubernetes": ["kubernetes", "tenacity"],
+    "kubernetes": ["kubernetes"],
     "image": ["docker"],
     # Where data lives; edl_horovod/data/remote.py is the only part that needs them.
     "remote": ["aiohttp", "fsspec", "tenacity"],
@@ -73,7 +73,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["edl_horovod", "edl_horovod.*"]),
-    package_data={"edl_horovod": ["proto/*.proto", "py.typed"]},
+    package_data={"edl_horovod": ["cluster/*.sh", "proto/*.proto", "py.typed"]},
     cmdclass={"build_py": BuildWithConf},
     install_requires=pinned(BASE),
     extras_require={extra: pinned(names) for extra, names in EXTRAS.items()},

@@ -19,6 +19,7 @@ Kinds and their fields:
 - `progress`: `records`, `total_records`, `size` (evaluate, predict)
 - `checkpoint`: `state` (`written`, `failed`, `damaged`), `step`, `message`, `num_bytes`,
 `seconds`
+- `discovery`: `state` (`current`, `stale`: the API server does not answer), `message` (Kubernetes)
 - `log`: `message`
 """
 

@@ -215,8 +215,12 @@ class Cluster:
             version: Of the list, or of the last event that was seen.
             labels: A label selector.
 
+        Returns:
+            The changes; the server has answered by then, and each is read as it comes.
+
         Raises:
-            Expired: The changes since that version are no longer kept; list again.
+            Expired: The changes since that version are no longer kept; list again. While the
+                changes are read, too.
         """
         query = [
             *_selectors(labels, ""), ("watch", "true"), ("resourceVersion", version),
@@ -224,14 +228,8 @@ class Cluster:
         ]  # fmt: skip
         attempt = self._attempt("watch", kind)
         seconds = WATCH_SECONDS + ANSWER_SECONDS
-        for line in self._lines(_Call(attempt, query=query, answer_seconds=seconds)):
-            try:
-                event = json.loads(line)
-            except ValueError as e:  # Cut off in the middle of a line.
-                raise ClusterUnreachable(_broken(attempt, e)) from e
-            if event["type"] == "ERROR":
-                raise refusal_of_status(attempt, event["object"])
-            yield WatchEvent(event["type"], event["object"])
+        lines = self._lines(_Call(attempt, query=query, answer_seconds=seconds))
+        return _events(attempt, lines)
 
     def _pages(
         self, kind: str, selectors: list[tuple[str, str]], all_namespaces: bool
@@ -279,13 +277,10 @@ class Cluster:
             return answer
 
     def _lines(self, call: "_Call") -> Iterator[bytes]:
+        """Send now; the lines are read as they come."""
         with _explained(call.attempt):
             response = self._send(call)
-            try:
-                yield from response
-            finally:
-                # Not `release_conn`: what is left of an unfinished answer must not be the next one.
-                response.close()
+        return _read_lines(call.attempt, response)
 
     def _send(self, call: "_Call") -> urllib3.HTTPResponse:
         response = self._send_once(call)
@@ -369,6 +364,26 @@ def _load(place: Place, configuration: Configuration) -> None:
         config_persister=merged.save_changes,
     )
     loader.load_and_set(configuration)
+
+
+def _read_lines(attempt: Attempt, response: urllib3.HTTPResponse) -> Iterator[bytes]:
+    with _explained(attempt):
+        try:
+            yield from response
+        finally:
+            # Not `release_conn`: what is left of an unfinished answer must not be the next one.
+            response.close()
+
+
+def _events(attempt: Attempt, lines: Iterator[bytes]) -> Iterator[WatchEvent]:
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError as e:  # Cut off in the middle of a line.
+            raise ClusterUnreachable(_broken(attempt, e)) from e
+        if event["type"] == "ERROR":
+            raise refusal_of_status(attempt, event["object"])
+        yield WatchEvent(event["type"], event["object"])
 
 
 @contextlib.contextmanager

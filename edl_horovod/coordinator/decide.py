@@ -3,7 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Assignment", "Candidate", "assign_ranks", "choose_members", "num_workers"]
+__all__ = [
+    "Assignment",
+    "Candidate",
+    "assign_ranks",
+    "choose_members",
+    "in_order_of_ranks",
+    "num_workers",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +75,16 @@ def choose_members(
         if left[candidate.host] > 0:
             left[candidate.host] -= 1
             chosen.append(candidate)
-    by_age = chosen[:most]
+    return in_order_of_ranks(chosen[:most])
+
+
+def in_order_of_ranks(members: Sequence[Candidate]) -> tuple[str, ...]:
+    """The members as ranks: host by host, in the order of the hosts' oldest workers."""
     host_age: dict[str, int] = {}
-    for candidate in sorted(by_age, key=lambda c: c.order):
-        host_age.setdefault(candidate.host, candidate.order)
-    ranked = sorted(by_age, key=lambda c: (host_age[c.host], c.order))
-    return tuple(candidate.worker for candidate in ranked)
+    for member in sorted(members, key=lambda c: c.order):
+        host_age.setdefault(member.host, member.order)
+    ranked = sorted(members, key=lambda c: (host_age[c.host], c.order))
+    return tuple(member.worker for member in ranked)
 
 
 def assign_ranks(members: Sequence[Candidate]) -> list[Assignment]:

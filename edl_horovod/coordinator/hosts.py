@@ -7,7 +7,7 @@ from pathlib import Path
 from edl_horovod.errors import ConfigError
 from edl_horovod.whole_file import write_text
 
-__all__ = ["HostsFile", "parse", "read", "write"]
+__all__ = ["HostsFile", "parse", "read", "text_of", "write"]
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,16 @@ def write(path: Path, hosts: Mapping[str, int]) -> None:
         path: The hosts file.
         hosts: Host name to slots.
     """
-    write_text(path, "".join(f"{host}:{slots}\n" for host, slots in hosts.items()))
+    write_text(path, text_of(hosts))
+
+
+def text_of(hosts: Mapping[str, int]) -> str:
+    """The file's lines; `parse` reads them.
+
+    Args:
+        hosts: Host name to slots.
+    """
+    return "".join(f"{host}:{slots}\n" for host, slots in hosts.items())
 
 
 class HostsFile:

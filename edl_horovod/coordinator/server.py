@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 from edl_horovod.coordinator import forming, hosts, saved
-from edl_horovod.coordinator.decide import Candidate, choose_members, num_workers
 from edl_horovod.coordinator.forming import Forming, Pulse, hold_back
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.liveness import Liveness
+from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.events import EventLog
@@ -41,7 +41,7 @@ class Coordinator:
         self._server = WorkerServer(
             settings.secret, on_message=self._on_message, on_lost=self._on_lost
         )
-        self._wanted: dict[str, int] = {}
+        self._roster = Roster(self._server, settings, events)
         self._generation = 0
         self._members: tuple[str, ...] = ()
         self._reason = "start"
@@ -57,7 +57,7 @@ class Coordinator:
             self._server,
             events,
             stall_seconds=settings.stall_seconds,
-            members=lambda: self._workers(self._members),
+            members=lambda: self._roster.workers(self._members),
             on_silent=self._on_silent,
         )
         self._too_few_since: float | None = time.monotonic()
@@ -103,14 +103,14 @@ class Coordinator:
         if kind == "hello":
             self._on_hello(worker, message)
         elif kind == "ready":
-            worker.is_ready = True
+            worker.is_ready, worker.step = True, int(message["step"])
             if message.get("reason"):
                 self._reason = str(message["reason"])
                 log.info("worker %s left the ring: %s", worker.label, message["reason"])
         elif kind == "formed":
             worker.formed = int(message["generation"])
         elif kind == "leaving":
-            worker.is_leaving = True
+            worker.leave()
             self._reason = f"{worker.label} leaves"
         elif kind == "finished":
             self._end({"state": "finished", **message["result"]})
@@ -127,9 +127,11 @@ class Coordinator:
         self._generation = max(self._generation, int(message["generation"]))
         worker.is_ready = bool(message["is_ready"])
         worker.pid, worker.placed = int(message["pid"]), int(message["generation"])
-        worker.is_leaving = worker.is_leaving or bool(message.get("is_leaving"))
+        if message.get("is_leaving"):
+            worker.leave()
         worker.formed = max(worker.formed, int(message.get("formed", 0)))
         if worker.is_ready:
+            worker.step = int(message["step"])
             self._first_warm_at = self._first_warm_at or time.monotonic()
             self._events.write("worker", worker=worker.label, state="warm", message="")
             self._reason = f"{worker.label} is warm"
@@ -143,7 +145,7 @@ class Coordinator:
             return
         # A newcomer's own trouble, as a host without the data: it must not end a ring that trains.
         message = str(error.get("message", ""))
-        worker.is_leaving = True
+        worker.leave()
         self._events.write("worker", worker=worker.label, state="failed", message=message)
         log.warning("worker %s cannot join: %s", worker.label, message)
         worker.send("stop", reason="it failed, and the ring goes on without it")
@@ -156,7 +158,7 @@ class Coordinator:
             self._reason = f"{worker.label} {state}"
         if worker.name not in self._members:
             self._server.workers.pop(worker.name, None)
-        elif not any(other.is_connected for other in self._workers(self._members)):
+        elif not any(other.is_connected for other in self._roster.workers(self._members)):
             # All members at once: rather the network than they. Their ring may well train on.
             self._adopts_until = time.monotonic() + RETURN_SECONDS
         self._pulse.wake()
@@ -174,45 +176,24 @@ class Coordinator:
         file = hosts.HostsFile(self._settings.job_dir / "hosts")
         while True:
             if (wanted := file.change()) is not None:
-                self._wanted = wanted
+                self._roster.wanted = wanted
                 self._reason = "hosts changed"
                 self._pulse.wake()
             await asyncio.sleep(HOSTS_POLL_SECONDS)
 
     # -- what follows
 
-    def _is_usable(self, worker: Worker) -> bool:
-        is_there = worker.is_connected and not worker.is_leaving and not worker.is_silent
-        return is_there and not worker.is_hung and worker.not_before <= time.monotonic()
-
-    def _target(self) -> tuple[str, ...]:
-        usable = [
-            worker.candidate
-            for worker in self._server.workers.values()
-            if self._is_usable(worker) and (worker.is_ready or worker.name in self._members)
-        ]
-        return self._choose(usable)
-
-    def _choose(self, candidates: list[Candidate]) -> tuple[str, ...]:
-        return choose_members(
-            candidates, self._wanted, self._members, self._settings.max_np,
-            spares=self._settings.spares,
-        )  # fmt: skip
-
-    def _workers(self, names: tuple[str, ...]) -> list[Worker]:
-        return [self._server.workers[name] for name in names if name in self._server.workers]
-
     async def _advance(self, port: int) -> None:
         """Compare the ring with what it should be, and act on the difference, or wait for one."""
         self._pulse.clear()
-        self._send_home()
+        self._roster.send_home(self._members)
         self._recall()
-        target = self._target()
-        members = self._workers(self._members)
+        target = self._roster.target(self._members)
+        members = self._roster.workers(self._members)
         is_whole = bool(self._members) and all(
             worker.is_connected and not worker.is_ready for worker in members
         )
-        is_complete = bool(self._wanted) and all(
+        is_complete = bool(self._roster.wanted) and all(
             name in self._server.workers and self._server.workers[name].is_connected
             for name in self._members
         )
@@ -223,7 +204,7 @@ class Coordinator:
             return
         if target == self._members and is_whole:
             self._too_few_since = None
-            await self._pulse.sleep(self._until_pardon())
+            await self._pulse.sleep(self._roster.until_next())
             return
         if len(target) < self._needed():
             # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
@@ -233,17 +214,11 @@ class Coordinator:
             return
         await self._change(port)
 
-    def _until_pardon(self) -> float | None:
-        """Seconds until a worker that spoiled rings is tried again; None if there is none."""
-        now = time.monotonic()
-        waits = [worker.not_before - now for worker in self._server.workers.values()]
-        return min((wait for wait in waits if wait > 0), default=None)
-
     def _needed(self) -> int:
         """Ranks that a ring needs now: the first one waits a while for all that were asked for."""
         least = self._settings.min_np
         if self._first_ring_patience() > 0:
-            wanted = sum(self._wanted.values())
+            wanted = sum(self._roster.wanted.values())
             least = max(least, min(self._settings.num_start, wanted, self._settings.max_np))
         return least
 
@@ -279,18 +254,7 @@ class Coordinator:
                 }
             )
             return
-        await self._pulse.sleep(min(left, 1.0, self._until_pardon() or 1.0))
-
-    def _send_home(self) -> None:
-        """Dismiss workers whose slot is no longer wanted, once they are in no ring."""
-        for worker in self._server.workers.values():
-            is_outside = worker.is_ready and worker.name not in self._members
-            slots = num_workers(self._wanted.get(worker.candidate.host, 0), self._settings.spares)
-            # An emptied hosts file sends nobody home: who waits warm keeps the job's state.
-            is_unwanted = bool(self._wanted) and worker.candidate.slot >= slots
-            if is_outside and (worker.is_leaving or is_unwanted) and not worker.is_dismissed:
-                worker.is_leaving = worker.is_dismissed = True
-                worker.send("stop", reason="its slot is no longer wanted")
+        await self._pulse.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 
     def _recall(self) -> None:
         """Tell workers that train in a ring of which nobody knows any more to leave it.
@@ -304,12 +268,12 @@ class Coordinator:
 
     async def _dissolve(self) -> None:
         """End the ring: its members stay warm and wait."""
-        await self._forming.gather(self._workers(self._members), self._generation + 1)
+        await self._forming.gather(self._roster.workers(self._members), self._generation + 1)
         former, self._members = self._members, ()
         self._forget_lost(former)
 
     def _forget_lost(self, former: tuple[str, ...]) -> None:
-        for worker in self._workers(former):
+        for worker in self._roster.workers(former):
             if not worker.is_connected:
                 self._server.workers.pop(worker.name)
 
@@ -317,18 +281,14 @@ class Coordinator:
         """One generation: gather the members, see who lives, deal ranks, wait until all formed."""
         began = time.monotonic()
         old_size, reason = len(self._members), self._reason
-        members = self._workers(self._members)
+        members = self._roster.workers(self._members)
         asked_at = await self._forming.ask_for_sign_of_life(members)
         await self._forming.gather(members, self._generation + 1)
         if time.monotonic() - asked_at > forming.SIGN_OF_LIFE_SECONDS:
             asked_at = await self._forming.ask_for_sign_of_life(members)  # A step can be long.
         if self._result is not None:
             return
-        target = self._choose([
-            worker.candidate
-            for worker in self._server.workers.values()
-            if self._is_usable(worker) and worker.is_ready and worker.heard_at >= asked_at
-        ])  # fmt: skip
+        target = self._roster.answering(self._members, asked_at)
         former, self._members = self._members, ()
         self._forget_lost(former)
         if len(target) < self._settings.min_np:
@@ -336,7 +296,7 @@ class Coordinator:
         self._generation += 1
         self._members = target
         self._save_change(port)
-        members = self._workers(target)
+        members = self._roster.workers(target)
         is_formed = await self._forming.form(members, self._generation)
         if is_formed:
             self._too_few_since, self._proven = None, target

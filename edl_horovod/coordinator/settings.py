@@ -23,6 +23,8 @@ class CoordinatorSettings:
     """Ranks that the first ring waits for, for a while."""
     min_np: int
     max_np: int
+    num_lanes: int
+    """No ring can be larger, also not for a moment."""
     spares: int
     """Warm workers of a host beyond its slots."""
     wait_seconds: float
@@ -43,6 +45,7 @@ def settings_of(
         num_start=config.launch.np,
         min_np=config.elastic.min_np,
         max_np=min(config.elastic.max_np or lanes, lanes),
+        num_lanes=lanes,
         spares=config.elastic.spares,
         wait_seconds=config.elastic.wait_seconds,
         forming_seconds=config.elastic.forming_seconds,

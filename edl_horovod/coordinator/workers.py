@@ -38,7 +38,8 @@ class Worker:
     is_connected: bool = True
     is_ready: bool = False
     """Warm and in no ring: can be given a place at once."""
-    is_leaving: bool = False
+    leaving_since: float | None = None
+    """When it was asked to go, or asked for it; None for one that is to stay."""
     is_silent: bool = False
     """Did not answer in time; not invited until it is heard again."""
     is_hung: bool = False
@@ -50,11 +51,15 @@ class Worker:
     report: Report | None = None
     """What it did when it answered the last ping; see `current_report`."""
     pid: int = 0
+    step: int = -1
+    """Steps of the job that it had when it was outside last; -1 for none."""
     formed: int = 0
     """The last generation that it reported as formed."""
     told: int = 0
     """The generation that this connection last announced to it."""
     is_dismissed: bool = False
+    was_listed: bool = False
+    """Whether host discovery has named its host since it called first."""
     num_vain: int = 0
     """Formings in a row that failed and may have failed because of it."""
     not_before: float = 0.0
@@ -78,6 +83,11 @@ class Worker:
         self.heard_at = time.monotonic()
         self.num_unanswered = 0
 
+    def leave(self) -> None:
+        """Note that it is to go."""
+        if self.leaving_since is None:
+            self.leaving_since = time.monotonic()
+
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.num_unanswered += 1
@@ -88,6 +98,11 @@ class Worker:
         if self.told < generation:
             self.told = generation
             self.send("change", generation=generation)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it is to go; it may have to hand the job's state over first."""
+        return self.leaving_since is not None
 
     @property
     def current_report(self) -> Report | None:

@@ -108,3 +108,25 @@ def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
     waits = [e for e in job.events("job") if e["state"] == "waiting"]
     assert "0 workers, 1 needed" in waits[-1]["message"]
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=counting_job.LONG)
+
+
+def test_the_only_rank_of_a_withdrawn_slot_hands_its_steps_over_to_the_next(start, tmp_path):
+    """Slot 0 died and gets warm again while slot 1, which alone has the state, is withdrawn."""
+    job = start("train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG))
+    job.wait_for_step(1)
+    job.want(2)
+    generation = job.wait_for_ring(2)
+    job.wait_for_step(5)
+    job.signal_worker(0, signal.SIGKILL)
+    job.want(1)
+    alone = job.wait_for_ring(1, after=generation)
+    assert job.events("generation")[-1]["members"] == ["localhost:1"]
+    handed_over = job.wait_for_ring(2, after=alone)
+    job.wait_for_ring(1, after=handed_over)
+    assert job.events("generation")[-1]["members"] == ["localhost:0"]
+    (tmp_path / "hurry").touch()
+    job.succeed()
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=counting_job.LONG)
+    steps = [e["step"] for e in job.events("reset")]
+    assert steps == sorted(steps)
+    assert steps[-1] > 5

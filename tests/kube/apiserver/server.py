@@ -6,6 +6,7 @@ import signal
 import ssl
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ class ApiServer:
         store = Store()
         store.create("namespaces", "", {"metadata": {"name": "default"}}, is_dry_run=False)
         self._admission = Admission(store, crd, {ADMIN_TOKEN: User("admin", (MASTERS,))})
-        self._store = store
+        self.store = store
+        """For changes that nobody asks for over HTTP; through `do` while the server runs."""
         self._api = Api(store, self._admission)
         self._host, self._port, self._tls = host, 0, tls
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -60,11 +62,20 @@ class ApiServer:
         self._api.bookmark_seconds = seconds
 
     def break_streams(self) -> None:
-        self._call(self._api.break_streams)
+        self.do(self._api.break_streams)
 
     def compact(self) -> None:
         """Forget all history: versions before now are too old."""
-        self._call(self._store.compact)
+        self.do(self.store.compact)
+
+    def set_status(self, resource: str, namespace: str, name: str, status: dict) -> None:
+        """Say what a kubelet would."""
+
+        def change() -> None:
+            item = self.store.get(resource, namespace, name)
+            self.store.update(resource, {**item, "status": status}, is_dry_run=False)
+
+        self.do(change)
 
     def __enter__(self) -> "ApiServer":
         self.start()
@@ -85,7 +96,7 @@ class ApiServer:
     def stop(self) -> None:
         """Break all connections and listen no more; the objects are kept."""
         if self._thread is not None and self._thread.is_alive():
-            self._call(self._stopping.set)
+            self.do(self._stopping.set)
             self._thread.join()
 
     async def _run(self, started: threading.Event, port: int) -> None:
@@ -105,10 +116,20 @@ class ApiServer:
         self._api.break_streams()
         await runner.cleanup()
 
-    def _call(self, what: Callable[[], Any]) -> None:
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(lambda: (what(), done.set()))
-        done.wait(START_SECONDS)
+    def do(self, what: Callable[[], Any]) -> Any:
+        """Do something in the server's thread, or here where it is stopped."""
+        if self._thread is None or not self._thread.is_alive():
+            return what()
+        result: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(what())
+            except Exception as e:  # Raised again where the caller waits.
+                result.set_exception(e)
+
+        self._loop.call_soon_threadsafe(run)
+        return result.result(START_SECONDS)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from edl_horovod import events
-from edl_horovod.coordinator import forming, hosts, server
+from edl_horovod.coordinator import forming, hosts, roster, server
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
@@ -35,6 +35,8 @@ class FakeWorker:
         self.heard = []
         self.place = None
         self.generation = 0
+        self.step = -1
+        """Steps of the job that it has, as it tells them; 0 once it was in a ring."""
         self.is_ready = True
         self.task = None
         self.report = {}
@@ -54,9 +56,9 @@ class FakeWorker:
         self._channel = Channel(self._secret, **nonces, is_server=False)
         self.said = greeting(nonce)
         self._writer.write(self.said)
-        hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1, "step": 0}
-        hello |= {"generation": self.generation, "is_ready": self.is_ready, **more}
-        self.send("hello", **hello)
+        hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1}
+        hello |= {"generation": self.generation, "is_ready": self.is_ready, "step": self.step}
+        self.send("hello", **{**hello, **more})
         self.task = asyncio.create_task(self._listen(reader, writer, self._channel))
         return self
 
@@ -80,9 +82,10 @@ class FakeWorker:
 
     def ready(self):
         self.is_ready = True
-        self.send("ready", generation=self.generation, step=0, reason="")
+        self.send("ready", generation=self.generation, step=self.step, reason="")
 
     def formed(self):
+        self.step = max(self.step, 0)
         self.send("formed", generation=self.generation)
 
     async def _listen(self, reader, writer, channel):
@@ -114,7 +117,7 @@ class Job:
 
     def __init__(self, job_dir, *, wanted=None, **settings):
         self.dir = job_dir
-        defaults = {"num_start": 1, "min_np": 1, "max_np": 8, "spares": 0}
+        defaults = {"num_start": 1, "min_np": 1, "max_np": 8, "num_lanes": 8, "spares": 0}
         defaults |= {"wait_seconds": 5.0, "forming_seconds": 1.0, "stall_seconds": 300.0}
         self.settings = CoordinatorSettings(
             job_dir=job_dir, port=0, address="127.0.0.1", secret=SECRET, **{**defaults, **settings}
@@ -206,6 +209,7 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "HOSTS_POLL_SECONDS", 0.01)
     monkeypatch.setattr(server, "GOODBYE_SECONDS", 0.5)
     monkeypatch.setattr(forming, "VAIN_SECONDS", 0.05)
+    monkeypatch.setattr(roster, "LEAVER_SECONDS", 0.5)
 
     def run(scenario, **settings):
         job = Job(tmp_path, **settings)

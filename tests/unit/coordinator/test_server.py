@@ -109,7 +109,9 @@ def test_hosts_that_come_and_go_again_before_anybody_is_warm_there_reset_nothing
         await job.ring(first)
         for slots in (3, 1, 2, 1):
             job.hosts(localhost=slots)
-            await job.until(lambda slots=slots: job.coordinator._wanted == {"localhost": slots})
+            await job.until(
+                lambda slots=slots: job.coordinator._roster.wanted == {"localhost": slots}
+            )
         await asyncio.sleep(0.1)
         assert job.generations() == [(1, True)]
         assert first.kinds() == ["assign"]
@@ -415,7 +417,7 @@ def test_a_restarted_coordinator_adopts_the_ring(play):
         for worker in reversed(workers):
             worker.heard.clear()
             await worker.connect()
-        await job.until(lambda: len(job.coordinator._workers(job.coordinator._members)) == 3)
+        await job.until(lambda: len(job.coordinator._roster.workers(job.coordinator._members)) == 3)
         await asyncio.sleep(0.2)
         assert [worker.kinds() for worker in workers] == [[], [], []]
         assert job.saved()["generation"] == 1

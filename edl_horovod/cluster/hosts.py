@@ -1,0 +1,54 @@
+"""Which pods are hosts: the pure part of host discovery."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Names", "WorkerPod", "hosts_of", "pod_of"]
+
+Names = Literal["uid", "dns"]
+"""What a host is called: `<pod>.<UID>`, which no later pod has, or what `ssh` can resolve."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPod:
+    """The little that host discovery keeps of a pod."""
+
+    name: str
+    uid: str
+    address: str
+    """A name or number that other pods reach it by; empty where it has none yet."""
+    is_usable: bool
+    """Ready, which is warm, and not terminating."""
+
+
+def pod_of(manifest: dict[str, Any]) -> WorkerPod:
+    """A pod as the API server describes it, reduced.
+
+    Args:
+        manifest: Of a worker pod.
+    """
+    meta, spec = manifest["metadata"], manifest.get("spec") or {}
+    status = manifest.get("status") or {}
+    is_ready = any(
+        condition.get("type") == "Ready" and condition.get("status") == "True"
+        for condition in status.get("conditions") or ()
+    )
+    address = status.get("podIP") or ""
+    if address and spec.get("hostname") and spec.get("subdomain"):
+        # As mpi-operator's own hosts file names it; its Service is the subdomain.
+        address = f"{spec['hostname']}.{spec['subdomain']}.{meta['namespace']}.svc"
+    is_staying = "deletionTimestamp" not in meta and status.get("phase") == "Running"
+    return WorkerPod(meta["name"], meta["uid"], address, is_ready and is_staying and bool(address))
+
+
+def hosts_of(pods: Iterable[WorkerPod], slots: int, *, names: Names = "uid") -> dict[str, int]:
+    """Host name to slots, for each pod that can be given ranks.
+
+    Args:
+        pods: In any order; the answer is sorted, `worker-2` before `worker-10`.
+        slots: Of each pod.
+        names: What the hosts are called.
+    """
+    usable = sorted((pod for pod in pods if pod.is_usable), key=lambda p: (len(p.name), p.name))
+    return {f"{pod.name}.{pod.uid}" if names == "uid" else pod.address: slots for pod in usable}

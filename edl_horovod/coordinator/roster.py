@@ -1,0 +1,159 @@
+"""Who of the workers may be in the ring now, and who may go home."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable
+
+from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks, num_workers
+from edl_horovod.coordinator.settings import CoordinatorSettings
+from edl_horovod.coordinator.workers import Worker, WorkerServer
+from edl_horovod.events import EventLog
+
+__all__ = ["Roster"]
+
+log = logging.getLogger(__name__)
+
+LEAVER_SECONDS = 20.0
+"""How long a worker that was asked to end stays for a successor of the job's state, where it alone
+has it. Below the 30 s after which Kubernetes kills it: it must still end in good order."""
+
+
+class Roster:
+    """The workers as `choose_members` must see them, and the slots that are wanted.
+
+    The job's state is in its workers' memory. So whoever has a step that nobody else has stays in
+    the ring, wanted or not, until others have the state too.
+    """
+
+    def __init__(
+        self, server: WorkerServer, settings: CoordinatorSettings, events: EventLog
+    ) -> None:
+        """No slot is wanted yet.
+
+        Args:
+            server: Knows the workers.
+            settings: The job's facts.
+            events: Told of who stays although it is not wanted.
+        """
+        self._server = server
+        self._settings = settings
+        self._events = events
+        self._holder = ""
+        self.wanted: dict[str, int] = {}
+        """Host name to number of slots, as host discovery gives them."""
+
+    def workers(self, names: Iterable[str]) -> list[Worker]:
+        """Those of the named that are still known."""
+        return [self._server.workers[name] for name in names if name in self._server.workers]
+
+    def target(self, members: tuple[str, ...]) -> tuple[str, ...]:
+        """The ring that should be, as far as is known without asking anybody.
+
+        Args:
+            members: Of the ring now.
+        """
+        known = self._server.workers.values()
+        return self._choose([w for w in known if w.is_ready or w.name in members], members)
+
+    def answering(self, members: tuple[str, ...], asked_at: float) -> tuple[str, ...]:
+        """The next ring: of workers outside the old one that gave a sign of life.
+
+        Args:
+            members: Of the ring before.
+            asked_at: When they were asked for it.
+        """
+        known = self._server.workers.values()
+        return self._choose([w for w in known if w.is_ready and w.heard_at >= asked_at], members)
+
+    def send_home(self, members: tuple[str, ...]) -> None:
+        """Dismiss workers that are to go, once they are in no ring and the state is safe.
+
+        Args:
+            members: Of the ring now.
+        """
+        ring = self.workers(members)
+        has_ring = bool(ring) and all(
+            w.is_connected and not w.is_ready and not w.is_silent and w.formed == w.placed
+            for w in ring
+        )
+        for worker in self._server.workers.values():
+            worker.was_listed |= worker.candidate.host in self.wanted or worker.placed > 0
+            is_outside = worker.is_ready and worker.name not in members
+            is_to_go = worker.is_leaving or self._is_unwanted(worker)
+            is_needed = worker.step >= 0 and not has_ring and not self._may_end(worker)
+            if is_outside and is_to_go and not is_needed and not worker.is_dismissed:
+                worker.leave()
+                worker.is_dismissed = True
+                worker.send("stop", reason="its slot is no longer wanted")
+
+    def until_next(self) -> float | None:
+        """Seconds until time alone changes something; None if it does not.
+
+        A worker that spoiled rings is tried again then, or one that is to go stays no longer.
+        """
+        now = time.monotonic()
+        moments = [
+            moment
+            for worker in self._server.workers.values()
+            for moment in (worker.not_before, (worker.leaving_since or -math.inf) + LEAVER_SECONDS)
+        ]
+        return min((moment - now for moment in moments if moment > now), default=None)
+
+    def _is_unwanted(self, worker: Worker) -> bool:
+        # An emptied hosts file sends nobody home: who waits warm keeps the job's state. And a pod
+        # may be warm before host discovery names it.
+        slots = num_workers(self.wanted.get(worker.candidate.host, 0), self._settings.spares)
+        return bool(self.wanted) and worker.was_listed and worker.candidate.slot >= slots
+
+    def _may_end(self, worker: Worker) -> bool:
+        """Whether a worker that was asked to end may do so although no ring trains."""
+        stays = any(
+            other.step >= worker.step and _is_usable(other) and not self._is_unwanted(other)
+            for other in self._server.workers.values()
+        )
+        return worker.is_leaving and (stays or not self._may_hold(worker))
+
+    def _choose(self, there: list[Worker], members: tuple[str, ...]) -> tuple[str, ...]:
+        usable = [worker.candidate for worker in there if _is_usable(worker)]
+        chosen = choose_members(
+            usable, self.wanted, members, self._settings.max_np, spares=self._settings.spares
+        )
+
+        def steps(worker: Worker) -> float:
+            # In a ring there is no more advanced one than its members, who all have the same.
+            return worker.step if worker.is_ready else math.inf
+
+        most = max((steps(w) for w in self.workers(chosen)), default=-1)
+        holders = [w for w in there if steps(w) > most and self._may_hold(w)]
+        if not holders or not any(self.wanted.values()):
+            return chosen
+        holder = min(holders, key=lambda w: (-steps(w), w.is_leaving, w.candidate.order))
+        if holder.name != self._holder:
+            self._holder = holder.name
+            message = f"worker {holder.label} is to go, but stays: it alone has the job's state"
+            self._events.write("log", message=message)
+            log.info("%s", message)
+        # One more than `max_np` for a moment, but never more than lanes.
+        others = self.workers(chosen)[: self._settings.num_lanes - 1]
+        return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
+
+    def _may_hold(self, worker: Worker) -> bool:
+        """Whether it can stay until another has the job's state, and there can be another."""
+        if not worker.is_connected or worker.is_silent or worker.is_hung or worker.is_dismissed:
+            return False
+        if worker.leaving_since is None:
+            return True
+        if time.monotonic() >= worker.leaving_since + LEAVER_SECONDS:
+            return False
+        if any(_is_usable(other) for other in self._server.workers.values()):
+            return True
+        # On one machine a slot's next worker starts only when this one has ended.
+        slots = {host: num_workers(n, self._settings.spares) for host, n in self.wanted.items()}
+        is_wanted = worker.candidate.slot < slots.get(worker.candidate.host, 0)
+        return not slots or sum(slots.values()) > is_wanted
+
+
+def _is_usable(worker: Worker) -> bool:
+    is_there = worker.is_connected and not worker.is_leaving and not worker.is_silent
+    return is_there and not worker.is_hung and worker.not_before <= time.monotonic()

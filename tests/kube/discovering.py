@@ -1,0 +1,60 @@
+"""Host discovery, run as the program that it is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from edl_horovod.coordinator import hosts
+
+LONGEST_SECONDS = 30.0
+
+
+class Program:
+    """`with` starts it and ends it by SIGTERM."""
+
+    def __init__(self, kubeconfig: Path, namespace: str, folder: Path, *flags: str) -> None:
+        self.output = folder / "hosts"
+        self.exit_code: int | None = None
+        self._log = folder / "discovery.log"
+        self._command = [
+            sys.executable, "-m", "edl_horovod.cluster.discovery", "--namespace", namespace,
+            "--job", "job", "--slots", "2", "--output", str(self.output), *flags,
+        ]  # fmt: skip
+        self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+
+    def __enter__(self) -> "Program":
+        with self._log.open("wb") as output:
+            self.process = subprocess.Popen(
+                self._command, env=self._environment, stdout=output, stderr=output
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.exit_code = self.process.wait(10)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+def hosts_in(path: Path) -> dict[str, int] | None:
+    """What the file says; None where there is none."""
+    return hosts.read(path) if path.exists() else None
+
+
+def wait_until(is_so: Callable[[], bool], program: Program) -> None:
+    deadline = time.monotonic() + LONGEST_SECONDS
+    while not is_so():
+        said = f"hosts file: {program.output.exists() and program.output.read_text()}\n"
+        assert program.process.poll() is None, f"it ended\n{program.log()}"
+        assert time.monotonic() < deadline, f"it took too long\n{said}{program.log()}"
+        time.sleep(0.02)

@@ -1,0 +1,109 @@
+"""Host discovery as a program, against any API server."""
+
+import re
+from pathlib import Path
+
+import pytest
+from kubernetes import client as k8s
+
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.labels import LAUNCHER, WORKER, pod_labels
+from tests.kube.conftest import WATCHER, pod
+from tests.kube.discovering import Program, hosts_in, wait_until
+from tests.kube.test_contract_rights import BINDING, READ_PODS
+
+
+class Pods:
+    """The worker pods of a job, and what a kubelet would say of them."""
+
+    def __init__(self, cluster: Cluster, admin: k8s.ApiClient) -> None:
+        self._cluster = cluster
+        self._core = k8s.CoreV1Api(admin)
+
+    def add(self, number: int, *, job: str = "job", role: str = WORKER) -> str:
+        """Make a pod that is ready; returns its host name."""
+        name = f"{job}-{role}-{number}"
+        uid = self._cluster.create(pod(name, labels=pod_labels(job, role)))["metadata"]["uid"]
+        self.set_ready(name, True)
+        return f"{name}.{uid}"
+
+    def set_ready(self, name: str, is_ready: bool) -> None:
+        status = {
+            "phase": "Running",
+            "podIP": "10.0.0.7",
+            "podIPs": [{"ip": "10.0.0.7"}],
+            "conditions": [{"type": "Ready", "status": str(is_ready)}],
+        }
+        self._core.patch_namespaced_pod_status(name, self._cluster.namespace, {"status": status})
+
+    def delete(self, name: str, grace: int | None = None) -> None:
+        self._cluster.delete("Pod", name, grace_seconds=grace)
+
+
+@pytest.fixture
+def pods(cluster: Cluster, admin: k8s.ApiClient) -> Pods:
+    cluster.create(READ_PODS)
+    cluster.create(BINDING)
+    return Pods(cluster, admin)
+
+
+@pytest.fixture
+def program(backend, namespace: str, pods: Pods, tmp_path: Path):
+    """It may get, list and watch the pods of its namespace, and nothing else."""
+    kubeconfig = backend.kubeconfig(tmp_path / "watcher", token=WATCHER, namespace=namespace)
+    with Program(kubeconfig, namespace, tmp_path) as started:
+        yield started
+
+
+def test_hosts_come_and_go_with_their_readiness(program: Program, pods: Pods):
+    wait_until(lambda: hosts_in(program.output) == {}, program)
+
+    first, second = pods.add(0), pods.add(1)
+    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+
+    pods.set_ready("job-worker-0", False)
+    wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
+
+    pods.set_ready("job-worker-0", True)
+    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+
+
+def test_a_terminating_pod_is_no_host_long_before_it_is_gone(program: Program, pods: Pods):
+    first, second = pods.add(0), pods.add(1)
+    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+
+    pods.delete("job-worker-0")
+
+    wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
+
+
+def test_a_pod_that_is_made_anew_is_another_host(program: Program, pods: Pods):
+    first = pods.add(0)
+    wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
+
+    pods.delete("job-worker-0", grace=0)
+    second = pods.add(0)
+
+    assert second != first
+    wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
+
+
+def test_pods_of_other_jobs_and_roles_are_none(program: Program, pods: Pods):
+    pods.add(0, role=LAUNCHER)
+    pods.add(0, job="other")
+    mine = pods.add(0)
+
+    wait_until(lambda: hosts_in(program.output) == {mine: 2}, program)
+
+
+def test_pods_that_were_there_before_are_listed(
+    backend, namespace: str, pods: Pods, tmp_path: Path
+):
+    hosts = {pods.add(number): 2 for number in range(3)}
+    kubeconfig = backend.kubeconfig(tmp_path / "watcher", token=WATCHER, namespace=namespace)
+
+    with Program(kubeconfig, namespace, tmp_path, "--names", "uid") as program:
+        wait_until(lambda: hosts_in(program.output) == hosts, program)
+
+    assert program.exit_code == 0, "SIGTERM ends it"
+    assert not re.search("Traceback|ERROR", program.log())

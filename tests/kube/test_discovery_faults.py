@@ -1,0 +1,309 @@
+"""Host discovery where the API server, the network or the credentials fail."""
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from horovod.runner.elastic.discovery import HostDiscoveryScript
+
+import edl_horovod.cluster
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.credentials import Place
+from edl_horovod.cluster.labels import WORKER, pod_labels
+from edl_horovod.errors import NoCluster
+from tests.kube.apiserver.admission import MASTERS, User
+from tests.kube.apiserver.server import ApiServer
+from tests.kube.conftest import ADMIN, STRANGER, pod, write_kubeconfig
+from tests.kube.discovering import Program, hosts_in, wait_until
+
+SCRIPT = Path(edl_horovod.cluster.__file__).parent / "host-discovery.sh"
+READY = {
+    "phase": "Running", "podIP": "10.0.0.7", "conditions": [{"type": "Ready", "status": "True"}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    (tmp_path / "token").write_text(ADMIN)
+    user = {"tokenFile": str(tmp_path / "token")}
+    return write_kubeconfig(tmp_path / "config", server.url, user)
+
+
+@pytest.fixture
+def cluster(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> Iterator[Cluster]:
+    """The test's own: its token does not expire."""
+    server.tokens["test-token"] = User("test", (MASTERS,))
+    path = write_kubeconfig(tmp_path / "test-config", server.url, {"token": "test-token"})
+    with Cluster(Place(namespace="default", kubeconfig=str(path), context="test")) as cluster:
+        yield cluster
+
+
+def add(cluster: Cluster, server: ApiServer, number: int) -> str:
+    name = f"job-worker-{number}"
+    manifest = pod(name, labels=pod_labels("job", WORKER))
+    uid = cluster.create(manifest)["metadata"]["uid"]
+    server.set_status("pods", "default", name, READY)
+    return f"{name}.{uid}"
+
+
+def num(server: ApiServer, verb: str) -> int:
+    """Requests of the program: it alone goes by the label of the job's pods."""
+    return sum(1 for one in server.seen if one.verb == verb and "labelSelector" in one.query)
+
+
+@pytest.fixture
+def first(cluster: Cluster, server: ApiServer) -> str:
+    return add(cluster, server, 0)
+
+
+@pytest.fixture
+def program(first: str, kubeconfig: Path, tmp_path: Path) -> Iterator[Program]:
+    """It has found the first host and watches."""
+    with Program(kubeconfig, "default", tmp_path, "--events", str(tmp_path / "events")) as started:
+        wait_until(lambda: hosts_in(started.output) == {first: 2}, started)
+        yield started
+
+
+def wait_for_watch(server: ApiServer, program: Program, number: int = 1) -> None:
+    wait_until(lambda: num(server, "watch") >= number, program)
+
+
+def test_it_lists_once_and_then_watches(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    server.set_bookmark_seconds(0.02)
+    hosts = {first: 2} | {add(cluster, server, number): 2 for number in range(1, 6)}
+
+    wait_until(lambda: hosts_in(program.output) == hosts, program)
+
+    assert num(server, "list") == 1
+    assert num(server, "watch") == 1
+
+
+def test_a_change_that_changes_no_host_writes_nothing(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    before = program.output.stat()
+    cluster.patch("Pod", "job-worker-0", {"metadata": {"annotations": {"a": "1"}}})
+    second = add(cluster, server, 1)
+    cluster.delete("Pod", "job-worker-1", grace_seconds=0)
+    third = add(cluster, server, 2)
+    wait_until(lambda: hosts_in(program.output) == {first: 2, third: 2}, program)
+
+    after = program.output.stat()
+    assert second not in program.output.read_text()
+    assert after.st_ino != before.st_ino, "each write is a new file"
+    cluster.patch("Pod", "job-worker-0", {"metadata": {"annotations": {"a": "2"}}})
+    time.sleep(0.3)
+    assert program.output.stat().st_ino == after.st_ino
+
+
+def test_a_broken_watch_goes_on_where_it_was(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    wait_for_watch(server, program)
+
+    server.break_streams()
+    second = add(cluster, server, 1)
+
+    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+    assert num(server, "list") == 1
+    assert not (program.output.parent / "events").read_text(), "that is worth no word"
+
+
+@pytest.mark.parametrize("is_a_status", [True, False])
+def test_after_a_compaction_it_lists_again(
+    program: Program, server: ApiServer, cluster: Cluster, first: str, is_a_status: bool
+):
+    wait_for_watch(server, program)
+    server.faults.is_gone_a_status = is_a_status
+
+    server.stop()
+    # A pod goes, and nobody will be told.
+    server.store.delete("pods", "default", "job-worker-0", {"gracePeriodSeconds": 0})
+    server.compact()
+    server.start()
+
+    wait_until(lambda: hosts_in(program.output) == {}, program)
+    assert num(server, "list") == 2
+
+
+def test_while_the_server_is_away_the_last_answer_stays_and_says_so(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    wait_for_watch(server, program)
+
+    server.stop()
+    wait_until(lambda: program.output.read_text().startswith("# The API server"), program)
+    assert hosts_in(program.output) == {first: 2}
+    server.start()
+    wait_until(lambda: "#" not in program.output.read_text(), program)
+    second = add(cluster, server, 1)
+    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+
+    assert num(server, "list") == 1, "it goes on from the version that it has"
+    lines = (program.output.parent / "events").read_text().splitlines()
+    assert [json.loads(line)["state"] for line in lines] == ["stale", "current"]
+    assert "not current" in program.log()
+
+
+def test_sigterm_ends_it_while_the_server_is_away(program: Program, server: ApiServer):
+    server.stop()
+    wait_until(lambda: "#" in program.output.read_text(), program)
+
+    program.__exit__()
+
+    assert program.exit_code == 0
+
+
+def test_a_token_that_expired_is_read_again(
+    program: Program, server: ApiServer, cluster: Cluster, first: str, tmp_path: Path
+):
+    wait_for_watch(server, program)
+    server.tokens["next-token"] = server.tokens.pop(ADMIN)
+    (tmp_path / "token").write_text("next-token")
+
+    server.break_streams()
+    second = add(cluster, server, 1)
+
+    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
+
+
+def test_a_token_that_comes_late_is_waited_for(
+    program: Program, server: ApiServer, cluster: Cluster, first: str, tmp_path: Path
+):
+    wait_for_watch(server, program)
+    user = server.tokens.pop(ADMIN)
+    server.break_streams()
+    wait_until(lambda: "#" in program.output.read_text(), program)
+    assert "does not accept the credentials" in program.log()
+
+    server.tokens["next-token"] = user
+    (tmp_path / "token").write_text("next-token")
+
+    wait_until(lambda: "#" not in program.output.read_text(), program)
+
+
+def test_a_watch_that_is_cut_in_a_line_loses_nothing(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    wait_for_watch(server, program)
+    server.faults.cut_after_bytes = 100
+    hosts = {first: 2, add(cluster, server, 1): 2}
+    time.sleep(0.3)
+    server.faults.cut_after_bytes = 0
+
+    wait_until(lambda: hosts_in(program.output) == hosts, program)
+
+
+def test_a_server_that_drops_and_fails_is_tried_again(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    wait_for_watch(server, program)
+    second = add(cluster, server, 1)
+    server.faults.drop, server.faults.fail = 2, [500, 429, 503]
+
+    server.break_streams()
+
+    wait_until(lambda: not server.faults.fail, program)
+    third = add(cluster, server, 2)
+    wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2, third: 2}, program)
+
+
+def test_it_may_start_before_the_server(
+    server: ApiServer, kubeconfig: Path, first: str, tmp_path: Path
+):
+    server.stop()
+    with Program(kubeconfig, "default", tmp_path) as program:
+        wait_until(lambda: "not current" in program.log(), program)
+        assert not program.output.exists(), "nobody knows which hosts there are"
+        server.start()
+        wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
+
+
+def test_what_an_earlier_run_wrote_stays_while_the_server_is_away(
+    server: ApiServer, kubeconfig: Path, tmp_path: Path
+):
+    (tmp_path / "hosts").write_text("job-worker-0.u-1:2\n")
+    server.stop()
+
+    with Program(kubeconfig, "default", tmp_path) as program:
+        wait_until(lambda: "not current" in program.log(), program)
+
+    assert program.output.read_text() == "job-worker-0.u-1:2\n"
+
+
+def test_who_may_not_list_pods_is_told_and_tried_again(
+    server: ApiServer, kubeconfig: Path, first: str, tmp_path: Path
+):
+    (tmp_path / "token").write_text(STRANGER)
+    with Program(kubeconfig, "default", tmp_path) as program:
+        wait_until(lambda: "may not list pods in namespace default" in program.log(), program)
+        # A RoleBinding that comes after the pod is nothing unusual.
+        server.tokens[STRANGER] = User("stranger", (MASTERS,))
+        wait_until(lambda: hosts_in(program.output) == {first: 2}, program)
+
+
+def test_no_credentials_end_it(tmp_path: Path):
+    with Program(tmp_path / "missing", "default", tmp_path) as program:
+        program.process.wait(30)
+
+    assert program.exit_code == NoCluster.exit_code
+    assert "There is no kubeconfig" in program.log()
+
+
+# -- the script that Horovod runs
+
+
+def run_script(path: Path, wait_seconds: int = 0) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "EDL_HOSTS_WAIT_SECONDS": str(wait_seconds)}
+    return subprocess.run(
+        [SCRIPT, path], env=environment, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def test_the_script_prints_hosts_and_no_comments(tmp_path: Path):
+    (tmp_path / "hosts").write_text("# The API server does not answer.\na.job.ns.svc:2\n\nb:1\n")
+
+    done = run_script(tmp_path / "hosts")
+
+    assert (done.returncode, done.stdout) == (0, "a.job.ns.svc:2\nb:1\n")
+
+
+def test_the_script_prints_nothing_where_no_host_is_wanted(tmp_path: Path):
+    (tmp_path / "hosts").write_text("")
+
+    assert (run_script(tmp_path / "hosts").returncode, run_script(tmp_path / "hosts").stdout) == (
+        0,
+        "",
+    )
+
+
+def test_the_script_waits_for_a_file_that_is_not_there_yet(tmp_path: Path):
+    timer = threading.Timer(0.5, lambda: (tmp_path / "hosts").write_text("a:1\n"))
+    timer.start()
+
+    done = run_script(tmp_path / "hosts", wait_seconds=20)
+    timer.join()
+
+    assert (done.returncode, done.stdout) == (0, "a:1\n")
+
+
+def test_the_script_fails_where_the_file_never_comes(tmp_path: Path):
+    done = run_script(tmp_path / "hosts")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "does edl_horovod.cluster.discovery run?" in done.stderr
+
+
+def test_horovod_reads_the_script(tmp_path: Path):
+    (tmp_path / "hosts").write_text("# stale\na.job.ns.svc:2\nb.job.ns.svc:1\n")
+
+    found = HostDiscoveryScript(f"{SCRIPT} {tmp_path / 'hosts'}", 1)
+
+    assert found.find_available_hosts_and_slots() == {"a.job.ns.svc": 2, "b.job.ns.svc": 1}
