@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ __all__ = ["main"]
 
 log = logging.getLogger("edl_horovod.worker")  # Run as a program, it is called __main__.
 
+READY_VARIABLE = "EDL_READY_FILE"
+EXIT_FOR_ANOTHER = 75
+"""Beyond the codes of `EdlError`: dismissed, but a worker that is warm again would be of use."""
+
 
 def main() -> int:
     """Be a worker until dismissed; returns the process' exit code."""
@@ -43,6 +48,7 @@ def main() -> int:
     faulthandler.enable()
     name = _name()
     end_with_parent()
+    _begin_as_main_process()
     try:
         config = resolved.load(args.config)
         logs.setup(name, level=config.log_level)
@@ -51,6 +57,30 @@ def main() -> int:
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
+
+
+def _begin_as_main_process() -> None:
+    """What a worker must see to where it is a container's main process."""
+    if os.getpid() == 1:
+        # The kernel keeps a signal from process 1 that has no handler for it.
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    if READY_VARIABLE in os.environ:
+        Path(os.environ[READY_VARIABLE]).unlink(missing_ok=True)  # Of a process that was killed.
+
+
+@contextlib.contextmanager
+def _shown_as_ready() -> Iterator[None]:
+    """Show a pod's readiness probe that this worker is warm, by a file that is there meanwhile."""
+    if READY_VARIABLE not in os.environ:
+        yield
+        return
+    path = Path(os.environ[READY_VARIABLE])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _name() -> str:
@@ -73,8 +103,9 @@ def _work(config: JobConfig, name: str) -> int:
     from edl_horovod.ring.prepare import make_warm
 
     with _events(config, name) as events:
-        _be_rank(config, events, make_warm(config, events))
-    return 0
+        is_final = _be_rank(config, events, make_warm(config, events))
+    # A container that ends with 0 is not started again.
+    return 0 if is_final or READY_VARIABLE not in os.environ else EXIT_FOR_ANOTHER
 
 
 def _work_when_launched(config: JobConfig, path: Path) -> int:
@@ -108,8 +139,8 @@ def _events(config: JobConfig, name: str) -> EventLog:
 
 def _be_rank(
     config: JobConfig, events: EventLog, warm: contextlib.AbstractContextManager["Work"]
-) -> None:
-    """Work as a rank until the job is done or this worker is dismissed."""
+) -> bool:
+    """Work as a rank until dismissed or done; returns whether no other is needed in its place."""
     from edl_horovod.ring.loop import run
     from edl_horovod.ring.membership import Dismissed
 
@@ -119,12 +150,15 @@ def _be_rank(
         _leave_on_sigterm(membership)
         try:
             work = stack.enter_context(warm)
+            stack.enter_context(_shown_as_ready())
             membership.finished(run(work, membership, events))
         except Dismissed as dismissal:
             log.info("dismissed: %s", dismissal)
+            return dismissal.is_final
         except EdlError as error:
             membership.report_error(error)
             raise
+    return True
 
 
 def _membership(config: JobConfig, events: EventLog) -> "Membership":
@@ -152,7 +186,12 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
             worker_host=os.environ["EDL_HOST"],
             slot=int(os.environ["EDL_SLOT"]),
         )
-        return CoordinatedMembership(address, forming_seconds=config.elastic.forming_seconds)
+        return CoordinatedMembership(
+            address,
+            forming_seconds=config.elastic.forming_seconds,
+            # In a cluster the coordinator's pod may still be waiting for a node.
+            first_seconds=config.elastic.wait_seconds,
+        )
     from edl_horovod.ring.horovod_driver import HorovodDriverMembership, is_launched_by_horovodrun
 
     if not is_launched_by_horovodrun():

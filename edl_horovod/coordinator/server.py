@@ -137,7 +137,7 @@ class Coordinator:
             self._reason = f"{worker.label} is warm"
         log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
         if self._result is not None:
-            worker.send("stop", reason="the job is over")
+            worker.send("stop", reason="the job is over", is_over=True)
 
     def _on_failed(self, worker: Worker, error: dict[str, Any]) -> None:
         if not self._members or worker.name in self._members:
@@ -322,7 +322,7 @@ class Coordinator:
         """Tell all workers that the job is over, and give them a moment to go."""
         deadline = time.monotonic() + GOODBYE_SECONDS
         for worker in self._server.workers.values():
-            worker.send("stop", reason="the job is over")
+            worker.send("stop", reason="the job is over", is_over=True)
         while time.monotonic() < deadline:
             if not any(worker.is_connected for worker in self._server.workers.values()):
                 return

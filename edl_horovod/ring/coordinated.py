@@ -36,6 +36,8 @@ AWAY_SECONDS = 60.0
 """How long a coordinator may be away before its workers give up."""
 QUIET_SECONDS = 15.0
 """A coordinator pings every 2 s; one quiet for so long is called again. Bounds sending too."""
+COMPLAINT_SECONDS = 10.0
+"""A coordinator that is away for so long is worth a line in the log, and again after as long."""
 LEAVE_ALONE_SECONDS = 1.0
 """How long a worker that was asked to leave waits for a coordinator that is away."""
 MAX_ERROR_BYTES = 30_000
@@ -62,15 +64,20 @@ class CoordinatedMembership(Membership):
     the ring trains on and the thread calls again.
     """
 
-    def __init__(self, address: CoordinatorAddress, *, forming_seconds: float) -> None:
+    def __init__(
+        self, address: CoordinatorAddress, *, forming_seconds: float, first_seconds: float
+    ) -> None:
         """Prepare; `join` connects, because only a warm worker may.
 
         Args:
             address: Of the coordinator.
             forming_seconds: Gloo's time-out, for forming and for transfers.
+            first_seconds: How long the coordinator may take to be there at all.
         """
         self._address = address
         self._forming_seconds = forming_seconds
+        self._patience_seconds = first_seconds
+        self._complained_at = 0.0
         # Never used again, unlike a host's name: pid and start time tell incarnations apart (D11).
         self._worker = f"{address.worker_host}:{address.slot}:{os.getpid()}:{time.time_ns()}"
         self._lock = threading.Condition()
@@ -85,6 +92,7 @@ class CoordinatedMembership(Membership):
         self._change_to = 0
         self._is_listening = False
         self._dismissal: str | None = None
+        self._is_over = False
         self._step = -1
         self._reported_at = 0.0
         self._activity = Activity()
@@ -103,7 +111,8 @@ class CoordinatedMembership(Membership):
             self._reason = ""
             self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
             if self._dismissal is not None:
-                raise Dismissed(self._dismissal)
+                is_final = self._is_over or self._is_leaving
+                raise Dismissed(self._dismissal, is_final=is_final)
             assert self._place is not None
             place, self._place = self._place, None
             self._generation = place["generation"]
@@ -190,7 +199,7 @@ class CoordinatedMembership(Membership):
                         self._hear(line)
                         away_since = time.monotonic()
             except (OSError, WireError, ValueError, KeyError) as error:
-                log.debug("coordinator: %r", error)
+                self._note_failure(error, time.monotonic() - away_since)
             with self._lock:
                 self._hang_up()
                 self._dismissal = self._dismissal or self._why_give_up(away_since)
@@ -199,14 +208,24 @@ class CoordinatedMembership(Membership):
                     return
             time.sleep(RETRY_SECONDS)
 
+    def _note_failure(self, error: Exception, away: float) -> None:
+        log.debug("coordinator: %r", error)
+        now = time.monotonic()
+        if away > COMPLAINT_SECONDS and now - self._complained_at > COMPLAINT_SECONDS:
+            self._complained_at = now
+            log.warning(
+                "the coordinator %s:%d has been away for %.0f s, at most %.0f: %s",
+                self._address.host, self._address.port, away, self._patience_seconds, error,
+            )  # fmt: skip
+
     def _why_give_up(self, away_since: float) -> str | None:
         away = time.monotonic() - away_since
         if self._is_closed:
             return "closed"
         if self._is_leaving and away > LEAVE_ALONE_SECONDS:
             return "asked to leave"
-        if away > AWAY_SECONDS:
-            return f"the coordinator was away for {AWAY_SECONDS:.0f} s"
+        if away > self._patience_seconds:
+            return f"the coordinator was away for {away:.0f} s"
         return None
 
     def _connect(self) -> socket.socket:
@@ -246,6 +265,7 @@ class CoordinatedMembership(Membership):
             if self._channel is None:
                 raise WireError("the connection was given up")
             message = self._channel.open(line)
+            self._patience_seconds = AWAY_SECONDS
             kind = message["kind"]
             if kind == "ping":
                 self._send("pong", generation=self._generation, **self._activity.report())
@@ -261,6 +281,7 @@ class CoordinatedMembership(Membership):
                     os._exit(EXIT_HUNG)
             elif kind == "stop":
                 self._dismissal = message["reason"]
+                self._is_over = bool(message.get("is_over"))
             self._lock.notify_all()
 
     def _send(self, kind: str, **fields: Any) -> None:

@@ -21,6 +21,17 @@ EXIT_AT_SIGTERM = 143
 class Dismissed(Exception):
     """This worker is no longer wanted, or the job is over."""
 
+    def __init__(self, reason: str, *, is_final: bool = True) -> None:
+        """Say why.
+
+        Args:
+            reason: For people.
+            is_final: Whether another process in its place would be of no use either: the job is
+                over, or the place is to be left.
+        """
+        super().__init__(reason)
+        self.is_final = is_final
+
 
 class Membership(ABC):
     """A rank's source of rings. A change is a level, asked each step: none is missed (D10)."""

@@ -110,7 +110,7 @@ def membership(module, coordinator):
     address = module.CoordinatorAddress(
         host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="localhost", slot=3
     )
-    membership = module.CoordinatedMembership(address, forming_seconds=1.0)
+    membership = module.CoordinatedMembership(address, forming_seconds=1.0, first_seconds=60.0)
     yield membership
     membership.close()
     until(lambda: not any(t.name == "membership" for t in threading.enumerate()))
@@ -155,8 +155,39 @@ def test_a_warm_worker_gets_its_place(membership, coordinator):
 
 def test_stop_dismisses_a_waiting_worker(module, membership, coordinator):
     joining = Doing(membership.join, -1)
-    coordinator.accept().send("stop", reason="the job is over")
+    coordinator.accept().send("stop", reason="the job is over", is_over=True)
     assert isinstance(joining.end().error, module.Dismissed)
+    assert joining.error.is_final
+
+
+def test_who_is_not_wanted_just_now_could_be_of_use_again(membership, coordinator):
+    joining = Doing(membership.join, -1)
+    coordinator.accept().send("stop", reason="its slot is no longer wanted")
+    assert not joining.end().error.is_final
+
+
+def test_who_was_to_leave_makes_room_for_nobody(membership, coordinator):
+    call = trained(membership, coordinator)
+    membership.leave_soon()
+    call.send("stop", reason="its slot is no longer wanted")
+    assert Doing(membership.join, 5).end().error.is_final
+
+
+def test_a_coordinator_may_take_longer_to_be_there_than_to_come_back(
+    module, membership, coordinator, monkeypatch
+):
+    monkeypatch.setattr(module, "AWAY_SECONDS", 0.2)
+    port = coordinator.port
+    coordinator.socket.close()
+    joining = Doing(membership.join, -1)
+    time.sleep(0.5)
+    coordinator.socket = socket.create_server(("127.0.0.1", port))
+    call = coordinator.accept()
+    call.send("ping")
+    call.hear("pong")
+    coordinator.socket.close()
+    call.hang_up()
+    assert not joining.end().error.is_final
 
 
 def trained(membership, coordinator):
@@ -277,7 +308,7 @@ def test_a_message_without_its_fields_does_not_deafen_the_worker(membership, coo
 def test_a_coordinator_that_never_proves_itself_is_given_up(
     module, membership, coordinator, monkeypatch
 ):
-    monkeypatch.setattr(module, "AWAY_SECONDS", 0.2)
+    membership._patience_seconds = 0.2
     joining = Doing(membership.join, -1)
     coordinator.socket.settimeout(0.05)
     while joining.error is None:
