@@ -17,6 +17,7 @@ __all__ = ["Command", "LaunchPlan", "check_lanes", "describe", "make_plan", "wit
 
 LOCAL_HOST = "localhost"
 LOCAL_ADDRESS = "127.0.0.1"
+THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +79,7 @@ def make_plan(config: JobConfig) -> LaunchPlan:
     check_lanes(config)
     job_dir = Path(config.job_dir)
     threads = str(config.launch.threads_per_rank or _fair_share(config.launch.np))
-    shared = {
-        "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": threads,
-        "OMP_NUM_THREADS": threads,
-    }
+    shared = dict.fromkeys(THREAD_VARIABLES, threads)
     worker = (sys.executable, "-m", "edl_horovod.worker", "--config", str(job_dir / "config.yaml"))
     if config.launch.kind == "mpi":
         return LaunchPlan(

@@ -23,12 +23,12 @@ GRACE_SECONDS = 5.0
 class Child:
     """One process, which ends when this one does: its standard input is a lifeline."""
 
-    def __init__(self, command: Command, log_path: Path, **more_environment: str) -> None:
+    def __init__(self, command: Command, log_path: Path | None, **more_environment: str) -> None:
         """Start it.
 
         Args:
             command: What to run.
-            log_path: Takes its output, appended.
+            log_path: Takes its output, appended; None makes it this process' own.
             **more_environment: Variables beyond the command's own.
 
         Raises:
@@ -36,12 +36,13 @@ class Child:
         """
         self.log_path = log_path
         variables = {**os.environ, **command.environment, **more_environment}
-        with log_path.open("ab") as stream:
+        with contextlib.ExitStack() as stack:
+            stream = stack.enter_context(log_path.open("ab")) if log_path is not None else None
             self._process = subprocess.Popen(
                 command.argv,
                 stdin=subprocess.PIPE,
                 stdout=stream,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.STDOUT if stream is not None else None,
                 env={**variables, LIFELINE_VARIABLE: "stdin"},
                 # Ctrl-C in a terminal goes to the launcher alone, which ends the job in good order.
                 start_new_session=True,
@@ -64,6 +65,8 @@ class Child:
 
     def tail(self, num_lines: int = 15) -> str:
         """The last lines of its log."""
+        if self.log_path is None:
+            return ""
         lines = self.log_path.read_text(errors="replace").splitlines()
         return "\n".join(lines[-num_lines:])
 

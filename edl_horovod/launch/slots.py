@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edl_horovod.events import EventLog
@@ -15,8 +15,9 @@ __all__ = ["Slots"]
 
 log = logging.getLogger(__name__)
 
-LEFT = (0, 128 + signal.SIGTERM, -signal.SIGTERM)
-"""Exit codes of a worker that was told to go: warm, still getting warm, not yet listening."""
+LEFT = (0, 75, 128 + signal.SIGTERM, -signal.SIGTERM)
+"""Exit codes of a worker that was told to go: warm, warm in a pod, still getting warm, not yet
+listening."""
 MAX_BACKOFF_SECONDS = 60.0
 MAX_DOUBLINGS = 30
 HUNG_GRACE_SECONDS = 5.0
@@ -43,16 +44,24 @@ class Slots:
     """Keeps as many workers as are wanted; the coordinator decides who is in the ring."""
 
     def __init__(
-        self, command: Command, log_dir: Path, events: EventLog, *, backoff_seconds: float
+        self,
+        command: Command,
+        log_dir: Path | None,
+        events: EventLog,
+        *,
+        backoff_seconds: float,
+        host: str = LOCAL_HOST,
     ) -> None:
         """Start with no slot.
 
         Args:
-            command: Of a worker.
-            log_dir: Takes one log file a slot.
+            command: Of a worker; each gets `EDL_SLOT`, and `{slot}` in a variable stands for it.
+            log_dir: Takes one log file a slot; None leaves them this process' own output.
             events: Told of starts and failures.
             backoff_seconds: Wait before the second restart in a row.
+            host: What host discovery calls this host.
         """
+        self._host = host
         self._command = command
         self._log_dir = log_dir
         self._events = events
@@ -74,7 +83,7 @@ class Slots:
     def note_ring(self, members: Sequence[str]) -> None:
         """Note who is in the ring now, by `host:slot`."""
         for number, slot in self._slots.items():
-            slot.is_in_ring = f"{LOCAL_HOST}:{number}" in members
+            slot.is_in_ring = f"{self._host}:{number}" in members
 
     def note_hung(self, worker: str, pid: int) -> None:
         """Note that a worker is to end; what is stopped or stuck cannot do so itself.
@@ -84,7 +93,7 @@ class Slots:
             pid: Of the process that hung: the slot may have another by now.
         """
         for number, slot in (*self._slots.items(), *self._leaving.items()):
-            if worker == f"{LOCAL_HOST}:{number}" and slot.child.pid == pid:
+            if worker == f"{self._host}:{number}" and slot.child.pid == pid:
                 slot.kill_at = time.monotonic() + HUNG_GRACE_SECONDS
 
     def num_healthy(self) -> int:
@@ -134,21 +143,24 @@ class Slots:
             message = f"ended with {slot.child.exit_code}; starts again in {wait:.0f} s"
             if slot.child.exit_code in LEFT:
                 self._tell(number, "left", message)
-                log.info("worker %s:%d %s", LOCAL_HOST, number, message)
+                log.info("worker %s:%d %s", self._host, number, message)
             else:
                 slot.num_vain_failures += 1
                 self._tell(number, "failed", message)
-                log.warning("worker %s:%d %s", LOCAL_HOST, number, message)
+                log.warning("worker %s:%d %s", self._host, number, message)
         if now >= slot.start_again_at:
             slot.child.close()
             slot.child, slot.started_at, slot.start_again_at = self._start(number), now, None
             slot.kill_at = None
 
     def _start(self, number: int) -> Child:
-        child = Child(self._command, self._log_dir / f"worker-{number}.log", EDL_SLOT=str(number))
+        log_path = self._log_dir / f"worker-{number}.log" if self._log_dir is not None else None
+        environment = self._command.environment.items()
+        own = {name: value.replace("{slot}", str(number)) for name, value in environment}
+        child = Child(replace(self._command, environment=own), log_path, EDL_SLOT=str(number))
         self._tell(number, "started", f"pid {child.pid}", pid=child.pid)
         return child
 
     def _tell(self, number: int, state: str, message: str, **more: int) -> None:
-        name = f"{LOCAL_HOST}:{number}"
+        name = f"{self._host}:{number}"
         self._events.write("worker", worker=name, state=state, message=message, **more)

@@ -1,0 +1,86 @@
+"""The main process of a worker pod with several slots: one worker process for each.
+
+`python -m edl_horovod.cluster.worker_pod --config FILE --slots N`. A worker that fails starts again
+here, so the other slots of the pod train on. A pod with one slot needs none of this: its worker is
+its main process.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from edl_horovod import log as logs
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import EdlError
+from edl_horovod.events import EventLog
+from edl_horovod.launch.plan import Command
+from edl_horovod.launch.processes import Child
+from edl_horovod.launch.slots import Slots
+
+__all__ = ["main"]
+
+log = logging.getLogger("edl_horovod.cluster.worker_pod")  # Run as a program: called __main__.
+
+POLL_SECONDS = 0.2
+
+
+def main() -> int:
+    """Keep the pod's workers until the job is over or the pod is to go; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
+    parser.add_argument("--slots", type=int, required=True, help="workers to keep")
+    args = parser.parse_args()
+    try:
+        config = resolved.load(args.config)
+        logs.setup("pod", level=config.log_level)
+        _keep(config, args.config, args.slots)
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
+    return 0
+
+
+def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
+    job_dir, host = Path(config.job_dir), os.environ["EDL_HOST"]
+    # The manifest names the file of slot 0.
+    ready = Path(os.environ["EDL_READY_FILE"]).with_name("{slot}")
+    argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file))
+    command = Command(argv=argv, environment={"EDL_READY_FILE": str(ready)})
+    is_leaving = False
+
+    def leave(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_leaving
+        is_leaving = True
+
+    signal.signal(signal.SIGTERM, leave)
+    job_dir.mkdir(parents=True, exist_ok=True)
+    with EventLog(job_dir / "events.jsonl", host) as events:
+        backoff = config.elastic.restart_backoff_seconds
+        slots = Slots(command, None, events, backoff_seconds=backoff, host=host)
+        slots.num_wanted = num_slots
+        try:
+            while not is_leaving and not (job_dir / "result.json").exists():
+                slots.keep()
+                time.sleep(POLL_SECONDS)
+        finally:
+            _let_go(slots.children, config.kubernetes.grace_seconds)
+
+
+def _let_go(children: list[Child], seconds: float) -> None:
+    """Have the workers leave their ring after their step; whoever does not is killed."""
+    deadline = time.monotonic() + seconds
+    for child in children:
+        child.send(signal.SIGTERM)
+    for child in children:
+        child.wait(max(0.0, deadline - time.monotonic()))
+        child.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
