@@ -13,14 +13,15 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit component kube test-kube parallel integration netns images \
-  chaos bench bench-elastic torch-peer curve proto clean
+.PHONY: help setup demo test lint unit component kube test-kube golden parallel integration netns \
+  images chaos bench bench-elastic torch-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
 	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions'
 	@echo 'make test         lint, types, import contracts, all tests'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
+	@echo 'make golden       k8s/ as edl would submit it now'
 	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
 	@echo 'make images       images, built and pushed with podman and docker-registry (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
@@ -68,7 +69,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell edl_horovod conf model_zoo docker docs tests README.md
-	$(BIN)/yamllint -s conf
+	$(BIN)/yamllint -s conf k8s
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
 
 unit: $(READY)
@@ -82,6 +83,9 @@ component: $(READY)
 # without it against the API server in tests/kube.
 kube: $(READY)
 	$(BIN)/python -m pytest -q tests/kube
+
+golden: $(READY)
+	$(BIN)/python -m pytest -q tests/component/cluster/test_golden.py --update-golden
 
 test-kube: $(READY)
 	@test -x "$$KUBEBUILDER_ASSETS/kube-apiserver" -a -x "$$KUBEBUILDER_ASSETS/etcd" || { \

@@ -13,7 +13,8 @@ JOB_NAME_CHARACTERS = 40
 
 _STYLES = ("elastic", "horovodrun", "mpirun")
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
+_CORES = re.compile(r"[0-9]+(\.[0-9]+)?|[0-9]+m")
+_BYTES = re.compile(r"[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET_KEY = re.compile(r"[a-z0-9][-.a-z0-9]*/[-._A-Za-z0-9]+")
 _VOLUME_KINDS = ("claim", "host_path", "secret")
@@ -165,6 +166,7 @@ class KubernetesConfig:
 
 
 def _check_quantities(prefix: str, cpu: str, memory: str) -> None:
-    for name, value in (("cpu", cpu), ("memory", memory)):
-        rule = "must be an amount as Kubernetes writes it, as 2, 500m or 4Gi"
-        check(_QUANTITY.fullmatch(value) is not None, f"{prefix}.{name}", value, rule)
+    rule = "must be cores as Kubernetes writes them, as 2 or 500m"
+    check(_CORES.fullmatch(cpu) is not None, f"{prefix}.cpu", cpu, rule)
+    rule = "must be bytes as Kubernetes writes them, as 512Mi or 4Gi"
+    check(_BYTES.fullmatch(memory) is not None, f"{prefix}.memory", memory, rule)

@@ -63,7 +63,7 @@ class Wrong:
         Wrong("kubernetes.style=elastik", "Did you mean 'elastic'?"),
         Wrong("kubernetes.name=My_Job", "kubernetes.name must be lower-case"),
         Wrong(f"kubernetes.name={'a' * 41}", "at most 40"),
-        Wrong("kubernetes.worker.memory=4GB", "kubernetes.worker.memory must be an amount"),
+        Wrong("kubernetes.worker.memory=4GB", "kubernetes.worker.memory must be bytes"),
         Wrong("kubernetes.worker.gpus=-1", "kubernetes.worker.gpus must be 0 or more"),
         Wrong("kubernetes.slots_per_worker=0", "kubernetes.slots_per_worker must be"),
         Wrong("kubernetes.volumes={d: {claim: x}}", "kubernetes.volumes.d.mount must be a path"),

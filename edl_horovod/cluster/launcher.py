@@ -1,0 +1,151 @@
+"""The launcher pod's main process: `python -m edl_horovod.cluster.launcher --config FILE`.
+
+It runs host discovery and the coordinator, or horovodrun or mpirun in its place, and ends with the
+job's exit code. Started again, in the same pod or in another, it takes over the job that it finds.
+"""
+
+import argparse
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edl_horovod import log as logs
+from edl_horovod.cluster import pods
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.data.plan import choose_num_lanes
+from edl_horovod.errors import ConfigError, EdlError
+from edl_horovod.launch.job import run_plan
+from edl_horovod.launch.plan import Command, LaunchPlan
+
+__all__ = ["plan_in_pod"]
+
+log = logging.getLogger("edl_horovod.cluster.launcher")  # Run as a program, it is called __main__.
+
+SHOWN = ("job", "generation", "evaluation", "worker", "discovery")
+"""Kinds of events that the pod's log shows; all of them are in the job's directory."""
+HOSTFILE = "/etc/mpi/hostfile"
+"""Where mpi-operator mounts the hosts of mpirun."""
+SCRIPT = Path(__file__).with_name("host-discovery.sh")
+
+
+def main() -> int:
+    """Run the job to its end; returns the process' exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
+    args = parser.parse_args()
+    try:
+        config = resolved.load(args.config)
+        logs.setup("launcher", level=config.log_level)
+        result = run_plan(plan_in_pod(config, args.config, os.environ), on_events=_show)
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
+    log.info("the job is done: %s", result)
+    return 0
+
+
+def plan_in_pod(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
+    """Decide what the launcher pod starts.
+
+    Args:
+        config: The job, as its pods read it.
+        config_file: Where they read it.
+        environment: Of the launcher pod.
+
+    Raises:
+        ConfigError: A variable of the pod's manifest is missing.
+    """
+    try:
+        return _plan(config, config_file, environment)
+    except KeyError as error:
+        raise ConfigError(
+            f"The launcher pod's manifest must set {error}. Make it with `edl train "
+            "launch=kubernetes --dry-run -o yaml`."
+        ) from error
+
+
+def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
+    job_dir = Path(config.job_dir)
+    style = config.kubernetes.style
+    if style == "mpirun":
+        return LaunchPlan(
+            config=config, job_dir=job_dir, hosts={}, ring=_mpirun(config, config_file)
+        )
+    discovery = _discovery(config, environment)
+    if style == "horovodrun":
+        ring = _horovodrun(config, config_file)
+        return LaunchPlan(config=config, job_dir=job_dir, hosts={}, ring=ring, discovery=discovery)
+    secret = environment["EDL_SECRET_FILE"]
+    argv = (
+        sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir),
+        "--address", environment["EDL_POD_IP"], "--port", str(pods.COORDINATOR_PORT),
+        "--secret-file", secret,
+    )  # fmt: skip
+    return LaunchPlan(
+        config=config,
+        job_dir=job_dir,
+        hosts={},
+        coordinator=Command(argv=argv),
+        discovery=discovery,
+        secret_file=Path(secret),
+    )
+
+
+def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
+    names = "dns" if config.kubernetes.style == "horovodrun" else "uid"
+    argv = (
+        sys.executable, "-m", "edl_horovod.cluster.discovery",
+        "--namespace", environment["EDL_NAMESPACE"], "--job", environment["EDL_JOB"],
+        "--slots", str(config.kubernetes.slots_per_worker), "--names", names,
+        "--output", f"{config.job_dir}/hosts", "--events", f"{config.job_dir}/events.jsonl",
+    )  # fmt: skip
+    return Command(argv=argv)
+
+
+def _horovodrun(config: JobConfig, config_file: Path) -> Command:
+    """Horovod's own elastic driver; it hands its environment on to the ranks."""
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    most = min(config.elastic.max_np or lanes, lanes)
+    argv = (
+        "horovodrun", "-np", str(config.launch.np), "--min-np", str(config.elastic.min_np),
+        "--max-np", str(most), "--start-timeout", str(round(config.elastic.wait_seconds)),
+        "--network-interfaces", config.kubernetes.interface,
+        "--host-discovery-script", f"{SCRIPT} {shlex.quote(f'{config.job_dir}/hosts')}",
+        sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),
+    )  # fmt: skip
+    return Command(argv=argv, environment=pods.thread_variables(config))
+
+
+def _mpirun(config: JobConfig, config_file: Path) -> Command:
+    """One static ring over the pods that mpi-operator lists."""
+    variables = {
+        **pods.thread_variables(config),
+        "EDL_MEMBERSHIP": "static",
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+        # In a container everybody is root.
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    handed_on = [word for name in variables for word in ("-x", name)]
+    argv = (
+        "mpirun", "-np", str(config.launch.np), "--hostfile", HOSTFILE, "--bind-to", "none",
+        *handed_on, sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),
+    )  # fmt: skip
+    return Command(argv=argv, environment=variables)
+
+
+def _show(events: list[dict[str, Any]]) -> None:
+    for event in events:
+        if event["kind"] in SHOWN:
+            more = {key: value for key, value in event.items() if key not in ("kind", "time")}
+            log.info("%s: %s", event["kind"], " ".join(f"{k}={v}" for k, v in more.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,266 @@
+"""What a job is in a cluster, as manifests: decided here, without asking any cluster."""
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from edl_horovod.cluster import labels, pods
+from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.data.plan import choose_num_lanes
+from edl_horovod.errors import ConfigError
+from edl_horovod.launch.plan import check_lanes, with_job_dir
+
+__all__ = ["MAX_CONFIG_BYTES", "JobManifests", "job_manifests", "to_yaml"]
+
+MAX_CONFIG_BYTES = 1024 * 1024 - 4096
+"""Of a ConfigMap's data; the API server takes 1 MiB, names and the script included."""
+_ELSEWHERE = "://"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobManifests:
+    """All that a job needs."""
+
+    mpijob: Manifest
+    parts: tuple[Manifest, ...]
+    """What the pods need, to be owned by the MPIJob; without it they would not start."""
+
+    @property
+    def all(self) -> tuple[Manifest, ...]:
+        """Everything, in the order in which it is made."""
+        return (self.mpijob, *self.parts)
+
+
+def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes) -> JobManifests:
+    """Decide what to create for a job.
+
+    Args:
+        config: The job, resolved, with its image; its paths are those of the pods.
+        name: Of the job.
+        namespace: Of the job; empty leaves it out, for whoever sends the manifests to say.
+        secret: Of the job: it proves to the coordinator who calls.
+
+    Raises:
+        ConfigError: A path is on no volume, the configuration is too long, or settings contradict.
+    """
+    config = with_job_dir(config)
+    _check(config)
+    owned = labels.owned_name(name)
+    text = resolved.to_yaml(config)
+    if len(text.encode()) > MAX_CONFIG_BYTES:
+        raise ConfigError(
+            f"The job's configuration is too long for a ConfigMap. Received: {len(text.encode())} "
+            f"bytes; at most {MAX_CONFIG_BYTES} fit. Put long parameters into the model's file."
+        )
+    parts = [_object("v1", "ConfigMap", owned, data={"config.yaml": text})]
+    if config.kubernetes.style == "elastic":
+        encoded = base64.b64encode(secret).decode()
+        parts.append(_object("v1", "Secret", owned, type="Opaque", data={"secret": encoded}))
+        parts.append(_coordinator_service(name))
+    if config.kubernetes.style != "mpirun" and not config.kubernetes.service_account:
+        parts += _rights(name, namespace, _most_pods(config))
+    parts.append(_network_policy(name))
+    mpijob = _mpijob(config, name)
+    more = pods.texts(config.kubernetes.labels)
+    for manifest in (mpijob, *parts):
+        if namespace:
+            manifest["metadata"]["namespace"] = namespace
+        manifest["metadata"]["labels"] = {**more, **labels.job_labels(name)}
+    return JobManifests(mpijob=mpijob, parts=tuple(parts))
+
+
+def to_yaml(manifests: Iterable[Manifest]) -> str:
+    """Manifests as `kubectl` takes them."""
+    return "---\n".join(
+        yaml.dump(manifest, Dumper=_Plain, sort_keys=False, width=100) for manifest in manifests
+    )
+
+
+class _Plain(yaml.SafeDumper):
+    """Lists are indented, text of several lines stands as it is, and nothing refers elsewhere."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        """Indent lists too, as yamllint wants them."""
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write the same object twice rather than refer to it."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Plain.add_representer(str, _text)
+
+
+def _check(config: JobConfig) -> None:
+    assert config.image, "the job has no image yet"
+    for key in ("output", "job_dir", "trained_model", "init_from"):
+        path = getattr(config, key)
+        if path:
+            _check_on_volume(config, key, path, is_written=key in ("output", "job_dir"))
+    for key in ("data", "validation_data"):
+        for path in filter(None, getattr(config, key).split(",")):
+            if _ELSEWHERE not in path:
+                _check_on_volume(config, key, path, is_written=False)
+    if config.kubernetes.secret_env and config.kubernetes.style != "elastic":
+        raise ConfigError(
+            "kubernetes.secret_env is for kubernetes.style=elastic: over ssh the values would be "
+            f"on a command line. Received: kubernetes.style={config.kubernetes.style}. Mount the "
+            "secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}."
+        )
+    check_lanes(config)
+    slots = config.kubernetes.slots_per_worker
+    if config.launch.np % slots:
+        raise ConfigError(
+            "launch.np must be a multiple of kubernetes.slots_per_worker. Received: "
+            f"launch.np={config.launch.np}, kubernetes.slots_per_worker={slots}."
+        )
+    if config.elastic.spares and config.kubernetes.style == "elastic":
+        raise ConfigError(
+            f"elastic.spares are for one machine. Received: elastic.spares={config.elastic.spares}."
+            " In a cluster a pod more than elastic.max_np needs waits as a spare: raise launch.np."
+        )
+
+
+def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool) -> None:
+    volume = _volume_of(config, path)
+    if volume is None:
+        mounts = [volume["mount"] for volume in config.kubernetes.volumes.values()]
+        raise ConfigError(
+            f"{key} must lie in a volume that the pods mount. Received: {key}={path}, volumes at "
+            f"{', '.join(mounts) or 'no place'}. Give a path that begins with a volume's mount; "
+            "kubernetes.volumes={data: {claim: NAME, mount: /data}} mounts one."
+        )
+    if is_written and (volume.get("read_only") or "secret" in volume):
+        raise ConfigError(
+            f"{key} must lie in a volume that can be written. Received: {key}={path}, on the "
+            f"read-only volume at {volume['mount']}."
+        )
+
+
+def _volume_of(config: JobConfig, path: str) -> dict[str, Any] | None:
+    """The volume that a pod finds a path on: of those that are mounted above it, the nearest."""
+    above = [
+        volume
+        for volume in config.kubernetes.volumes.values()
+        if PurePosixPath(path).is_relative_to(volume["mount"])
+    ]
+    return max(above, key=lambda volume: len(volume["mount"]), default=None)
+
+
+def _most_pods(config: JobConfig) -> int:
+    """Worker pods that the job can have when it is scaled as far as it goes."""
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    ranks = max(min(config.elastic.max_np or lanes, lanes), config.launch.np)
+    return -(-ranks // config.kubernetes.slots_per_worker)
+
+
+def _mpijob(config: JobConfig, name: str) -> Manifest:
+    settings = config.kubernetes
+    policy: dict[str, Any] = {
+        # What still runs when the launcher has ended is removed, what has ended keeps its log.
+        "cleanPodPolicy": "Running",
+        "backoffLimit": settings.backoff_limit,
+        "suspend": settings.suspend,
+    }
+    if settings.ttl_seconds_after_finished is not None:
+        policy["ttlSecondsAfterFinished"] = settings.ttl_seconds_after_finished
+    # mpirun asks each worker once; the others wait for them by themselves.
+    creation = "WaitForWorkersReady" if settings.style == "mpirun" else "AtStartup"
+    num_pods = config.launch.np // settings.slots_per_worker
+    # Where the image's user, who is not root, has ssh look for keys.
+    ssh = {"sshAuthMountPath": pods.SSH_KEYS} if settings.style != "elastic" else {}
+    return _object(
+        "kubeflow.org/v2beta1",
+        "MPIJob",
+        name,
+        spec={
+            "slotsPerWorker": settings.slots_per_worker,
+            **ssh,
+            "launcherCreationPolicy": creation,
+            "runPolicy": policy,
+            "mpiReplicaSpecs": {
+                "Launcher": {
+                    "replicas": 1,
+                    # A new pod each time: the log of one that failed stays to be read.
+                    "restartPolicy": "Never",
+                    "template": pods.launcher(config, name),
+                },
+                "Worker": {
+                    "replicas": num_pods,
+                    # Back in the same pod, with its identity, as soon as the process has ended.
+                    "restartPolicy": "OnFailure",
+                    "template": pods.worker(config, name),
+                },
+            },
+        },
+    )
+
+
+def _coordinator_service(name: str) -> Manifest:
+    return _object(
+        "v1",
+        "Service",
+        labels.coordinator_service(name),
+        spec={
+            # No address of its own: the name leads to the pod itself, whose end is seen at once.
+            "clusterIP": "None",
+            "selector": labels.pod_labels(name, labels.LAUNCHER),
+            "publishNotReadyAddresses": True,
+            "ports": [{"name": "coordinator", "port": COORDINATOR_PORT}],
+        },
+    )
+
+
+def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
+    """The launcher's account: it looks at pods, and removes the job's workers that have failed."""
+    owned, group = labels.owned_name(name), "rbac.authorization.k8s.io"
+    place = {"namespace": namespace} if namespace else {}
+    workers = [labels.worker_pod(name, index) for index in range(most_pods)]
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["pods"], "resourceNames": workers, "verbs": ["delete"]},
+    ]
+    return [
+        _object("v1", "ServiceAccount", owned, automountServiceAccountToken=False),
+        _object(f"{group}/v1", "Role", owned, rules=rules),
+        _object(
+            f"{group}/v1",
+            "RoleBinding",
+            owned,
+            roleRef={"apiGroup": group, "kind": "Role", "name": owned},
+            subjects=[{"kind": "ServiceAccount", "name": owned, **place}],
+        ),
+    ]
+
+
+def _network_policy(name: str) -> Manifest:
+    """Nobody but the job's own pods may call them: a ring and its rendezvous prove nothing."""
+    roles = [labels.pod_labels(name, role) for role in (labels.LAUNCHER, labels.WORKER)]
+    own = {
+        "matchLabels": {key: roles[0][key] for key in roles[0] if roles[0][key] == roles[1][key]}
+    }
+    return _object(
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        labels.owned_name(name),
+        spec={
+            "podSelector": own,
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": own}]}],
+        },
+    )
+
+
+def _object(api_version: str, kind: str, name: str, **content: Any) -> Manifest:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **content}

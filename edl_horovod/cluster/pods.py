@@ -1,0 +1,219 @@
+"""The pod templates of a job: what its launcher and its workers run, and what they are given."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from edl_horovod.cluster import labels
+from edl_horovod.config.kubernetes import LauncherPodConfig, WorkerPodConfig
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.launch.plan import THREAD_VARIABLES
+
+__all__ = [
+    "CONFIG_DIR", "COORDINATOR_PORT", "Manifest", "READY_DIR", "SECRET_FILE", "SSH_KEYS",
+    "launcher", "texts", "thread_variables", "worker",
+]  # fmt: skip
+
+Manifest = dict[str, Any]
+
+COORDINATOR_PORT = 7707
+CONFIG_DIR = "/edl"
+SECRET_DIR = "/edl-secret"
+SECRET_FILE = f"{SECRET_DIR}/secret"
+READY_DIR = "/tmp/edl-ready"
+"""In the container's own file system, so that nothing in it outlives the container."""
+SSH_PORT = 2222
+SSH_KEYS = "/home/edl/.ssh"
+"""Where docker/ssh/sshd_config looks for the job's key, which mpi-operator makes."""
+SSHD = ["/usr/sbin/sshd", "-De", "-f", "/etc/edl/sshd_config"]
+USER = 1000
+"""Of docker/Dockerfile; as the group of the volumes it lets that user write to them."""
+
+
+def launcher(config: JobConfig, name: str) -> Manifest:
+    """The pod that has the coordinator and host discovery, or horovodrun, or mpirun.
+
+    Args:
+        config: The job, as its pods read it.
+        name: Of the job.
+    """
+    settings = config.kubernetes
+    variables = [
+        _field("EDL_POD_IP", "status.podIP"),
+        _field("EDL_NAMESPACE", "metadata.namespace"),
+    ]
+    variables.append(_variable("EDL_JOB", name))
+    if settings.style == "elastic":
+        variables.append(_variable("EDL_SECRET_FILE", SECRET_FILE))
+    command = [
+        "python",
+        "-m",
+        "edl_horovod.cluster.launcher",
+        "--config",
+        f"{CONFIG_DIR}/config.yaml",
+    ]
+    container = _container(config, labels.LAUNCHER, command, variables)
+    spec = _spec(config, name, container)
+    spec["priorityClassName"] = settings.launcher_priority_class or settings.priority_class
+    if settings.style == "mpirun":
+        spec["automountServiceAccountToken"] = False
+    else:
+        spec["serviceAccountName"] = settings.service_account or labels.owned_name(name)
+        spec["automountServiceAccountToken"] = True
+    return _template(config, name, spec)
+
+
+def worker(config: JobConfig, name: str) -> Manifest:
+    """A pod with one worker process a slot, or with an sshd that another program starts ranks by.
+
+    Args:
+        config: The job, as its pods read it.
+        name: Of the job.
+    """
+    settings = config.kubernetes
+    if settings.style == "elastic":
+        container = _elastic_worker(config, name)
+    else:
+        container = _container(config, labels.WORKER, SSHD, [])
+        container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
+    spec = _spec(config, name, container)
+    spec["automountServiceAccountToken"] = False
+    spec["priorityClassName"] = settings.priority_class
+    return _template(config, name, spec)
+
+
+def thread_variables(config: JobConfig) -> dict[str, str]:
+    """How many CPU threads a rank takes: what its pod asks for, shared among the slots."""
+    cpu = config.kubernetes.worker.cpu
+    cores = float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
+    fair_share = max(1, math.floor(cores / config.kubernetes.slots_per_worker))
+    count = str(config.launch.threads_per_rank or fair_share)
+    return dict.fromkeys(THREAD_VARIABLES, count)
+
+
+def texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Labels, variables and such: Kubernetes takes text alone, where YAML has numbers and flags."""
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in values.items()
+    }
+
+
+def _elastic_worker(config: JobConfig, name: str) -> Manifest:
+    settings = config.kubernetes
+    config_file = f"{CONFIG_DIR}/config.yaml"
+    command = ["python", "-m", "edl_horovod.worker", "--config", config_file]
+    if settings.slots_per_worker > 1:
+        slots = str(settings.slots_per_worker)
+        command = ["python", "-m", "edl_horovod.cluster.worker_pod", "--config", config_file]
+        command += ["--slots", slots]
+    variables = [
+        _field("EDL_POD_NAME", "metadata.name"),
+        _field("EDL_POD_UID", "metadata.uid"),
+        # By its UID a pod is told from the next one of its name.
+        _variable("EDL_HOST", "$(EDL_POD_NAME).$(EDL_POD_UID)"),
+        _variable("EDL_SLOT", "0"),
+        _variable("EDL_COORDINATOR", f"{labels.coordinator_service(name)}:{COORDINATOR_PORT}"),
+        _variable("EDL_SECRET_FILE", SECRET_FILE),
+        _variable("EDL_READY_FILE", f"{READY_DIR}/0"),
+        _variable("HOROVOD_GLOO_IFACE", settings.interface),
+        *(_variable(*pair) for pair in thread_variables(config).items()),
+    ]
+    container = _container(config, labels.WORKER, command, variables)
+    container["readinessProbe"] = {
+        # Ready is warm: a worker makes a file there when it could join the ring at once.
+        "exec": {"command": ["sh", "-c", f"ls {READY_DIR} | grep -q ."]},
+        "periodSeconds": 1,
+        # Busy nodes are slow nodes; a pod that is not ready leaves the ring.
+        "timeoutSeconds": 5,
+        "failureThreshold": 3,
+    }
+    return container
+
+
+def _container(
+    config: JobConfig, role: str, command: list[str], variables: list[Manifest]
+) -> Manifest:
+    settings = config.kubernetes
+    env = [_variable(key, value) for key, value in texts(settings.env).items()]
+    env += [_secret_variable(key, value) for key, value in settings.secret_env.items()]
+    mounts = [{"name": "edl-config", "mountPath": CONFIG_DIR, "readOnly": True}]
+    if settings.style == "elastic":
+        mounts.append({"name": "edl-secret", "mountPath": SECRET_DIR, "readOnly": True})
+    for name, volume in settings.volumes.items():
+        is_read_only = bool(volume.get("read_only"))
+        flag = {"readOnly": True} if is_read_only else {}
+        mounts.append({"name": name, "mountPath": volume["mount"], **flag})
+    resources = settings.worker if role == labels.WORKER else settings.launcher
+    return {
+        "name": role,
+        "image": config.image,
+        "command": command,
+        "env": env + variables,
+        "resources": _resources(resources),
+        "volumeMounts": mounts,
+        "securityContext": {"allowPrivilegeEscalation": False},
+    }
+
+
+def _resources(asked: WorkerPodConfig | LauncherPodConfig) -> Manifest:
+    """The same as request and as limit: the kubelet, short of memory, evicts such pods last."""
+    amounts: Manifest = {"cpu": asked.cpu, "memory": asked.memory}
+    if isinstance(asked, WorkerPodConfig) and asked.gpus:
+        amounts[asked.gpu_resource] = asked.gpus
+    return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def _spec(config: JobConfig, name: str, container: Manifest) -> Manifest:
+    settings = config.kubernetes
+    return {
+        "containers": [container],
+        "volumes": _volumes(config, name),
+        "terminationGracePeriodSeconds": settings.grace_seconds,
+        "enableServiceLinks": False,
+        "securityContext": {"fsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        "nodeSelector": texts(settings.node_selector),
+        "tolerations": settings.tolerations,
+        "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
+    }
+
+
+def _volumes(config: JobConfig, name: str) -> list[Manifest]:
+    owned = labels.owned_name(name)
+    found: list[Manifest] = [
+        {"name": "edl-config", "configMap": {"name": owned, "defaultMode": 0o444}}
+    ]
+    if config.kubernetes.style == "elastic":
+        found.append({"name": "edl-secret", "secret": {"secretName": owned, "defaultMode": 0o444}})
+    for own, volume in config.kubernetes.volumes.items():
+        if "claim" in volume:
+            source: Manifest = {"persistentVolumeClaim": {"claimName": volume["claim"]}}
+        elif "secret" in volume:
+            source = {"secret": {"secretName": volume["secret"]}}
+        else:
+            source = {"hostPath": {"path": volume["host_path"]}}
+        found.append({"name": own, **source})
+    return found
+
+
+def _template(config: JobConfig, name: str, spec: Manifest) -> Manifest:
+    metadata: Manifest = {"labels": {**texts(config.kubernetes.labels), **labels.job_labels(name)}}
+    if config.kubernetes.annotations:
+        metadata["annotations"] = texts(config.kubernetes.annotations)
+    return {
+        "metadata": metadata,
+        "spec": {key: value for key, value in spec.items() if value not in ("", [], {})},
+    }
+
+
+def _variable(name: str, value: str) -> Manifest:
+    return {"name": name, "value": value}
+
+
+def _field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _secret_variable(name: str, reference: str) -> Manifest:
+    secret, _, key = reference.partition("/")
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}

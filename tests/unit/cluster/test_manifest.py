@@ -1,0 +1,242 @@
+import functools
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edl_horovod import image
+from edl_horovod.cluster import manifest
+from edl_horovod.config import resolved
+from edl_horovod.config.compose import compose
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError
+from tests.kube.apiserver import schema
+from tests.kube.conftest import CRD, NO_CRD
+
+SECRET = bytes(range(32))
+DOCKER = Path(__file__).parents[3] / "docker" / "ssh"
+VOLUME = ["kubernetes.volumes.data.claim=shared", "kubernetes.volumes.data.mount=/data"]
+TRAIN = [
+    "launch=kubernetes", "image=registry.example/edl:1", "model_def=mnist", "launch.np=4",
+    "data=/data/train/*.recordio", "output=/data/models/mnist", *VOLUME,
+]  # fmt: skip
+
+
+@functools.cache
+def composed(task, overrides):
+    return image.ensure(compose(task, overrides))
+
+
+def made(*overrides, task="train", base=TRAIN):
+    config = composed(task, (*base, *overrides))
+    return manifest.job_manifests(config, name="mnist", namespace="ml", secret=SECRET)
+
+
+def part(job, kind):
+    return next((item for item in job.all if item["kind"] == kind), None)
+
+
+def pod(job, role):
+    template = job.mpijob["spec"]["mpiReplicaSpecs"][role]["template"]
+    return template, template["spec"]["containers"][0]
+
+
+def env(container):
+    return {item["name"]: item.get("value") for item in container["env"]}
+
+
+@pytest.fixture(scope="module")
+def mpijob_schema():
+    if not CRD.is_file():
+        pytest.skip(NO_CRD)
+    return schema.load(CRD, "v2beta1")
+
+
+STYLES = ("elastic", "horovodrun", "mpirun")
+EVERYTHING = [
+    "kubernetes.image_pull_secrets=[registry]", "kubernetes.slots_per_worker=2",
+    "kubernetes.worker.gpus=2", "kubernetes.node_selector={disktype: ssd}",
+    "kubernetes.tolerations=[{key: gpu, operator: Exists, effect: NoSchedule}]",
+    "kubernetes.priority_class=low", "kubernetes.launcher_priority_class=high",
+    "kubernetes.env={LEVEL: 1, FLAG: true}", "kubernetes.labels={team: x}",
+    "kubernetes.annotations={sidecar.istio.io/inject: false}", "kubernetes.suspend=true",
+    "kubernetes.ttl_seconds_after_finished=60", "kubernetes.backoff_limit=1",
+    "kubernetes.volumes.login={secret: s3, mount: /login, read_only: true}",
+    "kubernetes.volumes.scratch={host_path: /mnt/scratch, mount: /scratch}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("more", [[], EVERYTHING], ids=["plain", "everything"])
+def test_the_operators_own_schema_takes_every_mpijob(mpijob_schema, style, more):
+    job = made(f"kubernetes.style={style}", *more)
+
+    kept = mpijob_schema.admit(job.mpijob, is_strict=True)
+
+    assert kept["spec"]["mpiReplicaSpecs"] == job.mpijob["spec"]["mpiReplicaSpecs"]
+
+
+def test_the_schema_refuses_what_does_not_fit(mpijob_schema):
+    job = made()
+    job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = "two"
+
+    with pytest.raises(Exception, match="not of type 'integer'"):
+        mpijob_schema.admit(job.mpijob, is_strict=True)
+
+
+def test_what_the_ranks_read_is_the_jobs_configuration():
+    text = part(made("train.epochs=3"), "ConfigMap")["data"]["config.yaml"]
+
+    config = resolved.build(JobConfig, yaml.safe_load(text), source="")
+
+    assert (config.train.epochs, config.job_dir) == (3, "/data/models/mnist.job")
+    assert config.model_zoo == "/model_zoo"
+
+
+def test_a_zoo_on_a_volume_is_read_there():
+    text = part(made("model_zoo=/data/zoo"), "ConfigMap")["data"]["config.yaml"]
+
+    assert yaml.safe_load(text)["model_zoo"] == "/data/zoo"
+
+
+def test_an_elastic_worker_is_its_pods_main_process():
+    job = made()
+    template, worker = pod(job, "Worker")
+
+    assert worker["command"] == [
+        "python", "-m", "edl_horovod.worker", "--config", "/edl/config.yaml",
+    ]  # fmt: skip
+    variables = env(worker)
+    assert variables["EDL_HOST"] == "$(EDL_POD_NAME).$(EDL_POD_UID)"
+    assert variables["EDL_COORDINATOR"] == "mnist-coordinator:7707"
+    names = [item["name"] for item in worker["env"]]
+    assert names.index("EDL_POD_UID") < names.index("EDL_HOST"), "a variable must come before"
+    assert not template["spec"]["automountServiceAccountToken"]
+    assert job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
+
+
+def test_the_probe_sees_the_workers_ready_file(tmp_path):
+    _, worker = pod(made(), "Worker")
+    file = Path(env(worker)["EDL_READY_FILE"])
+    command = worker["readinessProbe"]["exec"]["command"]
+
+    here = [word.replace(str(file.parent), str(tmp_path / "ready")) for word in command]
+
+    assert os.spawnvp(os.P_WAIT, here[0], here) != 0, "before there is a folder"
+    (tmp_path / "ready").mkdir()
+    assert os.spawnvp(os.P_WAIT, here[0], here) != 0, "before it is warm"
+    (tmp_path / "ready" / file.name).touch()
+    assert os.spawnvp(os.P_WAIT, here[0], here) == 0
+
+
+def test_a_pod_with_several_slots_has_a_worker_for_each():
+    job = made("kubernetes.slots_per_worker=2", "kubernetes.worker.cpu=6")
+    _, worker = pod(job, "Worker")
+
+    assert job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
+    assert worker["command"][-2:] == ["--slots", "2"]
+    assert env(worker)["OMP_NUM_THREADS"] == "3"
+
+
+def test_requests_are_limits_so_that_such_pods_are_evicted_last():
+    for role in ("Launcher", "Worker"):
+        _, container = pod(made("kubernetes.worker.gpus=1"), role)
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        assert "ephemeral-storage" not in container["resources"]["limits"]
+
+
+def test_the_launcher_may_do_no_more_than_it_must():
+    job = made("elastic.max_np=5")
+    rules = part(job, "Role")["rules"]
+
+    assert [rule["verbs"] for rule in rules] == [["get", "list", "watch"], ["delete"]]
+    assert rules[1]["resourceNames"] == [f"mnist-worker-{index}" for index in range(5)]
+    assert part(job, "RoleBinding")["subjects"][0]["namespace"] == "ml"
+
+
+def test_an_account_that_is_given_is_not_made():
+    job = made("kubernetes.service_account=trainer")
+
+    assert part(job, "ServiceAccount") is part(job, "Role") is None
+    assert pod(job, "Launcher")[0]["spec"]["serviceAccountName"] == "trainer"
+
+
+@pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
+def test_under_ssh_the_workers_are_what_the_image_is_made_for(style):
+    job = made(f"kubernetes.style={style}")
+    _, worker = pod(job, "Worker")
+
+    assert worker["command"] == ["/usr/sbin/sshd", "-De", "-f", "/etc/edl/sshd_config"]
+    assert (DOCKER / "sshd_config").read_text().count(job.mpijob["spec"]["sshAuthMountPath"]) == 3
+    assert (
+        f"Port {worker['readinessProbe']['tcpSocket']['port']}"
+        in (DOCKER / "ssh_config").read_text()
+    )
+    assert part(job, "Secret") is None
+
+
+def test_secrets_are_references_wherever_they_stand():
+    job = made("kubernetes.secret_env={KEY: s3/key}")
+    found = [item for item in pod(job, "Worker")[1]["env"] if item["name"] == "KEY"]
+
+    assert found == [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "key"}}}]
+
+
+def test_only_the_jobs_own_pods_may_call_them():
+    spec = part(made(), "NetworkPolicy")["spec"]
+
+    assert spec["policyTypes"] == ["Ingress"]
+    assert spec["ingress"] == [{"from": [{"podSelector": spec["podSelector"]}]}]
+    labels = spec["podSelector"]["matchLabels"]
+    assert labels["training.kubeflow.org/job-name"] == "mnist"
+
+
+def test_evaluate_and_predict_are_jobs_too(mpijob_schema):
+    base = [
+        "launch=kubernetes", "image=registry.example/edl:1", "trained_model=/data/models/mnist",
+        "data=s3://bucket/new.recordio", *VOLUME,
+    ]  # fmt: skip
+    for task, more in (("evaluate", []), ("predict", ["output=/data/predictions"])):
+        job = made(*more, task=task, base=base)
+        mpijob_schema.admit(job.mpijob, is_strict=True)
+        assert yaml.safe_load(part(job, "ConfigMap")["data"]["config.yaml"])["task"] == task
+
+
+def test_the_yaml_is_the_manifests():
+    job = made(*EVERYTHING)
+
+    assert tuple(yaml.safe_load_all(manifest.to_yaml(job.all))) == job.all
+
+
+@dataclass(frozen=True)
+class Wrong:
+    override: str
+    says: str
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Wrong("output=/elsewhere/m", "output must lie in a volume"),
+        Wrong("job_dir=/tmp/job", "job_dir must lie in a volume"),
+        Wrong("data=train.recordio", "data must lie in a volume"),
+        Wrong("kubernetes.volumes.data.read_only=true", "volume that can be written"),
+        Wrong("kubernetes.slots_per_worker=3", "multiple of kubernetes.slots_per_worker"),
+        Wrong("launch.np=200", "must not be above the number of lanes"),
+        Wrong("elastic.spares=1", "elastic.spares are for one machine"),
+        Wrong(f"params.note={'x' * (1 << 20)}", "too long for a ConfigMap"),
+    ],
+    ids=lambda wrong: wrong.override[:40],
+)
+def test_what_cannot_work_is_refused_before_anything_is_sent(wrong):
+    with pytest.raises(ConfigError) as error:
+        made(wrong.override)
+
+    assert wrong.says in str(error.value)
+
+
+def test_over_ssh_no_secret_is_handed_on():
+    with pytest.raises(ConfigError, match="command line"):
+        made("kubernetes.style=horovodrun", "kubernetes.secret_env={KEY: s3/key}")
