@@ -86,10 +86,11 @@ class ElasticDLSpec(ABC):
     def create_metrics(
         self, mode: Mode = Mode.TRAINING, outputs: Any = None, labels: Any = None
     ) -> dict[str, Any]:
-        """Return metrics as means over a batch, by name; scalar tensors, or one value an example.
+        """Return metrics by name: means over a batch, one value an example, or Keras metrics.
 
         The framework weighs each batch by its number of examples, so the result is the mean over
-        all examples.
+        all examples. Keras metrics, made once and returned in `Mode.EVALUATION` only, are told of
+        all labels and outputs.
 
         Args:
             mode: `Mode.TRAINING` or `Mode.EVALUATION`.

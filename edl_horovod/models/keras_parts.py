@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.models.keras_metrics import Measured, made
 from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, declares_roles, with_roles
 from edl_horovod.spec import Mode
 
@@ -244,21 +245,11 @@ def _metrics(made: Any, label: str) -> Iterator[tuple[str, tuple[Part, str | Non
 
 
 def _metric(metric: Any, label: str) -> Part:
-    """A metric as a function of labels and outputs that gives one value an example, or a mean."""
-    if inspect.isclass(metric) and issubclass(metric, keras.metrics.Metric):
-        metric = metric()
-    if not isinstance(metric, keras.metrics.Metric):
+    """A metric as a function of labels and outputs: one value an example, a mean, or counts."""
+    keras_metric = made(metric)
+    if keras_metric is None:
         return with_roles(_function(metric, label), LOSS_ROLES, label=label)
-    wrapper = keras.metrics.MeanMetricWrapper
-    is_mean = isinstance(metric, wrapper) and type(metric).update_state is wrapper.update_state
-    if not is_mean:
-        raise UserCodeError(
-            f"{label} cannot be added up over the ring: {type(metric).__name__} is not a mean over"
-            " the examples. Give a function of labels and outputs, or a Keras metric that is one,"
-            " such as BinaryAccuracy or MeanSquaredError."
-        )
-    function, more = metric._fn, metric._fn_kwargs
-    return lambda labels, outputs: function(labels, outputs, **more)
+    return lambda labels, outputs: Measured(keras_metric, labels, outputs, label)
 
 
 def _output(outputs: Any, name: str | None, label: str) -> Any:
@@ -278,10 +269,13 @@ def _dict(made: Any, label: str) -> dict[str, Any]:
     raise UserCodeError(f"{label} must return a dict. Received: {type(made).__name__}.")
 
 
-def _values(made: Any, label: str) -> dict[str, Any]:
-    """Metrics as scalars or one value an example, whatever shape they came in."""
-    values = {}
-    for name, value in _dict(made, label).items():
+def _values(given: Any, label: str) -> dict[str, Any]:
+    """Metrics as scalars or one value an example, whatever their shape; those of Keras as such."""
+    values: dict[str, Any] = {}
+    for name, value in _dict(given, label).items():
+        if isinstance(value, Measured):
+            values[name] = value
+            continue
         tensor = tf.cast(tf.convert_to_tensor(value), tf.float32)
         rank = tensor.shape.rank or 0
         values[name] = tf.reduce_mean(tensor, axis=list(range(1, rank))) if rank > 1 else tensor

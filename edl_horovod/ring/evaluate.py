@@ -17,7 +17,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.output_dir import staged
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
-from edl_horovod.ring.keras_model import call_functionally, metric_sums
+from edl_horovod.ring.keras_model import MetricSums, call_functionally, metric_sums
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import Membership
 from edl_horovod.ring.state import RingState
@@ -47,11 +47,11 @@ class Evaluator:
         Raises:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.
         """
-        self._spec = loaded.spec
+        self._loaded = loaded
         self._model = model
         self._stream = stream
         self._plan = plan
-        self._names: list[str] = []
+        self._metrics: dict[str, MetricSums] = {}
         doing = f"Building the evaluation of {loaded.label}"
         with user_code(doing, root=loaded.zoo):
             self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
@@ -64,7 +64,12 @@ class Evaluator:
     @property
     def num_sums(self) -> int:
         """Length of a row of sums: examples, loss, metrics, and the membership's flag."""
-        return 3 + len(self._names)
+        return 3 + sum(int(each.sums.shape[0]) for each in self._metrics.values())
+
+    @property
+    def names(self) -> list[str]:
+        """Of the numbers that an evaluation gives, `loss` first."""
+        return ["loss", *self._metrics]
 
     @property
     def num_steps(self) -> int:
@@ -104,7 +109,10 @@ class Evaluator:
         return total
 
     def metrics(self, row: np.ndarray) -> dict[str, float]:
-        """Means over the examples, `loss` first.
+        """The evaluation's numbers over all examples, `loss` first.
+
+        Args:
+            row: Sums of all ranks.
 
         Raises:
             DataError: There is no example, so nothing has a mean.
@@ -114,20 +122,24 @@ class Evaluator:
                 "The evaluation data gave no examples. Received: "
                 f"{self._plan.num_records} records. Look whether create_dataset filters them all."
             )
-        return {
-            name: float(value / row[0])
-            for name, value in zip(["loss", *self._names], row[1:-1], strict=True)
-        }
+        values = {"loss": float(row[1] / row[0])}
+        start = 2
+        for name, metric in self._metrics.items():
+            stop = start + metric.sums.shape[0]
+            values[name] = metric.value(row[start:stop], row[0])
+            start = stop
+        return values
 
     def _trace(self, features: Any, labels: Any) -> tf.Tensor:
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
         outputs, _, extra_losses = call_functionally(self._model, features, training=False)
-        loss = call_declared(self._spec.create_loss, {"outputs": outputs, "labels": labels})
+        loss = call_declared(self._loaded.spec.create_loss, {"outputs": outputs, "labels": labels})
         loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
-        sums = metric_sums(self._spec, Mode.EVALUATION, outputs, labels, count)
-        self._names = list(sums)
-        numbers = [count, tf.cast(loss, tf.float32) * count, *sums.values()]
-        return tf.cast(tf.stack(numbers), tf.float64)
+        self._metrics = metric_sums(self._loaded, Mode.EVALUATION, outputs, labels, count)
+        numbers = [[count], [tf.cast(loss, tf.float32) * count]]
+        return tf.cast(
+            tf.concat([*numbers, *(m.sums for m in self._metrics.values())], 0), tf.float64
+        )
 
 
 class EvaluateWork(Work):

@@ -1,17 +1,20 @@
 """A user's Keras model as pure functions of a batch: outputs, losses and metrics."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.keras_metrics import Measured, made, value_of
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.spec import ElasticDLSpec, Mode
+from edl_horovod.spec import Mode
 
-__all__ = ["build_model", "call_functionally", "metric_sums"]
+__all__ = ["MetricSums", "build_model", "call_functionally", "metric_sums"]
 
 
 def build_model(loaded: LoadedSpec, features: Any) -> keras.Model:
@@ -72,37 +75,76 @@ def call_functionally(
     return outputs, [scope.get_current_value(variable) for variable in variables], losses
 
 
+@dataclass(frozen=True)
+class MetricSums:
+    """A metric of a batch, as numbers that add up over batches of any size and over ranks."""
+
+    sums: tf.Tensor
+    """Shape (numbers,), float32."""
+    metric: keras.metrics.Metric | None
+    """Makes the value of them; None where the value is their mean over the examples."""
+
+    def value(self, sums: np.ndarray, count: float) -> float:
+        """The metric over all batches.
+
+        Args:
+            sums: Those of all batches, added.
+            count: Number of all examples.
+        """
+        return float(sums[0] / count) if self.metric is None else value_of(self.metric, sums)
+
+
 def metric_sums(
-    spec: ElasticDLSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """The user's metrics as sums over a batch's examples: batches of any size add up.
+    loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
+) -> dict[str, MetricSums]:
+    """The user's metrics as sums over a batch's examples.
 
     Args:
-        spec: The user's spec.
+        loaded: The user's spec.
         mode: Handed to `create_metrics`.
         outputs: What the model returned.
         labels: The batch's labels.
         count: Number of examples, a float scalar.
 
     Raises:
-        UserCodeError: `create_metrics` returned something other than a dict of scalars, or of one
-            value an example.
+        UserCodeError: `create_metrics` returned something other than a dict of scalars, of one
+            value an example, or (not in training) of Keras metrics that add up.
     """
     available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
-    metrics = call_declared(spec.create_metrics, available) or {}
-    name = f"create_metrics of {type(spec).__name__}"
+    metrics = call_declared(loaded.spec.create_metrics, available) or {}
+    name = f"create_metrics of {loaded.label}"
     if not isinstance(metrics, dict):
         raise UserCodeError(f"{name} must return a dict. Received: {type(metrics).__name__}.")
-    sums = {}
+    found = {}
     for key in sorted(metrics):
-        value = tf.cast(tf.convert_to_tensor(metrics[key]), tf.float32)
-        if value.shape.rank not in (0, 1):
-            raise UserCodeError(
-                f"{name} must return scalars, or one value an example. "
-                f"Received: {key} of shape {value.shape}."
-            )
-        sums[key] = value * count if value.shape.rank == 0 else tf.reduce_sum(value)
-    return sums
+        value = metrics[key]
+        if metric := made(value):
+            value = Measured(metric, labels, outputs, f"{key} of {name}")
+        if isinstance(value, Measured):
+            _require_evaluation(value, mode)
+            found[key] = MetricSums(value.counts(), value.metric)
+        else:
+            found[key] = MetricSums(_mean_sum(value, count, f"{key} of {name}"), None)
+    return found
+
+
+def _require_evaluation(measured: Measured, mode: Mode) -> None:
+    if mode is Mode.TRAINING:
+        raise UserCodeError(
+            f"{measured.label} is a Keras metric, which needs a whole data set and is computed in"
+            f" evaluations only. Received: {type(measured.metric).__name__} in mode training."
+            " Return it where mode is Mode.EVALUATION."
+        )
+
+
+def _mean_sum(value: Any, count: tf.Tensor, label: str) -> tf.Tensor:
+    value = tf.cast(tf.convert_to_tensor(value), tf.float32)
+    if value.shape.rank not in (0, 1):
+        raise UserCodeError(
+            f"{label} must be a scalar, one value an example, or a Keras metric."
+            f" Received: shape {value.shape}."
+        )
+    return tf.reshape(value * count if value.shape.rank == 0 else tf.reduce_sum(value), [1])
 
 
 def _at_least_float32(value: Any) -> Any:

@@ -71,9 +71,7 @@ class KerasTrainer:
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
-        self._spec = loaded.spec
-        self._zoo = loaded.zoo
-        self._label = loaded.label
+        self._loaded = loaded
         self._options = gradients
         self.model = build_model(loaded, element_spec[0])
         self.optimizer = self._make_optimizer(learning_rate)
@@ -148,12 +146,12 @@ class KerasTrainer:
         return bool(self._has_come.numpy())
 
     def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
-        name = f"create_optimizer of {self._label}"
+        name = f"create_optimizer of {self._loaded.label}"
         rate = (
             {} if learning_rate is None else {"lr": learning_rate, "learning_rate": learning_rate}
         )
-        with user_code(name, root=self._zoo):
-            optimizer = call_declared(self._spec.create_optimizer, rate)
+        with user_code(name, root=self._loaded.zoo):
+            optimizer = call_declared(self._loaded.spec.create_optimizer, rate)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
             raise UserCodeError(
                 f"{name} must return a Keras 3 optimizer. Received: {type(optimizer).__name__}. "
@@ -189,8 +187,8 @@ class KerasTrainer:
         self._empty_steps[in_ring] = self._trace(empty_step, flag)
 
     def _trace(self, function: Any, *signature: Any) -> Any:
-        doing = f"Building the training step of {self._label} for {signature[1:3]}"
-        with user_code(doing, root=self._zoo):
+        doing = f"Building the training step of {self._loaded.label} for {signature[1:3]}"
+        with user_code(doing, root=self._loaded.zoo):
             return tf.function(function, autograph=False).get_concrete_function(*signature)
 
     def _step(
@@ -277,20 +275,20 @@ class KerasTrainer:
 
     def _loss(self, outputs: Any, labels: Any) -> tf.Tensor:
         loss = tf.convert_to_tensor(
-            call_declared(self._spec.create_loss, {"outputs": outputs, "labels": labels})
+            call_declared(self._loaded.spec.create_loss, {"outputs": outputs, "labels": labels})
         )
         if loss.shape.rank != 0:
             raise UserCodeError(
-                f"create_loss of {self._label} must return the mean over the "
+                f"create_loss of {self._loaded.label} must return the mean over the "
                 f"batch, a scalar. Received: shape={loss.shape}. Reduce it, for instance with "
                 "tf.reduce_mean."
             )
         return loss
 
     def _metrics(self, outputs: Any, labels: Any, count: tf.Tensor) -> list[tf.Tensor]:
-        sums = metric_sums(self._spec, Mode.TRAINING, outputs, labels, count)
-        self._metric_names = list(sums)
-        return [tf.cast(total, tf.float32) for total in sums.values()]
+        found = metric_sums(self._loaded, Mode.TRAINING, outputs, labels, count)
+        self._metric_names = list(found)
+        return [each.sums[0] for each in found.values()]
 
 
 def _by_name(variables: Sequence[keras.Variable]) -> dict[str, tf.Variable]:

@@ -293,11 +293,10 @@ def _early_stopping(
 ) -> EarlyStopping | None:
     if not config.train.early_stopping.metric or evaluator is None:
         return None
-    names = list(evaluator.metrics(np.ones(evaluator.num_sums)))
     return EarlyStopping(
         config.train.early_stopping,
         trainer.model_variables,
-        names=names,
+        names=evaluator.names,
         num_sums=evaluator.num_sums,
     )
 

@@ -52,6 +52,8 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
     again = start("evaluate", f"trained_model={model}", f"data={data}").succeed()
     metrics = again.events("job")[-1]["metrics"]
     np.testing.assert_allclose(metrics["mse"], metrics["loss"], rtol=1e-5)
+    np.testing.assert_allclose(metrics["rmse"], np.sqrt(metrics["loss"]), rtol=1e-5)
+    np.testing.assert_allclose(metrics["r2"], trained["r2"], rtol=1e-5)
     np.testing.assert_allclose(metrics["is_close"], trained["is_close"], atol=0.01)
     start("predict", f"trained_model={model}", f"data={data}", "launch.np=2").succeed()
     with Reader.open(str(tmp_path / "out")) as reader:

@@ -39,6 +39,8 @@ def eval_metrics_fn():
     return {
         "is_close": lambda labels, predictions: tf.abs(labels - predictions) < 0.5,
         "mse": tf.keras.metrics.MeanSquaredError(),
+        "r2": tf.keras.metrics.R2Score,
+        "rmse": tf.keras.metrics.RootMeanSquaredError(),
     }
 
 

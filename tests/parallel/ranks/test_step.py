@@ -13,6 +13,7 @@ from edl_horovod.data.index import Index
 from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Reader
 from edl_horovod.data.stream import StepStream
+from edl_horovod.models.keras_metrics import Measured
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.ring.collectives import allgather_rows
 from edl_horovod.ring.evaluate import Evaluator
@@ -155,3 +156,31 @@ def test_evaluation_is_that_of_one_process(world):
     assert list(ours) == ["loss", "absolute_error"]
     for name in ours:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6)
+
+
+def test_metrics_that_are_no_means_are_those_of_keras_over_all_examples(world, monkeypatch):
+    side = Side(world, Mode.EVALUATION, keep_every=7)
+    auc, r2 = keras.metrics.AUC(), keras.metrics.R2Score()
+    monkeypatch.setattr(
+        side.loaded.spec,
+        "create_metrics",
+        lambda outputs, labels: {
+            "auc": Measured(auc, labels > 0, tf.sigmoid(outputs), "auc"),
+            "r2": r2,
+        },
+    )
+    evaluator = Evaluator(side.loaded, side.trainer.model, side.stream, side.plan)
+    evaluator.restart(world, 0)
+    ours = evaluator.metrics(evaluator.over_ring(evaluator.local_sums(evaluator.num_steps), world))
+
+    # Keras alone, and all records as one batch.
+    side.stream.restart(range(LANES), 0, side.plan.steps_per_epoch)
+    batches = [side.stream.next_batch() for _ in range(side.plan.steps_per_epoch)]
+    labels = tf.concat([batch.labels for batch in batches if batch], 0)
+    features = tf.concat([batch.features["x"] for batch in batches if batch], 0)
+    outputs = side.trainer.model({"x": features})
+    serial_auc, serial_r2 = keras.metrics.AUC(), keras.metrics.R2Score()
+    serial_auc.update_state(labels > 0, tf.sigmoid(outputs))
+    serial_r2.update_state(labels, outputs)
+    np.testing.assert_allclose(ours["auc"], serial_auc.result(), rtol=1e-6)
+    np.testing.assert_allclose(ours["r2"], serial_r2.result(), rtol=1e-5)

@@ -1,0 +1,139 @@
+"""Keras metrics on a ring: what they count is added over batches and ranks, then makes the value.
+
+AUC or precision of a whole data set is not a mean of those of its batches. What Keras counts for
+them is a sum, so it may be counted anywhere, in any batches, and be added up.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+
+__all__ = ["Measured", "made", "require_sums", "value_of"]
+
+_TRIED_EXAMPLES = (3, 5)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A Keras metric, and what it is told of a batch."""
+
+    metric: keras.metrics.Metric
+    labels: Any
+    outputs: Any
+    label: str
+    """Names the metric in messages."""
+
+    def counts(self) -> tf.Tensor:
+        """What the metric counts in this batch alone, as one row of float32.
+
+        Raises:
+            UserCodeError: What it keeps is not a sum over the examples.
+        """
+        with tf.init_scope():  # Made and tried once, not in each traced batch.
+            require_sums(self)
+        after = _after(self.metric, _zeros(self.metric), self.labels, self.outputs)
+        return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in after], 0)
+
+
+def made(metric: Any) -> keras.metrics.Metric | None:
+    """A Keras metric, also one that was given as its class; None for anything else."""
+    if isinstance(metric, type) and issubclass(metric, keras.metrics.Metric):
+        metric = metric()
+    return metric if isinstance(metric, keras.metrics.Metric) else None
+
+
+def value_of(metric: keras.metrics.Metric, counts: np.ndarray) -> float:
+    """What a metric says.
+
+    Args:
+        metric: As it was counted with.
+        counts: The rows of all batches, added.
+    """
+    return float(metric.stateless_result(_as_state(metric, counts)))
+
+
+def require_sums(measured: Measured) -> None:
+    """Try with made-up examples whether what a metric keeps may be added up.
+
+    Raises:
+        UserCodeError: It may not, or the metric does not fit these examples, or gives no number.
+    """
+    metric, label = measured.metric, measured.label
+    rng = np.random.default_rng(0)
+    given = (measured.labels, measured.outputs)
+    parts = [_made_up(given, number, rng) for number in _TRIED_EXAMPLES]
+    whole = tf.nest.map_structure(lambda *some: np.concatenate(some), *parts)
+    try:
+        metric.update_state(*whole)  # Some make their variables only now.
+        metric.reset_state()
+        is_empty = not any(np.any(np.asarray(variable)) for variable in metric.variables)
+        value = metric.stateless_result(_after(metric, _zeros(metric), *whole))
+        adds_up = is_empty and _adds_up(metric, parts, whole, rng)
+    except (TypeError, ValueError, tf.errors.OpError) as e:
+        shapes = [tf.nest.map_structure(lambda tensor: tensor.shape, value) for value in given]
+        raise UserCodeError(
+            f"{label} cannot be computed from labels of shape {shapes[0]} and outputs of shape"
+            f" {shapes[1]}: {e}"
+        ) from e
+    if not adds_up:
+        raise UserCodeError(
+            f"{label} cannot be added up over a ring: what {type(metric).__name__} keeps depends on"
+            " the order or the size of the batches. Let its update_state only add sums over the"
+            " examples to variables that begin at 0, and its result put them together."
+        )
+    if isinstance(value, dict) or np.ndim(value):
+        raise UserCodeError(
+            f"{label} must give one number. Received: {type(metric).__name__} with a result of"
+            f" {'a dict' if isinstance(value, dict) else f'shape {np.shape(value)}'}. Have it take"
+            " a mean over the classes (average='macro'), or return a metric for each."
+        )
+
+
+def _adds_up(metric: keras.metrics.Metric, parts: list[Any], whole: Any, rng: Any) -> bool:
+    """Whether the order and the size of batches, and what was counted before, do not matter."""
+    empty = _zeros(metric)
+    some = [tf.cast(rng.integers(1, 9, size=zero.shape), zero.dtype) for zero in empty]
+    first, second = (_after(metric, empty, *part) for part in parts)
+    together = _after(metric, empty, *whole)
+    later = _after(metric, some, *whole)
+    return all(
+        np.allclose(a + b, total, rtol=1e-4, atol=1e-5)
+        and np.allclose(base + total, after, rtol=1e-4, atol=1e-5)
+        for a, b, total, base, after in zip(first, second, together, some, later, strict=True)
+    )
+
+
+def _made_up(like: Any, number: int, rng: Any) -> Any:
+    """Examples of the types and shapes of a batch: numbers between 0 and 1, class 0, no text."""
+
+    def made_up(tensor: Any) -> np.ndarray:
+        rest = tensor.shape.as_list()[1:] if tensor.shape.rank else []
+        shape = [number, *(size or 1 for size in rest)]
+        if tensor.dtype == tf.string:
+            return np.full(shape, b"")
+        kind = tensor.dtype.as_numpy_dtype
+        return (rng.random(shape) if tensor.dtype.is_floating else np.zeros(shape)).astype(kind)
+
+    return tf.nest.map_structure(made_up, like)
+
+
+def _after(metric: keras.metrics.Metric, state: Any, labels: Any, outputs: Any) -> list[Any]:
+    return list(metric.stateless_update_state(state, labels, outputs))
+
+
+def _zeros(metric: keras.metrics.Metric) -> list[tf.Tensor]:
+    return [tf.zeros(variable.shape, variable.dtype) for variable in metric.variables]
+
+
+def _as_state(metric: keras.metrics.Metric, counts: np.ndarray) -> list[tf.Tensor]:
+    sizes = [int(np.prod(variable.shape)) for variable in metric.variables]
+    pieces = np.split(counts, np.cumsum(sizes)[:-1])
+    return [
+        tf.cast(tf.reshape(piece, variable.shape), variable.dtype)
+        for piece, variable in zip(pieces, metric.variables, strict=True)
+    ]

@@ -1,0 +1,103 @@
+"""Keras metrics that are counted in parts give what Keras gives for the whole."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.keras_metrics import Measured, require_sums, value_of
+
+RNG = np.random.default_rng(3)
+NUM = 41
+PARTS = (7, 1, 33)
+
+BINARY = (RNG.integers(0, 2, (NUM, 1)), RNG.random((NUM, 1)).astype("f4"))
+CLASSES = (RNG.integers(0, 3, (NUM,)), RNG.random((NUM, 3)).astype("f4"))
+ONE_HOT = (np.eye(3, dtype="f4")[CLASSES[0]], CLASSES[1])
+REAL = (RNG.normal(size=(NUM, 2)).astype("f4"), RNG.normal(size=(NUM, 2)).astype("f4"))
+
+CASES = {
+    "AUC": (lambda: keras.metrics.AUC(), BINARY),
+    "AUC of classes": (lambda: keras.metrics.AUC(multi_label=True, num_labels=3), ONE_HOT),
+    "AUC of precision and recall": (lambda: keras.metrics.AUC(curve="PR"), BINARY),
+    "BinaryIoU": (lambda: keras.metrics.BinaryIoU(), BINARY),
+    "F1Score": (lambda: keras.metrics.F1Score(average="macro"), ONE_HOT),
+    "FalseNegatives": (lambda: keras.metrics.FalseNegatives(), BINARY),
+    "MeanIoU": (
+        lambda: keras.metrics.MeanIoU(num_classes=3, sparse_y_pred=False),
+        CLASSES,
+    ),
+    "Precision": (lambda: keras.metrics.Precision(), BINARY),
+    "PrecisionAtRecall": (lambda: keras.metrics.PrecisionAtRecall(0.5), BINARY),
+    "R2Score": (lambda: keras.metrics.R2Score(), REAL),
+    "Recall": (lambda: keras.metrics.Recall(), BINARY),
+    "RootMeanSquaredError": (lambda: keras.metrics.RootMeanSquaredError(), REAL),
+    "SparseCategoricalAccuracy": (lambda: keras.metrics.SparseCategoricalAccuracy(), CLASSES),
+    "SpecificityAtSensitivity": (lambda: keras.metrics.SpecificityAtSensitivity(0.5), BINARY),
+}
+
+
+def measured(metric, batch):
+    return Measured(metric, *map(tf.convert_to_tensor, batch), label="m of mine.py")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_counted_in_parts_is_as_counted_at_once(name):
+    make, whole = CASES[name]
+    serial = make()
+    serial.update_state(*whole)
+    metric, counts, start = make(), 0.0, 0
+    for number in PARTS:
+        part = [values[start : start + number] for values in whole]
+        counts = counts + measured(metric, part).counts().numpy().astype(np.float64)
+        start += number
+    assert start == NUM
+    np.testing.assert_allclose(value_of(metric, counts), serial.result(), rtol=1e-5)
+
+
+class Largest(keras.metrics.Metric):
+    """What must not be added: the largest output so far."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = self.add_weight(initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.most.assign(keras.ops.maximum(self.most, keras.ops.max(y_pred)))
+
+    def result(self):
+        return self.most
+
+
+class BatchMean(Largest):
+    """What depends on how the examples are put into batches."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.most.assign_add(keras.ops.mean(y_pred))
+
+
+class FromOne(Largest):
+    """What does not begin at 0, so that parts would count its begin twice."""
+
+    def reset_state(self):
+        self.most.assign(1.0)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.most.assign_add(keras.ops.sum(y_pred))
+
+
+@pytest.mark.parametrize("kind", [Largest, BatchMean, FromOne])
+def test_what_does_not_add_up_is_refused(kind):
+    with pytest.raises(UserCodeError, match=rf"m of mine\.py cannot be added up.*{kind.__name__}"):
+        require_sums(measured(kind(), BINARY))
+
+
+def test_a_metric_with_several_values_is_refused():
+    with pytest.raises(UserCodeError, match=r"one number. Received: F1Score .*\(3,\).*macro"):
+        require_sums(measured(keras.metrics.F1Score(), ONE_HOT))
+
+
+def test_a_metric_that_does_not_fit_the_examples_says_their_shapes():
+    with pytest.raises(UserCodeError, match=r"m of mine\.py cannot be computed.*\(41, 2\)"):
+        require_sums(measured(keras.metrics.MeanIoU(num_classes=2), (BINARY[0], REAL[0])))
