@@ -31,6 +31,8 @@ __all__ = [
     "TrainingError",
     "UserCodeError",
     "did_you_mean",
+    "kind_of",
+    "of_kind",
 ]
 
 
@@ -170,6 +172,24 @@ class Interrupted(EdlError):
     """The user ended the job (Ctrl-C or SIGTERM to the launcher)."""
 
     exit_code = 130
+
+
+def kind_of(error: EdlError) -> str:
+    """The name of an error's kind, for another process: the nearest class that has an exit code."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in __all__)
+
+
+def of_kind(kind: str, message: str) -> EdlError:
+    """The error that another process had.
+
+    Args:
+        kind: What `kind_of` said there; anything else makes a `JobFailed`.
+        message: Its text.
+    """
+    found = globals()[kind] if kind in __all__ else None
+    if isinstance(found, type) and issubclass(found, EdlError):
+        return found(message)
+    return JobFailed(message)
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

@@ -50,7 +50,8 @@ _FILES: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", ImageC
 
 _FILE_LISTS = ("data", "validation_data")
 _PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
-_ELSEWHERE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|[\w.-]+@[\w.-]+:")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ELSEWHERE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
 _MISSING = "???"
 _VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
 _HYDRA_LOCK = threading.Lock()
@@ -357,6 +358,12 @@ def _make_absolute(values: dict[str, Any]) -> None:
     for key in _PATHS:
         if values.get(key):
             values[key] = _absolute(values[key])
+            if key != "model_zoo" and _URL.match(values[key]):
+                raise ConfigError(
+                    f"{key} must be a path of a file system that the ranks see; only data is read"
+                    f" from elsewhere. Received: {key}={values[key]}. Mount the bucket, or give a"
+                    " local path and copy what is there."
+                )
 
 
 def _absolute(path: str) -> str:

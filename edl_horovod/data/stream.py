@@ -5,6 +5,7 @@ and the user's `create_dataset` runs on them inside the tf.data graph, two steps
 training.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
 
 from edl_horovod.data.inline_maps import inline_maps
 from edl_horovod.data.plan import DataPlan, Ids
@@ -23,6 +25,11 @@ from edl_horovod.spec import Mode
 __all__ = ["Batch", "RecordReader", "StepStream"]
 
 STEPS_IN_PARALLEL = 2
+_GRAPH_PLACE = re.compile(
+    r"\{\{function_node [^}]*\}\} "
+    r"|Error in user-defined function passed to .*? with iterator: \S+ "
+    r"| \[Op:IteratorGetNext\] name: *$"
+)
 NO_IDS: Ids = np.empty(0, np.int64)
 
 
@@ -103,6 +110,16 @@ class StepStream:
         self._read_ids = {}  # Another one: the former generator may still be at work.
         self._iterator = iter(self._dataset)
 
+    def try_first(self) -> None:
+        """Make the examples of the first lane's first records, to see whether that goes.
+
+        Raises:
+            DataError: It does not.
+        """
+        self.restart(range(1), 0, 1)
+        self.next_batch()
+        self._iterator = iter(())
+
     def next_batch(self) -> Batch | None:
         """The examples of the next step; None where this rank has none in it.
 
@@ -125,9 +142,9 @@ class StepStream:
             found = next(self._iterator, None)
         except tf.errors.OpError as error:
             raise DataError(
-                f"The examples of step {step} could not be made. Received: {_first_line(error)}. "
-                "Look whether create_dataset fits these records; damaged files can be skipped "
-                "with data_plan.damaged=skip."
+                f"create_dataset of {self._label} in mode {self._mode.value} fails for records of "
+                f"step {step}: {_said(error)} Look whether it fits these records; damaged files "
+                "can be left out with data_plan.damaged=skip."
             ) from error
         if found is None:
             return None
@@ -150,6 +167,8 @@ class StepStream:
                 yield step, np.array(self._reader.read_batch(ids), dtype=object)
 
     def _build(self, prefetch: int) -> tf.data.Dataset:
+        # Autograph would put the user's function into words of its own, also in its errors.
+        examples = tf.autograph.experimental.do_not_convert(self._examples)
         records = tf.data.Dataset.from_generator(
             self._generate,
             output_signature=(
@@ -158,7 +177,7 @@ class StepStream:
             ),
         )
         dataset = records.interleave(
-            self._examples,
+            examples,
             cycle_length=STEPS_IN_PARALLEL,
             block_length=1,
             num_parallel_calls=STEPS_IN_PARALLEL,
@@ -174,7 +193,9 @@ class StepStream:
         """One step's records as a dataset of at most one element: (step, features[, labels])."""
         make = tf.data.Dataset.from_tensors if self._spec.parses_batches else _one_by_one
         doing = f"create_dataset of {self._label} in mode {self._mode.value}"
-        with user_code(doing, root=self._zoo):
+        # What it maps is converted all the same, as where tf.data is used without us.
+        as_outside = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
+        with user_code(doing, root=self._zoo), as_outside:
             dataset = self._spec.create_dataset(make(records), self._mode)
         self._check(dataset)
         inline_maps(tf.compat.v1.get_default_graph())
@@ -210,7 +231,7 @@ def _one_by_one(records: tf.Tensor) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(records)
 
 
-def _first_line(error: BaseException) -> str:
-    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
-    lines = [line for line in message.splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+def _said(error: tf.errors.OpError) -> str:
+    """What an op of the user's pipeline, or a record's reader, said; not where it is in ours."""
+    lines = [_GRAPH_PLACE.sub("", line).strip() for line in error.message.splitlines()]
+    return next((line[:500] for line in lines if line), type(error).__name__)

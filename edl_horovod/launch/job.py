@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edl_horovod import errors
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
 from edl_horovod.coordinator.decide import num_workers
@@ -24,6 +23,7 @@ from edl_horovod.errors import (
     Interrupted,
     JobFailed,
     MissingDependency,
+    of_kind,
 )
 from edl_horovod.events import EventLog, follow
 from edl_horovod.launch.directory import is_left_by_this_job, job_directory
@@ -293,8 +293,7 @@ def _let_go(slots: Slots) -> None:
 
 def _reported(result: dict[str, Any]) -> EdlError:
     """The error that a worker or the coordinator reported, as the class it had there."""
-    kind: type[EdlError] = getattr(errors, str(result.get("error")), JobFailed)
-    return kind(result.get("message", "The job failed."))
+    return of_kind(str(result.get("error")), result.get("message", "The job failed."))
 
 
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ _NAMED = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
+
+
+_CONVERTED = re.compile(r'File "([^"]+)", line (\d+)')
+"""A frame as autograph tells of it in the text of an error."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,11 @@ def _described(function: Callable[..., Any]) -> str:
 
 
 def _place(error: BaseException, root: Path) -> str:
+    converted = [
+        file for file in _CONVERTED.findall(str(error)) if Path(file[0]).is_relative_to(root)
+    ]
+    if converted:
+        return f" at {converted[-1][0]}:{converted[-1][1]}"
     if isinstance(error, SyntaxError) and error.filename:
         return f" at {error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -104,6 +114,10 @@ def _place(error: BaseException, root: Path) -> str:
 
 def _said(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
+    if "in user code:" in text:  # Autograph's account: frames, and the error as its last paragraph.
+        text = text.rstrip().rpartition("\n\n")[2].strip()
     if isinstance(error, ModuleNotFoundError):
         text += ". Install it, and name it in the model zoo's requirements.txt"
+    if "tf.function only supports singleton tf.Variables" in text:
+        text = "It makes variables at each call. Make Keras metrics and layers once, in __init__"
     return text

@@ -20,7 +20,7 @@ from edl_horovod.coordinator.wire import (
     new_nonce,
     nonce_of,
 )
-from edl_horovod.errors import EdlError
+from edl_horovod.errors import EdlError, kind_of
 from edl_horovod.keepalive import notice_vanished_host
 from edl_horovod.ring.activity import Activity
 from edl_horovod.ring.membership import EXIT_AT_SIGTERM, Dismissed, Membership
@@ -161,7 +161,7 @@ class CoordinatedMembership(Membership):
 
     def report_error(self, error: EdlError) -> None:
         """Tell the coordinator, which ends the job."""
-        described = {"error": type(error).__name__, "message": _shortened(str(error))}
+        described = {"error": kind_of(error), "message": _shortened(str(error))}
         self._last_word("failed", error=described)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
-from edl_horovod.errors import EdlError, JobFailed, MissingDependency
+from edl_horovod.errors import EdlError, JobFailed, MissingDependency, kind_of
 from edl_horovod.ring.world import World, form_inherited, leave
 from edl_horovod.whole_file import write_json
 
@@ -135,7 +135,7 @@ class StaticMembership(Membership):
 
     def report_error(self, error: EdlError) -> None:
         """Tell the launcher, and end the other ranks, which may wait in a collective."""
-        described = {"error": type(error).__name__, "message": str(error)}
+        described = {"error": kind_of(error), "message": str(error)}
         write_json(self._result, {"state": "failed", **described})
         self._communicator.Abort(error.exit_code)
 

@@ -15,6 +15,7 @@ from edl_horovod.data.job_data import open_index, plan_of
 from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Reader
 from edl_horovod.data.stream import StepStream
+from edl_horovod.errors import DataError
 from edl_horovod.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.evaluate import EvaluateWork, Evaluator
@@ -120,6 +121,11 @@ def _open(
     plan = plan_of(config, index, is_training=mode is Mode.TRAINING)
     reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
     stream = StepStream(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
+    try:
+        stream.try_first()
+    except DataError as e:
+        key = "data" if pattern == config.data else "validation_data"
+        raise DataError(f"{e} Received: {key}={pattern!r}.") from e
     return stream, plan
 
 

@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
-from edl_horovod import errors
 from edl_horovod.data.prepare.groups import ENVIRONMENT, Group, GroupDone, GroupSettings
 from edl_horovod.data.prepare.place import open_place_file, read_place
 from edl_horovod.data.prepare.pool import OnWork
-from edl_horovod.errors import JobFailed
+from edl_horovod.errors import JobFailed, of_kind
 
 __all__ = ["ProcessPool"]
 
@@ -158,7 +157,7 @@ class ProcessPool:
             for line in lines:
                 message = json.loads(line)
                 if "error" in message:
-                    raise getattr(errors, message["error"], JobFailed)(message["message"])
+                    raise of_kind(message["error"], message["message"])
                 yield process, message
         for process in self._processes:
             # Something that the user's code started may keep the output of a dead process open.

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from edl_horovod.data.prepare.groups import Group, GroupSettings, prepare_group, source_digest
 from edl_horovod.data.prepare.place import write_place
-from edl_horovod.errors import EdlError
+from edl_horovod.errors import EdlError, kind_of
 
 __all__ = ["main"]
 
@@ -42,7 +42,7 @@ def main() -> int:
             )
             send({"done": asdict(done)})
     except EdlError as e:
-        send({"error": type(e).__name__, "message": str(e)})
+        send({"error": kind_of(e), "message": str(e)})
         return e.exit_code
     return 0
 

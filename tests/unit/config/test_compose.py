@@ -247,14 +247,21 @@ def test_addresses_stay_as_they_are():
         "train",
         [
             "data=gs://b/*.r,memory://x",
-            "output=gs://b/o",
+            "output=/o",
             "model_zoo=git@host:me/zoo",
             "model_def=m",
         ],
     )
 
-    assert (config.data, config.output) == ("gs://b/*.r,memory://x", "gs://b/o")
+    assert config.data == "gs://b/*.r,memory://x"
     assert config.model_zoo == "git@host:me/zoo"
+
+
+@pytest.mark.parametrize("key", ["output", "job_dir", "trained_model", "init_from"])
+def test_what_is_written_or_read_as_files_is_no_address(key: str):
+    # Else it would be a folder of the name "gs:" where the command runs.
+    with pytest.raises(ConfigError, match=f"{key} must be a path.*Received: {key}=gs://b/o"):
+        compose_train(f"{key}=gs://b/o")
 
 
 def test_composing_leaves_the_hydra_of_a_program_around_it_alone(tmp_path: Path):

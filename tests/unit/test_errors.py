@@ -1,0 +1,33 @@
+"""Errors keep their kind, and so their exit code, from one process to another."""
+
+import pytest
+
+from edl_horovod import errors
+from edl_horovod.errors import DataError, JobFailed, UserCodeError, kind_of, of_kind
+
+
+class Damaged(DataError):
+    """A kind that only its own module knows."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (DataError("x"), DataError),
+        (UserCodeError("x"), UserCodeError),
+        (Damaged("x"), DataError),
+    ],
+)
+def test_an_error_comes_back_as_the_kind_with_its_exit_code(error, kind):
+    back = of_kind(kind_of(error), str(error))
+    assert (type(back), str(back)) == (kind, "x")
+
+
+@pytest.mark.parametrize("kind", ["", "None", "KeyError", "did_you_mean", "__name__"])
+def test_what_is_no_kind_of_ours_is_a_job_that_failed(kind):
+    assert type(of_kind(kind, "x")) is JobFailed
+
+
+def test_all_kinds_are_known_by_name():
+    kinds = [name for name in errors.__all__ if isinstance(getattr(errors, name), type)]
+    assert {type(of_kind(name, "")).__name__ for name in kinds} == set(kinds)
