@@ -5,6 +5,8 @@ kind's own fields. Each line is one `write` to a file opened for appending, so l
 processes never mix. A line that a full disk or a killed writer cut short is passed over by readers,
 and the next one starts on a line of its own.
 
+A number that is not finite is null, here as in all JSON of ours.
+
 Kinds and their fields:
 
 - `job`: `state` (`starting`, `running`, `finished`, `failed`), `task`, `message`, `total_steps`,
@@ -32,6 +34,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from edl_horovod import json_text
+
 __all__ = ["EventLog", "follow", "read"]
 
 log = logging.getLogger(__name__)
@@ -58,7 +62,7 @@ class EventLog:
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event; where that fails, warn once until it succeeds again."""
         event = {"time": round(time.time(), 4), "source": self._source, "kind": kind, **fields}
-        line = (json.dumps(event) + "\n").encode()
+        line = (json_text.dumps(event) + "\n").encode()
         try:
             if self._is_torn():
                 line = b"\n" + line

@@ -4,19 +4,18 @@ import csv
 import dataclasses
 import hashlib
 import io
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edl_horovod import events
+from edl_horovod import events, json_text
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import Point
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError
+from edl_horovod.errors import EdlError, Interrupted, OutputError
 from edl_horovod.launch.plan import with_job_dir
 from edl_horovod.models import git_zoo
 from edl_horovod.whole_file import write_text
@@ -97,10 +96,6 @@ def make_plan(points: Sequence[Point]) -> SweepPlan:
     """
     configs = [compose("train", point.overrides) for point in points]
     output = configs[0].output
-    if "://" in output:
-        raise ConfigError(
-            f"The output of a sweep must be a local folder. Received: output={output}."
-        )
     _check_folder(Path(output))
     names = _names([point.chosen for point in points])
     placed = tuple(
@@ -171,7 +166,7 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
         job,
         state=state,
         loss=losses[-1] if losses else None,
-        metrics=ends[-1].get("metrics", {}),
+        metrics=json_text.numbers(ends[-1].get("metrics", {})),
         steps=ends[-1].get("steps", 0),
         seconds=round(ends[-1]["time"] - found[0]["time"], 3),
     )
@@ -245,7 +240,9 @@ def _write(result: SweepResult) -> None:
     output = Path(result.output)
     try:
         output.mkdir(parents=True, exist_ok=True)
-        write_text(output / "sweep.json", json.dumps(dataclasses.asdict(result), indent=2) + "\n")
+        write_text(
+            output / "sweep.json", json_text.dumps(dataclasses.asdict(result), indent=2) + "\n"
+        )
         write_text(output / "sweep.csv", _as_csv(result))
     except OSError as error:
         raise OutputError(

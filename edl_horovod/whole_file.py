@@ -1,9 +1,10 @@
 """Small files that appear whole or not at all."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
+
+from edl_horovod import json_text
 
 __all__ = ["write_json", "write_text"]
 
@@ -25,4 +26,4 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value as one JSON text; see `write_text`."""
-    write_text(path, json.dumps(value))
+    write_text(path, json_text.dumps(value))

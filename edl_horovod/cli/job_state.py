@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from edl_horovod.json_text import numbers
+
 __all__ = ["JobState", "WorkerState", "advance", "summarize"]
 
 _NUM_RECENT = 20
@@ -86,10 +88,10 @@ def advance(state: JobState, event: dict[str, Any]) -> JobState:
     """The state after one more event; kinds that say nothing about it change nothing."""
     match event["kind"]:
         case "job":
-            return replace(
-                state,
-                **_given(event, "state", "task", "message", "output", "total_steps", "metrics"),
+            changed = replace(
+                state, **_given(event, "state", "task", "message", "output", "total_steps")
             )
+            return replace(changed, metrics=numbers(event.get("metrics", state.metrics)))
         case "worker":
             worker = WorkerState(event["state"], event["time"], event.get("message", ""))
             return replace(state, workers={**state.workers, event["worker"]: worker})
@@ -108,7 +110,7 @@ def advance(state: JobState, event: dict[str, Any]) -> JobState:
             changed = replace(state, state="running", message="", **_given(event, *names))
             return _moved(changed, event["time"], event["step"])
         case "evaluation":
-            return replace(state, metrics=event["metrics"])
+            return replace(state, metrics=numbers(event["metrics"]))
         case "progress":
             changed = replace(
                 state, state="running", **_given(event, "records", "total_records", "made", "size")

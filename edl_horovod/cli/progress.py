@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from edl_horovod.cli.job_state import JobState, advance
+from edl_horovod.json_text import numbers
 
 __all__ = ["LiveDisplay", "PlainDisplay", "facts", "notable", "open_display", "prepare_events"]
 
@@ -76,7 +77,7 @@ def notable(event: dict[str, Any]) -> str:
     """A line for an event that people should not miss; empty for the others."""
     match event:
         case {"kind": "evaluation", "metrics": metrics, "step": step}:
-            return f"evaluation at step {step:,}: {metrics_text(metrics)}"
+            return f"evaluation at step {step:,}: {metrics_text(numbers(metrics))}"
         case {"kind": "reset", "old_size": 0, "new_size": new_size}:
             at = f" at step {event['step']:,}" if event["step"] else ""
             return f"ring of {new_size} formed{at}"

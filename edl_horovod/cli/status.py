@@ -1,14 +1,13 @@
 """`edl status`: where a job is, from its event log."""
 
 import dataclasses
-import json
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from edl_horovod import events
+from edl_horovod import events, json_text
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.job_state import JobState, summarize
@@ -35,7 +34,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     flags = parser.parse_all(argv)
     state = _state_of(flags.job_dir)
     if flags.format == "json":
-        print(json.dumps(_as_json(state), indent=2))
+        print(json_text.dumps(_as_json(state), indent=2))
     else:
         print(_as_table(state, now=time.time()))
     return 0

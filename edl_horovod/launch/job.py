@@ -26,6 +26,7 @@ from edl_horovod.errors import (
     of_kind,
 )
 from edl_horovod.events import EventLog, follow
+from edl_horovod.json_text import numbers
 from edl_horovod.launch.directory import is_left_by_this_job, job_directory
 from edl_horovod.launch.kept import Kept
 from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
@@ -127,7 +128,7 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
         output=str(result.get("output", "")),
         job_dir=str(plan.job_dir),
         steps=int(result["steps"]),
-        metrics=result["metrics"],
+        metrics=numbers(result["metrics"]),
         seconds=time.monotonic() - began,
     )
 

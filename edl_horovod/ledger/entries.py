@@ -6,11 +6,13 @@ step (`give`), after it that the step is done (`done`), and when it leaves the r
 
 import base64
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from edl_horovod import json_text
 from edl_horovod.data.plan import Ids
 
 __all__ = ["Begin", "Done", "Entry", "Give", "Leave", "decode", "encode", "key"]
@@ -92,7 +94,7 @@ def encode(entry: Entry) -> bytes:
         fields["ids"] = base64.b64encode(packed).decode()
     else:
         fields = asdict(entry)
-    text = json.dumps({"kind": _NAMES[type(entry)], **fields}, separators=(",", ":"))
+    text = json_text.dumps({"kind": _NAMES[type(entry)], **fields}, separators=(",", ":"))
     return text.encode() + b"\n"
 
 
@@ -104,6 +106,8 @@ def decode(line: bytes) -> Entry | None:
         if kind is Give:
             packed = base64.b64decode(fields["ids"], validate=True)
             fields["ids"] = np.frombuffer(packed, "<i8").astype(np.int64)
+        if fields.get("loss", 0.0) is None:
+            fields["loss"] = math.nan  # A step without examples has none, and JSON has no NaN.
         entry: Entry = kind(**fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

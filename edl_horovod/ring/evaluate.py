@@ -1,6 +1,5 @@
 """Loss and metrics over a data set, weighted by examples: the ring does not matter."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from edl_horovod import json_text
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.stream import StepStream
@@ -209,4 +209,4 @@ def _write_metrics(output: Path, metrics: dict[str, float]) -> None:
     # The launcher saw to it that nothing was in the way, so what is there now is a former
     # leader's, who was lost between writing and saying so.
     with staged(output, overwrite=True) as folder:
-        (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        (folder / "metrics.json").write_text(json_text.dumps(metrics, indent=2) + "\n")

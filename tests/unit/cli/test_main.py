@@ -236,7 +236,7 @@ def test_the_calls_of_the_reference_document(
         model_def="fintech.MyKerasModel",
         params="hidden_units=[10, 100, 20, 5], learning_rate=0.01",
         data="gs://bucket-name/tony/imagenet/train/*.recordio",
-        output="gs://bucket-name/tony/my_trained_model",
+        output="/filestore/tony/my_trained_model",  # Results in buckets are refused, clearly.
     )
     api.predict(
         data="/filestore/yiwang/imagenet/test/*.recordio",

@@ -1,6 +1,7 @@
 """The proof from a ledger: good jobs pass whatever happens to them, doctored ledgers do not."""
 
 import dataclasses
+import math
 from random import Random
 
 import numpy as np
@@ -106,6 +107,12 @@ def test_a_quiet_job_is_proven(job):
     assert (proof.num_steps, proof.num_epochs, proof.num_records) == (STEPS, 2, 2 * 46)
     assert (proof.num_rings, proof.num_redone_steps, proof.restored) == (1, 0, ())
     assert (proof.digest, proof.num_last_ranks) == (f"state {STEPS}", 2)
+
+
+def test_the_loss_of_a_step_without_examples_is_json_and_comes_back():
+    line = encode(Done(ring=1, step=3, examples=0, loss=math.nan))
+    assert b"NaN" not in line
+    assert math.isnan(decode(line).loss)
 
 
 def test_a_job_without_an_entry_has_done_nothing(job):
