@@ -32,7 +32,7 @@ class Model(_message.Message):
     def __init__(self, version: _Optional[int] = ..., param: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
 
 class TrainedModel(_message.Message):
-    __slots__ = ("docker_commit_id", "model_def", "model_def_params", "params_filename", "input_function", "loss", "optimizer", "format_version", "framework", "framework_version", "zoo_hash", "metrics", "feature_spec", "steps", "more_params_filenames", "param_names")
+    __slots__ = ("docker_commit_id", "model_def", "model_def_params", "params_filename", "input_function", "loss", "optimizer", "format_version", "framework", "framework_version", "zoo_hash", "metrics", "feature_spec", "steps", "more_params_filenames", "param_names", "tensorflow_version")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class TrainedModel(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     MORE_PARAMS_FILENAMES_FIELD_NUMBER: _ClassVar[int]
     PARAM_NAMES_FIELD_NUMBER: _ClassVar[int]
+    TENSORFLOW_VERSION_FIELD_NUMBER: _ClassVar[int]
     docker_commit_id: str
     model_def: str
     model_def_params: str
@@ -72,4 +73,5 @@ class TrainedModel(_message.Message):
     steps: int
     more_params_filenames: _containers.RepeatedScalarFieldContainer[str]
     param_names: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, docker_commit_id: _Optional[str] = ..., model_def: _Optional[str] = ..., model_def_params: _Optional[str] = ..., params_filename: _Optional[str] = ..., input_function: _Optional[str] = ..., loss: _Optional[str] = ..., optimizer: _Optional[str] = ..., format_version: _Optional[int] = ..., framework: _Optional[str] = ..., framework_version: _Optional[str] = ..., zoo_hash: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., feature_spec: _Optional[str] = ..., steps: _Optional[int] = ..., more_params_filenames: _Optional[_Iterable[str]] = ..., param_names: _Optional[_Iterable[str]] = ...) -> None: ...
+    tensorflow_version: str
+    def __init__(self, docker_commit_id: _Optional[str] = ..., model_def: _Optional[str] = ..., model_def_params: _Optional[str] = ..., params_filename: _Optional[str] = ..., input_function: _Optional[str] = ..., loss: _Optional[str] = ..., optimizer: _Optional[str] = ..., format_version: _Optional[int] = ..., framework: _Optional[str] = ..., framework_version: _Optional[str] = ..., zoo_hash: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., feature_spec: _Optional[str] = ..., steps: _Optional[int] = ..., more_params_filenames: _Optional[_Iterable[str]] = ..., param_names: _Optional[_Iterable[str]] = ..., tensorflow_version: _Optional[str] = ...) -> None: ...

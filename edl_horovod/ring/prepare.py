@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -78,7 +79,9 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
         )
         evaluator = Evaluator(loaded, trainer.model, held_out, held_out_plan)
     if config.init_from:
-        trained_model.restore_weights(trained_model.read(Path(config.init_from)), trainer.model)
+        files = trained_model.read(Path(config.init_from))
+        with trained_model.versions_told(files):
+            trained_model.restore_weights(files, trainer.model)
     ledger = None
     if config.debug.ledger:
         ledger = open_ledger(Path(config.job_dir))
@@ -94,24 +97,38 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
 
 
 def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
-    loaded, files = _load_trained(config)
-    stream, plan = _open(config, config.data, loaded, Mode.EVALUATION, stack)
-    model = build_model(loaded, stream.element_spec[0])
-    trained_model.restore_weights(files, model)
-    return EvaluateWork(config, Evaluator(loaded, model, stream, plan), plan, events)
+    trained = _open_trained(config, Mode.EVALUATION, stack)
+    evaluator = Evaluator(trained.loaded, trained.model, trained.stream, trained.plan)
+    return EvaluateWork(config, evaluator, trained.plan, events)
 
 
 def _predict(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
-    loaded, files = _load_trained(config)
-    stream, plan = _open(config, config.data, loaded, Mode.PREDICTION, stack)
-    model = build_model(loaded, stream.element_spec[0])
-    trained_model.restore_weights(files, model)
-    return PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)
+    trained = _open_trained(config, Mode.PREDICTION, stack)
+    return PredictWork(
+        config, trained.loaded, trained.model, stream=trained.stream, plan=trained.plan,
+        events=events,
+    )  # fmt: skip
 
 
-def _load_trained(config: JobConfig) -> tuple[LoadedSpec, trained_model.TrainedModelFiles]:
+@dataclass(frozen=True)
+class _Trained:
+    """A trained model with its weights, and the data for it."""
+
+    loaded: LoadedSpec
+    model: keras.Model
+    stream: StepStream
+    plan: DataPlan
+
+
+def _open_trained(config: JobConfig, mode: Mode, stack: contextlib.ExitStack) -> _Trained:
     files = trained_model.read(Path(config.trained_model))
-    return trained_model.load_spec(files), files
+    with trained_model.versions_told(files):
+        loaded = trained_model.load_spec(files)
+    stream, plan = _open(config, config.data, loaded, mode, stack)
+    with trained_model.versions_told(files):
+        model = build_model(loaded, stream.element_spec[0])
+        trained_model.restore_weights(files, model)
+    return _Trained(loaded, model, stream, plan)
 
 
 def _open(

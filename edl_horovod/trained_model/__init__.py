@@ -6,6 +6,7 @@ from edl_horovod.trained_model.read import (
     load_spec,
     read,
     restore_weights,
+    versions_told,
 )
 from edl_horovod.trained_model.write import write
 
@@ -15,5 +16,6 @@ __all__ = [
     "load_spec",
     "read",
     "restore_weights",
+    "versions_told",
     "write",
 ]

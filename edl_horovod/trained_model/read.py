@@ -1,10 +1,10 @@
 """Read a trained model: its settings, its code and its parameters."""
 
-import importlib.metadata
+import contextlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,16 @@ from google.protobuf.message import DecodeError
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
+from edl_horovod.json_text import numbers
 from edl_horovod.models import zoo
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import read_params, variable_names
-from edl_horovod.trained_model.write import FORMAT_VERSION, FRAMEWORK
+from edl_horovod.trained_model.write import FORMAT_VERSION, FRAMEWORK, installed_version
 from edl_horovod.trained_model.zoo_copy import zoo_files, zoo_hash
 
-__all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights"]
+__all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights", "versions_told"]
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ def read(path: Path) -> TrainedModelFiles:
     message = _read_message(path)
     try:
         config = resolved.load(path / "config.yaml")
-        metrics = json.loads((path / "metrics.json").read_text())
+        metrics = numbers(json.loads((path / "metrics.json").read_text()))
     except (OSError, ValueError) as e:
         raise _damaged(path, str(e)) from e
     files = TrainedModelFiles(path=path, message=message, config=config, metrics=metrics)
@@ -84,6 +85,25 @@ def load_spec(files: TrainedModelFiles, *, context: dict[str, Any] | None = None
         context=context,
         overrides=Overrides.of(files.config),
     )
+
+
+@contextlib.contextmanager
+def versions_told(files: TrainedModelFiles) -> Iterator[None]:
+    """Say in an error of loading a model that other versions trained it, where that is so.
+
+    Args:
+        files: The trained model.
+
+    Raises:
+        EdlError: As within, with a sentence more.
+    """
+    try:
+        yield
+    except EdlError as e:
+        others = _other_versions(files)
+        if not others:
+            raise
+        raise of_kind(kind_of(e), f"{e} {others} Install those versions.") from e
 
 
 def restore_weights(files: TrainedModelFiles, model: Any) -> None:
@@ -153,20 +173,25 @@ def _read_message(path: Path) -> TrainedModel:
 
 def _warn_of_changes(files: TrainedModelFiles) -> None:
     """Say what may make the model another one than was trained, before anything fails for it."""
-    installed = importlib.metadata.version(FRAMEWORK)
-    trained = files.message.framework_version
-    if _minor(trained) != _minor(installed):
-        log.warning(
-            "%s was trained with %s %s, and %s is installed here. If it does not load, or gives"
-            " other outputs, install that version.", files.path, FRAMEWORK, trained, installed,
-        )  # fmt: skip
+    if others := _other_versions(files):
+        log.warning("%s If it gives other outputs, install those.", others)
     copy = files.path / "zoo"
     if zoo_hash(copy, zoo_files(copy)) != files.message.zoo_hash:
         log.warning("The code in %s is not the code that the model was trained with.", copy)
 
 
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]
+def _other_versions(files: TrainedModelFiles) -> str:
+    """Which versions trained the model, where they are not those that are installed here."""
+    trained = {FRAMEWORK: files.message.framework_version}
+    if files.message.tensorflow_version:
+        trained["tensorflow"] = files.message.tensorflow_version
+    installed = {name: installed_version(name) for name in trained}
+    others = [
+        f"{name} {version} (here is {installed[name]})"
+        for name, version in trained.items()
+        if version.split(".")[:2] != installed[name].split(".")[:2]
+    ]
+    return f"{files.path} was trained with {' and '.join(others)}." if others else ""
 
 
 def _require_same_but_numbers(
@@ -180,8 +205,7 @@ def _require_same_but_numbers(
         f"The parameters of {files.path} are not those of the model that its spec makes."
         f" The model lacks: {', '.join(left_over[:5]) or 'none'}."
         f" The trained model lacks: {', '.join(missing[:5]) or 'none'}."
-        " Use the trained model's own params and the same Keras version"
-        f" ({files.message.framework_version})."
+        " Use the trained model's own params."
     )
 
 

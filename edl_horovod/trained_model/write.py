@@ -1,12 +1,12 @@
 """Write a trained model: the directory that `evaluate` and `predict` work on."""
 
 import importlib.metadata
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edl_horovod import json_text
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -17,7 +17,7 @@ from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import variable_names, write_params
 from edl_horovod.trained_model.zoo_copy import copy_zoo, zoo_files, zoo_hash
 
-__all__ = ["FORMAT_VERSION", "FRAMEWORK", "write"]
+__all__ = ["FORMAT_VERSION", "FRAMEWORK", "installed_version", "write"]
 
 FORMAT_VERSION = 1
 FRAMEWORK = "keras"
@@ -64,7 +64,8 @@ def write(
             optimizer=loaded.parts["optimizer"],
             format_version=FORMAT_VERSION,
             framework=FRAMEWORK,
-            framework_version=importlib.metadata.version(FRAMEWORK),
+            framework_version=installed_version(FRAMEWORK),
+            tensorflow_version=installed_version("tensorflow"),
             zoo_hash=zoo_hash(folder / "zoo", files),
             metrics=metrics,
             steps=steps,
@@ -72,12 +73,18 @@ def write(
             param_names=variable_names(model.weights),
         )
         (folder / "trained_model.pb").write_bytes(message.SerializeToString(deterministic=True))
-        (folder / "metrics.json").write_text(json.dumps(dict(metrics), indent=2) + "\n")
+        (folder / "metrics.json").write_text(json_text.dumps(dict(metrics), indent=2) + "\n")
         resolved.dump(config, folder / "config.yaml")
         _save_keras(model, folder / "model.keras")
         if config.train.saved_model:
             _export(model, folder / "saved_model")
     log.info("Wrote the trained model %s (%d steps).", output, steps)
+
+
+def installed_version(package: str) -> str:
+    """The version of a package that is installed, under whatever name (tensorflow-cpu)."""
+    names = importlib.metadata.packages_distributions().get(package, [package])
+    return importlib.metadata.version(names[0])
 
 
 def _save_keras(model: Any, path: Path) -> None:

@@ -2,8 +2,9 @@ import dataclasses
 import json
 import resource
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -19,6 +20,7 @@ from edl_horovod.trained_model import (
     load_spec,
     read,
     restore_weights,
+    versions_told,
     write,
 )
 from edl_horovod.trained_model.params import variable_names, write_params
@@ -94,7 +96,13 @@ def model_zoo(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write_model(tmp_path: Path, model_zoo: Path):
-    def write_model(model: Any = None, *, overwrite: bool = False, **settings: Any) -> Path:
+    def write_model(
+        model: Any = None,
+        *,
+        overwrite: bool = False,
+        metrics: Mapping[str, float] = MappingProxyType({"accuracy": 0.75}),
+        **settings: Any,
+    ) -> Path:
         config = JobConfig(
             task="train",
             data="data/*.recordio",
@@ -108,7 +116,7 @@ def write_model(tmp_path: Path, model_zoo: Path):
             loaded=zoo.load_spec(config.model_zoo, config.model_def, params=config.params),
             model=model or trained(),
             config=dataclasses.replace(config, **settings),
-            metrics={"accuracy": 0.75},
+            metrics=metrics,
             steps=12,
             overwrite=overwrite,
         )
@@ -258,10 +266,14 @@ def test_a_newer_format_is_refused(write_model):
         read(path)
 
 
-def change_message(path: Path, **fields: str) -> TrainedModelFiles:
+def change_message(path: Path, **fields: str | list[str]) -> TrainedModelFiles:
     message = TrainedModel.FromString((path / "trained_model.pb").read_bytes())
     for name, value in fields.items():
-        setattr(message, name, value)
+        if isinstance(value, list):
+            del getattr(message, name)[:]
+            getattr(message, name).extend(value)
+        else:
+            setattr(message, name, value)
     (path / "trained_model.pb").write_bytes(message.SerializeToString())
     return read(path)
 
@@ -274,6 +286,29 @@ def test_a_model_of_another_framework_is_refused_by_its_name(write_model):
 def test_another_version_of_keras_is_said_before_anything_fails_for_it(write_model, caplog):
     load_spec(change_message(write_model(), framework_version="2.4.1"))
     assert "was trained with keras 2.4.1" in caplog.text
+
+
+def test_an_error_of_loading_says_which_versions_trained_the_model(write_model):
+    files = change_message(
+        write_model(), framework_version="2.4.1", tensorflow_version="2.15.0", param_names=["gone"]
+    )
+    expected = r"not those.*keras 2\.4\.1 \(here is .*tensorflow 2\.15\.0"
+    with pytest.raises(DataError, match=expected), versions_told(files):
+        restore_weights(files, trained())
+
+
+def test_the_same_versions_are_not_said_in_an_error(write_model):
+    files = read(write_model())
+    assert files.message.tensorflow_version
+    with pytest.raises(DataError) as caught, versions_told(files):
+        raise DataError("damaged")
+    assert str(caught.value) == "damaged"
+
+
+def test_a_metric_that_is_no_number_is_null_for_others_and_comes_back(write_model):
+    path = write_model(metrics={"loss": 0.5, "auc": float("nan")})
+    assert json.loads((path / "metrics.json").read_text())["auc"] is None
+    assert np.isnan(read(path).metrics["auc"])
 
 
 def test_code_that_was_changed_after_the_training_is_said(write_model, caplog):
