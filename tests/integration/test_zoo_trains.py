@@ -1,10 +1,14 @@
-"""The models of the zoo on real pictures, from PNG files to a trained model (F2, F3, F23)."""
+"""The models of the zoo, from PNG or CSV files to a trained model (F2, F3, F23, F24)."""
 
+import csv
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from edl_horovod.data.recordio import Reader
 
 REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "model_zoo"
@@ -52,6 +56,43 @@ def test_patches_of_photographs(start, records, model_def):
     steps = job.events("step")
     assert steps[-1]["step"] == 20
     assert steps[-1]["loss"] < steps[0]["loss"]
+
+
+ROLES = {"clerk": 1.0, "cook": 2.0, "chief": 4.0}
+
+
+def write_table(path, num_rows, *, has_label=True):
+    random = np.random.default_rng(num_rows)
+    columns = ["name", "age", "role", *(["salary"] if has_label else [])]
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(columns)
+        for number in range(num_rows):
+            role, age = random.choice(list(ROLES)), random.random()
+            salary = [round(ROLES[role] + age, 3)] if has_label else []
+            writer.writerow([f"n{number}", round(age, 3), role, *salary])
+
+
+@pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
+def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
+    zoo = (f"model_zoo={ZOO}", f"model_def={model_def}")
+    write_table(tmp_path / "train.csv", 400)
+    write_table(tmp_path / "new.csv", 30, has_label=False)
+    for part in ("train", "new"):
+        command = [sys.executable, "-m", "edl_horovod", "prepare", "-q", *zoo, "processes=1"]
+        command += [f"data={tmp_path}/{part}.csv", f"output={tmp_path}/{part}"]
+        subprocess.run(command, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    model = tmp_path / "model"
+    columns = "numeric=['age'], categorical=['role'], label='salary'"
+    job = start(
+        "train", *zoo, f"data={tmp_path}/train", f"validation_data={tmp_path}/train",
+        f"output={model}", "launch.np=2", "train.batch_size=32", "train.epochs=20",
+        f"params={columns}, hidden_units=[10, 100, 20, 5], learning_rate=0.01",
+    ).succeed()  # fmt: skip
+    assert job.events("evaluation")[-1]["metrics"]["absolute_error"] < 0.2
+    start("predict", f"trained_model={model}", f"data={tmp_path}/new").succeed()
+    with Reader.open(str(tmp_path / "out")) as reader:
+        assert reader.num_records == 30
 
 
 def test_dropout_sleeps_at_prediction(start, records, tmp_path):
