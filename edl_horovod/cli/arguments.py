@@ -4,6 +4,7 @@ import argparse
 import shutil
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from edl_horovod.config.fields import REQUIRED, settings, type_name
@@ -33,6 +34,20 @@ class VerbParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+    def add_job_dir(self) -> None:
+        """Take the directory of a job, as a path."""
+        self.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
+
+    def add_format(self) -> None:
+        """Take how the result is printed, `table` or `json`."""
+        self.add_argument(
+            "-o",
+            "--format",
+            choices=("table", "json"),
+            default="table",
+            help="for people or programs",
+        )
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and exiting."""

@@ -16,6 +16,7 @@ from edl_horovod.chaos import random_schedule as draw
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli import scale
 from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.cli.facts import fact_lines
 from edl_horovod.cli.ledger import as_json, prove
 from edl_horovod.errors import ConfigError, ProofFailed
 
@@ -106,7 +107,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
         "[--dry-run] [-o json] [--debug] JOB_DIR [ACTION ...]",
         epilog=_EXAMPLES,
     )
-    parser.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
+    parser.add_job_dir()
     parser.add_argument(
         "actions", metavar="ACTION", nargs="*", help="what is to happen: SECONDS:KIND[:SLOT]"
     )
@@ -118,9 +119,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
         "--kinds", default="kill,stop,add,remove", help=f"at random: {', '.join(KINDS)}"
     )
     parser.add_argument("--dry-run", action="store_true", help="print the schedule, and stop")
-    parser.add_argument(
-        "-o", "--format", choices=("table", "json"), default="table", help="for people or programs"
-    )
+    parser.add_format()
     return parser
 
 
@@ -183,7 +182,7 @@ def _as_table(cost: Cost, proof: "Proof | None") -> str:
         "lost": f"{cost.num_lost_workers} workers",
         "ledger": _lost(proof),
     }
-    return "\n" + "\n".join(f"{name:10} {value}" for name, value in rows.items())
+    return "\n".join(["", *fact_lines(rows)])
 
 
 def _shown(rate: float | None) -> str:

@@ -101,9 +101,9 @@ def advance(state: JobState, event: dict[str, Any]) -> JobState:
                 changed = replace(changed, members=tuple(event["members"]))
             return changed
         case "reset":
-            changed = replace(
-                state, **_given(event, "generation", "step"), num_resets=state.num_resets + 1
-            )
+            # The first forming of a ring is none of its changes.
+            num_resets = state.num_resets + (event["old_size"] > 0)
+            changed = replace(state, **_given(event, "generation", "step"), num_resets=num_resets)
             return replace(changed, size=event["new_size"], recent=())
         case "step":
             names = ("step", "epoch", "loss", "records_per_second", "size", "total_steps")

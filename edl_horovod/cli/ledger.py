@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.cli.facts import fact_lines
 from edl_horovod.errors import ConfigError, ProofFailed
 
 if TYPE_CHECKING:
@@ -27,10 +28,8 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         argv: What follows it.
     """
     parser = VerbParser(verb, summary=summary, usage="[-o json] [--debug] JOB_DIR")
-    parser.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
-    parser.add_argument(
-        "-o", "--format", choices=("table", "json"), default="table", help="for people or programs"
-    )
+    parser.add_job_dir()
+    parser.add_format()
     flags = parser.parse_all(argv)
     proof = prove(flags.job_dir)
     print(json.dumps(as_json(proof), indent=2) if flags.format == "json" else _as_table(proof))
@@ -84,7 +83,7 @@ def _as_table(proof: "Proof") -> str:
         "variables": _variables(proof),
         "damaged": f"{proof.num_damaged} lines" if proof.num_damaged else "",
     }
-    lines = [f"{name:10} {value}" for name, value in rows.items() if value]
+    lines = fact_lines(rows)
     if proof.violations:
         lines += ["", *(_line(violation) for violation in proof.violations[:_MOST_LINES])]
         more = proof.num_violations - _MOST_LINES

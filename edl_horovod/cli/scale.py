@@ -22,7 +22,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         argv: What follows it.
     """
     parser = VerbParser(verb, summary=summary, usage="[--dry-run] [--debug] JOB_DIR N")
-    parser.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
+    parser.add_job_dir()
     parser.add_argument("slots", metavar="N", type=int, help="ranks on this machine")
     parser.add_argument("--dry-run", action="store_true", help="print the change, and stop")
     flags = parser.parse_all(argv)

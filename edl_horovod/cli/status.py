@@ -10,6 +10,7 @@ from typing import Any
 from edl_horovod import events, json_text
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.cli.facts import fact_lines
 from edl_horovod.cli.job_state import JobState, summarize
 from edl_horovod.cli.progress import metrics_text
 
@@ -27,10 +28,8 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         argv: What follows it.
     """
     parser = VerbParser(verb, summary=summary, usage="[-o json] [--debug] JOB_DIR")
-    parser.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
-    parser.add_argument(
-        "-o", "--format", choices=("table", "json"), default="table", help="for people or programs"
-    )
+    parser.add_job_dir()
+    parser.add_format()
     flags = parser.parse_all(argv)
     state = _state_of(flags.job_dir)
     if flags.format == "json":
@@ -68,14 +67,19 @@ def _as_table(state: JobState, *, now: float) -> str:
         "loss": "" if state.loss is None else f"{state.loss:.4g}",
         "records/s": "" if state.records_per_second is None else f"{state.records_per_second:,.0f}",
         "metrics": metrics_text(state.metrics) if state.metrics else "",
-        "ring": f"{state.size} ranks, generation {state.generation}, {state.num_resets} resets",
+        "ring": f"{_count(state.size, 'rank')}, generation {state.generation}, "
+        f"{_count(state.num_resets, 'reset')}",
         "spares": ", ".join(state.spares),
         "output": state.output,
     }
-    lines = [f"{name:10} {value}" for name, value in rows.items() if value]
+    lines = fact_lines(rows)
     if state.workers:
         lines += ["", *_worker_lines(state, now)]
     return "\n".join(lines)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _worker_lines(state: JobState, now: float) -> list[str]:

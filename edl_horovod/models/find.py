@@ -43,9 +43,6 @@ class _Candidate:
     missing: tuple[str, ...]
     """What it lacks to be one."""
 
-    def __str__(self) -> str:
-        return f"{self.symbol} in {self.module.__file__}"
-
 
 def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
     """Find the one model of this name and load its file.
@@ -71,7 +68,7 @@ def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
         if len(complete) == 1:
             return _found(next(iter(complete.values())), overrides, zoo)
         if complete:
-            raise UserCodeError(_ambiguous(model_def, complete.values()))
+            raise UserCodeError(_ambiguous(model_def, complete.values(), zoo))
         incomplete = candidates[-1] if candidates else incomplete
         files += place.files
     if incomplete is not None:
@@ -161,11 +158,12 @@ def _with_parts(kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
     return keras_class.with_parts(kind, parts)
 
 
-def _ambiguous(model_def: str, found: Iterable[_Candidate]) -> str:
-    listed = sorted(map(str, found))
+def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> str:
+    parts = [part_of(one.value, one.module, one.symbol, zoo=zoo) for one in found]
+    listed = sorted(f"{part.full_name} ({part.label})" for part in parts)
     return (
         f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}."
-        f" Received: model_def={model_def}. Write file.Symbol to name one."
+        f" Received: model_def={model_def}. Write the full name of one."
     )
 
 

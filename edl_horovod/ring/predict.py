@@ -130,6 +130,9 @@ class PredictWork(Work):
 
     def finish(self, world: World) -> dict[str, Any]:
         """Put the output together; the others wait, and take over if the leader is lost."""
+        if world.is_leader and self._encoder is None:
+            message = f"{self._plan.num_records} predictions went to the PredictionOutputsProcessor"
+            self._events.write("log", message=message)
         # Where the segments are gone, a former leader had put the output in its place.
         if world.is_leader and self._encoder is not None and self._segments.are_there:
             self._write_output(Path(self._config.output), self._encoder)

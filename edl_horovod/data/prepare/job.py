@@ -189,7 +189,6 @@ def _finish(config: PrepareConfig, inputs: Inputs, ledger: Ledger) -> PrepareRes
     files = [os.path.join(config.output, shard.name) for shard in ledger.shards()]
     with writing(output):
         ledger.finish(output, overwrite=config.overwrite)
-    log.info("Wrote %d records of %d files to %s.", num_records, len(inputs.paths), config.output)
     return PrepareResult(
         num_records=num_records,
         num_files=len(inputs.paths),

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from edl_horovod.data.prepare.groups import ENVIRONMENT, Group, GroupDone, GroupSettings
@@ -72,12 +71,7 @@ class ProcessPool:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None:
                 for process in self._processes:

@@ -268,7 +268,10 @@ def test_labels_of_a_feed_that_ignores_the_mode_are_left_out(load):
             r"custom_model of .*mine\.py lacks loss.*loss=\.\.\.",
         ),
         (HEAD + "class Mine(keras.Model): pass", r"Mine of .* lacks input_fn, loss, optimizer"),
-        (HEAD + CLASS.format(name="A") + CLASS.format(name="B"), r"2 models: A in .*, B in .*mine"),
+        (
+            HEAD + CLASS.format(name="A") + CLASS.format(name="B"),
+            r"2 models: mine\.A \(A of .*\), mine\.B \(B of .*mine",
+        ),
         (HEAD + "model = 3", "neither a class that extends ElasticDLSpec or keras.Model"),
         (
             HEAD

@@ -149,4 +149,6 @@ def test_the_zoo_lists_its_models():
         "cifar10_subclass.cifar10_subclass.Cifar10SubclassSpec",
         "mnist_functional_api.mnist_functional_api.MnistFunctionalSpec",
         "mnist_subclass.mnist_subclass.MnistSubclassSpec",
+        "regressor.DNN",
+        "regressor.wide_and_deep.MagicalWAD",
     ]

@@ -122,6 +122,7 @@ def write_events(job_dir: Path, *, is_finished: bool) -> None:
         log.write("worker", worker="localhost:0", state="warm", message="")
         log.write("worker", worker="localhost:1", state="lost", message="exit code 9")
         log.write("generation", generation=1, size=2, members=[], reason="start")
+        log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
         log.write(
             "step", step=50, epoch=0, loss=0.5, records_per_second=1000.0, records_seen=6400, size=2
         )

@@ -105,13 +105,15 @@ def test_a_spec_imported_by_another_file_of_the_folder_is_not_ambiguous(write, l
 def test_the_same_symbol_in_two_files_is_ambiguous_and_both_are_listed(write, load):
     write("fintech/a.py", SPEC.format(name="Credit"))
     write("fintech/b.py", SPEC.format(name="Credit"))
-    with pytest.raises(UserCodeError, match=r"2 models: Credit in .*/a\.py, Credit in .*/b\.py"):
+    with pytest.raises(
+        UserCodeError, match=r"2 models: fintech\.a\.Credit \(.*/a\.py\), fintech\.b\.Credit"
+    ):
         load("fintech.Credit")
 
 
 def test_two_specs_in_a_bare_file_are_ambiguous_and_both_are_listed(write, load):
     write("mnist.py", SPEC.format(name="Small") + SPEC.format(name="Large"))
-    with pytest.raises(UserCodeError, match=r"Large in .*mnist\.py, Small in .*Write file\.Symbol"):
+    with pytest.raises(UserCodeError, match=r"mnist\.Large \(.*mnist\.py\), mnist\.Small"):
         load("mnist")
 
 
