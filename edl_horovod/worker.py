@@ -7,6 +7,7 @@ ring. Who deals the places shows in its environment: the job's coordinator, horo
 import argparse
 import contextlib
 import faulthandler
+import importlib
 import logging
 import os
 import signal
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edl_horovod import fork_server
 from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -44,7 +46,14 @@ def main() -> int:
     parser.add_argument(
         "--wait", action="store_true", help="get warm, then wait for edl_horovod.shim"
     )
+    parser.add_argument(
+        "--fork-server", type=int, metavar="FD", help="be forked as often as is asked over a socket"
+    )
     args = parser.parse_args()
+    if args.fork_server is not None:
+        _import_all()
+        fork_server.serve(socket.socket(fileno=args.fork_server))
+        # From here on this is a worker like any other: the server itself never comes back.
     faulthandler.enable()
     name = _name()
     end_with_parent()
@@ -57,6 +66,14 @@ def main() -> int:
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
+
+
+def _import_all() -> None:
+    """Import what takes long: nothing of the user's, and nothing that starts a thread."""
+    _set_defaults()
+    importlib.import_module("horovod.tensorflow")
+    for name in ("coordinated", "loop", "prepare"):
+        importlib.import_module(f"edl_horovod.ring.{name}")
 
 
 def _begin_as_main_process() -> None:

@@ -77,7 +77,7 @@ def before(reaper, owner, name, point):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True)
-    folder = parser.parse_args().config.parent / "deaths"
+    folder = parser.parse_known_args()[0].config.parent / "deaths"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
     from edl_horovod import worker

@@ -56,14 +56,15 @@ def _keep(config: Path, num_slots: int, *, backoff_seconds: float) -> NoReturn:
     folder = private_folder(socket_folder(config))
     worker = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config), "--wait")
     with EventLog(folder / "events.jsonl", os.uname().nodename) as events:
-        slots = Slots(Command(argv=worker), folder, events, backoff_seconds=backoff_seconds)
+        command = Command(argv=worker, can_fork=True)
+        slots = Slots(command, folder, events, backoff_seconds=backoff_seconds)
         slots.num_wanted = num_slots
         try:
             while True:
                 slots.keep()
                 time.sleep(POLL_SECONDS)
         finally:
-            end_all(slots.children)
+            end_all(slots.processes)
 
 
 if __name__ == "__main__":

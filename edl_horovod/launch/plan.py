@@ -26,6 +26,8 @@ class Command:
 
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    can_fork: bool = False
+    """Whether the program takes `--fork-server`: one process of it forks all others."""
 
     def __str__(self) -> str:
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
@@ -102,6 +104,7 @@ def make_plan(config: JobConfig) -> LaunchPlan:
                 "EDL_SECRET_FILE": str(job_dir / "secret"),
                 "HOROVOD_GLOO_IFACE": "lo",
             },
+            can_fork=True,
         ),
     )
 

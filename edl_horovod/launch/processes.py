@@ -7,46 +7,95 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import IO, Protocol
 
 from edl_horovod.launch.plan import Command
 from edl_horovod.lifeline import LIFELINE_VARIABLE
 
-__all__ = ["Child", "end_all"]
+__all__ = ["Child", "Process", "end_all", "start_process"]
 
 log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 
 
+class Process(Protocol):
+    """The part of `subprocess.Popen` that a `Child` needs of its process."""
+
+    pid: int
+    stdin: IO[bytes] | None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; `subprocess.TimeoutExpired` if it still runs."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, if it still runs."""
+
+
+class Start(Protocol):
+    """Starts the process of a command, with more variables, as the leader of its own session."""
+
+    def __call__(
+        self, command: Command, variables: Mapping[str, str], output: IO[bytes] | None
+    ) -> Process: ...
+
+
+def start_process(
+    command: Command,
+    variables: Mapping[str, str],
+    output: IO[bytes] | None,
+    *,
+    pass_fds: Collection[int] = (),
+) -> Process:
+    """Start a program of its own.
+
+    Raises:
+        FileNotFoundError: The program is not there.
+    """
+    return subprocess.Popen(
+        command.argv,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=subprocess.STDOUT if output is not None else None,
+        env={**os.environ, **command.environment, **variables},
+        pass_fds=pass_fds,
+        # Ctrl-C in a terminal goes to the launcher alone, which ends the job in good order.
+        start_new_session=True,
+    )
+
+
 class Child:
     """One process, which ends when this one does: its standard input is a lifeline."""
 
-    def __init__(self, command: Command, log_path: Path | None, **more_environment: str) -> None:
+    def __init__(
+        self,
+        command: Command,
+        log_path: Path | None,
+        *,
+        start: Start = start_process,
+        **more_environment: str,
+    ) -> None:
         """Start it.
 
         Args:
             command: What to run.
             log_path: Takes its output, appended; None makes it this process' own.
+            start: How to run it.
             **more_environment: Variables beyond the command's own.
 
         Raises:
             FileNotFoundError: The program is not there.
         """
         self.log_path = log_path
-        variables = {**os.environ, **command.environment, **more_environment}
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(log_path.open("ab")) if log_path is not None else None
-            self._process = subprocess.Popen(
-                command.argv,
-                stdin=subprocess.PIPE,
-                stdout=stream,
-                stderr=subprocess.STDOUT if stream is not None else None,
-                env={**variables, LIFELINE_VARIABLE: "stdin"},
-                # Ctrl-C in a terminal goes to the launcher alone, which ends the job in good order.
-                start_new_session=True,
-            )
+            variables = {**more_environment, LIFELINE_VARIABLE: "stdin"}
+            self._process = start(command, variables, stream)
         self.pid = self._process.pid
         self._is_collected = False
 

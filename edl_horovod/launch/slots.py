@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edl_horovod.events import EventLog
+from edl_horovod.launch.forks import ForkServer
 from edl_horovod.launch.plan import LOCAL_HOST, Command
-from edl_horovod.launch.processes import Child
+from edl_horovod.launch.processes import Child, start_process
 
 __all__ = ["Slots"]
 
@@ -66,14 +67,23 @@ class Slots:
         self._log_dir = log_dir
         self._events = events
         self._backoff_seconds = backoff_seconds
+        self._forks: ForkServer | None = None
+        if command.can_fork:
+            assert log_dir is not None
+            self._forks = ForkServer(command, log_dir / "forks.log")
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
         self.num_wanted = 0
 
     @property
     def children(self) -> list[Child]:
-        """All processes, those on their way out included."""
+        """All workers, those on their way out included."""
         return [slot.child for slot in (*self._slots.values(), *self._leaving.values())]
+
+    @property
+    def processes(self) -> list[Child]:
+        """All workers, and what forks them."""
+        return [*self.children, *(self._forks.children if self._forks is not None else [])]
 
     def forgive(self) -> None:
         """Note that the job got on: failures before this were not in vain."""
@@ -126,7 +136,8 @@ class Slots:
                 # Wanted again before it went: two workers in one slot would be one too many.
                 self._slots[number] = self._leaving.pop(number)
             elif number not in self._slots:
-                self._slots[number] = _Slot(self._start(number), time.monotonic())
+                if self._can_start():
+                    self._slots[number] = _Slot(self._start(number), time.monotonic())
             elif self._slots[number].child.exit_code is not None:
                 self._after_the_end(number, self._slots[number])
 
@@ -148,16 +159,21 @@ class Slots:
                 slot.num_vain_failures += 1
                 self._tell(number, "failed", message)
                 log.warning("worker %s:%d %s", self._host, number, message)
-        if now >= slot.start_again_at:
+        if now >= slot.start_again_at and self._can_start():
             slot.child.close()
             slot.child, slot.started_at, slot.start_again_at = self._start(number), now, None
             slot.kill_at = None
 
+    def _can_start(self) -> bool:
+        return self._forks is None or self._forks.is_ready()
+
     def _start(self, number: int) -> Child:
+        start = start_process if self._forks is None else self._forks.start
         log_path = self._log_dir / f"worker-{number}.log" if self._log_dir is not None else None
         environment = self._command.environment.items()
         own = {name: value.replace("{slot}", str(number)) for name, value in environment}
-        child = Child(replace(self._command, environment=own), log_path, EDL_SLOT=str(number))
+        command = replace(self._command, environment=own)
+        child = Child(command, log_path, start=start, EDL_SLOT=str(number))
         self._tell(number, "started", f"pid {child.pid}", pid=child.pid)
         return child
 

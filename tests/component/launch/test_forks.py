@@ -1,0 +1,215 @@
+"""Workers that are forked: like those that are started, and none the worse for the server's end."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import edl_horovod
+from edl_horovod.launch import forks
+from edl_horovod.launch.forks import ForkServer
+from edl_horovod.launch.plan import Command
+from edl_horovod.launch.processes import Child, end_all
+
+ROOT = Path(edl_horovod.__file__).parent.parent
+LIMIT_SECONDS = 8.0
+SERVE = "import os, socket, sys, time; from edl_horovod import fork_server, lifeline; "
+SERVE += "fork_server.serve(socket.socket(fileno=int(sys.argv[2]))); "
+LIFELINE = "lifeline.end_with_parent(); "
+SLEEP = LIFELINE + "print('up', flush=True); time.sleep(60)"
+PR_GET_CHILD_SUBREAPER = 37
+
+
+def until(is_true):
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (found := is_true()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+    return found
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Workers:
+    """Children of one program, `code`, after the words that make it a server."""
+
+    def __init__(self, folder, code, *, before=SERVE):
+        self.folder = folder
+        argv = (sys.executable, "-c", before + code)
+        self.command = Command(argv=argv, environment={"PYTHONPATH": str(ROOT)}, can_fork=True)
+        self.server = ForkServer(self.command, folder / "forks.log")
+        self.children = []
+
+    def ready(self):
+        until(self.server.is_ready)
+        return self
+
+    def start(self, **variables):
+        log_path = self.folder / f"worker-{len(self.children)}.log"
+        child = Child(self.command, log_path, start=self.server.start, **variables)
+        self.children.append(child)
+        return child
+
+    @property
+    def server_pid(self):
+        return self.server.children[0].pid
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def make(code, **more):
+        made.append(Workers(tmp_path, code, **more))
+        return made[-1]
+
+    yield make
+    for workers in made:
+        end_all([*workers.children, *workers.server.children])
+
+
+def test_a_worker_has_its_variables_its_log_and_its_exit_code(make):
+    workers = make("print(os.environ['EDL_SLOT']); sys.stderr.write('!'); sys.exit(7)").ready()
+    (workers.folder / "worker-0.log").write_text("before\n")
+    for slot in ("0", "1"):
+        child = workers.start(EDL_SLOT=slot)
+        assert child.wait(LIMIT_SECONDS)
+        assert child.exit_code == 7
+        assert sorted(child.tail().replace("before\n", "").replace("\n", "")) == ["!", slot]
+    assert (workers.folder / "worker-0.log").read_text().startswith("before\n")
+    assert (workers.folder / "forks.log").read_text() == ""
+
+
+def test_a_worker_is_a_child_of_its_launcher_and_leads_a_session(make):
+    child = make("print(os.getppid(), os.getsid(0), flush=True); time.sleep(60)").ready().start()
+    until(child.tail)
+    assert child.tail() == f"{os.getpid()} {child.pid}"
+    assert not child.wait(0.01)
+    assert child.exit_code is None
+
+
+def test_a_killed_worker_is_seen_with_its_signal_and_what_it_started_ends(make):
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); "
+    child = make(code + "time.sleep(60)").ready().start()
+    grandchild = int(until(child.tail))
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.wait(LIMIT_SECONDS)
+    assert child.exit_code == -signal.SIGKILL
+    until(lambda: not is_alive(grandchild))
+
+
+def test_sigterm_is_sent_and_the_dead_are_left_alone(make):
+    child = make(SLEEP).ready().start()
+    until(lambda: child.tail() == "up")
+    child.send(signal.SIGTERM)
+    assert child.wait(LIMIT_SECONDS)
+    assert child.exit_code == -signal.SIGTERM
+    child.send(signal.SIGTERM)
+    child.close()
+    child.close()
+
+
+def test_workers_share_no_file_of_each_other_or_of_the_server(make):
+    workers = make("print(len(os.listdir('/proc/self/fd')), flush=True); time.sleep(60)").ready()
+    counts = {until(workers.start().tail) for _ in range(3)}
+    # The three standard ones, and the folder that is being listed.
+    assert counts == {"4"}
+
+
+def test_workers_live_on_when_their_server_is_killed_and_another_one_forks_the_next(make):
+    workers = make(SLEEP).ready()
+    first = workers.start()
+    killed = workers.server_pid
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not is_alive(killed))
+    second = workers.ready().start()
+    assert workers.server_pid != killed
+    until(lambda: [child.tail() for child in (first, second)] == ["up", "up"])
+    first.send(signal.SIGTERM)
+    assert first.wait(LIMIT_SECONDS)
+    assert first.exit_code == -signal.SIGTERM
+
+
+def test_a_server_that_hangs_is_killed_and_the_worker_started_from_nothing(
+    make, monkeypatch, caplog
+):
+    monkeypatch.setattr(forks, "ANSWER_SECONDS", 0.3)
+    before = "import sys; '--fork-server' not in sys.argv and (print('cold'), sys.exit(3)); "
+    workers = make(SLEEP, before=before + SERVE).ready()
+    stopped = workers.server_pid
+    os.kill(stopped, signal.SIGSTOP)
+    child = workers.start()
+    assert child.wait(LIMIT_SECONDS)
+    assert (child.exit_code, child.tail()) == (3, "cold")
+    assert "cannot be forked" in caplog.text
+    assert not is_alive(stopped)
+
+
+def test_where_nothing_can_be_imported_each_worker_says_so_itself(make, caplog):
+    workers = make("", before="import no_such_package").ready()
+    assert "No module named 'no_such_package'" in caplog.text
+    assert workers.server.children == []
+    child = workers.start()
+    assert child.wait(LIMIT_SECONDS)
+    assert child.exit_code == 1
+    assert "no_such_package" in child.tail()
+
+
+def test_nothing_is_taken_in_that_others_orphan(make):
+    child = make(SLEEP).ready().start()
+    is_subreaper = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(is_subreaper), 0, 0, 0)
+    assert is_subreaper.value == 0
+    assert is_alive(child.pid)
+
+
+def test_jobs_in_several_threads_have_their_own_workers(make, tmp_path):
+    found = []
+
+    def run(number):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        workers = Workers(folder, "sys.exit(int(os.environ['CODE']))").ready()
+        for code in range(10):
+            child = workers.start(CODE=str(code))
+            assert child.wait(LIMIT_SECONDS)
+            found.append(child.exit_code == code)
+        end_all([*workers.children, *workers.server.children])
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 30
+
+
+def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
+    code = (
+        "import time; from pathlib import Path; from tests.component.launch.test_forks import *\n"
+        f"workers = Workers(Path({str(tmp_path)!r}), SLEEP).ready()\n"
+        "pids = [workers.start().pid for _ in range(2)]\n"
+        "until(lambda: [child.tail() for child in workers.children] == ['up', 'up'])\n"
+        "print(workers.server_pid, *pids, flush=True); time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as launcher:  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            stack.callback(launcher.kill)
+            pids = [int(word) for word in launcher.stdout.readline().split()]
+        assert len(pids) == 3
+        until(lambda: not any(map(is_alive, pids)))
