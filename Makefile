@@ -93,10 +93,11 @@ test-kube: $(READY)
 	$(BIN)/python -m pytest -q tests/kube -k contract
 
 parallel: $(READY)
-	$(BIN)/python -m pytest -q tests/parallel
+	$(BIN)/python -m pytest -q -n 2 tests/parallel
 
+# A job mostly waits, so three of them share two cores well.
 integration: $(READY)
-	$(BIN)/python -m pytest -q tests/integration
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/integration
 
 # Not a part of `test`: it needs root, iproute2 and openssh-server, as .ci/run has them.
 netns: $(READY)

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 import edl_horovod
+from edl_horovod.events import EventLog
 from edl_horovod.launch import forks
 from edl_horovod.launch.forks import ForkServer
 from edl_horovod.launch.plan import Command
 from edl_horovod.launch.processes import Child, end_all
+from edl_horovod.launch.slots import Slots
 
 ROOT = Path(edl_horovod.__file__).parent.parent
 LIMIT_SECONDS = 8.0
@@ -165,6 +167,28 @@ def test_where_nothing_can_be_imported_each_worker_says_so_itself(make, caplog):
     assert child.wait(LIMIT_SECONDS)
     assert child.exit_code == 1
     assert "no_such_package" in child.tail()
+
+
+def test_slots_fork_their_workers_and_the_successors_of_the_lost(make, tmp_path):
+    command = make(SLEEP).command
+    with EventLog(tmp_path / "events.jsonl", "launcher") as log:
+        slots = Slots(command, tmp_path, log, backoff_seconds=1.0)
+        slots.num_wanted = 2
+
+        def are_there(*, without):
+            slots.keep()
+            return len(slots.children) == 2 and without not in [c.pid for c in slots.children]
+
+        try:
+            until(lambda: are_there(without=None))
+            server, first = slots.processes[2].pid, slots.children[0].pid
+            os.kill(server, signal.SIGKILL)
+            os.kill(first, signal.SIGKILL)
+            until(lambda: are_there(without=first))
+            assert slots.processes[2].pid != server
+        finally:
+            end_all(slots.processes)
+    assert not any(is_alive(child.pid) for child in slots.processes)
 
 
 def test_nothing_is_taken_in_that_others_orphan(make):
