@@ -16,6 +16,7 @@ Kinds and their fields:
 - `coordinator`: `pid` (it started)
 - `generation`: `generation`, `size`, `members`, `reason`
 - `reset`: `generation`, `old_size`, `new_size`, `step`, `records_seen`, `seconds`, `reason`
+- `autoscale`: `limit` (most ranks of a ring from now on), `reason`
 - `step`: `step`, `epoch`, `loss`, `records_per_second`, `records_seen`, `size`, `metrics`
 - `evaluation`: `step`, `metrics`, `examples`
 - `progress`: `records`, `total_records`, `size` (evaluate, predict)

@@ -185,6 +185,11 @@ class ElasticConfig:
     spares: int = 0
     """Workers of a host beyond its slots that stay warm, to take a lost rank's place at once; each
     needs the memory of a rank."""
+    autoscale: bool = False
+    """Whether the ring stops growing where added ranks do not pay (train); the workers that are
+    left over stay warm."""
+    autoscale_efficiency: float = 0.5
+    """What an added rank must bring, in records/s, as a share of what a rank brought before."""
     wait_seconds: float = 600.0
     """How long the ring may stay below min_np before the job ends with an error."""
     forming_seconds: float = 5.0
@@ -204,6 +209,9 @@ class ElasticConfig:
                 self.max_np,
                 "must not be below elastic.min_np",
             )
+        share = self.autoscale_efficiency
+        rule = "must be above 0 and at most 1"
+        check(0 < share <= 1, "elastic.autoscale_efficiency", share, rule)
         for name in ("wait_seconds", "forming_seconds", "stall_seconds", "restart_backoff_seconds"):
             check(
                 getattr(self, name) > 0,
@@ -296,6 +304,9 @@ class JobConfig:
             check_given("output", self.output, "a directory for the result")
         if self.task == "train" and self.train.early_stopping.metric:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
+        can_grow = self.task == "train" and self.launch.kind != "mpi"
+        rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
+        check(can_grow or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         if self.elastic.max_np is not None:
             check(
                 self.launch.np <= self.elastic.max_np,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 
 from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks, num_workers
+from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.events import EventLog
@@ -27,7 +28,11 @@ class Roster:
     """
 
     def __init__(
-        self, server: WorkerServer, settings: CoordinatorSettings, events: EventLog
+        self,
+        server: WorkerServer,
+        settings: CoordinatorSettings,
+        events: EventLog,
+        limit: RingLimit,
     ) -> None:
         """No slot is wanted yet.
 
@@ -35,10 +40,12 @@ class Roster:
             server: Knows the workers.
             settings: The job's facts.
             events: Told of who stays although it is not wanted.
+            limit: How many ranks a ring may have now.
         """
         self._server = server
         self._settings = settings
         self._events = events
+        self._limit = limit
         self._holder = ""
         self.wanted: dict[str, int] = {}
         """Host name to number of slots, as host discovery gives them."""
@@ -117,7 +124,7 @@ class Roster:
     def _choose(self, there: list[Worker], members: tuple[str, ...]) -> tuple[str, ...]:
         usable = [worker.candidate for worker in there if _is_usable(worker)]
         chosen = choose_members(
-            usable, self.wanted, members, self._settings.max_np, spares=self._settings.spares
+            usable, self.wanted, members, self._limit.most, spares=self._settings.spares
         )
 
         def steps(worker: Worker) -> float:
@@ -134,7 +141,7 @@ class Roster:
             message = f"worker {holder.label} is to go, but stays: it alone has the job's state"
             self._events.write("log", message=message)
             log.info("%s", message)
-        # One more than `max_np` for a moment, but never more than lanes.
+        # One more than the limit for a moment, but never more than lanes.
         others = self.workers(chosen)[: self._settings.num_lanes - 1]
         return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
 

@@ -9,6 +9,7 @@ from edl_horovod.coordinator import forming, hosts, saved
 from edl_horovod.coordinator.forming import Forming, Pulse, hold_back
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.liveness import Liveness
+from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
@@ -41,7 +42,8 @@ class Coordinator:
         self._server = WorkerServer(
             settings.secret, on_message=self._on_message, on_lost=self._on_lost
         )
-        self._roster = Roster(self._server, settings, events)
+        self._limit = RingLimit(settings, events, on_change=self._on_limit)
+        self._roster = Roster(self._server, settings, events, self._limit)
         self._generation = 0
         self._members: tuple[str, ...] = ()
         self._reason = "start"
@@ -81,6 +83,7 @@ class Coordinator:
         watch = [
             asyncio.create_task(self._watch_hosts()),
             asyncio.create_task(self._liveness.watch()),
+            asyncio.create_task(self._limit.watch()),
         ]
         try:
             while self._result is None:
@@ -167,6 +170,10 @@ class Coordinator:
         self._reason = f"{worker.label} silent for {forming.SILENCE_SECONDS:.0f} s"
         self._pulse.wake()
 
+    def _on_limit(self, reason: str) -> None:
+        self._reason = reason
+        self._pulse.wake()
+
     def _end(self, result: dict[str, Any]) -> None:
         if self._result is None:
             self._result = result
@@ -219,7 +226,7 @@ class Coordinator:
         least = self._settings.min_np
         if self._first_ring_patience() > 0:
             wanted = sum(self._roster.wanted.values())
-            least = max(least, min(self._settings.num_start, wanted, self._settings.max_np))
+            least = max(least, min(self._settings.num_start, wanted, self._limit.most))
         return least
 
     def _first_ring_patience(self) -> float:

@@ -23,6 +23,8 @@ class CoordinatorSettings:
     """Ranks that the first ring waits for, for a while."""
     min_np: int
     max_np: int
+    autoscale_efficiency: float | None = None
+    """Least share of a rank that an added one must bring; None where all are taken in."""
     num_lanes: int
     """No ring can be larger, also not for a moment."""
     spares: int
@@ -36,6 +38,7 @@ def settings_of(
     config: JobConfig, job_dir: Path, *, address: str, port: int, secret_file: Path
 ) -> CoordinatorSettings:
     """A job's settings, as far as its coordinator needs them."""
+    elastic = config.elastic
     lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
     return CoordinatorSettings(
         job_dir=job_dir,
@@ -43,11 +46,12 @@ def settings_of(
         port=port,
         secret=secret_file.read_bytes(),
         num_start=config.launch.np,
-        min_np=config.elastic.min_np,
-        max_np=min(config.elastic.max_np or lanes, lanes),
+        min_np=elastic.min_np,
+        max_np=min(elastic.max_np or lanes, lanes),
         num_lanes=lanes,
-        spares=config.elastic.spares,
-        wait_seconds=config.elastic.wait_seconds,
-        forming_seconds=config.elastic.forming_seconds,
-        stall_seconds=config.elastic.stall_seconds,
+        autoscale_efficiency=elastic.autoscale_efficiency if elastic.autoscale else None,
+        spares=elastic.spares,
+        wait_seconds=elastic.wait_seconds,
+        forming_seconds=elastic.forming_seconds,
+        stall_seconds=elastic.stall_seconds,
     )

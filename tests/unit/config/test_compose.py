@@ -79,6 +79,7 @@ def test_every_setting_can_be_set():
         "launch.kind": "mpi", "data_plan.damaged": "skip", "log_level": "debug", "resume": "auto",
         "train.precision": "mixed_bfloat16", "train.early_stopping.mode": "max",
         "kubernetes.style": "mpirun", "kubernetes.worker.cpu": "2",
+        "elastic.autoscale": "false", "elastic.autoscale_efficiency": "0.3",
         "kubernetes.worker.memory": "1Gi",
         "kubernetes.launcher.cpu": "100m", "kubernetes.launcher.memory": "64Mi",
         "kubernetes.volumes": "{data: {claim: data, mount: /data}}",

@@ -1,0 +1,217 @@
+"""How many ranks a ring may have, by what added ranks bring: a policy that only looks at numbers.
+
+It grows a ring step by step, as long as each step pays: what an added rank brings, in records/s,
+must be at least a share (`elastic.autoscale_efficiency`) of what a rank brought before it. A step
+that does not pay is taken back and halved until nothing is left between a ring that paid and one
+that did not. What was found is tried again after a while, more and more seldom, and at once where
+the pace of an unchanged ring changes: then the job is another one.
+"""
+
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass
+
+__all__ = ["Autoscale", "Decision", "Pace", "efficiency"]
+
+MIN_SAMPLES = 6
+"""Samples before anything is decided; one comes about every second."""
+MAX_SAMPLES = 30
+"""Samples after which it is decided however much they scatter."""
+SURE = 2.0
+"""Standard errors between an efficiency and the bound, for a decision with fewer samples."""
+MARGIN = 0.1
+"""A ring that has paid is given up only where its efficiency is so far below the bound."""
+CHANGED = 0.25
+"""A pace that differs by this share from what was measured is that of a changed job."""
+RETRY_SECONDS = 600.0
+"""When a step that did not pay is tried again; doubled each time, up to MAX_RETRY_SECONDS."""
+MAX_RETRY_SECONDS = 7200.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a ring is."""
+
+    rate: float
+    """Records/s, the median of samples."""
+    error: float
+    """Its standard error, as a share of the rate."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A new bound for the ring."""
+
+    limit: int
+    reason: str
+
+
+def efficiency(lower: int, lower_rate: float, upper: int, upper_rate: float) -> float:
+    """What each added rank brings, as a share of what a rank of the smaller ring brings.
+
+    Args:
+        lower: Ranks of the smaller ring.
+        lower_rate: Its records/s.
+        upper: Ranks of the larger ring.
+        upper_rate: Its records/s.
+    """
+    return (upper_rate - lower_rate) / (upper - lower) / (lower_rate / lower)
+
+
+class Autoscale:
+    """What was measured at which size, and what follows from it."""
+
+    def __init__(self, *, min_np: int, max_np: int, start: int, bound: float) -> None:
+        """Nothing is measured yet.
+
+        Args:
+            min_np: Fewest ranks of a ring.
+            max_np: Most ranks of a ring.
+            start: Ranks to start with.
+            bound: Least efficiency of an added rank.
+        """
+        self._min_np, self._max_np, self._bound = min_np, max_np, bound
+        self.limit = max(min_np, min(start, max_np))
+        """Most ranks that a ring may have now."""
+        self._ceiling = max_np
+        self._paces: dict[int, Pace] = {}
+        self._paid = self.limit
+        """Size that needs no proof: where it began, or one that has paid."""
+        self._is_going_down = False
+        self._size = 0
+        self._is_judged = False
+        """Whether it is known what this ring brings."""
+        self._is_doubted = False
+        """Whether its last samples say otherwise."""
+        self._samples: deque[float] = deque(maxlen=MAX_SAMPLES)
+        self._retry_at, self._retry_seconds = math.inf, RETRY_SECONDS
+
+    def note(self, size: int, rate: float, now: float) -> Decision | None:
+        """Take one sample; returns the new limit if one follows.
+
+        Args:
+            size: Ranks of the ring.
+            rate: Records/s of the ring, over a time in which it did nothing but train.
+            now: Seconds of any clock that only goes forward.
+        """
+        if size != self._size:
+            # The ring has changed: what it did before says nothing about it.
+            self._size = size
+            self._samples.clear()
+            self._is_judged = self._is_doubted = False
+        self._samples.append(rate)
+        if len(self._samples) < MIN_SAMPLES:
+            return None
+        pace = _pace(list(self._samples))
+        if self._is_judged:
+            return self._watch(size, now)
+        if self._is_going_down:
+            return self._judge_smaller(size, pace, now)
+        return self._judge(size, pace, now)
+
+    def _judge(self, size: int, pace: Pace, now: float) -> Decision | None:
+        """Whether a ring pays, measured against the next smaller one that is known."""
+        lower = max((known for known in self._paces if known < size), default=0)
+        if size > self._paid and lower:
+            share, is_sure = self._compare(lower, self._paces[lower], size, pace)
+            if not is_sure:
+                return None
+            if share < self._bound:
+                self._ceiling, self._is_judged = size - 1, True
+                self._wait_longer(now)
+                return self._go(max(lower, self._min_np), _story(lower, size, share))
+        self._paces[size], self._is_judged = pace, True
+        self._paid = max(self._paid, size)
+        return self._grow(size)
+
+    def _judge_smaller(self, size: int, pace: Pace, now: float) -> Decision | None:
+        """Whether the larger ring, which was left to see, brought enough."""
+        upper = min((known for known in self._paces if known > size), default=0)
+        self._paces[size] = pace
+        if upper:
+            share, is_sure = self._compare(size, pace, upper, self._paces[upper])
+            if not is_sure:
+                return None
+            if share >= self._bound - MARGIN:
+                self._is_going_down, self._is_judged, self._paid = False, True, upper
+                return self._go(upper, _story(size, upper, share))
+            self._ceiling = upper - 1
+            self._wait_longer(now)
+        self._is_judged, self._paid = True, size
+        if size <= self._min_np:
+            self._is_going_down = False
+            return self._grow(size)
+        return self._go(max(self._min_np, size - _step(size)), f"{size} ranks do: fewer are tried")
+
+    def _watch(self, size: int, now: float) -> Decision | None:
+        """See whether a ring that was judged stays what it was, and try again after a while."""
+        known = self._paces.get(size)
+        pace = _pace(list(self._samples)[-MIN_SAMPLES:])
+        if known is not None and abs(pace.rate - known.rate) > CHANGED * known.rate:
+            if not self._is_doubted:
+                # Some of these samples may be of the time before: look once more.
+                self._is_doubted = True
+                self._samples.clear()
+                return None
+            return self._begin_anew(size, pace, is_slower=pace.rate < known.rate)
+        self._is_doubted = False
+        if size == self.limit == self._ceiling < self._max_np and now >= self._retry_at:
+            self._ceiling = self._max_np
+            self._paces = {size: _pace(list(self._samples))}
+            return self._grow(size)
+        return None
+
+    def _begin_anew(self, size: int, pace: Pace, *, is_slower: bool) -> Decision | None:
+        """Forget what is true no more, and measure the next ring: a smaller one if it is slower."""
+        self._paces, self._paid, self._ceiling = {size: pace}, size, self._max_np
+        self._retry_at, self._retry_seconds = math.inf, RETRY_SECONDS
+        self._is_doubted = False
+        if not is_slower:
+            return self._grow(size)
+        if size <= self._min_np:
+            return None
+        self._is_going_down = True
+        smaller = max(self._min_np, size - _step(size))
+        return self._go(smaller, f"{size} ranks have become slower: {smaller} are tried")
+
+    def _grow(self, size: int) -> Decision | None:
+        """Allow the next step; nothing while the cluster gives less than is allowed."""
+        if size < self.limit or size >= self._ceiling:
+            return None
+        is_halving = self._ceiling < self._max_np
+        step = max(1, (self._ceiling - size + 1) // 2) if is_halving else _step(size)
+        larger = min(size + step, self._ceiling)
+        return self._go(larger, f"{size} ranks pay: up to {larger} are tried")
+
+    def _go(self, limit: int, reason: str) -> Decision | None:
+        if limit == self.limit:
+            return None
+        self.limit = limit
+        return Decision(limit, reason)
+
+    def _compare(self, lower: int, slow: Pace, upper: int, fast: Pace) -> tuple[float, bool]:
+        """The efficiency, and whether the samples tell it from the bound."""
+        share = efficiency(lower, slow.rate, upper, fast.rate)
+        error = fast.rate / slow.rate * lower / (upper - lower) * math.hypot(slow.error, fast.error)
+        is_sure = abs(share - self._bound) > SURE * error
+        return share, is_sure or len(self._samples) >= MAX_SAMPLES
+
+    def _wait_longer(self, now: float) -> None:
+        self._retry_at = now + self._retry_seconds
+        self._retry_seconds = min(self._retry_seconds * 2, MAX_RETRY_SECONDS)
+
+
+def _step(size: int) -> int:
+    """Ranks by which a ring of this size changes at a time: by half of it at most."""
+    return max(1, size // 2)
+
+
+def _pace(samples: list[float]) -> Pace:
+    middle = statistics.median(samples)
+    scatter = 1.4826 * statistics.median(abs(sample - middle) for sample in samples)
+    return Pace(middle, 1.2533 * scatter / math.sqrt(len(samples)) / max(middle, 1e-9))
+
+
+def _story(lower: int, upper: int, share: float) -> str:
+    return f"from {lower} to {upper} ranks an added one brings {share:.0%} of one before"

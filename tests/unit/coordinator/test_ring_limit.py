@@ -1,0 +1,58 @@
+"""The coordinator follows the policy: rings grow while it pays, and the others stay warm."""
+
+from edl_horovod.coordinator import ring_limit
+from edl_horovod.events import EventLog
+
+
+class Clock:
+    """Writes what a leader would, as if time passed."""
+
+    def __init__(self, job, rate_of):
+        self._log = EventLog(job.dir / "events.jsonl", "rank 0")
+        self._rate_of, self._now, self._records = rate_of, 1000.0, 0.0
+
+    def train(self, size, seconds):
+        for _ in range(seconds * 5):
+            self._now, self._records = self._now + 0.2, self._records + 0.2 * self._rate_of(size)
+            self._log.write("step", records_seen=round(self._records), size=size, time=self._now)
+
+
+def test_a_ring_that_does_not_pay_is_taken_back_and_its_worker_stays_warm(play, monkeypatch):
+    monkeypatch.setattr(ring_limit, "POLL_SECONDS", 0.01)
+
+    async def scenario(job):
+        clock = Clock(job, lambda _size: 100.0)
+        old = await job.worker(0)
+        new = await job.worker(1)
+        await job.ring(old)
+        clock.train(1, 10)
+        await job.ring(old, new, least_generation=2)
+        clock.train(2, 10)
+        await job.ring(old, least_generation=3)
+        assert new.is_ready
+        assert [e["limit"] for e in job.events("autoscale")] == [2, 1]
+        assert "an added one brings 0%" in job.events("generation")[-1]["reason"]
+
+    play(scenario, autoscale_efficiency=0.5)
+
+
+def test_a_ring_that_pays_takes_all_step_by_step(play, monkeypatch):
+    monkeypatch.setattr(ring_limit, "POLL_SECONDS", 0.01)
+
+    async def scenario(job):
+        clock = Clock(job, lambda size: 100.0 * size)
+        workers = [await job.worker(slot) for slot in range(4)]
+        for size in (1, 2, 3, 4):
+            await job.ring(*workers[:size], least_generation=size)
+            clock.train(size, 10)
+        assert [e["limit"] for e in job.events("autoscale")] == [2, 3, 4]
+
+    play(scenario, autoscale_efficiency=0.5, max_np=4)
+
+
+def test_without_it_a_ring_takes_all_at_once(play):
+    async def scenario(job):
+        workers = [await job.worker(slot) for slot in range(3)]
+        await job.ring(*workers, least_generation=1)
+
+    play(scenario)
