@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edl_horovod.api import build_image, evaluate, predict, prepare, sweep, train
+    from edl_horovod.cluster.jobs import Jobs
     from edl_horovod.errors import EdlError
     from edl_horovod.spec import ElasticDLSpec, Mode
 
 __all__ = [
     "EdlError",
     "ElasticDLSpec",
+    "Jobs",
     "Mode",
     "__version__",
     "build_image",
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "EdlError": "edl_horovod.errors",
     "ElasticDLSpec": "edl_horovod.spec",
+    "Jobs": "edl_horovod.cluster.jobs",
     "Mode": "edl_horovod.spec",
     "build_image": "edl_horovod.api",
     "evaluate": "edl_horovod.api",

@@ -28,6 +28,7 @@ __all__ = [
     "OutputError",
     "ProofFailed",
     "RegistryError",
+    "TimedOut",
     "TrainingError",
     "UserCodeError",
     "did_you_mean",
@@ -154,6 +155,12 @@ class NoMPIJobs(ClusterError):
     """The cluster knows no MPIJobs: mpi-operator is not installed there."""
 
     exit_code = 19
+
+
+class TimedOut(EdlError):
+    """What was waited for did not happen in the time that was given."""
+
+    exit_code = 20
 
 
 class ImageError(EdlError):

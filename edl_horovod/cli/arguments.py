@@ -39,6 +39,12 @@ class VerbParser(argparse.ArgumentParser):
         """Take the directory of a job, as a path."""
         self.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
 
+    def add_job(self) -> None:
+        """Take a job here, by its directory, or one in a cluster, by its name."""
+        self.add_argument(
+            "job", metavar="JOB", help="directory of a job here, or name of one in a cluster"
+        )
+
     def add_format(self) -> None:
         """Take how the result is printed, `table` or `json`."""
         self.add_argument(

@@ -16,7 +16,7 @@ from edl_horovod.chaos import random_schedule as draw
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli import scale
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.facts import fact_lines
+from edl_horovod.cli.layout import fact_lines
 from edl_horovod.cli.ledger import as_json, prove
 from edl_horovod.errors import ConfigError, ProofFailed
 

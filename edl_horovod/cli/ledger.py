@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.facts import fact_lines
+from edl_horovod.cli.layout import fact_lines
 from edl_horovod.errors import ConfigError, ProofFailed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, TextIO
 
-from edl_horovod.cli.job_state import JobState, advance
+from edl_horovod.job_state import JobState, advance
 from edl_horovod.json_text import numbers
 
 __all__ = ["LiveDisplay", "PlainDisplay", "facts", "notable", "open_display", "prepare_events"]

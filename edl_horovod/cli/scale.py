@@ -1,10 +1,11 @@
-"""`edl scale`: change how many ranks a running job may have on this machine."""
+"""`edl scale`: change how many ranks a running job may have."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.cli.in_cluster import add_cluster_flags, is_job_dir, jobs_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 
@@ -21,13 +22,21 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         summary: One line about it.
         argv: What follows it.
     """
-    parser = VerbParser(verb, summary=summary, usage="[--dry-run] [--debug] JOB_DIR N")
-    parser.add_job_dir()
-    parser.add_argument("slots", metavar="N", type=int, help="ranks on this machine")
+    usage = "[--dry-run] [-n NAMESPACE] [--context CONTEXT] [--debug] JOB --np N"
+    parser = VerbParser(verb, summary=summary, usage=usage)
+    parser.add_job()
+    parser.add_argument("--np", metavar="N", type=int, required=True, help="ranks")
     parser.add_argument("--dry-run", action="store_true", help="print the change, and stop")
+    add_cluster_flags(parser)
     flags = parser.parse_all(argv)
-    old = set_slots(flags.job_dir, flags.slots, is_dry_run=flags.dry_run)
-    print(f"{_THIS_MACHINE}: {old} -> {flags.slots} slots{' (dry run)' if flags.dry_run else ''}")
+    note = " (dry run)" if flags.dry_run else ""
+    if is_job_dir(flags.job):
+        old = set_slots(Path(flags.job), flags.np, is_dry_run=flags.dry_run)
+        print(f"{_THIS_MACHINE}: {old} -> {flags.np} slots{note}")
+    else:
+        with jobs_of(flags) as jobs:
+            old = jobs.scale(flags.job, flags.np, is_dry_run=flags.dry_run)
+        print(f"job {flags.job}: {old} -> {flags.np} ranks{note}")
     return 0
 
 
@@ -69,7 +78,7 @@ def set_slots(job_dir: Path, slots: int, *, is_dry_run: bool = False) -> int:
 
 
 def _check_size(config: JobConfig, hosts: Mapping[str, int]) -> None:
-    from edl_horovod.data.plan import choose_num_lanes
+    from edl_horovod.coordinator.settings import largest_ring
 
     slots = hosts[_THIS_MACHINE]
     if config.launch.kind != "local":
@@ -77,12 +86,11 @@ def _check_size(config: JobConfig, hosts: Mapping[str, int]) -> None:
             f"A static ring cannot change. Received: launch.kind={config.launch.kind}. "
             "Start the job with launch=local to scale it."
         )
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    most = min(config.elastic.max_np or lanes, lanes)
+    most = largest_ring(config)
     if slots < 0 or not config.elastic.min_np <= sum(hosts.values()) <= most:
         elsewhere = sum(hosts.values()) - slots
         raise ConfigError(
             f"The ring must keep between elastic.min_np={config.elastic.min_np} and {most} ranks "
-            f"(elastic.max_np, and never more than the {lanes} lanes). "
+            f"(elastic.max_np, and never more than there are lanes). "
             f"Received: {slots} on this machine, {elsewhere} on other hosts."
         )

@@ -3,16 +3,19 @@
 import dataclasses
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edl_horovod import events, json_text
 from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.facts import fact_lines
-from edl_horovod.cli.job_state import JobState, summarize
+from edl_horovod.cli.in_cluster import add_cluster_flags, is_job_dir, jobs_of
+from edl_horovod.cli.layout import ago, fact_lines, table
 from edl_horovod.cli.progress import metrics_text
+from edl_horovod.job_state import JobState, summarize
+
+if TYPE_CHECKING:
+    from edl_horovod.cluster.status import JobView
 
 __all__ = ["run"]
 
@@ -27,15 +30,22 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         summary: One line about it.
         argv: What follows it.
     """
-    parser = VerbParser(verb, summary=summary, usage="[-o json] [--debug] JOB_DIR")
-    parser.add_job_dir()
+    usage = "[-o json] [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
+    parser = VerbParser(verb, summary=summary, usage=usage)
+    parser.add_job()
     parser.add_format()
+    add_cluster_flags(parser)
     flags = parser.parse_all(argv)
-    state = _state_of(flags.job_dir)
-    if flags.format == "json":
-        print(json_text.dumps(_as_json(state), indent=2))
+    job = None
+    if is_job_dir(flags.job):
+        state = _state_of(Path(flags.job))
     else:
-        print(_as_table(state, now=time.time()))
+        with jobs_of(flags) as jobs:
+            job, state = jobs.status(flags.job), jobs.progress(flags.job)
+    if flags.format == "json":
+        print(json_text.dumps(_as_json(state, job), indent=2))
+    else:
+        print("\n".join(_lines(state, job, now=time.time())))
     return 0
 
 
@@ -52,16 +62,33 @@ def _state_of(job_dir: Path) -> JobState:
     return state
 
 
-def _as_json(state: JobState) -> dict[str, Any]:
+def _as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:
     values = dataclasses.asdict(state)
     del values["recent"]
-    return {**values, "seconds_left": state.seconds_left, "spares": state.spares}
+    values |= {"seconds_left": state.seconds_left, "spares": state.spares}
+    return values if job is None else {**values, **dataclasses.asdict(job)}
 
 
-def _as_table(state: JobState, *, now: float) -> str:
+def _lines(state: JobState, job: "JobView | None", *, now: float) -> list[str]:
+    said = state if job is None else job
+    rows = {"state": f"{said.state}: {said.message}" if said.message else said.state}
+    if job is not None:
+        rows["workers"] = f"{job.num_warm} of {job.num_wanted} pods warm"
+        rows["age"] = ago(job.created, now)
+    rows |= _facts(state)
+    lines = fact_lines(rows)
+    if job is not None:
+        lines += ["", *_pod_lines(job)]
+    elif state.workers:
+        lines += ["", *_worker_lines(state, now)]
+    return lines
+
+
+def _facts(state: JobState) -> dict[str, str]:
+    if not state.task:
+        return {}  # Nothing has been heard of it yet.
     done = f"{state.done:,} of {state.total:,}" if state.total else f"{state.done:,}"
-    rows = {
-        "state": f"{state.state}: {state.message}" if state.message else state.state,
+    return {
         "task": state.task,
         "records" if state.total_records else "step": done,
         "loss": "" if state.loss is None else f"{state.loss:.4g}",
@@ -72,10 +99,13 @@ def _as_table(state: JobState, *, now: float) -> str:
         "spares": ", ".join(state.spares),
         "output": state.output,
     }
-    lines = fact_lines(rows)
-    if state.workers:
-        lines += ["", *_worker_lines(state, now)]
-    return "\n".join(lines)
+
+
+def _pod_lines(job: "JobView") -> list[str]:
+    rows = [(pod.name, pod.state, pod.restarts, pod.node, pod.message) for pod in job.pods]
+    lines = table(("POD", "STATE", "RESTARTS", "NODE", "MESSAGE"), rows)
+    known = {f"{pod.name}: {pod.message}" for pod in job.pods}
+    return lines + [f"waits for: {reason}" for reason in job.waits_for if reason not in known]
 
 
 def _count(number: int, thing: str) -> str:
@@ -83,9 +113,8 @@ def _count(number: int, thing: str) -> str:
 
 
 def _worker_lines(state: JobState, now: float) -> list[str]:
-    width = max(len("WORKER"), *map(len, state.workers))
-    lines = [f"{'WORKER':{width}}  {'STATE':8}  {'SINCE':>9}  MESSAGE"]
-    for name, worker in sorted(state.workers.items()):
-        ago = str(timedelta(seconds=round(max(now - worker.since, 0))))
-        lines.append(f"{name:{width}}  {worker.state:8}  {ago:>9}  {worker.message}".rstrip())
-    return lines
+    rows = [
+        (name, worker.state, ago(worker.since, now), worker.message)
+        for name, worker in sorted(state.workers.items())
+    ]
+    return table(("WORKER", "STATE", "SINCE", "MESSAGE"), rows)

@@ -1,17 +1,20 @@
 """Names and labels of what a job has in a cluster, those that mpi-operator gives included."""
 
+import re
 from collections.abc import Mapping
 
 __all__ = [
     "LAUNCHER",
     "WORKER",
     "coordinator_service",
+    "is_of_job",
     "job_labels",
     "job_name_of",
     "jobs_selector",
     "owned_name",
     "pod_labels",
     "pods_selector",
+    "role_of",
     "selector",
     "worker_index",
     "worker_pod",
@@ -58,6 +61,18 @@ def worker_index(pod: str) -> int:
     return int(pod.rpartition("-")[2])
 
 
+def is_of_job(job: str, reference: Mapping[str, str]) -> bool:
+    """Whether an event's object belongs to a job, by the names that mpi-operator and we give.
+
+    Args:
+        job: Name of the MPIJob.
+        reference: The `involvedObject` of the event.
+    """
+    name = reference.get("name", "")
+    parts = "-(edl|coordinator|config|ssh)|-(launcher|worker)(-.*)?"
+    return re.fullmatch(f"{re.escape(job)}({parts})?", name) is not None
+
+
 def job_labels(job: str) -> dict[str, str]:
     """Labels that we put on everything of a job."""
     return {**_OURS, _INSTANCE: job}
@@ -66,6 +81,11 @@ def job_labels(job: str) -> dict[str, str]:
 def job_name_of(labels: Mapping[str, str]) -> str:
     """The job that an object of ours or of mpi-operator belongs to; empty where it says none."""
     return labels.get(_INSTANCE) or labels.get(_JOB_NAME, "")
+
+
+def role_of(labels: Mapping[str, str]) -> str:
+    """`LAUNCHER` or `WORKER`, as mpi-operator labels a job's pods; empty for any other pod."""
+    return labels.get(_JOB_ROLE, "")
 
 
 def pod_labels(job: str, role: str) -> dict[str, str]:

@@ -11,13 +11,13 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from edl_horovod import log as logs
 from edl_horovod.cluster import pods
+from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.data.plan import choose_num_lanes
+from edl_horovod.coordinator.settings import largest_ring
 from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.launch.job import run_plan
 from edl_horovod.launch.plan import Command, LaunchPlan
@@ -26,8 +26,6 @@ __all__ = ["plan_in_pod"]
 
 log = logging.getLogger("edl_horovod.cluster.launcher")  # Run as a program, it is called __main__.
 
-SHOWN = ("job", "generation", "evaluation", "worker", "discovery")
-"""Kinds of events that the pod's log shows; all of them are in the job's directory."""
 HOSTFILE = "/etc/mpi/hostfile"
 """Where mpi-operator mounts the hosts of mpirun."""
 SCRIPT = Path(__file__).with_name("host-discovery.sh")
@@ -41,7 +39,9 @@ def main() -> int:
     try:
         config = resolved.load(args.config)
         logs.setup("launcher", level=config.log_level)
-        result = run_plan(plan_in_pod(config, args.config, os.environ), on_events=_show)
+        result = run_plan(
+            plan_in_pod(config, args.config, os.environ), on_events=PodLog(sys.stdout)
+        )
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
@@ -109,11 +109,10 @@ def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
 
 def _horovodrun(config: JobConfig, config_file: Path) -> Command:
     """Horovod's own elastic driver; it hands its environment on to the ranks."""
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    most = min(config.elastic.max_np or lanes, lanes)
     argv = (
         "horovodrun", "-np", str(config.launch.np), "--min-np", str(config.elastic.min_np),
-        "--max-np", str(most), "--start-timeout", str(round(config.elastic.wait_seconds)),
+        "--max-np", str(largest_ring(config)),
+        "--start-timeout", str(round(config.elastic.wait_seconds)),
         "--network-interfaces", config.kubernetes.interface,
         "--host-discovery-script", f"{SCRIPT} {shlex.quote(f'{config.job_dir}/hosts')}",
         sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),
@@ -138,13 +137,6 @@ def _mpirun(config: JobConfig, config_file: Path) -> Command:
         *handed_on, sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),
     )  # fmt: skip
     return Command(argv=argv, environment=variables)
-
-
-def _show(events: list[dict[str, Any]]) -> None:
-    for event in events:
-        if event["kind"] in SHOWN:
-            more = {key: value for key, value in event.items() if key not in ("kind", "time")}
-            log.info("%s: %s", event["kind"], " ".join(f"{k}={v}" for k, v in more.items()))
 
 
 if __name__ == "__main__":

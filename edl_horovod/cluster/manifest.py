@@ -12,7 +12,7 @@ from edl_horovod.cluster import labels, pods
 from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.data.plan import choose_num_lanes
+from edl_horovod.coordinator.settings import largest_ring
 from edl_horovod.errors import ConfigError
 from edl_horovod.launch.plan import check_lanes, with_job_dir
 
@@ -160,8 +160,7 @@ def _volume_of(config: JobConfig, path: str) -> dict[str, Any] | None:
 
 def _most_pods(config: JobConfig) -> int:
     """Worker pods that the job can have when it is scaled as far as it goes."""
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    ranks = max(min(config.elastic.max_np or lanes, lanes), config.launch.np)
+    ranks = max(largest_ring(config), config.launch.np)
     return -(-ranks // config.kubernetes.slots_per_worker)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.data.plan import choose_num_lanes
 
-__all__ = ["CoordinatorSettings", "settings_of"]
+__all__ = ["CoordinatorSettings", "largest_ring", "settings_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,12 @@ class CoordinatorSettings:
     stall_seconds: float
 
 
+def largest_ring(config: JobConfig) -> int:
+    """Most ranks that a job's ring can have: elastic.max_np, and never more than its lanes."""
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    return min(config.elastic.max_np or lanes, lanes)
+
+
 def settings_of(
     config: JobConfig, job_dir: Path, *, address: str, port: int, secret_file: Path
 ) -> CoordinatorSettings:
@@ -47,7 +53,7 @@ def settings_of(
         secret=secret_file.read_bytes(),
         num_start=config.launch.np,
         min_np=elastic.min_np,
-        max_np=min(elastic.max_np or lanes, lanes),
+        max_np=largest_ring(config),
         num_lanes=lanes,
         autoscale_efficiency=elastic.autoscale_efficiency if elastic.autoscale else None,
         spares=elastic.spares,

@@ -26,12 +26,15 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     settings = {"launch.np": 1, "elastic.max_np": 3}
     job = start("train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG, **settings))
     job.wait_for_step(2)
-    assert edl("scale", job.job_dir, 2, "--dry-run") == (0, "localhost: 1 -> 2 slots (dry run)\n")
-    code, printed = edl("scale", job.job_dir, 4)
+    assert edl("scale", job.job_dir, "--np", 2, "--dry-run") == (
+        0,
+        "localhost: 1 -> 2 slots (dry run)\n",
+    )
+    code, printed = edl("scale", job.job_dir, "--np", 4)
     assert code == 2, printed
     assert "between elastic.min_np=1 and 3" in printed
 
-    assert edl("scale", job.job_dir, 3) == (0, "localhost: 1 -> 3 slots\n")
+    assert edl("scale", job.job_dir, "--np", 3) == (0, "localhost: 1 -> 3 slots\n")
     grown = job.wait_for_ring(3)
     now = status(job)
     assert (now["state"], now["size"], now["generation"]) == ("running", 3, grown)
@@ -40,7 +43,7 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     assert f"ring       3 ranks, generation {grown}" in printed
 
     leavers = [job.worker_pid(slot) for slot in (1, 2)]
-    assert edl("scale", job.job_dir, 1) == (0, "localhost: 3 -> 1 slots\n")
+    assert edl("scale", job.job_dir, "--np", 1) == (0, "localhost: 3 -> 1 slots\n")
     shrunk = job.wait_for_ring(1, after=grown)
     # Who is dismissed ends by itself, so its slot is free for a new one.
     job.wait_for(lambda _: not set(leavers) & set(job.processes()), "the end of the dismissed")
@@ -49,12 +52,12 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     )
     assert status(job)["size"] == 1
 
-    assert edl("scale", job.job_dir, 2) == (0, "localhost: 1 -> 2 slots\n")
+    assert edl("scale", job.job_dir, "--np", 2) == (0, "localhost: 1 -> 2 slots\n")
     job.wait_for_ring(2, after=shrunk)
     (tmp_path / "hurry").touch()
     job.succeed()
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=counting_job.LONG)
     assert status(job)["state"] == "finished"
-    code, printed = edl("scale", job.job_dir, 3)
+    code, printed = edl("scale", job.job_dir, "--np", 3)
     assert code == 2, printed
     assert "not running" in printed

@@ -103,9 +103,9 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(
         (["train", *TRAIN, "--learnig_rate=3"], "Did you mean 'train.learning_rate'?"),
         (["train", *TRAIN, "foo"], "written key=value"),
         (["prepare", "shards=3"], "Allowed: data, output"),
-        (["status"], "required: JOB_DIR"),
+        (["status"], "required: JOB"),
         (["status", "a", "b"], "no argument 'b'"),
-        (["scale", "/x", "many"], "invalid int value: 'many'"),
+        (["scale", "/x", "--np", "many"], "invalid int value: 'many'"),
     ],
 )
 def test_a_wrong_command_is_one_message_and_exit_code_2(edl: Run, argv: list[str], named: str):

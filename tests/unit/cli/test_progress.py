@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from edl_horovod.cli.job_state import JobState, summarize
 from edl_horovod.cli.progress import LiveDisplay, PlainDisplay, facts, notable, prepare_events
+from edl_horovod.job_state import JobState, summarize
 
 
 def event(kind: str, time: float = 0.0, **given: Any) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""What the verbs share that look at or change a job in a cluster."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edl_horovod.cluster.jobs import Jobs
+    from edl_horovod.cluster.status import JobView
+
+__all__ = [
+    "WaitDisplay",
+    "add_cluster_flags",
+    "confirm",
+    "is_job_dir",
+    "jobs_of",
+]
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+def add_cluster_flags(parser: VerbParser) -> None:
+    """Add the flags that say which cluster and which namespace."""
+    parser.add_argument("-n", "--namespace", default="", help="of the job; else the context's")
+    parser.add_argument("--context", default="", help="of the kubeconfig; else the current one")
+
+
+def jobs_of(flags: argparse.Namespace) -> "Jobs":
+    """The jobs that the flags are about.
+
+    Raises:
+        NoCluster: None is configured.
+        MissingDependency: The package that talks to clusters is not installed.
+    """
+    from edl_horovod.cluster.jobs import Jobs
+
+    return Jobs(namespace=flags.namespace, context=flags.context)
+
+
+def is_job_dir(job: str) -> bool:
+    """Whether a verb's JOB is a directory of this machine; else it names a job in a cluster."""
+    return Path(job).is_dir() or _NAME.fullmatch(job) is None
+
+
+def confirm(question: str, *, is_yes: bool) -> None:
+    """Ask before something is lost.
+
+    Args:
+        question: Without its answers.
+        is_yes: The user has said so already.
+
+    Raises:
+        ConfigError: The answer is not yes, or there is nobody to ask.
+    """
+    if is_yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Nobody is there to answer. Write -y if you are sure.")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ConfigError("Nothing was changed.")
+
+
+class WaitDisplay:
+    """Says on stderr what is waited for, each time that it changes."""
+
+    def __init__(self, name: str) -> None:
+        """Say nothing yet.
+
+        Args:
+            name: Of the job.
+        """
+        self._what, self._last = name, ""
+
+    def __call__(self, job: "JobView") -> None:
+        """Show the job as it is now."""
+        line = f"{self._what}: {job.state}, {job.num_warm} of {job.num_wanted} worker pods warm"
+        line += "".join(f"\n  {reason}" for reason in job.waits_for)
+        if line != self._last:
+            print(line, file=sys.stderr, flush=True)
+            self._last = line

@@ -1,0 +1,36 @@
+"""`edl logs`: what the pods of a job wrote."""
+
+from collections.abc import Sequence
+
+from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.cli.in_cluster import add_cluster_flags, jobs_of
+
+__all__ = ["run"]
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `logs`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    usage = "[-f] [--rank R | --pod POD] [--tail N] [-n NAMESPACE] [--context CONTEXT] NAME"
+    parser = VerbParser(verb, summary=summary, usage=usage)
+    parser.add_argument("name", metavar="NAME", help="of the job")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--rank", type=int, metavar="R", help="only the pod that has this rank now")
+    one.add_argument("--pod", default="", metavar="POD", help="only this pod")
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each pod")
+    add_cluster_flags(parser)
+    flags = parser.parse_all(argv)
+    from edl_horovod.cluster.logs import pod_of_rank, read_logs
+
+    with jobs_of(flags) as jobs:
+        jobs.status(flags.name)
+        pod = flags.pod if flags.rank is None else pod_of_rank(jobs, flags.name, flags.rank)
+        for line in read_logs(jobs, flags.name, pod=pod, follow=flags.follow, tail=flags.tail):
+            print(line.text if pod else f"[{line.pod}] {line.text}", flush=True)
+    return 0

@@ -1,0 +1,359 @@
+"""The life of jobs in a cluster: look at them, and change them, from outside."""
+
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from edl_horovod.cluster import labels
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.pod_log import events_in
+from edl_horovod.cluster.status import ENDED, EventView, JobView, event_view, view
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.settings import largest_ring
+from edl_horovod.errors import ConfigError, JobFailed, ObjectConflict, ObjectNotFound, TimedOut
+from edl_horovod.job_state import JobState, summarize
+
+__all__ = ["CONDITIONS", "Jobs"]
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+CONDITIONS = ("running", "finished", "ended", "deleted")
+"""What `wait` can wait for."""
+
+POLL_SECONDS = 1.0
+LOG_LINES = 2000
+"""Of the launcher's log, from which a job's progress is read."""
+CONFLICTS = 5
+"""Times that a change is tried again which somebody else's change came before."""
+
+OnView = Callable[[JobView], None]
+
+
+class Jobs:
+    """The jobs of one namespace; close it, or use it in a `with`.
+
+    All methods raise ClusterError where the cluster refuses or cannot be reached, and
+    ObjectNotFound where there is no such job.
+    """
+
+    def __init__(self, *, namespace: str = "", context: str = "") -> None:
+        """Read the credentials, as kubectl finds them, or those of this pod.
+
+        Args:
+            namespace: Of the jobs; empty takes that of the context.
+            context: Of the kubeconfig; empty takes the current one.
+
+        Raises:
+            NoCluster: None is configured.
+        """
+        self._cluster = Cluster.connect(context=context, namespace=namespace)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._cluster.close()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The namespace that the jobs are in."""
+        return self._cluster
+
+    # -- looking
+
+    def find(self, *, all_namespaces: bool = False) -> list[JobView]:
+        """The jobs that this package made, by name; without their pods.
+
+        Args:
+            all_namespaces: Not only of this one.
+        """
+        jobs = self._cluster.find(
+            "MPIJob", labels=labels.jobs_selector(), all_namespaces=all_namespaces
+        )
+        views = [view(job) for job in jobs]
+        return sorted(views, key=lambda one: (one.namespace, one.name))
+
+    def status(self, name: str) -> JobView:
+        """One job, its pods, and what they wait for.
+
+        Args:
+            name: Of the job.
+        """
+        job = self._job(name)
+        pods = self.pods(name)
+        wanted = job["spec"]["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0)
+        # Events are many; they are read only where pods are missing.
+        events = self._events(name) if len(pods) <= wanted else ()
+        return view(job, pods, events)
+
+    def config(self, name: str) -> JobConfig:
+        """The settings that a job was submitted with.
+
+        Args:
+            name: Of the job.
+        """
+        self._job(name)  # Where there is none, that is what the error says.
+        text = self._cluster.get("ConfigMap", labels.owned_name(name))["data"]["config.yaml"]
+        return resolved.from_dict(yaml.safe_load(text))
+
+    def pods(self, name: str) -> list[Object]:
+        """The pods of a job, as the API server has them.
+
+        Args:
+            name: Of the job.
+        """
+        return self._cluster.find("Pod", labels=labels.pods_selector(name))
+
+    def events(self, name: str) -> list[EventView]:
+        """What Kubernetes says of a job's objects, the oldest first; it forgets after an hour.
+
+        Args:
+            name: Of the job.
+        """
+        return sorted(map(event_view, self._events(name)), key=lambda event: event.time)
+
+    def progress(self, name: str) -> JobState:
+        """Where the training is, from the events that the launcher pod shows in its log.
+
+        Args:
+            name: Of the job.
+        """
+        launchers = self._cluster.find("Pod", labels=labels.pods_selector(name, labels.LAUNCHER))
+        if not launchers:
+            return JobState()
+        newest = max(launchers, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        if (newest.get("status") or {}).get("phase", "Pending") == "Pending":
+            return JobState()
+        lines = self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)
+        return summarize(events_in(lines))
+
+    # -- changing
+
+    def scale(self, name: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
+        """Change how many ranks a job has; those that go leave the ring before they end.
+
+        Args:
+            name: Of the job.
+            num_ranks: The new number.
+            is_dry_run: The server checks it and changes nothing.
+
+        Returns:
+            The old number.
+
+        Raises:
+            ConfigError: The ring may not have that size, or cannot change.
+        """
+        config = self.config(name)
+        slots = config.kubernetes.slots_per_worker
+        _check_size(config, num_ranks)
+        pods = num_ranks // slots
+        before = 0
+
+        def change(job: Object) -> Object:
+            nonlocal before
+            _refuse_ended(job, "scaled")
+            before = job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] * slots
+            return {"mpiReplicaSpecs": {"Worker": {"replicas": pods}}}
+
+        self._change(name, change, is_dry_run=is_dry_run)
+        return before
+
+    def stop(self, name: str, *, is_dry_run: bool = False) -> None:
+        """Have a job write a checkpoint and give all its pods back; `resume` lets it go on.
+
+        Returns at once; `wait_until_gone` waits for the pods.
+
+        Args:
+            name: Of the job.
+            is_dry_run: The server checks it and changes nothing.
+
+        Raises:
+            ConfigError: The job has ended, or it saves no checkpoints to go on from.
+        """
+        config = self.config(name)
+        if config.task == "train" and not config.checkpoint.is_on:
+            raise ConfigError(
+                "A job without checkpoints would begin again. Received: checkpoint.every_steps=0, "
+                f"checkpoint.every_seconds=0 of job {name}. Let it finish, or end it for good: "
+                f"edl delete {name}."
+            )
+        self._suspend(name, True, is_dry_run=is_dry_run)
+
+    def resume(self, name: str, *, is_dry_run: bool = False) -> None:
+        """Let a stopped job, or one that was submitted suspended, go on.
+
+        Args:
+            name: Of the job.
+            is_dry_run: The server checks it and changes nothing.
+
+        Raises:
+            ConfigError: The job has ended.
+        """
+        self._suspend(name, False, is_dry_run=is_dry_run)
+
+    def delete(self, name: str) -> None:
+        """Remove a job and what was made for it; what it wrote to volumes stays.
+
+        Args:
+            name: Of the job.
+        """
+        self._cluster.delete("MPIJob", name, uid=self._job(name)["metadata"]["uid"])
+
+    # -- waiting
+
+    def wait(
+        self,
+        name: str,
+        condition: str = "finished",
+        *,
+        timeout_seconds: float | None = None,
+        on_view: OnView | None = None,
+    ) -> JobView | None:
+        """Wait until a job is so far.
+
+        Args:
+            name: Of the job.
+            condition: One of `CONDITIONS`; `ended` takes a failed job as well as a finished one.
+            timeout_seconds: Longest wait; None waits for ever.
+            on_view: Called with the job again and again.
+
+        Returns:
+            The job; None where it is deleted.
+
+        Raises:
+            JobFailed: It failed, and so cannot get there.
+            TimedOut: It took longer.
+        """
+        limit = _Limit(timeout_seconds, f"job {name} to be {condition}")
+        while True:
+            try:
+                now = self.status(name)
+            except ObjectNotFound:
+                if condition == "deleted":
+                    return None
+                raise
+            if on_view is not None:
+                on_view(now)
+            if _is_there(now, condition):
+                return now
+            limit.sleep(now)
+
+    def wait_until_gone(
+        self, name: str, *, timeout_seconds: float, on_view: OnView | None = None
+    ) -> None:
+        """Wait until a job has no pods.
+
+        Args:
+            name: Of the job.
+            timeout_seconds: Longest wait.
+            on_view: Called with the job again and again.
+
+        Raises:
+            TimedOut: It took longer.
+        """
+        limit = _Limit(timeout_seconds, f"the pods of job {name} to end")
+        while True:
+            now = self.status(name)
+            if on_view is not None:
+                on_view(now)
+            if all(pod.state in ("succeeded", "failed") for pod in now.pods):
+                return
+            limit.sleep(now)
+
+    # -- requests
+
+    def _events(self, name: str) -> list[Object]:
+        found = self._cluster.find("Event")
+        return [event for event in found if labels.is_of_job(name, event["involvedObject"])]
+
+    def _job(self, name: str) -> Object:
+        return self._cluster.get("MPIJob", name)
+
+    def _suspend(self, name: str, is_suspended: bool, *, is_dry_run: bool) -> None:
+        def change(job: Object) -> Object:
+            _refuse_ended(job, "stopped" if is_suspended else "resumed")
+            return {"runPolicy": {"suspend": is_suspended}}
+
+        self._change(name, change, is_dry_run=is_dry_run)
+
+    def _change(self, name: str, change: Callable[[Object], Object], *, is_dry_run: bool) -> None:
+        """Change a job's spec as it is now; again where somebody else was quicker."""
+        for left in reversed(range(CONFLICTS)):
+            job = self._job(name)
+            version = {"metadata": {"resourceVersion": job["metadata"]["resourceVersion"]}}
+            changes = {**version, "spec": change(job)}
+            try:
+                self._cluster.patch("MPIJob", name, changes, is_dry_run=is_dry_run)
+                return
+            except ObjectConflict:
+                if not left:
+                    raise
+                log.info("job %s was changed meanwhile; trying again", name)
+
+
+class _Limit:
+    """A wait that ends."""
+
+    def __init__(self, seconds: float | None, what: str) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._seconds, self._what = seconds, what
+
+    def sleep(self, now: JobView) -> None:
+        """Until the next look.
+
+        Raises:
+            TimedOut: There is no time for one.
+        """
+        if self._end is not None and time.monotonic() + POLL_SECONDS > self._end:
+            waits = "".join(f"\n  {reason}" for reason in now.waits_for)
+            raise TimedOut(
+                f"It took longer than {self._seconds:g} s for {self._what}. Received: its state is "
+                f"{now.state}, {now.num_warm} of {now.num_wanted} worker pods are warm.{waits}"
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _is_there(job: JobView, condition: str) -> bool:
+    """Whether a job is so far; one that has finished has been running."""
+    states = {"running": ("running", "finished"), "finished": ("finished",), "ended": ENDED}
+    reached = states.get(condition, ())
+    if job.state == "failed" and condition != "deleted" and "failed" not in reached:
+        raise JobFailed(f"Job {job.name} failed: {job.message} See edl logs {job.name}.")
+    return job.state in reached
+
+
+def _refuse_ended(job: Object, change: str) -> None:
+    now = view(job)
+    if now.state in ENDED:
+        raise ConfigError(
+            f"A job that has ended cannot be {change}. Received: job {now.name} has {now.state}."
+        )
+
+
+def _check_size(config: JobConfig, num_ranks: int) -> None:
+    slots, style = config.kubernetes.slots_per_worker, config.kubernetes.style
+    if style == "mpirun":
+        raise ConfigError(
+            f"A static ring cannot change. Received: kubernetes.style={style}. Submit the job with "
+            "kubernetes.style=elastic to scale it."
+        )
+    least, most = config.elastic.min_np, largest_ring(config)
+    if not least <= num_ranks <= most or num_ranks % slots:
+        step = f", a multiple of the {slots} slots of a pod" if slots > 1 else ""
+        raise ConfigError(
+            f"The ring must keep between elastic.min_np={least} and {most} ranks (elastic.max_np, "
+            f"and never more than there are lanes){step}. Received: {num_ranks}."
+        )

@@ -1,0 +1,63 @@
+"""A job's events in its launcher pod's log, one JSON object a line: what `edl status` reads there.
+
+The job's directory is on a volume that whoever asks may not reach; the log can be asked for.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+__all__ = ["PodLog", "events_in"]
+
+SHOWN = ("job", "generation", "reset", "evaluation", "worker", "checkpoint", "discovery")
+"""Kinds that the log has whole; all events are in the job's directory."""
+THINNED = ("step", "progress")
+"""Kinds that come many times a second."""
+LEAST_SECONDS = 5.0
+"""Between two events of a kind that is thinned."""
+
+
+class PodLog:
+    """Writes events as they come."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write nothing yet.
+
+        Args:
+            stream: The pod's log.
+        """
+        self._stream = stream
+        self._last = dict.fromkeys(THINNED, 0.0)
+
+    def __call__(self, events: list[dict[str, Any]]) -> None:
+        """Write new events."""
+        for event in events:
+            if self._is_due(event):
+                self._stream.write(json.dumps(event) + "\n")
+        self._stream.flush()
+
+    def _is_due(self, event: dict[str, Any]) -> bool:
+        kind = event["kind"]
+        if kind not in self._last:
+            return kind in SHOWN
+        if event["time"] - self._last[kind] < LEAST_SECONDS:
+            return False
+        self._last[kind] = event["time"]
+        return True
+
+
+def events_in(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The events among the lines of a log; what else is written there is passed over.
+
+    Args:
+        lines: Of the launcher pod's log.
+    """
+    for line in lines:
+        if not line.startswith('{"time":'):
+            continue
+        try:
+            event = json.loads(line)
+        except ValueError:  # The oldest line may be cut.
+            continue
+        if "kind" in event:
+            yield event

@@ -1,0 +1,357 @@
+"""The life of a job as a user drives it: the verbs, through the real client."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from edl_horovod import Jobs
+from edl_horovod.cli.main import main
+from edl_horovod.cluster import manifest
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.credentials import Place
+from edl_horovod.config.compose import compose
+from edl_horovod.errors import JobFailed, TimedOut
+from tests.kube.conftest import ADMIN, CRD, NO_CRD, STRANGER, write_kubeconfig
+
+pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
+
+TRAIN = [
+    "launch=kubernetes", "image=registry.example/edl:1", "model_def=mnist", "launch.np=2",
+    "data=/data/x.recordio", "output=/data/model", "kubernetes.volumes.data.claim=shared",
+    "kubernetes.volumes.data.mount=/data", "elastic.max_np=4",
+]  # fmt: skip
+UIDS = {"mnist-worker-0": "u0", "mnist-worker-1": "u1"}
+
+
+class Lab:
+    """A namespace with one job; what the operator and the kubelets would do is done by hand."""
+
+    def __init__(self, server, kubeconfig) -> None:
+        self.server, self.kubeconfig = server, kubeconfig
+        self.cluster = Cluster(
+            Place(namespace="default", kubeconfig=str(kubeconfig), context="test")
+        )
+
+    def submit(self, *overrides: str, name: str = "mnist") -> None:
+        config = compose("train", [*TRAIN, *overrides])
+        job = manifest.job_manifests(config, name=name, namespace="default", secret=b"s" * 32)
+        for part in job.all:
+            self.cluster.create(part)
+
+    def add_pods(self, job: str = "mnist", *, workers: int = 2) -> None:
+        mpijob = self.cluster.get("MPIJob", job)
+        for role, count in (("Launcher", 1), ("Worker", workers)):
+            template = mpijob["spec"]["mpiReplicaSpecs"][role]["template"]
+            for index in range(count):
+                name = f"{job}-worker-{index}" if role == "Worker" else f"{job}-launcher-abcde"
+                labels = {
+                    "training.kubeflow.org/operator-name": "mpi-operator",
+                    "training.kubeflow.org/job-name": job,
+                    "training.kubeflow.org/job-role": role.lower(),
+                }
+                meta = {"name": name, "labels": {**template["metadata"]["labels"], **labels}}
+                spec = {**template["spec"], "nodeName": "node-1"}
+                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+                self.cluster.create(pod)
+
+    def set_pod(self, name: str, phase: str, *, is_ready: bool = False, **status) -> None:
+        ready = {"type": "Ready", "status": str(is_ready)}
+        conditions = [ready, *status.pop("conditions", [])]
+        self.server.set_status(
+            "pods", "default", name, {"phase": phase, "conditions": conditions, **status}
+        )
+
+    def set_condition(self, kind: str, message: str = "") -> None:
+        condition = {"type": kind, "status": "True", "message": message}
+        self.server.set_status(
+            "mpijobs.kubeflow.org", "default", "mnist", {"conditions": [condition]}
+        )
+
+    def run(self) -> None:
+        """Two workers train."""
+        self.submit()
+        self.add_pods()
+        self.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
+        for name in UIDS:
+            self.set_pod(name, "Running", is_ready=True)
+
+
+@pytest.fixture
+def lab(server, tmp_path, monkeypatch) -> Lab:
+    path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    made = Lab(server, path)
+    yield made
+    made.cluster.close()
+
+
+def edl(capsys, *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_list_shows_our_jobs_and_no_others(lab, capsys):
+    lab.submit()
+    lab.submit("kubernetes.suspend=true", name="later")
+    foreign = lab.cluster.get("MPIJob", "later")
+    foreign["metadata"] = {"name": "theirs"}
+    lab.cluster.create(foreign)
+
+    code, printed, _ = edl(capsys, "list")
+
+    assert code == 0
+    lines = [line.split()[1:4] for line in printed.splitlines()[1:]]
+    assert lines == [["later", "suspended", "0/2"], ["mnist", "waiting", "0/2"]]
+    assert [job["name"] for job in json.loads(edl(capsys, "list", "-A", "-o", "json")[1])] == [
+        "later", "mnist",
+    ]  # fmt: skip
+
+
+def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path):
+    lab.run()
+    events = [
+        {"time": 1.0, "source": "launcher", "kind": "job", "state": "running", "task": "train",
+         "message": "", "total_steps": 200},
+        {"time": 2.0, "source": "coordinator", "kind": "generation", "generation": 3, "size": 2,
+         "members": ["mnist-worker-1.u1:0", "mnist-worker-0.u0:0"], "is_formed": True},
+        {"time": 3.0, "source": "r", "kind": "step", "step": 50, "epoch": 0, "loss": 0.5,
+         "records_per_second": 1000.0, "records_seen": 1, "size": 2},
+    ]  # fmt: skip
+    log = tmp_path / "launcher.log"
+    log.write_text("a warning\n" + "".join(json.dumps(event) + "\n" for event in events))
+    lab.server.log_files["default", "mnist-launcher-abcde"] = log
+    worker = tmp_path / "worker.log"
+    worker.write_text("rank 0 is here\n")
+    lab.server.log_files["default", "mnist-worker-1"] = worker
+
+    code, printed, _ = edl(capsys, "status", "mnist")
+
+    assert code == 0
+    assert "state      running" in printed
+    assert "workers    2 of 2 pods warm" in printed
+    assert "step       50 of 200" in printed
+    assert "ring       2 ranks, generation 3" in printed
+    found = json.loads(edl(capsys, "status", "mnist", "-o", "json")[1])
+    assert (found["state"], found["step"], found["num_warm"]) == ("running", 50, 2)
+    assert edl(capsys, "logs", "mnist", "--rank", "0")[1] == "rank 0 is here\n"
+    code, _, said = edl(capsys, "logs", "mnist", "--rank", "2")
+    assert (code, "no rank 2" in said) == (2, True)
+
+
+def test_status_says_why_a_job_waits(lab, capsys):
+    lab.submit("launch.np=4")
+    lab.add_pods(workers=3)
+    lab.set_pod(
+        "mnist-worker-0", "Pending",
+        conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                     "message": "0/3 nodes are available: 3 Insufficient cpu."}],
+    )  # fmt: skip
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    lab.set_pod(
+        "mnist-worker-1", "Pending",
+        containerStatuses=[{"name": "main", "restartCount": 0, "state": {"waiting": waiting}}],
+    )  # fmt: skip
+    crash = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
+    ended = {"exitCode": 137, "reason": "OOMKilled"}
+    status = {"name": "main", "restartCount": 4, "state": {"waiting": crash}}
+    lab.set_pod(
+        "mnist-worker-2", "Running",
+        containerStatuses=[{**status, "lastState": {"terminated": ended}}],
+    )  # fmt: skip
+    lab.cluster.create(
+        {
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": "no-room"},
+            "involvedObject": {"kind": "MPIJob", "name": "mnist", "namespace": "default"},
+            "type": "Warning", "reason": "FailedCreate",
+            "message": "pods is forbidden: exceeded quota: team",
+            "lastTimestamp": "2026-01-01T00:00:00Z",
+        }
+    )  # fmt: skip
+
+    code, printed, _ = edl(capsys, "status", "mnist")
+
+    assert code == 0
+    assert "state      waiting" in printed
+    assert "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu." in printed
+    assert "ImagePullBackOff: Back-off pulling image" in printed
+    assert "CrashLoopBackOff: back-off 10s; before that it was killed by signal 9 (OOMKilled)" in (
+        printed
+    )
+    assert "waits for: FailedCreate: pods is forbidden: exceeded quota: team" in printed
+    events = edl(capsys, "events", "mnist")[1].splitlines()
+    assert events[1].split()[:3] == ["2026-01-01T00:00:00Z", "Warning", "MPIJob/mnist"]
+
+
+def test_scale_changes_the_number_of_worker_pods_within_its_bounds(lab, capsys):
+    lab.run()
+
+    assert edl(capsys, "scale", "mnist", "--np", "4", "--dry-run") == (
+        0, "job mnist: 2 -> 4 ranks (dry run)\n", "",
+    )  # fmt: skip
+    assert replicas(lab) == 2
+    assert edl(capsys, "scale", "mnist", "--np", "4")[:2] == (0, "job mnist: 2 -> 4 ranks\n")
+    assert replicas(lab) == 4
+    code, _, said = edl(capsys, "scale", "mnist", "--np", "5")
+    assert (code, "between elastic.min_np=1 and 4 ranks" in said) == (2, True)
+    assert replicas(lab) == 4
+
+
+def test_scale_keeps_what_somebody_else_changed_meanwhile(lab):
+    lab.run()
+    barrier = threading.Barrier(2)
+
+    def suspend_and_resume() -> None:
+        with Jobs() as jobs:
+            barrier.wait()
+            for _ in range(5):
+                jobs.stop("mnist")
+                jobs.resume("mnist")
+
+    other = threading.Thread(target=suspend_and_resume)
+    other.start()
+    with Jobs() as jobs:
+        barrier.wait()
+        for ranks in (3, 4, 3, 4):
+            jobs.scale("mnist", ranks)
+    other.join()
+
+    spec = lab.cluster.get("MPIJob", "mnist")["spec"]
+    assert (replicas(lab), spec["runPolicy"]["suspend"]) == (4, False)
+
+
+def test_stop_and_resume_suspend_the_job(lab, capsys):
+    lab.submit()
+
+    code, printed, _ = edl(capsys, "stop", "mnist")
+
+    assert (code, printed) == (0, "job mnist is stopped; it goes on by: edl resume mnist\n")
+    assert edl(capsys, "list")[1].split()[8] == "suspended"
+    assert edl(capsys, "resume", "mnist")[:2] == (0, "job mnist goes on\n")
+    assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
+
+
+def test_stop_waits_for_the_pods_to_end(lab, capsys):
+    lab.run()
+
+    def end_pods() -> None:
+        time.sleep(1.0)
+        for name in ("mnist-launcher-abcde", *UIDS):
+            lab.cluster.delete("Pod", name, grace_seconds=0)
+
+    operator = threading.Thread(target=end_pods)
+    operator.start()
+    code, _, said = edl(capsys, "stop", "mnist")
+    operator.join()
+
+    assert code == 0
+    assert "2 of 2 worker pods warm" in said
+
+
+def test_a_job_without_checkpoints_is_not_stopped(lab, capsys):
+    lab.submit("checkpoint.every_seconds=0")
+
+    code, _, said = edl(capsys, "stop", "mnist")
+
+    assert (code, "would begin again" in said) == (2, True)
+    assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
+
+
+def test_what_has_ended_is_not_changed(lab, capsys):
+    lab.submit()
+    lab.set_condition("Succeeded")
+
+    for words in (["scale", "mnist", "--np", "3"], ["stop", "mnist"], ["resume", "mnist"]):
+        code, _, said = edl(capsys, *words)
+        assert (code, "job mnist has finished" in said) == (2, True)
+
+
+def test_delete_asks_and_takes_everything_with_it(lab, capsys):
+    lab.submit()
+
+    code, _, said = edl(capsys, "delete", "mnist")
+    assert (code, "Write -y" in said) == (2, True)
+    assert edl(capsys, "delete", "mnist", "--dry-run")[0] == 0
+    lab.cluster.get("MPIJob", "mnist")
+
+    assert edl(capsys, "delete", "mnist", "-y")[0] == 0
+
+    assert edl(capsys, "wait", "mnist", "--for", "deleted", "--timeout", "10s")[0] == 0
+
+
+def test_wait_ends_when_the_job_is_so_far(lab, capsys):
+    lab.run()
+    assert edl(capsys, "wait", "mnist", "--for", "running", "--timeout", "5s")[0] == 0
+
+    later = threading.Timer(1.0, lab.set_condition, ["Succeeded"])
+    later.start()
+    assert edl(capsys, "wait", "mnist", "--timeout", "20s")[0] == 0
+    later.join()
+
+
+def test_wait_has_an_exit_code_for_each_end(lab, capsys):
+    lab.submit()
+
+    code, _, said = edl(capsys, "wait", "mnist", "--timeout", "1s", "-q")
+    assert (code, "0 of 2 worker pods are warm" in said) == (TimedOut.exit_code, True)
+
+    lab.set_condition("Failed", "BackoffLimitExceeded")
+    code, _, said = edl(capsys, "wait", "mnist", "--timeout", "5s", "-q")
+    assert (code, "BackoffLimitExceeded" in said) == (JobFailed.exit_code, True)
+    assert edl(capsys, "wait", "mnist", "--for", "ended", "--timeout", "5s", "-q")[0] == 0
+    assert edl(capsys, "wait", "mnist", "--timeout", "soon")[0] == 2
+
+
+def test_followed_logs_take_in_pods_that_come_later_and_end_with_the_job(lab, capsys, tmp_path):
+    lab.submit()
+    lab.add_pods(workers=1)
+    for name in ("mnist-launcher-abcde", "mnist-worker-0"):
+        log = tmp_path / name
+        log.write_text(f"this is {name}\n")
+        lab.server.log_files["default", name] = log
+    lab.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
+
+    def go_on() -> None:
+        time.sleep(1.0)
+        lab.set_pod("mnist-worker-0", "Running", is_ready=True)
+        time.sleep(4.0)
+        lab.set_condition("Succeeded")
+        for name in ("mnist-launcher-abcde", "mnist-worker-0"):
+            lab.set_pod(name, "Succeeded")
+
+    kubelet = threading.Thread(target=go_on)
+    kubelet.start()
+    code, printed, _ = edl(capsys, "logs", "mnist", "-f")
+    kubelet.join()
+
+    assert code == 0
+    assert "[mnist-launcher-abcde] this is mnist-launcher-abcde" in printed
+    assert "[mnist-worker-0] this is mnist-worker-0" in printed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status", "x"], ["logs", "x"], ["events", "x"], ["scale", "x", "--np", "2"], ["stop", "x"],
+     ["resume", "x"], ["delete", "x", "-y"], ["wait", "x"]],
+)  # fmt: skip
+def test_a_job_that_is_not_there_is_named(lab, capsys, words):
+    code, _, said = edl(capsys, *words)
+
+    assert code == 15
+    assert " x " in said
+
+
+def test_forbidden_verbs_are_named(lab, capsys, tmp_path, monkeypatch):
+    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+    code, _, said = edl(capsys, "list")
+
+    assert code == 14
+    assert "list mpijobs.kubeflow.org" in said
+
+
+def replicas(lab: Lab) -> int:
+    return lab.cluster.get("MPIJob", "mnist")["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
