@@ -67,7 +67,8 @@ def choose_members(
     """
     allowed = [c for c in candidates if c.slot < num_workers(wanted.get(c.host, 0), spares)]
     by_slot: dict[tuple[str, int], Candidate] = {}
-    for candidate in sorted(allowed, key=lambda c: (c.worker not in current, c.order)):
+    members = frozenset(current)
+    for candidate in sorted(allowed, key=lambda c: (c.worker not in members, c.order)):
         by_slot.setdefault((candidate.host, candidate.slot), candidate)
     left = dict(wanted)
     chosen = []
@@ -90,23 +91,25 @@ def in_order_of_ranks(members: Sequence[Candidate]) -> tuple[str, ...]:
 def assign_ranks(members: Sequence[Candidate]) -> list[Assignment]:
     """Ranks, local ranks and cross ranks of a ring; members come in the order of their ranks."""
     by_host: dict[str, list[str]] = {}
+    across: dict[int, list[str]] = {}
+    places = []
     for member in members:
-        by_host.setdefault(member.host, []).append(member.worker)
-    hosts = list(by_host.values())
-    result = []
-    for rank, member in enumerate(members):
-        neighbours = by_host[member.host]
-        local_rank = neighbours.index(member.worker)
-        across = [workers[local_rank] for workers in hosts if len(workers) > local_rank]
-        result.append(
-            Assignment(
-                worker=member.worker,
-                rank=rank,
-                size=len(members),
-                local_rank=local_rank,
-                local_size=len(neighbours),
-                cross_rank=across.index(member.worker),
-                cross_size=len(across),
-            )
+        neighbours = by_host.setdefault(member.host, [])
+        places.append((member, len(neighbours)))
+        neighbours.append(member.worker)
+    for workers in by_host.values():
+        for local_rank, worker in enumerate(workers):
+            across.setdefault(local_rank, []).append(worker)
+    cross_ranks = {w: cross for workers in across.values() for cross, w in enumerate(workers)}
+    return [
+        Assignment(
+            worker=member.worker,
+            rank=rank,
+            size=len(members),
+            local_rank=local_rank,
+            local_size=len(by_host[member.host]),
+            cross_rank=cross_ranks[member.worker],
+            cross_size=len(across[local_rank]),
         )
-    return result
+        for rank, (member, local_rank) in enumerate(places)
+    ]

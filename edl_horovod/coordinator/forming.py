@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from edl_horovod.coordinator.decide import assign_ranks
 from edl_horovod.coordinator.rendezvous import Rendezvous
@@ -105,11 +104,12 @@ class Forming:
         """
         asked_at = time.monotonic()
         asked = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
+        ring = frozenset(members)
         for worker in self._server.workers.values():
             worker.ping()
         while not self._pulse.is_over:
             missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
-            holders = [w for w in asked if w.is_connected and w in members]
+            holders = [w for w in asked if w.is_connected and w in ring]
             # Only members have the job's state: where none of them answers, newcomers would begin
             # at step 0, so they get more time.
             is_all = bool(holders) and all(w.heard_at < asked_at for w in holders)
@@ -142,7 +142,7 @@ class Forming:
                 worker.placed = generation
                 worker.send(
                     "assign",
-                    **asdict(place),
+                    **vars(place),
                     generation=generation,
                     host=worker.candidate.host,
                     rendezvous_address=self._address,

@@ -68,9 +68,10 @@ class Liveness:
 
     def _judge(self) -> None:
         members = self._members()
+        ring = frozenset(members)
         outsiders = [
             worker for worker in self._server.workers.values()
-            if worker.is_connected and not worker.is_ready and worker not in members
+            if worker.is_connected and not worker.is_ready and worker not in ring
         ]  # fmt: skip
         verdicts = find_hung(
             [worker.current_report for worker in members],

@@ -60,8 +60,8 @@ class Roster:
         Args:
             members: Of the ring now.
         """
-        known = self._server.workers.values()
-        return self._choose([w for w in known if w.is_ready or w.name in members], members)
+        known, ring = self._server.workers.values(), frozenset(members)
+        return self._choose([w for w in known if w.is_ready or w.name in ring], members)
 
     def answering(self, members: tuple[str, ...], asked_at: float) -> tuple[str, ...]:
         """The next ring: of workers outside the old one that gave a sign of life.
@@ -79,14 +79,14 @@ class Roster:
         Args:
             members: Of the ring now.
         """
-        ring = self.workers(members)
+        ring = frozenset(self.workers(members))
         has_ring = bool(ring) and all(
             w.is_connected and not w.is_ready and not w.is_silent and w.formed == w.placed
             for w in ring
         )
         for worker in self._server.workers.values():
             worker.was_listed |= worker.candidate.host in self.wanted or worker.placed > 0
-            is_outside = worker.is_ready and worker.name not in members
+            is_outside = worker.is_ready and worker not in ring
             is_to_go = worker.is_leaving or self._is_unwanted(worker)
             is_needed = worker.step >= 0 and not has_ring and not self._may_end(worker)
             if is_outside and is_to_go and not is_needed and not worker.is_dismissed:

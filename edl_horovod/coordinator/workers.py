@@ -30,7 +30,7 @@ COMPLAINT_SECONDS = 10.0
 """Strangers can fill the log with no more than one line in so many seconds."""
 
 
-@dataclass
+@dataclass(eq=False)  # It is the same worker or another one; its fields are only its state.
 class Worker:
     """One incarnation of a worker, as its messages describe it."""
 
