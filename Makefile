@@ -26,6 +26,7 @@ help:
 	@echo 'make images       images, built and pushed with podman and docker-registry (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
 	@echo 'make bench-elastic   what changes of a ring cost, beside plain Horovod and TorchElastic'
+	@echo 'make bench-kube   host discovery with 5,000 pods, the coordinator with 1,000 workers'
 	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
 	@echo 'make curve        the picture of docs/explanation/same-curve.md'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
@@ -120,6 +121,9 @@ bench: $(READY)
 bench-elastic: $(READY)
 	$(BIN)/python -m benchmarks.elastic --write docs/benchmarks-elastic.md \
 	  --torch-python $(TORCH_VENV)/bin/python $(BENCH_FLAGS)
+
+bench-kube: $(READY)
+	$(BIN)/python -m benchmarks.kube --write docs/benchmarks-kubernetes.md
 
 # Apart from ours: torch wants other setuptools than Horovod's build does. The build for CPUs alone is
 # in PyTorch's own index, which pip must know; without this target TorchElastic is left out.

@@ -26,7 +26,7 @@ from benchmarks.elastic import (
     two_jobs,
 )
 from benchmarks.elastic.settings import FULL, OURS, PLAIN, QUICK, Run
-from benchmarks.elastic.table import Line, over, to_markdown, to_table
+from benchmarks.elastic.table import Line, Page, over, to_markdown, to_table
 from benchmarks.report import look_around
 from edl_horovod.errors import Interrupted
 from edl_horovod.whole_file import write_text
@@ -36,6 +36,28 @@ PICTURES = {
     "goodput": "A job through a kill, a removal and a join in turn, one every 10 s",
     "two_jobs": "Two jobs that each want two of three slots: gang, and elastic",
 }
+PAGE = Page(
+    title="Benchmarks of elasticity",
+    command="python -m benchmarks.elastic --write",
+    method="""\
+How it was measured:
+
+- All sides train the convolutional model of 0.7 M parameters (`benchmarks/models/cnn.py`) with a
+  global batch of 128 and one thread a rank. Every rank writes down the end of every step. A stall
+  is the longest gap between two steps around the event, on the rank that stays, less its median
+  step.
+- Ours is the real job: `edl_horovod.launch`, its coordinator, its workers, records from files. It
+  is driven by its hosts file and by signals. Slots that fail again start again at once
+  (`elastic.restart_backoff_seconds=0.01`); all other settings are the defaults.
+- Plain Horovod is a loop as its documents teach it, on Keras 3, under `horovodrun` with a discovery
+  script, on the Horovod that we build; it commits every 10 steps. Each newcomer has a host name of
+  its own, because Horovod does not use a host again that failed.
+- TorchElastic is two `torchrun` agents with one worker each, DDP on Gloo, a checkpoint every 50
+  steps, and `last_call_timeout=1` instead of 30 s. It starts all workers anew at each event: the
+  stall is the gap between two steps of the agent that stays. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`
+  is set, because without it a second agent could not join the first (torch 2.13).
+- The peers train on one batch in memory, so that no input pipeline is part of their stall.""",
+)
 SHIM = "edl_horovod.shim is not timed here yet"
 
 
@@ -129,6 +151,7 @@ def main() -> int:
         page = to_markdown(
             lines,
             surroundings,
+            PAGE,
             is_quick=args.quick,
             seconds=time.monotonic() - began,
             pictures=report.pictures,

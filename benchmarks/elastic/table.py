@@ -8,10 +8,10 @@ from rich.table import Table
 
 from benchmarks.report import Surroundings
 
-__all__ = ["Line", "over", "to_markdown", "to_table"]
+__all__ = ["Line", "Page", "over", "to_markdown", "to_table"]
 
 HEADERS = ("Event", "Side", "Min / median / max", "Of", "To reach", "Reached", "Behind it")
-UNITS = {"s": "{:.3f} s", "%": "{:.2f} %", "x": "{:.4f}", "n": "{:.0f}"}
+UNITS = {"M": "{:.0f} MiB", "s": "{:.3f} s", "%": "{:.2f} %", "x": "{:.4f}", "n": "{:.0f}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Line:
     values: tuple[float, ...] = ()
     """One of each event; none where it could not be measured."""
     unit: str = "s"
-    """`s` seconds, `%` percent, `x` a ratio, `n` a number."""
+    """`s` seconds, `%` percent, `x` a ratio, `n` a number, `M` mebibytes."""
     most_median: float | None = None
     """The target of the median; None where there is none."""
     most: float | None = None
@@ -51,6 +51,17 @@ class Line:
             and (self.most is None or max(self.values) <= self.most)
             and (self.least_median is None or self.median >= self.least_median)
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What a page says beside its table."""
+
+    title: str
+    command: str
+    """That writes it."""
+    method: str
+    """How it was measured."""
 
 
 def over(event: str, ours: Line, theirs: Line, *, most_median: float) -> Line:
@@ -86,16 +97,18 @@ def to_table(lines: Sequence[Line]) -> Table:
 def to_markdown(
     lines: Sequence[Line],
     surroundings: Surroundings,
+    page: Page,
     *,
     is_quick: bool,
     seconds: float,
-    pictures: Sequence[tuple[str, str]],
+    pictures: Sequence[tuple[str, str]] = (),
 ) -> str:
     """The whole of the page.
 
     Args:
         lines: In the order of the report.
         surroundings: Where and when.
+        page: Its words.
         is_quick: Whether the run was too short to quote.
         seconds: How long it took.
         pictures: Caption and file name of each.
@@ -104,9 +117,9 @@ def to_markdown(
     gibibytes = surroundings.memory_bytes / 2**30
     reached = [line.is_reached for line in lines if line.is_reached is not None]
     text = [
-        "# Benchmarks of elasticity",
+        f"# {page.title}",
         "",
-        "Written by `python -m benchmarks.elastic --write`; do not edit.",
+        f"Written by `{page.command}`; do not edit.",
         "",
         *(["**A quick run: too short to quote.**", ""] if is_quick else []),
         f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
@@ -120,32 +133,12 @@ def to_markdown(
         _row(["---"] * len(HEADERS)),
         *(_row(_cells(line)) for line in lines),
         "",
-        METHOD,
+        page.method,
         "",
     ]
     for caption, name in pictures:
         text += [f"![{caption}]({name})", "", caption, ""]
     return "\n".join(text)
-
-
-METHOD = """\
-How it was measured:
-
-- All sides train the convolutional model of 0.7 M parameters (`benchmarks/models/cnn.py`) with a
-  global batch of 128 and one thread a rank. Every rank writes down the end of every step. A stall
-  is the longest gap between two steps around the event, on the rank that stays, less its median
-  step.
-- Ours is the real job: `edl_horovod.launch`, its coordinator, its workers, records from files. It
-  is driven by its hosts file and by signals. Slots that fail again start again at once
-  (`elastic.restart_backoff_seconds=0.01`); all other settings are the defaults.
-- Plain Horovod is a loop as its documents teach it, on Keras 3, under `horovodrun` with a discovery
-  script, on the Horovod that we build; it commits every 10 steps. Each newcomer has a host name of
-  its own, because Horovod does not use a host again that failed.
-- TorchElastic is two `torchrun` agents with one worker each, DDP on Gloo, a checkpoint every 50
-  steps, and `last_call_timeout=1` instead of 30 s. It starts all workers anew at each event: the
-  stall is the gap between two steps of the agent that stays. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`
-  is set, because without it a second agent could not join the first (torch 2.13).
-- The peers train on one batch in memory, so that no input pipeline is part of their stall."""
 
 
 def _cells(line: Line) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from tests.kube.apiserver.http import Api, Faults, Seen
 from tests.kube.apiserver.store import Store
 
 ADMIN_TOKEN = "admin-token"
-START_SECONDS = 20.0
+START_SECONDS = 120.0
 
 
 class ApiServer:

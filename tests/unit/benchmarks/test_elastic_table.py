@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.elastic.table import Line, over, to_markdown
+from benchmarks.elastic.table import Line, Page, over, to_markdown
 from benchmarks.report import Surroundings
 
 HERE = Surroundings(
@@ -49,7 +49,12 @@ def test_over_without_a_side_is_not_reached():
 
 def test_markdown_shows_figures_targets_and_what_was_not_measured():
     lines = [line(0.1, 0.2, 0.9, most_median=0.12, most=1.0), line(most=1.0, detail="no torch")]
-    page = to_markdown(lines, HERE, is_quick=True, seconds=60.0, pictures=[("two", "two.svg")])
+    words = Page(title="Of rings", command="python -m x", method="By a clock.")
+    page = to_markdown(
+        lines, HERE, words, is_quick=True, seconds=60.0, pictures=[("two", "two.svg")]
+    )
+    assert page.startswith("# Of rings\n\nWritten by `python -m x`; do not edit.\n")
+    assert "By a clock." in page
     row = next(text for text in page.splitlines() if "0.200 s" in text)
     assert "0.100 s / 0.200 s / 0.900 s | 3 | median 0.120 s; max 1.000 s | NO |" in row
     assert "| not measured |  | max 1.000 s | NO | no torch |" in page

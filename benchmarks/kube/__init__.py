@@ -1,0 +1,1 @@
+"""How the Kubernetes half scales: thousands of pods, a thousand connected workers."""
