@@ -34,13 +34,14 @@ Object = dict[str, Any]
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
-WATCH_SECONDS = 300
-"""The server ends a watch after so long; then a new one goes on where it was."""
+WATCH_SECONDS = 60
+"""The server ends a watch after so long; then a new one goes on where it was. A server that hangs
+is noticed half a minute later, since a watch may be silent until its end."""
 PAGE_SIZE = 500
 KEEPALIVE_SECONDS = 10
 VANISHED_SECONDS = 20
-"""An idle connection is probed after the first and broken after the second: a watch may be silent
-for minutes, and must not hang on a server that is gone."""
+"""An idle connection is probed after the first and broken after the second: a log that is followed
+may be silent for hours, and must not hang on a host that is gone."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ class Cluster:
         return self._pages(kind, _selectors(labels, ""), False)
 
     def watch(self, kind: str, version: str, *, labels: str = "") -> Iterator[WatchEvent]:
-        """Changes after a version, until the server ends the watch, which it does after minutes.
+        """Changes after a version, until the server ends the watch, which it does after a minute.
 
         Args:
             kind: Of the objects.

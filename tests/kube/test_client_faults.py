@@ -103,6 +103,18 @@ def test_a_server_that_is_slow_is_told(
         cluster.create(config_map("one"))
 
 
+def test_a_server_that_hangs_in_a_watch_is_told(
+    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(client_module, "WATCH_SECONDS", 0)
+    monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.3)
+    old = version(cluster)
+    server.faults.watch_stall_seconds = 2.0
+
+    with pytest.raises(ClusterUnreachable, match=r"watch pods .* timed out"):
+        list(cluster.watch("Pod", old))
+
+
 @pytest.mark.parametrize("is_a_status", [True, False])
 def test_a_watch_from_a_forgotten_version_has_expired(
     cluster: Cluster, server: ApiServer, is_a_status: bool

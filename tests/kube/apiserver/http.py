@@ -31,6 +31,8 @@ class Faults:
     """Statuses that are given instead of answers, in turn."""
     cut_after_bytes: int = 0
     """Watches end in the middle of a line after so many bytes; 0 is never."""
+    watch_stall_seconds: float = 0.0
+    """An open watch says nothing for so long, not even that it ends."""
     is_gone_a_status: bool = False
     """A version that is too old is answered by HTTP 410, not by an event; servers do both."""
 
@@ -241,6 +243,7 @@ class Api:
             bookmark_seconds=self.bookmark_seconds if wants_bookmarks else float("inf"),
         )
         async with _Stream(self, request, "application/json") as stream:
+            await asyncio.sleep(self.faults.watch_stall_seconds)
             await watch.run(stream.write, float(request.query.get("timeoutSeconds") or 1800))
         return stream.response
 
