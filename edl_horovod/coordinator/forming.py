@@ -8,17 +8,13 @@ from collections.abc import Sequence
 from edl_horovod.coordinator.decide import assign_ranks
 from edl_horovod.coordinator.rendezvous import Rendezvous
 from edl_horovod.coordinator.workers import Worker, WorkerServer
-from edl_horovod.events import EventLog
 
-__all__ = ["Forming", "Pulse", "hold_back"]
+__all__ = ["Forming", "Pulse"]
 
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 10.0
 SIGN_OF_LIFE_SECONDS = 1.0
-VAIN_SECONDS = 0.5
-"""Wait before the third ring that a worker may spoil; doubled each time."""
-MAX_VAIN_SECONDS = 60.0
 FORMING_MARGIN_SECONDS = 2.0
 """Beyond Gloo's own time-out, which is to come first."""
 
@@ -159,27 +155,3 @@ class Forming:
                 self._pulse.clear()
                 await self._pulse.sleep(deadline - time.monotonic())
         return False
-
-
-def hold_back(members: Sequence[Worker], proven: Sequence[str], events: EventLog) -> None:
-    """Let workers that may have spoiled ring after ring wait, longer and longer (D11).
-
-    The first failure costs nobody anything, nor does one that has its reason: a lost member.
-
-    Args:
-        members: Of a ring that was not formed.
-        proven: Members of the last one that was: they are not suspected where others can be.
-        events: Told of who waits.
-    """
-    if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
-        return
-    newcomers = [worker for worker in members if worker.name not in proven]
-    now = time.monotonic()
-    for worker in newcomers or members:
-        worker.num_vain += 1
-        if worker.num_vain > 1:
-            wait = min(VAIN_SECONDS * 2 ** min(worker.num_vain - 2, 10), MAX_VAIN_SECONDS)
-            worker.not_before = now + wait
-            message = f"its rings failed to form {worker.num_vain} times; waits {wait:.1f} s"
-            events.write("worker", worker=worker.label, state="waiting", message=message)
-            log.warning("worker %s: %s", worker.label, message)

@@ -128,8 +128,9 @@ class Roster:
         )
 
         def steps(worker: Worker) -> float:
-            # In a ring there is no more advanced one than its members, who all have the same.
-            return worker.step if worker.is_ready else math.inf
+            # In a formed ring all have the same, and nobody outside has more.
+            is_in_ring = not worker.is_ready and worker.formed == worker.placed
+            return math.inf if is_in_ring else worker.step
 
         most = max((steps(w) for w in self.workers(chosen)), default=-1)
         holders = [w for w in there if steps(w) > most and self._may_hold(w)]
@@ -147,11 +148,13 @@ class Roster:
 
     def _may_hold(self, worker: Worker) -> bool:
         """Whether it can stay until another has the job's state, and there can be another."""
-        if not worker.is_connected or worker.is_silent or worker.is_hung or worker.is_dismissed:
+        now = time.monotonic()
+        is_there = worker.is_connected and not worker.is_silent and not worker.is_hung
+        if not is_there or worker.is_dismissed or worker.not_before > now:
             return False
         if worker.leaving_since is None:
             return True
-        if time.monotonic() >= worker.leaving_since + LEAVER_SECONDS:
+        if now >= worker.leaving_since + LEAVER_SECONDS:
             return False
         if any(_is_usable(other) for other in self._server.workers.values()):
             return True

@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 from edl_horovod.coordinator import forming, hosts, saved
-from edl_horovod.coordinator.forming import Forming, Pulse, hold_back
+from edl_horovod.coordinator.forming import Forming, Pulse
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.liveness import Liveness
 from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
+from edl_horovod.coordinator.vain import VainFormings, unreachable
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.events import EventLog
 from edl_horovod.whole_file import write_json
@@ -55,6 +56,7 @@ class Coordinator:
             address=settings.address,
             forming_seconds=settings.forming_seconds,
         )
+        self._vain = VainFormings(events, min_np=settings.min_np)
         self._liveness = Liveness(
             self._server,
             events,
@@ -109,6 +111,7 @@ class Coordinator:
             worker.is_ready, worker.step = True, int(message["step"])
             if message.get("reason"):
                 self._reason = str(message["reason"])
+                worker.unreached |= unreachable(self._reason)
                 log.info("worker %s left the ring: %s", worker.label, message["reason"])
         elif kind == "formed":
             worker.formed = int(message["generation"])
@@ -307,10 +310,9 @@ class Coordinator:
         is_formed = await self._forming.form(members, self._generation)
         if is_formed:
             self._too_few_since, self._proven = None, target
-            for worker in members:
-                worker.num_vain = 0
+            self._vain.formed(members, self._server.workers.values())
         else:
-            hold_back(members, self._proven, self._events)
+            self._vain.failed(members, self._proven, began)
         self._events.write(
             "generation",
             generation=self._generation,

@@ -62,6 +62,8 @@ class Worker:
     """Whether host discovery has named its host since it called first."""
     num_vain: int = 0
     """Formings in a row that failed and may have failed because of it."""
+    unreached: set[str] = field(default_factory=set)
+    """Addresses of other members that it could not reach since it was last in a ring."""
     not_before: float = 0.0
     """When it is invited again; a worker that spoils ring after ring waits longer and longer."""
     num_unanswered: int = 0
@@ -109,6 +111,12 @@ class Worker:
         """What it does in the ring that it was given a place in last; None if that is not known."""
         is_current = self.report is not None and self.report.generation == self.placed
         return self.report if is_current else None
+
+    @property
+    def address(self) -> str:
+        """From which it called."""
+        assert self.connection is not None
+        return str(self.connection.get_extra_info("peername")[0])
 
     @property
     def name(self) -> str:

@@ -80,6 +80,18 @@ class Host:
         """Plug the link in again."""
         ip("-n", self._lab.switch, "link", "set", self._port, "up")
 
+    def part_from(self, other, *, silently):
+        """Let neither of two hosts reach the other any more; both still reach all the rest.
+
+        Silently, as a filter drops packets, or with an error at once.
+        """
+        for host, peer in ((self, other), (other, self)):
+            if silently:
+                port = ("-n", host._lab.switch, "link", "set", "dev", host._port)
+                ip(*port, "type", "bridge_slave", "isolated", "on")
+            else:
+                ip("-n", host.name, "route", "add", "unreachable", peer.address)
+
     def pids(self):
         """All processes that run on this host."""
         return [int(word) for word in ip("netns", "pids", self.name).split()]

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from edl_horovod import events
-from edl_horovod.coordinator import forming, hosts, roster, server
+from edl_horovod.coordinator import forming, hosts, roster, server, vain
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
@@ -208,7 +208,7 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "RETURN_SECONDS", 0.05)
     monkeypatch.setattr(server, "HOSTS_POLL_SECONDS", 0.01)
     monkeypatch.setattr(server, "GOODBYE_SECONDS", 0.5)
-    monkeypatch.setattr(forming, "VAIN_SECONDS", 0.05)
+    monkeypatch.setattr(vain, "VAIN_SECONDS", 0.05)
     monkeypatch.setattr(roster, "LEAVER_SECONDS", 0.5)
 
     def run(scenario, **settings):

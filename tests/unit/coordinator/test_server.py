@@ -368,7 +368,7 @@ def test_a_ring_that_never_forms_is_tried_ever_more_slowly_and_then_the_job_fail
         assert 3 <= len(job.generations()) <= 7
         assert not any(is_formed for _, is_formed in job.generations())
 
-    play(scenario, num_start=2, wait_seconds=0.8)
+    play(scenario, num_start=2, min_np=2, wait_seconds=0.8)
 
 
 def test_a_newcomer_that_spoils_rings_does_not_stop_the_others(play):

@@ -1,0 +1,121 @@
+"""Rings that do not form although all their members live: who is left out, and for how long (D11).
+
+Such as two hosts that reach the coordinator but not each other. Nobody is left out for ever.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Sequence
+
+from edl_horovod.coordinator.workers import Worker
+from edl_horovod.events import EventLog
+
+__all__ = ["VainFormings", "suspects", "unreachable"]
+
+log = logging.getLogger(__name__)
+
+VAIN_SECONDS = 0.5
+"""Wait before the third ring that a worker may spoil; doubled each time."""
+MAX_VAIN_SECONDS = 60.0
+UNREACHABLE = re.compile(
+    r"\[([0-9a-fA-F.:]+)\]:\d+: "
+    r"(?:Connection timed out|Connection refused|No route to host|Network is unreachable)"
+)
+"""As Gloo names the peer; one that only closed its connection need not be to blame."""
+
+
+def unreachable(complaint: str) -> set[str]:
+    """The addresses that an error of Gloo names as out of reach."""
+    return set(UNREACHABLE.findall(complaint))
+
+
+def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -> list[Worker]:
+    """Who is to be left out of the next ring, since one of these did not form; maybe all.
+
+    One host, of the newcomers to a ring that worked before if there are any: the one that most
+    members could not reach, else the youngest. So the ring becomes smaller until it works.
+
+    Args:
+        members: Of the ring, in the order of their ranks.
+        proven: Members of the last one that formed.
+        min_np: Fewer are no ring.
+    """
+    newcomers = [worker for worker in members if worker.name not in proven]
+    pool = newcomers if newcomers and len(newcomers) < len(members) else members
+    named = [address for worker in members for address in worker.unreached]
+    by_host: dict[str, list[Worker]] = {}
+    for worker in pool:
+        by_host.setdefault(worker.candidate.host, []).append(worker)
+    groups = list(by_host.values()) if len(by_host) > 1 else [[worker] for worker in pool]
+    # In the order of ranks the youngest host is the last one.
+    worst = max(range(len(groups)), key=lambda i: (named.count(groups[i][0].address), i))
+    is_enough = len(members) - len(groups[worst]) >= min_np
+    return groups[worst] if is_enough else list(members)
+
+
+class VainFormings:
+    """What formings in vain cost the ring, and who waits for it; use one for the whole job."""
+
+    def __init__(self, events: EventLog, *, min_np: int) -> None:
+        """Nothing has failed yet.
+
+        Args:
+            events: Told of who waits.
+            min_np: Fewer are no ring.
+        """
+        self._events = events
+        self._min_np = min_np
+        self._since: float | None = None
+        self._left_out: list[Worker] = []
+        """After the last failure."""
+
+    def failed(self, members: Sequence[Worker], proven: Sequence[str], began: float) -> None:
+        """Let workers that may have spoiled ring after ring wait, longer and longer.
+
+        The first failure costs nobody anything, nor does one that has its reason: a lost member.
+
+        Args:
+            members: Of a ring that was not formed.
+            proven: Members of the last one that was.
+            began: When the change to that ring began.
+        """
+        if not all(w.is_connected for w in members) or not any(w.is_ready for w in members):
+            return
+        self._since = self._since or began
+        self._left_out = suspects(members, proven, min_np=self._min_np)
+        for worker in self._left_out:
+            worker.num_vain += 1
+            if worker.num_vain > 1:
+                wait = VAIN_SECONDS * 2 ** min(worker.num_vain - 2, 10)
+                self._hold_back(worker, max(wait, time.monotonic() - self._since))
+
+    def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:
+        """A ring works: whose leaving out made it so waits longer than the failures cost.
+
+        Who was left out before, in vain, comes in again at once.
+
+        Args:
+            members: Of the ring.
+            known: All workers.
+        """
+        if self._since is not None:
+            cost = time.monotonic() - self._since
+            for worker in known:
+                if worker.is_connected and worker not in members and worker in self._left_out:
+                    self._hold_back(worker, cost * 2 ** min(worker.num_vain, 10))
+                elif worker.num_vain > 0:
+                    worker.not_before = 0.0
+        self._since, self._left_out = None, []
+        for worker in members:
+            worker.num_vain = 0
+            worker.unreached.clear()
+
+    def _hold_back(self, worker: Worker, wait: float) -> None:
+        wait = min(wait, MAX_VAIN_SECONDS)
+        worker.not_before = time.monotonic() + wait
+        message = f"its rings failed to form {worker.num_vain} times; waits {wait:.1f} s"
+        if worker.unreached:
+            message += f"; it could not reach {', '.join(sorted(worker.unreached))}"
+        self._events.write("worker", worker=worker.label, state="waiting", message=message)
+        log.warning("worker %s: %s", worker.label, message)

@@ -1,0 +1,86 @@
+"""Rings that never form although all their members live: a smaller one trains meanwhile."""
+
+import asyncio
+
+from edl_horovod.coordinator.decide import Candidate
+from edl_horovod.coordinator.vain import suspects, unreachable
+from edl_horovod.coordinator.workers import Worker
+
+
+def part(*workers):
+    """Let workers reach all others but each other: no ring forms that has two of them."""
+    for worker in workers:
+
+        def settle(worker=worker):
+            others = [w for w in workers if w is not worker]
+            if any(w.generation == worker.generation and not w.is_ready for w in others):
+                for w in (worker, *others):
+                    if w.generation == worker.generation and not w.is_ready:
+                        w.ready()
+            elif not worker.is_ready:
+                type(worker).formed(worker)
+
+        worker.formed = lambda settle=settle: asyncio.get_running_loop().call_later(0.05, settle)
+
+
+def waits(job):
+    return [e for e in job.events("worker") if e["state"] == "waiting"]
+
+
+def test_of_two_hosts_that_cannot_reach_each_other_one_trains(play):
+    async def scenario(job):
+        first, second = job.fake(0, "a"), job.fake(0, "b")
+        part(first, second)
+        await first.connect()
+        await second.connect()
+        await job.ring(first)
+        assert waits(job)[0]["worker"] == "b:0"
+        # It is tried again, and comes in once the network is mended.
+        del first.formed, second.formed
+        await job.ring(first, second)
+
+    play(scenario, num_start=2, wanted={"a": 1, "b": 1})
+
+
+def test_a_host_that_was_left_out_wrongly_comes_back_and_the_other_is_tried_ever_less(play):
+    async def scenario(job):
+        workers = [job.fake(0, host) for host in "abc"]
+        part(*workers[:2])
+        for worker in workers:
+            await worker.connect()
+        await job.ring(workers[0], workers[2])
+        await asyncio.sleep(1.0)
+        num_tries = len([1 for size, is_formed in job.generations() if not is_formed])
+        assert num_tries <= 8
+        assert waits(job)[-1]["worker"] == "b:0"
+
+    play(scenario, num_start=3, wanted={"a": 1, "b": 1, "c": 1})
+
+
+class Member(Worker):
+    """A worker of which only the address matters."""
+
+    @property
+    def address(self):
+        return f"10.0.0.{self.candidate.host}"
+
+
+def test_the_host_that_others_name_is_left_out_with_all_its_workers():
+    places = [("1", 0), ("2", 0), ("2", 1), ("3", 0)]
+    members = [
+        Member(Candidate(worker=f"{host}:{slot}", host=host, slot=slot, order=order))
+        for order, (host, slot) in enumerate(places)
+    ]
+    everybody = [member.name for member in members]
+    assert suspects(members, everybody, min_np=1) == members[3:]
+    members[0].unreached.add("10.0.0.2")
+    assert suspects(members, everybody, min_np=1) == members[1:3]
+    assert suspects(members, everybody, min_np=3) == members
+    assert suspects(members, everybody[:3], min_np=1) == members[3:]
+
+
+def test_an_error_of_gloo_names_who_is_out_of_reach():
+    read = "[gloo/transport/tcp/pair.cc:589] Read error [10.77.0.2]:23977: Connection timed out"
+    closed = "[gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.77.0.3]:25996"
+    connect = "connect [fd00::7]:4411: No route to host"
+    assert unreachable(f"{read}; {closed}; {connect}") == {"10.77.0.2", "fd00::7"}
