@@ -51,15 +51,28 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 def _state_of(job_dir: Path) -> JobState:
     config = job_dirs.read_config(job_dir)
-    state = summarize(events.read(job_dir / "events.jsonl"))
+    happened = events.read(job_dir / "events.jsonl")
+    state = summarize(happened)
     state = dataclasses.replace(
         state, task=state.task or config.task, output=state.output or config.output
     )
-    if state.state not in _ENDED and not job_dirs.is_running(job_dir):
+    if state.state in _ENDED:
+        return state
+    if not any(event["source"] == "launcher" for event in happened):
+        return dataclasses.replace(state, message=_last_sign(happened))
+    if not job_dirs.is_running(job_dir):
         return dataclasses.replace(
             state, state="lost", message="the launcher is gone and did not say how the job ended"
         )
     return state
+
+
+def _last_sign(happened: Sequence[dict[str, Any]]) -> str:
+    """What is known of a job that plain horovodrun launched: it cannot be asked."""
+    if not happened:
+        return "nothing has happened yet"
+    age = ago(happened[-1]["time"], time.time())
+    return f"edl did not launch it, so its events are all that is known; the last is {age} old"
 
 
 def _as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:

@@ -116,8 +116,8 @@ def test_a_directory_without_a_job_is_refused(
     assert "no config.yaml" in capsys.readouterr().err
 
 
-def write_events(job_dir: Path, *, is_finished: bool) -> None:
-    with EventLog(job_dir / "events.jsonl", "test") as log:
+def write_events(job_dir: Path, *, is_finished: bool, source: str = "launcher") -> None:
+    with EventLog(job_dir / "events.jsonl", source) as log:
         log.write("job", state="running", task="train", message="", total_steps=200)
         log.write("worker", worker="localhost:0", state="warm", message="")
         log.write("worker", worker="localhost:1", state="lost", message="exit code 9")
@@ -163,6 +163,19 @@ def test_status_of_a_killed_launcher_is_lost(job_dir: Path, capsys: pytest.Captu
 
     assert main(["status", str(job_dir)]) == 0
     assert capsys.readouterr().out.startswith("state      lost: the launcher is gone")
+
+
+def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(
+    job_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_events(job_dir, is_finished=False, source="localhost:0")
+
+    assert main(["status", str(job_dir)]) == 0
+
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith("state      running: edl did not launch it")
+    assert first.endswith("the last is 0:00:00 old")
+    assert "step       50 of 200" in others
 
 
 def test_status_before_the_first_event(running: Path, capsys: pytest.CaptureFixture[str]):
