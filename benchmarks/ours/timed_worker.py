@@ -1,9 +1,9 @@
 """The real worker, with clocks around what only an elastic ring needs in a step, and checkpoints.
 
-Counted as elastic: the state's `commit`, the membership's `wants_change` and `progress`, the
-events, and the making of the flag's tensor. The flag itself is one float more in the step's one
-collective. Counted as checkpoints: all that happens between two steps, which is everything but the
-writing in its thread.
+Counted as elastic: the state's `commit`, the membership's `wants_change`, `progress` and `doing`
+(what a rank is at, for who looks for hangs), the events, and the making of the flag's tensor. The
+flag itself is one float more in the step's one collective. Counted as checkpoints: all that happens
+between two steps, which is everything but the writing in its thread.
 """
 
 import os
@@ -93,6 +93,7 @@ def main() -> int:
         replace(state, "commit", costs.timed_commit(state.commit))
         replace(membership, "wants_change", cost.timed(membership.wants_change))
         replace(membership, "progress", cost.timed(membership.progress))
+        replace(membership, "doing", cost.timed(membership.doing))
         replace(work, "records_seen", cost.timed(work.records_seen))
         replace(events, "write", cost.timed(events.write))
         saver = work._checkpoints
