@@ -24,6 +24,7 @@ from benchmarks.elastic import (
     step_cost,
     torch_events,
     two_jobs,
+    warm_horovodrun,
 )
 from benchmarks.elastic.settings import FULL, OURS, PLAIN, QUICK, Run
 from benchmarks.elastic.table import Line, Page, over, to_markdown, to_table
@@ -58,7 +59,6 @@ How it was measured:
   is set, because without it a second agent could not join the first (torch 2.13).
 - The peers train on one batch in memory, so that no input pipeline is part of their stall.""",
 )
-SHIM = "edl_horovod.shim is not timed here yet"
 
 
 class _Report:
@@ -103,17 +103,12 @@ class _Report:
         return lines
 
 
-def _warm_horovodrun(run: Run) -> list[Line]:
-    event = "warm join under plain horovodrun"
-    return [Line(event=event, side=OURS, most_median=0.7, detail=SHIM)]
-
-
 PARTS: dict[str, Callable[[Run], list[Line]]] = {
     "ring_events": ring_events.measure,
     "horovod_events": horovod_events.measure,
     "torch_events": torch_events.measure,
     "forming_events": forming_events.measure,
-    "warm_horovodrun": _warm_horovodrun,
+    "warm_horovodrun": warm_horovodrun.measure,
     "forming_rings": forming_rings.measure,
     "many_ranks": many_ranks.measure,
     "step_cost": step_cost.measure,

@@ -118,6 +118,7 @@ def driven_job(
     max_steps: int = 0,
     backoff_seconds: float | None = None,
     device_seconds: float = 0.0,
+    spares: int = 0,
 ) -> Iterator[DrivenJob]:
     """Start a job; it ends with the block.
 
@@ -129,11 +130,12 @@ def driven_job(
         max_steps: After which it ends by itself; 0 for never.
         backoff_seconds: Wait before the second restart of a slot; None for nearly none.
         device_seconds: What a step of one rank alone waits, as for a device.
+        spares: Warm workers beyond the slots.
     """
     place = run.place(name)
     job_dir = place / "job"
     arguments: list[object] = ["--data", run.data, "--job-dir", job_dir, "--np", slots]
-    arguments += ["--max-steps", max_steps]
+    arguments += ["--max-steps", max_steps, "--spares", spares]
     if max_ranks:
         arguments += ["--max-np", max_ranks]
     if backoff_seconds is not None:

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 from benchmarks.elastic import stamps
-from benchmarks.elastic.settings import PLAIN, Run
+from benchmarks.elastic.settings import PLAIN, Run, python
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
 from edl_horovod.launch.processes import Child
 from edl_horovod.whole_file import write_text
 
-__all__ = ["measure"]
+__all__ = ["SURVIVOR", "another_name", "horovodrun", "measure"]
 
 SURVIVOR = "localhost"
 BEFORE_SECONDS = 1.0
@@ -35,11 +35,11 @@ def measure(run: Run) -> list[Line]:
         job = _Job(run, place, child)
         job.wait_for_steps()
         for number in range(run.settings.num_events):
-            joins.append(job.join(_another_name(2 * number)))
+            joins.append(job.join(another_name(2 * number)))
             before = stamps.num_redone(job.survivor())
             kills.append(job.kill())
             redone.append(stamps.num_redone(job.survivor()) - before)
-            joins.append(job.join(_another_name(2 * number + 1)))
+            joins.append(job.join(another_name(2 * number + 1)))
             leaves.append(job.leave())
     return [
         Line(event="a worker joins: survivor's stall", side=PLAIN, values=tuple(joins)),
@@ -52,22 +52,32 @@ def measure(run: Run) -> list[Line]:
     ]  # fmt: skip
 
 
-def _another_name(number: int) -> str:
+def another_name(number: int) -> str:
     """A name of this machine that was not used before: Horovod bans those that failed."""
     return f"127.0.0.{'0' * number}1"
 
 
-def _command(place: Path) -> tuple[str, ...]:
+def horovodrun(place: Path, *worker: str) -> tuple[str, ...]:
+    """A command of horovodrun that begins with one host, and looks into `place / "hosts"`.
+
+    Args:
+        place: Takes the discovery script.
+        *worker: What it launches.
+    """
     discover = place / "discover.sh"
     discover.write_text(f"#!/bin/sh\ncat {place}/hosts\n")
     discover.chmod(0o755)
     write_text(place / "hosts", f"{SURVIVOR}:1\n")
-    (place / "stamps").mkdir()
-    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    program = str(Path(sys.executable).with_name("horovodrun"))
     ring = ("-np", "1", "--min-np", "1", "--max-np", "2", "--gloo", "--network-interfaces", "lo")
-    script = ("--host-discovery-script", str(discover))
-    worker = (sys.executable, "-m", "benchmarks.peers.elastic_horovod", "--stamps")
-    return (horovodrun, *ring, *script, *worker, str(place / "stamps"))
+    return (program, *ring, "--host-discovery-script", str(discover), *worker)
+
+
+def _command(place: Path) -> tuple[str, ...]:
+    (place / "stamps").mkdir()
+    return horovodrun(
+        place, *python("benchmarks.peers.elastic_horovod", "--stamps", place / "stamps")
+    )
 
 
 class _Job:

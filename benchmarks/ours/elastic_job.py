@@ -26,18 +26,14 @@ def main() -> int:
     parser.add_argument("--max-steps", type=int, default=0, help="0: no end")
     parser.add_argument("--backoff", type=float, default=0.01, help="before a second restart")
     parser.add_argument("--max-np", type=int, help="most ranks; the other slots wait warm")
+    parser.add_argument("--spares", type=int, default=0, help="warm workers beyond the slots")
     args = parser.parse_args()
     end_with_parent()
-    config = JobConfig(
-        task="train",
-        data=str(args.data / RECORDIO_PATTERN),
-        output=str(args.job_dir.with_suffix(".out")),
-        job_dir=str(args.job_dir),
-        model_zoo=str(MODELS),
-        model_def="cnn.CnnSpec",
-        train=TrainConfig(batch_size=BATCH_SIZE, epochs=MANY_EPOCHS, max_steps=args.max_steps),
-        launch=LaunchConfig(np=args.np, threads_per_rank=1),
-        elastic=ElasticConfig(restart_backoff_seconds=args.backoff, max_np=args.max_np),
+    elastic = ElasticConfig(
+        restart_backoff_seconds=args.backoff, max_np=args.max_np, spares=args.spares
+    )
+    config = job_config(
+        args.data, args.job_dir, np=args.np, max_steps=args.max_steps, elastic=elastic
     )
     # The launch has no setting for another worker program, and needs none but here.
     setattr(job, "make_plan", _with_stamping_worker)  # noqa: B010 (mypy: not exported there)
@@ -47,6 +43,31 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def job_config(
+    data: Path, job_dir: Path, *, np: int, elastic: ElasticConfig, max_steps: int = 0
+) -> JobConfig:
+    """The settings of the job that all events are measured on.
+
+    Args:
+        data: Folder of the records.
+        job_dir: Of the job.
+        np: Slots to start with.
+        elastic: How its rings change.
+        max_steps: 0 for no end.
+    """
+    return JobConfig(
+        task="train",
+        data=str(data / RECORDIO_PATTERN),
+        output=str(job_dir.with_suffix(".out")),
+        job_dir=str(job_dir),
+        model_zoo=str(MODELS),
+        model_def="cnn.CnnSpec",
+        train=TrainConfig(batch_size=BATCH_SIZE, epochs=MANY_EPOCHS, max_steps=max_steps),
+        launch=LaunchConfig(np=np, threads_per_rank=1),
+        elastic=elastic,
+    )
 
 
 def _with_stamping_worker(config: JobConfig) -> LaunchPlan:
