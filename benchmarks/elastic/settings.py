@@ -53,7 +53,7 @@ FULL = Settings(
     simulated_budget_seconds=45.0,
     goodput_seconds=120.0,
     undisturbed_seconds=10.0,
-    job_steps=400,
+    job_steps=300,
     cost_steps=150,
 )
 QUICK = Settings(
