@@ -8,7 +8,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 __all__ = ["VANISHED_SECONDS", "notice_vanished_host", "vanished_hosts_noticed"]
@@ -38,18 +38,25 @@ def notice_vanished_host(connection: _Socket) -> None:
 
 
 @contextlib.contextmanager
-def vanished_hosts_noticed() -> Iterator[None]:
+def vanished_hosts_noticed(is_in_vain: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """Let what a library connects in the block notice vanished hosts, where it offers no option.
 
     Gloo waits for data, and Horovod for an HTTP answer, on sockets that nobody else can reach. The
-    first would fail by its time-out only, the second never.
+    first would fail by its time-out only, the second never. Nor does Gloo hear of a member that
+    died before it connected.
+
+    Args:
+        is_in_vain: Whether those that the library waits for will not all come; it then listens for
+            them no longer, and fails.
     """
     before = frozenset(_sockets().values())
     is_done = threading.Event()
 
     def look() -> None:
         while not is_done.wait(LOOK_SECONDS):
-            _cover_all_but(before)
+            _do_to_all_but(before, notice_vanished_host)
+            if is_in_vain():
+                _do_to_all_but(before, _stop_listening)
 
     thread = threading.Thread(target=look, name="keepalive", daemon=True)
     thread.start()
@@ -58,7 +65,7 @@ def vanished_hosts_noticed() -> Iterator[None]:
     finally:
         is_done.set()
         thread.join()
-        _cover_all_but(before)
+        _do_to_all_but(before, notice_vanished_host)
 
 
 def _sockets() -> dict[int, str]:
@@ -72,18 +79,20 @@ def _sockets() -> dict[int, str]:
     return found
 
 
-def _cover_all_but(before: frozenset[str]) -> None:
+def _do_to_all_but(before: frozenset[str], act: Callable[[socket.socket], None]) -> None:
+    """Do something to each TCP socket that is new."""
     for descriptor, identity in _sockets().items():
         if identity not in before:
-            with contextlib.suppress(OSError):
-                _cover(descriptor)
+            with contextlib.suppress(OSError):  # Closed meanwhile.
+                borrowed = socket.socket(fileno=descriptor)
+                try:
+                    is_ip = borrowed.family in (socket.AF_INET, socket.AF_INET6)
+                    if is_ip and borrowed.type == socket.SOCK_STREAM:
+                        act(borrowed)
+                finally:
+                    borrowed.detach()
 
 
-def _cover(descriptor: int) -> None:
-    borrowed = socket.socket(fileno=descriptor)
-    try:
-        is_ip = borrowed.family in (socket.AF_INET, socket.AF_INET6)
-        if is_ip and borrowed.type == socket.SOCK_STREAM:
-            notice_vanished_host(borrowed)
-    finally:
-        borrowed.detach()
+def _stop_listening(borrowed: socket.socket) -> None:
+    if borrowed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        borrowed.shutdown(socket.SHUT_RDWR)

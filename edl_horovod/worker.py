@@ -110,9 +110,6 @@ def _set_defaults() -> None:
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
-    # HOROVOD_CYCLE_TIME stays unset: with it, the second `hvd.init()` of a process sets the fusion
-    # threshold to 1 MB (Horovod 0.28.1, `BayesianParameter::SetValue` of a fixed value). Survivors
-    # and newcomers then cut a step's gradients differently, and the survivor aborts.
     os.environ["HOROVOD_ELASTIC"] = "1"
 
 
@@ -190,9 +187,9 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
         if not horovod_patch.is_patched(horovod_patch.library()):
             log.warning(
                 "this Horovod is not built by docker/horovod/build_wheel.py as it is now: a member "
-                "that dies or hangs while a ring forms may end every survivor, a lost one may hold "
-                "up the others for elastic.forming_seconds, and no ring may form over hosts whose "
-                "own names lead to 127.0.0.1"
+                "that dies or hangs while a ring forms or in a large collective may end every "
+                "survivor, a lost one may hold up the others for elastic.forming_seconds, and no "
+                "ring may form over hosts whose own names lead to 127.0.0.1"
             )
 
         host, _, port = os.environ["EDL_COORDINATOR"].rpartition(":")

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -125,6 +125,11 @@ def _our_server() -> Iterator[Server]:
         call(rendezvous.__aexit__(None, None, None))
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        # As `asyncio.run` ends: the server listens on for a while otherwise.
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                loop.run_until_complete(task)
         loop.close()
 
 

@@ -1,8 +1,7 @@
 """Many ranks without Horovod: they speak the worker's and Gloo's protocol over real sockets.
 
-What each of them asks of the rendezvous is what Horovod 0.28.1 asks, in its order: for the ring and
-again for its process set, the names and then the addresses of the members of the global, the local
-and the cross group; an address is asked for twice (`Store::wait` and `Store::get`), each request
+What each of them asks of the rendezvous is what our Horovod asks, in its order: for the ring and
+again for its process set, the addresses of the global, the local and the cross group, each request
 over a connection of its own. Only the connections between the ranks are left out.
 """
 
@@ -121,23 +120,21 @@ async def _form(place: dict[str, Any], counts: _Counts) -> None:
     store = _Store(place, counts)
     for suffix in PASSES:
         for prefix, rank, size in groups:
-            await _connect_full_mesh(store, f"/{prefix}{suffix}/", rank, size)
+            others = [other for other in range(size) if other != rank]
+            if others:
+                ours = b"".join(_address(rank, other) for other in others)
+                theirs = b"".join(_address(other, rank) for other in others)
+                path = f"/{prefix}{suffix}/{rank}/{size}"
+                assert await store.exchange(path, ours) == theirs, path
 
 
-async def _connect_full_mesh(store: "_Store", scope: str, rank: int, size: int) -> None:
-    await store.request("PUT", f"{scope}rank_{rank}", b"machine")
-    for other in range(rank):
-        await store.request("GET", f"{scope}rank_{other}")
-    await store.request("PUT", f"{scope}{rank}", b"." * ADDRESS_BYTES * (size - 1))
-    for other in range(size):
-        if other != rank:
-            await store.request("GET", f"{scope}{other}")
-            await store.request("GET", f"{scope}{other}")
-    await store.request("DELETE", f"{scope}{rank}")
+def _address(rank: int, other: int) -> bytes:
+    """Where a rank listens for another one, as long as such an address is."""
+    return f"{rank}-{other}".encode().ljust(ADDRESS_BYTES)
 
 
 class _Store:
-    """Horovod's HTTP store: one connection a request."""
+    """Our Horovod's HTTP store: one connection a request."""
 
     def __init__(self, place: dict[str, Any], counts: _Counts) -> None:
         self._where = (place["rendezvous_address"], place["rendezvous_port"])
@@ -145,16 +142,16 @@ class _Store:
         self._token = f"/{place['rendezvous_token']}:0"
         self._counts = counts
 
-    async def request(self, method: str, path: str, body: bytes = b"") -> None:
+    async def exchange(self, path: str, body: bytes) -> bytes:
         reader, writer = await asyncio.open_connection(*self._where)
-        writer.write(
-            f"{method} {self._token}{path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        )
-        writer.write(body)
+        head = f"POST {self._token}{path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
         answer = await reader.read()
         writer.close()
-        assert answer.startswith(b"HTTP/1.1 200"), answer[:80]
+        status, _, found = answer.partition(b"\r\n\r\n")
+        assert status.startswith(b"HTTP/1.1 200"), status
         self._counts.num_requests += 1
+        return found
 
 
 if __name__ == "__main__":

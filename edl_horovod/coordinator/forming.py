@@ -16,7 +16,10 @@ log = logging.getLogger(__name__)
 SILENCE_SECONDS = 10.0
 SIGN_OF_LIFE_SECONDS = 1.0
 FORMING_MARGIN_SECONDS = 2.0
-"""Beyond Gloo's own time-out, which is to come first."""
+"""Beyond Gloo's own time-out, after which a member leaves a broken ring by itself."""
+FORMING_PING_SECONDS = 0.5
+MAX_MISSED_PINGS = 4
+"""In a row, while a ring forms; after that the others wait for that member no longer."""
 
 
 class Pulse:
@@ -145,13 +148,33 @@ class Forming:
                     rendezvous_port=rendezvous.port,
                     rendezvous_token=rendezvous.token,
                 )
-            deadline = time.monotonic() + self._forming_seconds + FORMING_MARGIN_SECONDS
-            while not self._pulse.is_over:
+            return await self._watch_over(members, generation)
+
+    async def _watch_over(self, members: Sequence[Worker], generation: int) -> bool:
+        """Ask again and again for a sign of life, until all have formed the ring or one cannot."""
+        deadline = time.monotonic() + self._forming_seconds
+        missed = {worker.name: 0 for worker in members}
+        while not self._pulse.is_over and time.monotonic() < deadline:
+            asked_at = time.monotonic()
+            for worker in members:
+                # Not `ping`: what that counts are pings that are further apart.
+                worker.send("ping")
+            until = min(asked_at + FORMING_PING_SECONDS, deadline)
+            while not self._pulse.is_over and (left := until - time.monotonic()) > 0:
                 if all(worker.formed == generation for worker in members):
                     return True
-                is_broken = any(not worker.is_connected or worker.is_ready for worker in members)
-                if is_broken or time.monotonic() >= deadline:
+                if any(not worker.is_connected or worker.is_ready for worker in members):
                     return False
                 self._pulse.clear()
-                await self._pulse.sleep(deadline - time.monotonic())
+                await self._pulse.sleep(left)
+            for worker in members:
+                missed[worker.name] += 1
+                if worker.heard_at >= asked_at:
+                    missed[worker.name] = 0
+            silent = [w for w in members if missed[w.name] >= MAX_MISSED_PINGS]
+            for worker in silent:
+                worker.is_silent = True
+                log.warning("worker %s gives no sign of life while the ring forms", worker.label)
+            if silent:
+                return False
         return False

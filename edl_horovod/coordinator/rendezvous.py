@@ -1,10 +1,15 @@
 """The key-value server through which a generation's Gloo members find each other.
 
-The protocol is Horovod's (`horovod/common/gloo/http_store.cc`): PUT, GET and DELETE of `/scope/key`
-over HTTP, a 404 for a key that is not there. Its own server answers the 404 at once and every
-member asks again every 10 ms for every key; here a GET waits for its key, which makes forming a
-large ring an order of magnitude faster. A ring that cannot be completed is abandoned: every GET is
-then answered with an empty value, at which Gloo raises instead of waiting for its time-out.
+Our Horovod (docs/adr/0003) sends one request for each group that it is in, `POST /scope/rank/size`:
+the addresses that it listens on for the others. The answer, once all have come, is where the others
+listen for it.
+
+A released Horovod (`horovod/common/gloo/http_store.cc`) sends PUT, GET and DELETE of `/scope/key`,
+several for each other member, and takes a 404 for a key that is not there yet. Its own server
+answers the 404 at once and every member asks again every 10 ms; here a GET waits for its key.
+
+A ring that cannot be completed is abandoned: everyone is then answered at once with nothing, at
+which Gloo raises instead of waiting for its time-out.
 
 Horovod's client proves nothing, but it takes an address with a path. So each generation's paths
 begin with a token, which the members are told over their authenticated connections.
@@ -15,6 +20,7 @@ import hmac
 import secrets
 from types import TracebackType
 
+from edl_horovod.coordinator.exchange import Exchange
 from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers
 
 __all__ = ["Rendezvous"]
@@ -27,9 +33,11 @@ MAX_LINE_BYTES = 4096
 MAX_BODY_BYTES = 1 << 20
 MAX_HEADERS = 64
 MAX_KEYS = 1 << 16
-"""A member puts one key a group: a few thousand members stay far below."""
+"""A member puts two keys a group: a few thousand members stay far below."""
 MAX_TOTAL_BYTES = 256 << 20
 """Of all values: a member's value grows with the ring, to some 150 bytes for each other member."""
+LINGER_SECONDS = 10.0
+"""Longest that a member of a ring that was given up may need to ask for the last time."""
 
 
 class Rendezvous:
@@ -48,10 +56,12 @@ class Rendezvous:
         """First part of all paths, up to a colon if there is one."""
         self._strangers = Strangers(MAX_STRANGERS)
         self._values: dict[str, bytes] = {}
+        self._exchanges: dict[str, Exchange] = {}
         self._num_bytes = 0
         self._arrived = asyncio.Condition()
         self._is_abandoned = False
         self._server: asyncio.Server | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -72,14 +82,23 @@ class Rendezvous:
         trace: TracebackType | None,
     ) -> None:
         await self.abandon()
-        assert self._server is not None
-        self._server.close()
+        # Not at once: Horovod's client asks a port that is closed three times in 1.5 s.
+        self._closing = asyncio.create_task(self._close_later())
 
     async def abandon(self) -> None:
         """Make every member that still waits fail at once."""
         async with self._arrived:
             self._is_abandoned = True
             self._arrived.notify_all()
+        for exchange in self._exchanges.values():
+            exchange.is_over.set()
+
+    async def _close_later(self) -> None:
+        assert self._server is not None
+        try:
+            await asyncio.sleep(LINGER_SECONDS)
+        finally:
+            self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._strangers.enter(writer)
@@ -128,11 +147,39 @@ class Rendezvous:
         if length > MAX_BODY_BYTES:
             return "413 Payload Too Large", b""
         body = await reader.readexactly(length)
+        if method == "POST":
+            return await self._exchange(key, body)
         if method == "PUT":
             return await self._put(key, body)
         if method == "GET":
             return await self._get(key)
         return "200 OK", b""
+
+    async def _exchange(self, path: str, parts: bytes) -> tuple[str, bytes]:
+        scope, member, members = path.rsplit("/", 2)
+        rank, size = int(member), int(members)
+        if not 0 <= rank < size or size < 2 or not parts or len(parts) % (size - 1):
+            return "400 Bad Request", b""
+        exchange = self._exchanges.get(scope)
+        if exchange is None:
+            num_bytes = self._num_bytes + size * len(parts)
+            if num_bytes > MAX_TOTAL_BYTES or len(self._exchanges) >= MAX_KEYS:
+                return "507 Insufficient Storage", b""
+            exchange, self._num_bytes = Exchange(size, len(parts)), num_bytes
+            self._exchanges[scope] = exchange
+        if (size, len(parts)) != (exchange.size, exchange.num_bytes):
+            return "400 Bad Request", b""
+        exchange.give(rank, parts)
+        if self._is_abandoned:
+            return "410 Gone", b""
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await exchange.is_over.wait()
+        except TimeoutError:
+            return "408 Request Timeout", b""
+        if self._is_abandoned:
+            return "410 Gone", b""
+        return "200 OK", exchange.take(rank)
 
     async def _put(self, key: str, value: bytes) -> tuple[str, bytes]:
         async with self._arrived:

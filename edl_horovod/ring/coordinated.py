@@ -118,7 +118,9 @@ class CoordinatedMembership(Membership):
             self._generation = place["generation"]
             self._is_ready = False
         self._activity.begin("joins", f"forming generation {self._generation}")
-        return form_assigned(place, timeout_seconds=self._forming_seconds)
+        return form_assigned(
+            place, timeout_seconds=self._forming_seconds, is_in_vain=self.wants_change
+        )
 
     def formed(self, world: World) -> None:
         """Tell the coordinator."""

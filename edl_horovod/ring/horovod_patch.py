@@ -5,7 +5,7 @@ from pathlib import Path
 
 __all__ = ["is_patched", "library"]
 
-MARK = b"Process set on interface"
+MARK = b"The rendezvous answered "
 """A text that the newest change of docker/horovod/survive-members.patch adds to the library."""
 
 

@@ -1,7 +1,7 @@
 """The ring as one rank sees it: rebuilt at each reset, never read from the environment (rule 9)."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +37,18 @@ class World:
         return lanes_of_rank(self.rank, self.size, num_lanes)
 
 
-def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
+def form_assigned(
+    place: Mapping[str, Any],
+    *,
+    timeout_seconds: float,
+    is_in_vain: Callable[[], bool] = lambda: False,
+) -> World:
     """Form the ring that the coordinator, or horovodrun's driver, described.
 
     Args:
         place: What the coordinator's `assign` message holds.
         timeout_seconds: For the forming and for each collective's transfers afterwards.
+        is_in_vain: Whether it is known by now that this ring will not be formed.
 
     Raises:
         CollectiveFailed: A member did not show up; with an unpatched Horovod the process aborts
@@ -65,7 +71,7 @@ def form_assigned(place: Mapping[str, Any], *, timeout_seconds: float) -> World:
     # of a # collective, however, must see 1, or the ring's size is baked into it.
     os.environ["HOROVOD_ELASTIC"] = "0"
     try:
-        with vanished_hosts_noticed():
+        with vanished_hosts_noticed(is_in_vain):
             _init()
     finally:
         os.environ["HOROVOD_ELASTIC"] = "1"

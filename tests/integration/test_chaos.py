@@ -108,11 +108,6 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     assert (counts[~kept] == 0).all()
 
 
-@pytest.mark.xfail(
-    reason="Gloo aborts a survivor that hears of a later message before the lost member's end: "
-    "pair.cc, op.preamble.length <= op.nbytes. The job goes on without it.",
-    strict=False,
-)
 def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
     data = write_records(tmp_path / "data", 480)
     job = start(

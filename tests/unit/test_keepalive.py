@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 
 import pytest
 
@@ -65,6 +66,27 @@ def test_other_sockets_do_not_disturb_it():
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
     ):
         assert local.fileno() != datagrams.fileno()
+
+
+def test_what_the_block_waits_for_in_vain_is_waited_for_no_longer(connect, monkeypatch):
+    monkeypatch.setattr(keepalive, "LOOK_SECONDS", 0.01)
+    is_in_vain = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        with (
+            vanished_hosts_noticed(is_in_vain.is_set),
+            socket.create_server(("127.0.0.1", 0)) as it,
+        ):
+            connection = connect()
+            it.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                it.accept()
+            is_in_vain.set()
+            it.settimeout(5.0)
+            with pytest.raises(OSError, match="Invalid argument"):
+                it.accept()
+        connection.sendall(b"connections go on")
+        socket.create_connection(before.getsockname()).close()
+        before.accept()[0].close()
 
 
 def test_a_block_that_fails_is_told_too(connect):

@@ -35,7 +35,7 @@ def module(monkeypatch):
     world.World = object
     world.leave = lambda: None
     world.form_inherited = None
-    world.form_assigned = lambda place, timeout_seconds: types.SimpleNamespace(**place)
+    world.form_assigned = lambda place, **_: types.SimpleNamespace(**place)
     monkeypatch.setitem(sys.modules, world.__name__, world)
     horovod = types.ModuleType("horovod")
     horovod.tensorflow = types.ModuleType("horovod.tensorflow")

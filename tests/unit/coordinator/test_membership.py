@@ -35,6 +35,27 @@ def test_a_change_while_the_ring_forms_is_made_next(play):
     play(scenario, num_start=2)
 
 
+def test_a_member_that_is_stopped_while_the_ring_forms_is_left_behind_soon(play, monkeypatch):
+    monkeypatch.setattr(forming, "FORMING_PING_SECONDS", 0.05)
+
+    async def scenario(job):
+        first, second = await job.worker(0), job.fake(1)
+        await job.ring(first)
+        first.ignores = {"form"}
+        second.ignores = {"form", "change"}
+        await second.connect()
+        await job.until(lambda: second.place is not None)
+        second.ignores.add("ping")
+        await job.until(lambda: len(job.generations()) == 2)
+        assert job.generations()[1] == (2, False)
+        assert second.is_connected
+        first.ignores = set()
+        first.ready()
+        await job.ring(first)
+
+    play(scenario, forming_seconds=60.0)
+
+
 def test_several_members_die_at_once_the_leader_among_them(play):
     async def scenario(job):
         workers = [await job.worker(slot) for slot in range(4)]

@@ -81,6 +81,106 @@ def test_abandoned_answers_all_who_wait_at_once_with_nothing():
     assert with_server(scenario, wait_seconds=8.0) == [(200, b"")] * 4
 
 
+async def exchange(server, rank, size, parts, scope="/global"):
+    head = f"POST /{server.token}:0{scope}/{rank}/{size} HTTP/1.1\r\n"
+    return await ask(server.port, f"{head}Content-Length: {len(parts)}\r\n\r\n", body=parts)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_each_member_gets_what_the_others_have_for_it(size):
+    def part(giver, taker):
+        return f"{giver}>{taker};".encode()
+
+    def others(rank):
+        return [other for other in range(size) if other != rank]
+
+    async def scenario(server):
+        return await asyncio.gather(
+            *(
+                exchange(server, rank, size, b"".join(part(rank, o) for o in others(rank)))
+                for rank in reversed(range(size))
+            )
+        )
+
+    answers = with_server(scenario)
+    for rank, answer in zip(reversed(range(size)), answers, strict=True):
+        assert answer == (200, b"".join(part(other, rank) for other in others(rank)))
+
+
+def test_an_exchange_waits_for_all_and_may_be_asked_for_again():
+    async def scenario(server):
+        first = asyncio.create_task(exchange(server, 0, 3, b"0102"))
+        second = asyncio.create_task(exchange(server, 1, 3, b"1012"))
+        other = await asyncio.gather(*(exchange(server, r, 2, b"xy", "/local_a") for r in (0, 1)))
+        assert other == [(200, b"xy")] * 2
+        assert not first.done()
+        assert not second.done()
+        answers = [await exchange(server, 2, 3, b"2021"), await first, await second]
+        return [*answers, await exchange(server, 0, 3, b"0102")]
+
+    told = [b"0212", b"1020", b"0121", b"1020"]
+    assert with_server(scenario) == [(200, found) for found in told]
+
+
+def test_an_exchange_ends_after_the_wait_and_at_once_where_the_ring_is_given_up():
+    async def scenario(server):
+        began = time.monotonic()
+        assert (await exchange(server, 0, 2, b"x"))[0] == 408
+        assert time.monotonic() - began >= 0.2
+        waiting = asyncio.create_task(exchange(server, 0, 2, b"x", "/local"))
+        await exchange(server, 0, 2, b"x", "/cross")
+        await server.abandon()
+        return [(await waiting)[0], (await exchange(server, 1, 2, b"x"))[0]]
+
+    assert with_server(scenario, wait_seconds=0.2) == [408, 410]
+
+
+BAD_EXCHANGES = {
+    "no rank": ("/global/x/3", b"ab"),
+    "rank beyond the size": ("/global/3/3", b"ab"),
+    "nobody else": ("/global/0/1", b""),
+    "no part for each": ("/global/0/3", b"abc"),
+    "nothing": ("/global/0/3", b""),
+    "another size than the others": ("/there/0/3", b"ab"),
+    "another length than the others": ("/there/0/2", b"ab"),
+}
+
+
+@pytest.mark.parametrize(("path", "parts"), BAD_EXCHANGES.values(), ids=BAD_EXCHANGES.keys())
+def test_an_exchange_that_does_not_fit_is_refused(path, parts):
+    async def scenario(server):
+        there = asyncio.create_task(exchange(server, 0, 2, b"x", "/there"))
+        await asyncio.sleep(0.05)
+        head = f"POST /{server.token}:0{path} HTTP/1.1\r\nContent-Length: {len(parts)}\r\n\r\n"
+        status, _ = await ask(server.port, head, body=parts)
+        assert await exchange(server, 1, 2, b"y", "/there") == (200, b"x")
+        assert await there == (200, b"y")
+        return status
+
+    # A path that is none is not answered.
+    assert with_server(scenario) in (0, 400)
+
+
+def test_it_answers_for_a_while_after_its_end_and_then_no_more(monkeypatch):
+    monkeypatch.setattr(rendezvous, "LINGER_SECONDS", 0.3)
+
+    async def scenario():
+        async with Rendezvous("127.0.0.1", wait_seconds=5.0) as server:
+            port, waiting = server.port, asyncio.create_task(exchange(server, 0, 2, b"x"))
+            await put(server, "/global/0", b"there")
+        answers = [
+            (await waiting)[0],
+            (await get(server, "/global/0")),
+            await put(server, "/a", b""),
+        ]
+        await asyncio.sleep(0.5)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        return answers
+
+    assert asyncio.run(scenario()) == [410, (200, b""), (200, b"")]
+
+
 def test_delete_is_answered():
     async def scenario(server):
         return await ask(server.port, f"DELETE /{server.token}:0/global/0 HTTP/1.1\r\n\r\n")

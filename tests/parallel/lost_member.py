@@ -1,0 +1,146 @@
+"""Rings that lose a member in the middle of a large collective: what do the others see of it?
+
+Run as a program; it prints one line a survivor: how it ended, and how long after the loss it knew.
+The ranks are forks of one process that has loaded Horovod, so that their start costs little.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from multiprocessing import Pipe
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.lifeline import end_with_parent
+
+GLOO_SECONDS = 15
+"""Far beyond what any survivor may need."""
+PATIENCE_SECONDS = 40
+NUM_QUIET_STEPS = 3
+LENGTHS = (1_000, 8_000_000)
+"""Of the tensors of a step, each reduced by itself. A message of a later one is longer."""
+
+
+def reduce_until_lost(rank, size, say):
+    """Sum the same tensors again and again; all sums must be right until there is an error."""
+    tensors = [tf.fill([length], float(rank + 1)) for length in LENGTHS]
+    right = float(sum(range(1, size + 1)))
+    step = 0
+    while True:
+        sums = hvd.grouped_allreduce(tensors, op=hvd.Sum, name="sums")
+        if not all(bool(tf.reduce_all(found == right)) for found in sums):
+            say(("wrong", time.monotonic()))
+            return
+        step += 1
+        if step == NUM_QUIET_STEPS:
+            say("trains")
+
+
+def broadcast_until_lost(rank, size, say):
+    """The same with one long message after another from rank 0."""
+    tensor = tf.fill([20_000_000], float(rank + 1))
+    for step in range(1, 1_000_000):
+        found = hvd.broadcast(tensor, root_rank=0, name="variables")
+        if not bool(tf.reduce_all(found == 1.0)):
+            say(("wrong", time.monotonic()))
+            return
+        if step == NUM_QUIET_STEPS:
+            say("trains")
+
+
+KINDS = {"sums": reduce_until_lost, "broadcasts": broadcast_until_lost}
+
+
+def be_rank(rank, size, port, token, kind, say):
+    """One member until the ring breaks."""
+    end_with_parent()
+    names = {"RANK": rank, "SIZE": size, "LOCAL_RANK": rank, "LOCAL_SIZE": size}
+    names |= {"CROSS_RANK": 0, "CROSS_SIZE": 1, "HOSTNAME": "localhost", "GLOO_IFACE": "lo"}
+    names |= {"CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "ELASTIC": 0, "LOG_LEVEL": "fatal"}
+    names |= {"GLOO_TIMEOUT_SECONDS": GLOO_SECONDS, "GLOO_RENDEZVOUS_PORT": 0}
+    names |= {"GLOO_RENDEZVOUS_ADDR": f"127.0.0.1:{port}/{token}"}
+    names |= {"DISABLE_GROUP_FUSION": 1, "FUSION_THRESHOLD": 0}
+    os.environ.update({f"HOROVOD_{name}": str(value) for name, value in names.items()})
+    hvd.init()
+    try:
+        KINDS[kind](rank, size, say)
+    except Exception:  # An error is what is to come; of what kind, others test.
+        say(("error", time.monotonic()))
+    hvd.shutdown()
+
+
+def serve(say):
+    """A rendezvous for one ring, in a process of its own: forks and threads do not go together."""
+    end_with_parent()
+
+    async def run():
+        async with Rendezvous("127.0.0.1", wait_seconds=GLOO_SECONDS) as rendezvous:
+            say((rendezvous.port, rendezvous.token))
+            await asyncio.sleep(2 * PATIENCE_SECONDS)
+
+    asyncio.run(run())
+
+
+def fork(function, *args):
+    """Run a function in a fork; its pid, and what it says."""
+    ours, theirs = Pipe()
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        try:
+            function(*args, theirs.send)
+        finally:
+            os._exit(0)
+    theirs.close()
+    return pid, ours
+
+
+def lose_one(size, kind):
+    """Form a ring, kill a member of it in the middle, and say how the others ended."""
+    server, address = fork(serve)
+    port, token = address.recv()
+    ranks = [fork(be_rank, rank, size, port, token, kind) for rank in range(size)]
+    for _, said in ranks:
+        assert said.poll(PATIENCE_SECONDS)
+        assert said.recv() == "trains"
+    time.sleep(random.uniform(0.0, 0.1))
+    # Who is lost in a broadcast is its source: the others need nobody else.
+    lost = 0 if kind == "broadcasts" else random.randrange(size)
+    os.kill(ranks[lost][0], signal.SIGKILL)
+    at = time.monotonic()
+    for rank, (pid, said) in enumerate(ranks):
+        if not said.poll(PATIENCE_SECONDS):
+            os.kill(pid, signal.SIGKILL)
+        try:
+            how, when = said.recv()
+        except EOFError:
+            how, when = "nothing", time.monotonic()
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status):
+            how = signal.Signals(os.WTERMSIG(status)).name
+        if rank != lost:
+            sys.stdout.write(f"{how} {when - at:.3f}\n")
+            sys.stdout.flush()  # Before the next fork.
+    os.kill(server, signal.SIGKILL)
+    os.waitpid(server, 0)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("size", type=int)
+    parser.add_argument("times", type=int)
+    args = parser.parse_args()
+    for _ in range(args.times):
+        lose_one(args.size, args.kind)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
