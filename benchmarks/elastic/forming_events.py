@@ -12,7 +12,7 @@ from benchmarks.elastic.table import Line
 
 __all__ = ["measure"]
 
-DELAYS = (0.0, 0.005, 0.01, 0.02, 0.04)
+DELAYS = (0.0, 0.002, 0.005, 0.01, 0.02)
 """Into the forming, in seconds: before, within and after Gloo's connecting."""
 BEFORE_SECONDS = 0.5
 DEATH_SECONDS = 3.0

@@ -235,4 +235,4 @@ def test_a_rendezvous_that_strangers_know_of(play):
         second.formed()
         await job.ring(first, second)
 
-    play(scenario, num_start=2, forming_seconds=6.0)
+    play(scenario, num_start=2, forming_seconds=8.0)
