@@ -37,7 +37,7 @@ def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_pa
 def test_a_lost_slot_joins_again_where_gradients_are_large(start, counting, tmp_path, exported):
     """Survivors and newcomers must cut a step's gradients alike, whatever is exported."""
     settings = {"launch.np": 2, "params.num_records": 600_000}  # 2.4 MB, above 1 MB.
-    job = start("train", *counting(**settings), **exported)
+    job = start("train", *counting(epochs=counting_job.LONG, **settings), **exported)
     job.wait_for_step(5)
     first = job.generation()
     job.signal_worker(1, signal.SIGKILL)
