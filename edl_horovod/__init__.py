@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edl_horovod.api import build_image, evaluate, predict, prepare, sweep, train
     from edl_horovod.cluster.jobs import Jobs
+    from edl_horovod.api import build_image, evaluate, predict, prepare, submit, sweep, train
     from edl_horovod.errors import EdlError
     from edl_horovod.spec import ElasticDLSpec, Mode
 
@@ -22,6 +22,7 @@ __all__ = [
     "evaluate",
     "predict",
     "prepare",
+    "submit",
     "sweep",
     "train",
 ]
@@ -37,6 +38,7 @@ _MODULES = {
     "evaluate": "edl_horovod.api",
     "predict": "edl_horovod.api",
     "prepare": "edl_horovod.api",
+    "submit": "edl_horovod.api",
     "sweep": "edl_horovod.api",
     "train": "edl_horovod.api",
 }

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from edl_horovod.data.prepare import PrepareResult
     from edl_horovod.image import BuiltImage
     from edl_horovod.launch import JobResult
+    from edl_horovod.launch.mpijob import SubmittedJob
     from edl_horovod.sweeps import SweepResult
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "prepare",
     "run",
     "run_prepare",
+    "submit",
     "sweep",
     "train",
 ]
@@ -257,6 +259,25 @@ def sweep(
             "the same call again goes on with the rest."
         )
     return result
+
+
+def submit(task: str, **settings: Any) -> "SubmittedJob":
+    """Submit a job to a cluster, as `edl train launch=kubernetes` does; returns once it is there.
+
+    Args:
+        task: `train`, `evaluate` or `predict`.
+        settings: As in `train`, for instance `data=..., kubernetes={"namespace": "ml"}`;
+            `launch={"kind": "kubernetes"}` need not be said.
+
+    Raises:
+        EdlError: The job was not created; nothing of it is left, or what is left is named.
+    """
+    from edl_horovod.config.compose import compose
+    from edl_horovod.config.schema import JobConfig
+    from edl_horovod.launch import mpijob
+
+    typed = typed_settings(settings, JobConfig)
+    return mpijob.submit(compose(task, [*typed, "launch.kind=kubernetes"]))
 
 
 def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult":

@@ -27,6 +27,8 @@ _ELSEWHERE = "://"
 class JobManifests:
     """All that a job needs."""
 
+    config: JobConfig
+    """As its pods read it."""
     mpijob: Manifest
     parts: tuple[Manifest, ...]
     """What the pods need, to be owned by the MPIJob; without it they would not start."""
@@ -72,7 +74,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
         if namespace:
             manifest["metadata"]["namespace"] = namespace
         manifest["metadata"]["labels"] = {**more, **labels.job_labels(name)}
-    return JobManifests(mpijob=mpijob, parts=tuple(parts))
+    return JobManifests(config=config, mpijob=mpijob, parts=tuple(parts))
 
 
 def to_yaml(manifests: Iterable[Manifest]) -> str:

@@ -1,0 +1,256 @@
+"""`edl train launch=kubernetes`: what is created, what is left when that fails, what is said."""
+
+import pytest
+import yaml
+from kubernetes import client as k8s
+
+import edl_horovod
+from edl_horovod.cli import main as cli
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.credentials import Place
+from edl_horovod.errors import (
+    ClusterForbidden,
+    ConfigError,
+    NoCluster,
+    NoMPIJobs,
+    ObjectConflict,
+    QuotaExceeded,
+)
+from tests.kube.apiserver.server import ApiServer
+from tests.kube.conftest import ADMIN, CRD, NO_CRD, STRANGER, config_map, write_kubeconfig
+
+KINDS = (
+    "MPIJob", "ConfigMap", "Secret", "Service", "ServiceAccount", "Role", "RoleBinding",
+    "NetworkPolicy",
+)  # fmt: skip
+SETTINGS = [
+    "launch=kubernetes", "kubernetes.name=mnist", "image=registry.example/edl:1",
+    "model_def=mnist", "launch.np=2", "data=/data/train/*.recordio", "output=/data/m",
+    "kubernetes.volumes={data: {claim: shared, mount: /data}}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def use(backend, namespace, tmp_path, monkeypatch):
+    """Let the command find the server as somebody."""
+    if not backend.has_mpijobs:
+        pytest.skip(NO_CRD)
+
+    def write(token):
+        path = backend.kubeconfig(tmp_path / token, token=token, namespace=namespace)
+        monkeypatch.setenv("KUBECONFIG", str(path))
+        return path
+
+    write(ADMIN)
+    return write
+
+
+def run(capsys, *words, verb="train"):
+    code = cli.main([verb, *SETTINGS, *words])
+    return code, *capsys.readouterr()
+
+
+def names(cluster):
+    return {(kind, item["metadata"]["name"]) for kind in KINDS for item in cluster.find(kind)}
+
+
+def test_a_job_is_created_with_all_that_its_pods_need(use, cluster, capsys):
+    before = names(cluster)
+
+    code, out, err = run(capsys)
+
+    assert code == 0
+    rows = dict(line.split(None, 1) for line in out.splitlines())
+    assert (rows["job:"], rows["namespace:"]) == ("mnist", cluster.namespace)
+    assert "kubectl logs -f job/mnist-launcher" in err
+    made = names(cluster) - before
+    assert {kind for kind, _ in made} == set(KINDS)
+    job = cluster.get("MPIJob", "mnist")
+    assert not job["spec"]["runPolicy"]["suspend"], "it was let go"
+    for kind, name in made - {("MPIJob", "mnist")}:
+        (owner,) = cluster.get(kind, name)["metadata"]["ownerReferences"]
+        assert owner["uid"] == job["metadata"]["uid"]
+
+
+def test_its_parts_go_with_the_job(server, tmp_path, monkeypatch):
+    if not CRD.is_file():
+        pytest.skip(NO_CRD)
+    # Garbage collection is a controller's work, which a bare API server does not have.
+    path = write_config(server, tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert cli.main(["train", "-q", *SETTINGS]) == 0
+    with Cluster(Place(namespace="default", kubeconfig=str(path), context="test")) as cluster:
+        cluster.delete("MPIJob", "mnist")
+        assert names(cluster) == set()
+
+
+def write_config(server: ApiServer, folder, token=ADMIN):
+    return write_kubeconfig(folder / "kubeconfig", server.url, {"token": token})
+
+
+def test_a_job_that_is_to_wait_stays_suspended(use, cluster, capsys):
+    code, *_ = run(capsys, "kubernetes.suspend=true")
+
+    assert code == 0
+    assert cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"]
+
+
+def test_python_submits_too(use, cluster):
+    job = edl_horovod.submit(
+        "train",
+        data="/data/x", output="/data/m", model_def="zoo.mnist", image="registry.example/edl:1",
+        kubernetes={"volumes": {"data": {"claim": "c", "mount": "/data"}}},
+    )  # fmt: skip
+
+    assert job.name.startswith("zoo-")
+    assert cluster.get("MPIJob", job.name)
+
+
+def test_evaluate_and_predict_submit_too(use, cluster, capsys):
+    for verb in ("evaluate", "predict"):
+        words = [word for word in SETTINGS if not word.startswith(("model_def", "output"))]
+        more = [f"kubernetes.name={verb}", "trained_model=/data/m", f"output=/data/{verb}"]
+        assert cli.main([verb, *words, *more]) == 0
+        data = cluster.get("ConfigMap", f"{verb}-edl")["data"]["config.yaml"]
+        assert yaml.safe_load(data)["task"] == verb
+
+
+# -- dry runs
+
+
+def test_a_dry_run_of_the_server_creates_nothing(use, cluster, capsys):
+    before = names(cluster)
+
+    code, out, _ = run(capsys, "--dry-run=server")
+
+    assert code == 0
+    assert "mpijob/mnist would be created (server dry run)" in out
+    assert names(cluster) == before
+
+
+def test_a_dry_run_needs_no_cluster_and_prints_what_would_be_sent(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+    code, out, _ = run(capsys, "--dry-run", "-o", "yaml")
+
+    assert code == 0
+    assert [item["kind"] for item in yaml.safe_load_all(out)] == list(KINDS)
+
+
+def test_what_is_printed_is_what_is_sent(use, cluster, capsys):
+    _, out, _ = run(capsys, "--dry-run", "-o", "yaml")
+    printed = {item["kind"]: item for item in yaml.safe_load_all(out)}
+
+    run(capsys)
+
+    for kind in set(KINDS) - {"Secret"}:
+        sent = cluster.get(kind, printed[kind]["metadata"]["name"])
+        assert has_all_of(sent, printed[kind]), kind
+
+
+def has_all_of(found, wanted):
+    if isinstance(wanted, dict):
+        return all(key in found and has_all_of(found[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(has_all_of, found, wanted))
+    return found == wanted
+
+
+# -- what goes wrong: one message, an exit code, nothing half created
+
+
+def refused(capsys, error, *words):
+    code, out, err = run(capsys, *words)
+    assert code == error.exit_code, err
+    assert out == ""
+    assert "Traceback" not in err
+    return err
+
+
+def test_without_a_kubeconfig(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+    assert "There is no kubeconfig" in refused(capsys, NoCluster)
+
+
+def test_with_a_wrong_context(use, capsys):
+    said = refused(capsys, NoCluster, "kubernetes.context=tets")
+
+    assert "Did you mean 'test'?" in said
+
+
+def test_without_mpijobs(monkeypatch, capsys, tmp_path):
+    with ApiServer(crd=None) as server:
+        monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
+        assert "Install mpi-operator" in refused(capsys, NoMPIJobs)
+
+
+def test_with_a_name_that_exists(use, cluster, capsys):
+    run(capsys)
+    before = names(cluster)
+
+    said = refused(capsys, ObjectConflict)
+
+    assert "mpijob/mnist exists already" in said
+    assert "kubernetes.name" in said
+    assert names(cluster) == before, "the other job is as it was"
+
+
+def test_without_rights(use, cluster, capsys):
+    use(STRANGER)
+
+    said = refused(capsys, ClusterForbidden)
+
+    assert "may not create mpijobs.kubeflow.org" in said
+
+
+def test_what_was_created_is_removed_when_a_later_part_is_refused(use, cluster, capsys):
+    cluster.create(config_map("mnist-edl", of="somebody else"))
+    before = names(cluster)
+
+    said = refused(capsys, ObjectConflict)
+
+    assert "configmap/mnist-edl exists already" in said
+    assert names(cluster) == before
+
+
+def test_with_a_quota_that_is_used_up(use, cluster, admin, namespace, capsys):
+    core = k8s.CoreV1Api(admin)
+    used = str(len(cluster.find("Secret")))
+    hard = {"count/secrets": used}
+    quota = {"metadata": {"name": "few"}, "spec": {"hard": hard}}
+    core.create_namespaced_resource_quota(namespace, quota)
+    # The controller that would do this is no part of an API server.
+    status = {"status": {"hard": hard, "used": {"count/secrets": used}}}
+    core.patch_namespaced_resource_quota_status("few", namespace, status)
+    before = names(cluster)
+
+    assert f"A quota of namespace {namespace} refuses this" in refused(capsys, QuotaExceeded)
+
+    assert names(cluster) == before
+
+
+def test_a_configuration_over_one_megabyte_is_never_sent(use, cluster, capsys):
+    before = names(cluster)
+
+    assert "too long" in refused(capsys, ConfigError, f"params.note={'x' * (1 << 20)}")
+
+    assert names(cluster) == before
+
+
+def test_what_could_not_be_removed_is_named(use, cluster, capsys, monkeypatch):
+    cluster.create(config_map("mnist-edl"))
+
+    def fail(*_args, **_kwargs):
+        raise ClusterForbidden("no")
+
+    monkeypatch.setattr(Cluster, "delete", fail)
+
+    assert "could not be removed: mpijob/mnist" in refused(capsys, ObjectConflict)
+
+
+def test_dry_runs_and_formats_of_clusters_are_not_for_this_machine(capsys):
+    code = cli.main(["train", "model_def=m", "data=/d", "output=/o", "--dry-run=server"])
+
+    assert code == ConfigError.exit_code
+    assert "launch=kubernetes" in capsys.readouterr().err
