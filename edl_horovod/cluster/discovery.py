@@ -23,7 +23,13 @@ from edl_horovod.cluster.hosts import Names, WorkerPod, hosts_of, pod_of
 from edl_horovod.cluster.labels import WORKER, pods_selector
 from edl_horovod.cluster.refusals import Expired
 from edl_horovod.coordinator.hosts import text_of
-from edl_horovod.errors import ClusterError, EdlError
+from edl_horovod.errors import (
+    ClusterError,
+    ClusterForbidden,
+    EdlError,
+    ObjectConflict,
+    ObjectNotFound,
+)
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
 from edl_horovod.whole_file import write_text
@@ -50,6 +56,8 @@ class DiscoverySettings:
     output: Path
     """The hosts file."""
     names: Names = "uid"
+    is_replacing: bool = False
+    """Whether pods that have failed for good are removed, which takes a right more."""
 
 
 class Discovery:
@@ -128,6 +136,8 @@ class Discovery:
             version = page.version
         self._pods, self._version = pods, version
         self._changed.set()
+        for pod in pods.values():
+            self._replace_if_failed(pod)
 
     def _apply(self, event: WatchEvent) -> None:
         assert self._pods is not None
@@ -137,10 +147,30 @@ class Discovery:
         else:
             before, after = self._pods.get(pod.uid), pod
             self._pods[pod.uid] = pod
+            self._replace_if_failed(pod)
         if _is_host(before) != _is_host(after):
             log.debug("pod %s: %s", pod.name, "host" if _is_host(after) else "no host")
         if before != after:
             self._changed.set()
+
+    def _replace_if_failed(self, pod: WorkerPod) -> None:
+        """Remove a pod that has failed for good: only then does mpi-operator make another one.
+
+        A pod whose container fails is restarted in place; one that was evicted stays as it is,
+        see https://github.com/kubeflow/mpi-operator/issues/647.
+        """
+        if not (self._settings.is_replacing and pod.has_failed):
+            return
+        message = f"worker pod {pod.name} has failed for good; it is removed, another one comes"
+        try:
+            self._cluster.delete("Pod", pod.name, uid=pod.uid)
+        except (ObjectNotFound, ObjectConflict):
+            return  # Somebody else was quicker.
+        except ClusterForbidden as e:
+            message = f"worker pod {pod.name} has failed for good and cannot be replaced: {e}"
+        log.warning("%s", message)
+        if self._events is not None:
+            self._events.write("discovery", state="replaced", message=message)
 
     # -- an API server that is away
 
@@ -210,13 +240,20 @@ def main() -> int:
     parser.add_argument(
         "--names", choices=get_args(Names), default="uid", help="dns: for ssh and horovodrun"
     )
+    parser.add_argument(
+        "--replace-failed", action="store_true", help="remove pods that failed for good"
+    )
     parser.add_argument("--events", type=Path, help="the job's events.jsonl")
     args = parser.parse_args()
     logs.setup("discovery")
     end_with_parent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     settings = DiscoverySettings(
-        job=args.job, slots=args.slots, output=args.output, names=args.names
+        job=args.job,
+        slots=args.slots,
+        output=args.output,
+        names=args.names,
+        is_replacing=args.replace_failed,
     )
     try:
         with _events(args.events) as events, Cluster.connect(namespace=args.namespace) as cluster:

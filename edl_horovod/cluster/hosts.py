@@ -20,6 +20,8 @@ class WorkerPod:
     """A name or number that other pods reach it by; empty where it has none yet."""
     is_usable: bool
     """Ready, which is warm, and not terminating."""
+    has_failed: bool = False
+    """Ended for good, as by an eviction, and still there."""
 
 
 def pod_of(manifest: dict[str, Any]) -> WorkerPod:
@@ -38,8 +40,15 @@ def pod_of(manifest: dict[str, Any]) -> WorkerPod:
     if address and spec.get("hostname") and spec.get("subdomain"):
         # As mpi-operator's own hosts file names it; its Service is the subdomain.
         address = f"{spec['hostname']}.{spec['subdomain']}.{meta['namespace']}.svc"
-    is_staying = "deletionTimestamp" not in meta and status.get("phase") == "Running"
-    return WorkerPod(meta["name"], meta["uid"], address, is_ready and is_staying and bool(address))
+    is_deleted = "deletionTimestamp" in meta
+    is_staying = not is_deleted and status.get("phase") == "Running"
+    return WorkerPod(
+        meta["name"],
+        meta["uid"],
+        address,
+        is_usable=is_ready and is_staying and bool(address),
+        has_failed=not is_deleted and status.get("phase") == "Failed",
+    )
 
 
 def hosts_of(pods: Iterable[WorkerPod], slots: int, *, names: Names = "uid") -> dict[str, int]:

@@ -102,7 +102,8 @@ def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
         sys.executable, "-m", "edl_horovod.cluster.discovery",
         "--namespace", environment["EDL_NAMESPACE"], "--job", environment["EDL_JOB"],
         "--slots", str(config.kubernetes.slots_per_worker), "--names", names,
-        "--output", f"{config.job_dir}/hosts", "--events", f"{config.job_dir}/events.jsonl",
+        "--replace-failed", "--output", f"{config.job_dir}/hosts",
+        "--events", f"{config.job_dir}/events.jsonl",
     )  # fmt: skip
     return Command(argv=argv)
 

@@ -36,6 +36,14 @@ class Pods:
         }
         self._core.patch_namespaced_pod_status(name, self._cluster.namespace, {"status": status})
 
+    def evict(self, name: str) -> None:
+        status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}
+        self._core.patch_namespaced_pod_status(name, self._cluster.namespace, {"status": status})
+
+    def is_there(self, name: str) -> bool:
+        found = self._cluster.find("Pod", fields=f"metadata.name={name}")
+        return any("deletionTimestamp" not in item["metadata"] for item in found)
+
     def delete(self, name: str, grace: int | None = None) -> None:
         self._cluster.delete("Pod", name, grace_seconds=grace)
 
@@ -107,3 +115,41 @@ def test_pods_that_were_there_before_are_listed(
 
     assert program.exit_code == 0, "SIGTERM ends it"
     assert not re.search("Traceback|ERROR", program.log())
+
+
+MAY_DELETE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}
+
+
+def test_an_evicted_pod_is_removed_so_that_another_one_is_made(
+    backend, namespace: str, cluster: Cluster, pods: Pods, tmp_path: Path
+):
+    rule = {**MAY_DELETE, "resourceNames": ["job-worker-0", "job-worker-1"]}
+    cluster.patch("Role", READ_PODS["metadata"]["name"], {"rules": [*READ_PODS["rules"], rule]})
+    pods.add(0)
+    second = pods.add(1)
+    kubeconfig = backend.kubeconfig(tmp_path / "watcher", token=WATCHER, namespace=namespace)
+
+    with Program(kubeconfig, namespace, tmp_path, "--replace-failed") as program:
+        wait_until(lambda: len(hosts_in(program.output) or {}) == 2, program)
+        pods.evict("job-worker-0")
+        wait_until(lambda: not pods.is_there("job-worker-0"), program)
+
+        assert hosts_in(program.output) == {second: 2}
+        assert pods.is_there("job-worker-1")
+
+
+def test_without_the_right_to_it_the_others_are_still_discovered(
+    backend, namespace: str, pods: Pods, tmp_path: Path
+):
+    pods.add(0)
+    kubeconfig = backend.kubeconfig(tmp_path / "watcher", token=WATCHER, namespace=namespace)
+
+    with Program(kubeconfig, namespace, tmp_path, "--replace-failed") as program:
+        wait_until(lambda: len(hosts_in(program.output) or {}) == 1, program)
+        pods.evict("job-worker-0")
+        wait_until(lambda: hosts_in(program.output) == {}, program)
+        second = pods.add(1)
+        wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
+
+        assert "cannot be replaced" in program.log()
+        assert pods.is_there("job-worker-0")

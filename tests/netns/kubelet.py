@@ -113,6 +113,16 @@ class Nodes:
     def host_of(self, pod):
         return self.containers[self.pods[pod]["metadata"]["uid"]].host
 
+    def kill(self, pod):
+        """Kill the container's process."""
+        os.killpg(self.containers[self.pods[pod]["metadata"]["uid"]].child.pid, signal.SIGKILL)
+
+    def evict(self, pod):
+        """What a kubelet does whose node is short of memory: the pod stays, failed for good."""
+        found = self.pods[pod]
+        self.kill(pod)
+        self._set_status(found, {"phase": "Failed", "reason": "Evicted", "conditions": []})
+
     def _run(self):
         enter(self._control)
         place = Place(namespace="default", kubeconfig=str(self._kubeconfig), context="test")
@@ -139,17 +149,21 @@ class Nodes:
 
     def _operate(self, job):
         spec, name = job["spec"], job["metadata"]["name"]
-        launcher = self.pods.get(f"{name}-launcher-0")
-        phase = (launcher or {}).get("status", {}).get("phase")
-        if spec["runPolicy"]["suspend"] or phase in ("Succeeded", "Failed"):
+        launchers = [pod for key, pod in self.pods.items() if key.startswith(f"{name}-launcher-")]
+        phases = [pod["status"].get("phase") for pod in launchers]
+        is_over = (
+            "Succeeded" in phases or phases.count("Failed") > spec["runPolicy"]["backoffLimit"]
+        )
+        if spec["runPolicy"]["suspend"] or is_over:
             for pod_name, pod in self.pods.items():
                 is_worker = pod_name.startswith(f"{name}-worker-")
                 if is_worker and "deletionTimestamp" not in pod["metadata"]:
                     self._cluster.delete("Pod", pod_name)
             return
         replicas = spec["mpiReplicaSpecs"]
-        if launcher is None:
-            self._create(job, "Launcher", f"{name}-launcher-0")
+        if phases.count("Failed") == len(phases):
+            # The launcher's Job makes another pod.
+            self._create(job, "Launcher", f"{name}-launcher-{len(phases)}")
         wanted = [f"{name}-worker-{index}" for index in range(replicas["Worker"]["replicas"])]
         for pod_name in wanted:
             if pod_name not in self.pods:

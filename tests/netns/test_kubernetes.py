@@ -89,9 +89,8 @@ class Job(Watched):
     def describe(self):
         return kubelet.describe(self.nodes) + "\n" + super().describe()
 
-    def finish(self):
+    def finish(self, launcher="count-launcher-0"):
         self.hurry()
-        launcher = "count-launcher-0"
         kubelet.wait_until(
             lambda: self.nodes.pods[launcher]["status"].get("phase") in ("Succeeded", "Failed"),
             "the end of the launcher", self.nodes,
@@ -130,6 +129,15 @@ def test_the_ring_follows_the_pods_of_its_job(job, say):
     assert reasons == {"membership changed"}, "it left between two steps"
     assert job.nodes.pods[victim]["metadata"]["uid"] != uid, "the next pod of that name"
 
+    victim = "count-worker-0"
+    uid = job.nodes.pods[victim]["metadata"]["uid"]
+    evicted_at = time.time()
+    job.nodes.evict(victim)
+    job.train_on(size=2, since=evicted_at, seconds=60)
+    say(f"a pod was evicted: a step of the others {time.time() - evicted_at:.1f} s later")
+    job.ring(3)
+    assert job.nodes.pods[victim]["metadata"]["uid"] != uid, "the launcher had it replaced"
+
     lost = job.nodes.host_of("count-worker-2")
     lost_at = time.time()
     lost.cut()
@@ -137,3 +145,31 @@ def test_the_ring_follows_the_pods_of_its_job(job, say):
     say(f"a pod's host vanished: a step of the others {time.time() - lost_at:.1f} s later")
 
     job.finish()
+
+
+def test_workers_and_launcher_come_back(job, say):
+    job.submit(**{"elastic.max_np": 2})
+    job.ring(2)
+
+    worker = "count-worker-1"
+    uid = job.nodes.pods[worker]["metadata"]["uid"]
+    killed_at = time.time()
+    job.nodes.kill(worker)
+    job.train_on(size=1, since=killed_at, seconds=60)
+    job.ring(2)
+    assert job.nodes.pods[worker]["metadata"]["uid"] == uid, "in the same pod"
+
+    # With the address and all processes of the first one.
+    job.nodes.kill("count-launcher-0")
+    kubelet.wait_until(
+        lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes
+    )  # fmt: skip
+    taken = job.wait_for(
+        lambda: [e for e in job.events("job") if e["state"] == "taken over"], "a takeover", 90
+    )[0]["time"]
+    steps = [e for e in job.events("step") if killed_at < e["time"]]
+    say(f"the ring of {steps[-1]['size']} trained on without a launcher")
+    job.train_on(size=2, since=taken)
+    worker_uid = job.nodes.pods["count-worker-0"]["metadata"]["uid"]
+    assert job.nodes.containers[worker_uid].num_starts == 1, "no worker was started anew for it"
+    job.finish("count-launcher-1")
