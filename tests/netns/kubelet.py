@@ -254,10 +254,15 @@ class Nodes:
             self._set_status(pod, status)
 
     def _set_status(self, pod, status):
-        changed = {**pod, "status": {**pod["status"], **status}}
-        changed["metadata"] = {**pod["metadata"]}
-        del changed["metadata"]["resourceVersion"]
-        self._server.do(lambda: self._server.store.update("pods", changed, is_dry_run=False))
+        meta = pod["metadata"]
+
+        def change():
+            now = self._server.store.get("pods", meta["namespace"], meta["name"])
+            if now["metadata"]["uid"] == meta["uid"]:
+                changed = {**now, "status": {**now["status"], **status}}
+                self._server.store.update("pods", changed, is_dry_run=False)
+
+        self._server.do(change)
 
     # -- what a container is given
 

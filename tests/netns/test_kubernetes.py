@@ -5,6 +5,8 @@ between pods, the readiness probe. Doubles: the API server (tests/kube) and, in 
 mpi-operator, the kubelets and the cluster's DNS would do.
 """
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,7 +24,8 @@ from tests.netns.job import REPOSITORY, Watched
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
-EPOCHS = 100
+EPOCHS = 400
+"""Enough for a job that waits for several newcomers."""
 CLAIM = "shared"
 CONFIG = {
     "launch": "kubernetes", "launch.np": 2, "elastic.max_np": 3, "image": "registry.example/edl:1",
@@ -173,3 +176,20 @@ def test_workers_and_launcher_come_back(job, say):
     worker_uid = job.nodes.pods["count-worker-0"]["metadata"]["uid"]
     assert job.nodes.containers[worker_uid].num_starts == 1, "no worker was started anew for it"
     job.finish("count-launcher-1")
+
+
+def test_the_slots_of_a_pod_fail_one_by_one(job):
+    job.submit(**{"kubernetes.slots_per_worker": 2, "elastic.max_np": 2})
+    job.ring(2)
+    (pod,) = [name for name in job.nodes.pods if "-worker-" in name]
+    running = job.nodes.containers[job.nodes.pods[pod]["metadata"]["uid"]]
+    started = [e for e in job.events("worker") if e["state"] == "started"]
+    assert len(started) == 2
+
+    killed_at = time.time()
+    os.kill(started[0]["pid"], signal.SIGKILL)
+    job.train_on(size=1, since=killed_at, seconds=60)
+    job.ring(2)
+
+    assert running.num_starts == 1, "in the same container"
+    job.finish()
