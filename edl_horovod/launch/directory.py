@@ -85,7 +85,10 @@ def _told_as_output_error(job_dir: Path) -> Iterator[None]:
 
 def _fill_job_directory(plan: LaunchPlan) -> None:
     job_dir = plan.job_dir
-    for name in ("events.jsonl", "coordinator.json", "result.json", "hosts", JOB_ID):
+    with contextlib.suppress(FileNotFoundError):
+        # Emptied, not removed: in a cluster a worker may have it open before its launcher runs.
+        os.truncate(job_dir / "events.jsonl", 0)
+    for name in ("coordinator.json", "result.json", "hosts", JOB_ID):
         (job_dir / name).unlink(missing_ok=True)
     old = ["logs", "segments"]
     if not checkpoint_files.steps_in(checkpoint_files.folder_of(job_dir)):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from edl_horovod import events
 from edl_horovod.config.compose import compose
 from edl_horovod.launch import directory
 from edl_horovod.launch.plan import make_plan
@@ -44,7 +45,8 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
 
     assert not directory.is_left_by_this_job(plan)
     with directory.job_directory(plan, is_left=False):
-        assert not (plan.job_dir / "events.jsonl").exists()
+        assert events.read(plan.job_dir / "events.jsonl") == []
+        assert not (plan.job_dir / "coordinator.json").exists()
         assert "a trace" not in (plan.job_dir / "hosts").read_text()
 
 
@@ -63,3 +65,14 @@ def test_a_given_secret_is_not_copied_to_the_volume(plan):
         ]
 
     assert copies == []
+
+
+def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
+    plan.job_dir.mkdir()
+    with events.EventLog(plan.job_dir / "events.jsonl", "early") as early:
+        early.write("warm")
+        with directory.job_directory(plan, is_left=False):
+            early.write("step", step=1)
+            told = events.read(plan.job_dir / "events.jsonl")
+
+    assert [event["kind"] for event in told] == ["step"]
