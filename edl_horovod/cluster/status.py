@@ -18,6 +18,9 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 """Reasons of a container that waits for nothing but its turn."""
 _MAX_EXIT_SIGNAL = 128
 
+EVICTED = "MPIJobEvicted"
+"""The operator's reason for a condition that is wrong."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PodView:
@@ -137,10 +140,14 @@ def event_view(event: Object) -> EventView:
 
 
 def _state(job: Object, *, is_ringing: bool) -> tuple[str, str]:
+    status = job.get("status") or {}
     holds = {
         one["type"]: str(one.get("message") or one.get("reason") or "")
-        for one in (job.get("status") or {}).get("conditions") or []
+        for one in status.get("conditions") or []
+        # The operator calls a job failed that goes on without an evicted worker, until it ends well
+        # (https://github.com/kubeflow/mpi-operator/issues/647); one that has ended has a time.
         if one["status"] == "True"
+        and (one.get("reason") != EVICTED or status.get("completionTime"))
     }
     if "Succeeded" in holds:
         return "finished", ""
