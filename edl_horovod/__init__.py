@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edl_horovod.cluster.jobs import Jobs
     from edl_horovod.api import build_image, evaluate, predict, prepare, submit, sweep, train
+    from edl_horovod.cluster.jobs import Jobs
     from edl_horovod.errors import EdlError
     from edl_horovod.spec import ElasticDLSpec, Mode
 

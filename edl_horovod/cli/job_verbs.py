@@ -129,7 +129,7 @@ def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
     if flags.output_format:
         raise ConfigError("-o yaml goes with --dry-run. Received: -o without --dry-run.")
     submitted = mpijob.submit(config)
-    place = f"{submitted.name} -n {submitted.namespace}"
+    place = f" -n {submitted.namespace}"
     if config.kubernetes.context:
         place += f" --context {config.kubernetes.context}"
     rows = {
@@ -142,8 +142,8 @@ def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
     _print_rows({name: value for name, value in rows.items() if value})
     if not flags.quiet:
         print(
-            f"The job runs in the cluster, whatever becomes of this terminal. Follow it with\n"
-            f"  kubectl logs -f job/{place.replace(' ', '-launcher ', 1)}",
+            "The job runs in the cluster, whatever becomes of this terminal. Look after it with "
+            f"\n  edl logs {submitted.name} -f{place}\n  edl status {submitted.name}{place}",
             file=sys.stderr,
         )
     return 0
