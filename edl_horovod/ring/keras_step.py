@@ -120,6 +120,9 @@ class KerasTrainer:
             CollectiveFailed: A member was lost; the variables are untouched.
         """
         flag = tf.constant(float(wants_change))
+        # Not in the step itself: what the user computes there may run, and hang, before anything
+        # that does not depend on it, and this rank would look as if it waited for the others.
+        self._has_come.assign(False)
         with catch_failures():
             if batch is None:
                 numbers = self._empty_steps[not is_alone](flag)
@@ -194,7 +197,6 @@ class KerasTrainer:
     def _step(
         self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, *, in_ring: bool
     ) -> tf.Tensor:
-        self._has_come.assign(False)
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
         fed = [
