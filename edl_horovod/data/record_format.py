@@ -8,7 +8,7 @@ from typing import Protocol
 from edl_horovod.data import csv_format
 from edl_horovod.data.chunks import ChunkInfo, FileChunks
 from edl_horovod.data.formats import FormatName
-from edl_horovod.data.recordio_format import decode_chunk
+from edl_horovod.data.recordio_format import Scratch, decode_chunk
 from edl_horovod.data.recordio_scan import read_chunks
 
 __all__ = ["RecordFormat", "make_record_format"]
@@ -41,6 +41,7 @@ def make_record_format(name: FormatName, *, damaged: str, csv_header: bool) -> R
     """
     if name is FormatName.RECORDIO:
         scan = functools.partial(read_chunks, damaged=damaged)
-        return RecordFormat(name, scan, decode_chunk)
+        decode = functools.partial(decode_chunk, scratch=Scratch())
+        return RecordFormat(name, scan, decode)
     scan_csv = functools.partial(csv_format.read_chunks, damaged=damaged, has_header=csv_header)
     return RecordFormat(name, scan_csv, csv_format.decode_chunk)

@@ -7,6 +7,7 @@ CRC-32 of the compressed payload. The payload holds each record after its length
 
 import gzip
 import struct
+import threading
 import zlib
 
 import cramjam
@@ -21,6 +22,7 @@ __all__ = [
     "MAX_PAYLOAD_BYTES",
     "MAX_RECORD_BYTES",
     "DamagedChunkError",
+    "Scratch",
     "decode_chunk",
     "encode_chunk",
     "parse_header",
@@ -129,8 +131,36 @@ def parse_header(header: bytes, *, path: str, number: int, offset: int) -> Chunk
     )
 
 
+class Scratch:
+    """Memory to decompress into, used again by the same thread.
+
+    The system hands out memory page by page, and for fresh pages that takes about as long as
+    decompressing into them.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet."""
+        self._of_thread = threading.local()
+
+    def room(self, num_bytes: int) -> memoryview:
+        """Some memory, valid until this thread asks again.
+
+        Args:
+            num_bytes: At least so much. What is never written to costs nothing.
+        """
+        held: memoryview | None = getattr(self._of_thread, "held", None)
+        if held is None or len(held) < num_bytes:
+            held = self._of_thread.held = np.empty(num_bytes, dtype=np.uint8).data
+        return held[:num_bytes]
+
+
 def decode_chunk(
-    payload: bytes, *, chunk: ChunkInfo, path: str, max_bytes: int = MAX_PAYLOAD_BYTES
+    payload: bytes,
+    *,
+    chunk: ChunkInfo,
+    path: str,
+    max_bytes: int = MAX_PAYLOAD_BYTES,
+    scratch: Scratch | None = None,
 ) -> list[bytes]:
     """The records of a chunk, after its checksum was verified.
 
@@ -139,6 +169,7 @@ def decode_chunk(
         chunk: What the chunk's header says.
         path: The file, for the error.
         max_bytes: Largest decompressed payload that is accepted, in bytes.
+        scratch: For who decodes many chunks.
 
     Raises:
         DamagedChunkError: The payload is not what the header promises.
@@ -153,7 +184,9 @@ def decode_chunk(
             raise _PayloadError(
                 f"the checksum of its payload is {found:#010x}, expected {chunk.checksum:#010x}"
             )
-        framed = _decompress(payload, codec=chunk.codec, max_bytes=max_bytes)
+        framed = _decompress(
+            payload, codec=chunk.codec, max_bytes=max_bytes, scratch=scratch or Scratch()
+        )
         return _split(framed, num_records=chunk.num_records)
     except _PayloadError as e:
         raise DamagedChunkError(
@@ -169,12 +202,15 @@ class _PayloadError(Exception):
     """What is wrong with a payload; `decode_chunk` adds where it is."""
 
 
-def _decompress(compressed: bytes, *, codec: Codec, max_bytes: int) -> bytes:
+def _decompress(
+    compressed: bytes, *, codec: Codec, max_bytes: int, scratch: Scratch
+) -> bytes | memoryview:
+    payload: bytes | memoryview
     match codec:
         case Codec.NONE:
             payload = compressed
         case Codec.SNAPPY:
-            payload = _unsnap(compressed, max_bytes=max_bytes)
+            payload = _unsnap(compressed, max_bytes=max_bytes, scratch=scratch)
         case Codec.GZIP:
             payload = _gunzip(compressed, max_bytes=max_bytes)
     if len(payload) > max_bytes:
@@ -182,16 +218,15 @@ def _decompress(compressed: bytes, *, codec: Codec, max_bytes: int) -> bytes:
     return payload
 
 
-def _unsnap(compressed: bytes, *, max_bytes: int) -> bytes:
-    room = min(len(compressed) * _MAX_EXPANSION[Codec.SNAPPY], max_bytes + 1)
-    # Memory that is not written to costs nothing, so the bound itself is the buffer.
-    buffer = np.empty(room, dtype=np.uint8)
+def _unsnap(compressed: bytes, *, max_bytes: int, scratch: Scratch) -> memoryview:
+    # The bound itself is the room: the size is known only by decompressing.
+    room = scratch.room(min(len(compressed) * _MAX_EXPANSION[Codec.SNAPPY], max_bytes + 1))
     try:
-        num_bytes = cramjam.snappy.decompress_into(compressed, buffer.data)
+        num_bytes = cramjam.snappy.decompress_into(compressed, room)
     except cramjam.DecompressionError as e:
-        limit = f" (at most {max_bytes} bytes are accepted)" if room > max_bytes else ""
+        limit = f" (at most {max_bytes} bytes are accepted)" if len(room) > max_bytes else ""
         raise _PayloadError(f"its snappy payload cannot be decompressed: {e}{limit}") from e
-    return buffer[:num_bytes].tobytes()
+    return room[:num_bytes]
 
 
 def _gunzip(compressed: bytes, *, max_bytes: int) -> bytes:
@@ -213,16 +248,19 @@ def _gunzip(compressed: bytes, *, max_bytes: int) -> bytes:
     return b"".join(members)
 
 
-def _split(payload: bytes, *, num_records: int) -> list[bytes]:
+def _split(payload: bytes | memoryview, *, num_records: int) -> list[bytes]:
     size = len(payload)
     if size < num_records * _LENGTH.size:
         raise _PayloadError(f"its {size} payload bytes cannot hold {num_records} records")
     (first,) = _LENGTH.unpack_from(payload)
     stride = first + _LENGTH.size
-    if stride * num_records == size:
-        lengths = np.ndarray(num_records, dtype="<u4", buffer=payload, strides=(stride,))
-        if (lengths == first).all():
-            return [payload[end - first : end] for end in range(stride, size + 1, stride)]
+    if first and stride * num_records == size:
+        framed = np.ndarray(
+            num_records, dtype=[("length", "<u4"), ("record", f"V{first}")], buffer=payload
+        )
+        if (framed["length"] == first).all():
+            alike: list[bytes] = framed["record"].tolist()
+            return alike
     records: list[bytes] = []
     end = 0
     for number in range(num_records):
@@ -232,7 +270,7 @@ def _split(payload: bytes, *, num_records: int) -> list[bytes]:
         end = start + _LENGTH.unpack_from(payload, end)[0]
         if end > size:
             raise _PayloadError(f"record {number} of {num_records} passes the end of the payload")
-        records.append(payload[start:end])
+        records.append(bytes(payload[start:end]))
     if end != size:
         raise _PayloadError(f"{size - end} bytes are left after its {num_records} records")
     return records

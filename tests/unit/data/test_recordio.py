@@ -417,3 +417,13 @@ def test_pool_keeps_few_files_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before + 3
     pool.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path: Path) -> None:
+    records = [np.int32(n).tobytes() for n in range(300)]
+    with Writer(tmp_path / "a.recordio", chunk_bytes=512) as writer:
+        for one in records:
+            writer.write(one)
+    with Reader.open(str(tmp_path / "a.recordio")) as reader:
+        assert list(reader) == records
+        assert all(type(one) is bytes for one in reader)
