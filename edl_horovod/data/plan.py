@@ -14,7 +14,14 @@ import numpy.typing as npt
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["DEFAULT_MOST_LANES", "DataPlan", "EpochOrder", "choose_num_lanes", "lanes_of_rank"]
+__all__ = [
+    "DEFAULT_MOST_LANES",
+    "DataPlan",
+    "EpochOrder",
+    "FilledSteps",
+    "choose_num_lanes",
+    "lanes_of_rank",
+]
 
 DEFAULT_MOST_LANES = 32
 _NO_RECORD = -1
@@ -123,6 +130,40 @@ class DataPlan:
         taken = within * self.lane_batch
         lengths = (stop - start for start, stop in map(self.lane_bounds, range(self.num_lanes)))
         return epochs * self.num_records + sum(min(taken, length) for length in lengths)
+
+
+class FilledSteps:
+    """Of a range of steps of the job, those in which some lanes have records.
+
+    In the last step of an epoch the shorter lanes may have none.
+    """
+
+    def __init__(self, plan: DataPlan, lanes: range, *, first: int, last: int) -> None:
+        """Count them.
+
+        Args:
+            plan: The job's plan.
+            lanes: The lanes to read.
+            first: Step of the job, counted from 0 over all epochs.
+            last: The step after the last one wanted.
+        """
+        longest = max((stop - start for start, stop in map(plan.lane_bounds, lanes)), default=0)
+        self._per_epoch = plan.steps_per_epoch
+        self._filled_per_epoch = -(-longest // plan.lane_batch)
+        self._num_before = self._count(first)
+        self._num_steps = self._count(last) - self._num_before
+
+    def __len__(self) -> int:
+        return self._num_steps
+
+    def __getitem__(self, number: int) -> int:
+        epoch, within = divmod(self._num_before + number, self._filled_per_epoch)
+        return epoch * self._per_epoch + within
+
+    def _count(self, step: int) -> int:
+        """How many steps before this one are filled."""
+        epoch, within = divmod(step, self._per_epoch)
+        return epoch * self._filled_per_epoch + min(within, self._filled_per_epoch)
 
 
 class EpochOrder:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.plan import DataPlan, choose_num_lanes, lanes_of_rank
+from edl_horovod.data.plan import DataPlan, FilledSteps, choose_num_lanes, lanes_of_rank
 from edl_horovod.errors import ConfigError
 
 
@@ -106,3 +106,22 @@ def test_number_of_lanes(batch, wanted, lanes):
 def test_lanes_that_do_not_divide_the_batch_are_refused_with_those_that_do():
     with pytest.raises(ConfigError, match=r"data_plan.lanes=5, train.batch_size=64.*1, 2, 4, 8"):
         choose_num_lanes(64, 5)
+
+
+@given(plans(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_filled_steps_are_those_in_which_the_lanes_have_records(plan, data):
+    size = data.draw(st.integers(1, plan.num_lanes))
+    lanes = lanes_of_rank(data.draw(st.integers(0, size - 1)), size, plan.num_lanes)
+    first = data.draw(st.integers(0, 3 * plan.steps_per_epoch))
+    last = first + data.draw(st.integers(0, 3 * plan.steps_per_epoch))
+
+    filled = FilledSteps(plan, lanes, first=first, last=last)
+
+    order = plan.order(0)  # How many records a step holds is the same in each epoch.
+    expected = [
+        step
+        for step in range(first, last)
+        if len(order.records(step % plan.steps_per_epoch, lanes))
+    ]
+    assert [filled[number] for number in range(len(filled))] == expected
