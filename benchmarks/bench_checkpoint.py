@@ -7,10 +7,16 @@ the job with checkpoints against one without: that includes what the writing thr
 training where cores are short.
 """
 
-import statistics
 from collections.abc import Callable
 
-from benchmarks.common import Comparison, Numbers, Workspace, compare_rates, interleave
+from benchmarks.common import (
+    Comparison,
+    Numbers,
+    Workspace,
+    compare_rates,
+    interleave,
+    median_of,
+)
 
 __all__ = ["measure"]
 
@@ -31,25 +37,18 @@ def measure(space: Workspace) -> list[Comparison]:
     """
     settings = space.settings
     interval = INTERVAL_STEPS if settings.name == "full" else QUICK_INTERVAL_STEPS
-
-    def job(*more: str) -> Numbers:
-        arguments = (f"--np={NUM_RANKS}", "--timed", *more)
-        return space.run_side("benchmarks.ours.job", *arguments, num_ranks=NUM_RANKS)
-
     sides: dict[str, Callable[[], Numbers]] = {
-        "with checkpoints": lambda: job(f"--checkpoint-steps={interval}"),
-        "without": lambda: job(),
+        "with checkpoints": lambda: space.run_job(
+            NUM_RANKS, "--timed", f"--checkpoint-steps={interval}"
+        ),
+        "without": lambda: space.run_job(NUM_RANKS, "--timed"),
     }
     found = interleave(sides, settings.repetitions)
     saving, plain = found["with checkpoints"], found["without"]
-    step = statistics.median(numbers["step_seconds"] for numbers in saving)
-    stop = interval * statistics.median(n["checkpoint_microseconds"] for n in saving)
+    step = median_of(saving, "step_seconds")
+    stop = interval * median_of(saving, "checkpoint_microseconds")
     megabytes = saving[0]["checkpoint_bytes"] / 1e6
-    writing = statistics.median(numbers["write_seconds"] for numbers in saving)
-
-    def rates(side: list[Numbers]) -> list[float]:
-        return [settings.batch_size / numbers["step_seconds"] for numbers in side]
-
+    writing = median_of(saving, "write_seconds")
     return [
         Comparison(
             name=f"Checkpoint every {interval} steps, share of a step that training stops",
@@ -61,8 +60,8 @@ def measure(space: Workspace) -> list[Comparison]:
         ),
         compare_rates(
             f"Checkpoint every {interval} steps, speed of the job over one without",
-            rates(saving),
-            rates(plain),
+            [space.rate(numbers) for numbers in saving],
+            [space.rate(numbers) for numbers in plain],
             target=None,
         ),
     ]

@@ -5,10 +5,9 @@ is exact to microseconds where the difference of two whole runs, the second line
 of a step in the noise of the machine.
 """
 
-import statistics
 from collections.abc import Callable
 
-from benchmarks.common import Comparison, Numbers, Workspace, interleave
+from benchmarks.common import Comparison, Numbers, Workspace, interleave, median_of
 
 __all__ = ["measure"]
 
@@ -26,18 +25,16 @@ def measure(space: Workspace) -> list[Comparison]:
         SideFailed: One of them failed.
     """
     sides: dict[str, Callable[[], Numbers]] = {
-        "job with clocks": lambda: space.run_side(
-            "benchmarks.ours.job", f"--np={NUM_RANKS}", "--timed", num_ranks=NUM_RANKS
-        ),
+        "job with clocks": lambda: space.run_job(NUM_RANKS, "--timed"),
         "bare loop": lambda: space.run_side(
             "benchmarks.ours.bare_ring", num_ranks=NUM_RANKS, under_horovodrun=True
         ),
     }
     found = interleave(sides, space.settings.repetitions)
     jobs, bare = found["job with clocks"], found["bare loop"]
-    step = statistics.median(numbers["step_seconds"] for numbers in jobs)
-    bare_step = statistics.median(numbers["step_seconds"] for numbers in bare)
-    elastic = statistics.median(numbers["elastic_microseconds"] for numbers in jobs)
+    step = median_of(jobs, "step_seconds")
+    bare_step = median_of(bare, "step_seconds")
+    elastic = median_of(jobs, "elastic_microseconds")
     return [
         Comparison(
             name="Elastic parts, share of a step (clocks in the job)",

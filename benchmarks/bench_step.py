@@ -2,11 +2,10 @@
 
 from collections.abc import Callable
 
-from benchmarks.common import Comparison, Workspace, compare_rates, interleave
+from benchmarks.common import Comparison, Numbers, Workspace, compare_rates, interleave
 
 __all__ = ["measure"]
 
-JOB = "benchmarks.ours.job"
 FIT = "benchmarks.peers.keras_fit"
 PLAIN_HOROVOD = "benchmarks.peers.plain_horovod"
 
@@ -33,16 +32,13 @@ def measure(space: Workspace) -> list[Comparison]:
 
 
 def _sides(space: Workspace) -> dict[str, Callable[[], float]]:
-    def rate(module: str, *arguments: str, num_ranks: int, under_horovodrun: bool = False) -> float:
-        numbers = space.run_side(
-            module, *arguments, num_ranks=num_ranks, under_horovodrun=under_horovodrun
-        )
-        return float(space.settings.batch_size / numbers["step_seconds"])
+    def plain_horovod() -> Numbers:
+        return space.run_side(PLAIN_HOROVOD, num_ranks=2, under_horovodrun=True)
 
     return {
-        "one rank": lambda: rate(JOB, "--np=1", num_ranks=1),
-        "fit": lambda: rate(FIT, num_ranks=1),
-        "fit, XLA": lambda: rate(FIT, "--jit", num_ranks=1),
-        "two ranks": lambda: rate(JOB, "--np=2", num_ranks=2),
-        "plain Horovod": lambda: rate(PLAIN_HOROVOD, num_ranks=2, under_horovodrun=True),
+        "one rank": lambda: space.rate(space.run_job(1)),
+        "fit": lambda: space.rate(space.run_side(FIT)),
+        "fit, XLA": lambda: space.rate(space.run_side(FIT, "--jit")),
+        "two ranks": lambda: space.rate(space.run_job(2)),
+        "plain Horovod": lambda: space.rate(plain_horovod()),
     }

@@ -30,6 +30,7 @@ __all__ = [
     "Workspace",
     "compare_rates",
     "interleave",
+    "median_of",
     "side_parser",
     "write_numbers",
 ]
@@ -161,6 +162,16 @@ def compare_rates(
     return Comparison(name=name, values=values, target=target, detail=detail)
 
 
+def median_of(side: Sequence[Numbers], name: str) -> float:
+    """The median of one number over a side's repetitions.
+
+    Args:
+        side: What its processes measured.
+        name: Of the number.
+    """
+    return float(statistics.median(numbers[name] for numbers in side))
+
+
 class Workspace:
     """A temporary folder and the side processes that run in it."""
 
@@ -209,6 +220,24 @@ class Workspace:
             raise SideFailed(f"{module} {ending}. Its log ends:\n{child.tail(40)}")
         numbers: Numbers = json.loads((place / NUMBERS_FILE).read_text())
         return numbers
+
+    def run_job(self, num_ranks: int, *arguments: str) -> Numbers:
+        """Run the real job to its end and return what it measured.
+
+        Args:
+            num_ranks: Of its ring.
+            *arguments: Further ones of `benchmarks.ours.job`.
+
+        Raises:
+            SideFailed: It ended with an error, or not in time.
+        """
+        return self.run_side(
+            "benchmarks.ours.job", f"--np={num_ranks}", *arguments, num_ranks=num_ranks
+        )
+
+    def rate(self, numbers: Numbers) -> float:
+        """Records per second of a side that measured its steps."""
+        return float(self.settings.batch_size / numbers["step_seconds"])
 
     def _shared(self, place: Path) -> tuple[str, ...]:
         numbers = {
