@@ -261,16 +261,17 @@ def _split(payload: bytes | memoryview, *, num_records: int) -> list[bytes]:
         if (framed["length"] == first).all():
             alike: list[bytes] = framed["record"].tolist()
             return alike
+    whole = bytes(payload)  # Slices of bytes are made in half the time that views of them take.
     records: list[bytes] = []
     end = 0
     for number in range(num_records):
         start = end + _LENGTH.size
         if start > size:
             raise _PayloadError(f"its payload ends before record {number} of {num_records}")
-        end = start + _LENGTH.unpack_from(payload, end)[0]
+        end = start + _LENGTH.unpack_from(whole, end)[0]
         if end > size:
             raise _PayloadError(f"record {number} of {num_records} passes the end of the payload")
-        records.append(bytes(payload[start:end]))
+        records.append(whole[start:end])
     if end != size:
         raise _PayloadError(f"{size - end} bytes are left after its {num_records} records")
     return records
