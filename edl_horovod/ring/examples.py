@@ -4,8 +4,9 @@ The records are made as bytes, a batch at a time: a `tf.train.Example` object fo
 cost more than a small model.
 """
 
+import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,7 +170,7 @@ class ExampleEncoder:
             columns[output.name] = _entries(output, array)
         # Maps have no order of their own; sorted ones make equal files of equal outputs.
         bodies = map(b"".join, zip(*(columns[name] for name in sorted(columns)), strict=True))
-        return [_FIELD_1 + _varint(len(body)) + body for body in bodies]
+        return [_field_1_head(len(body)) + body for body in bodies]
 
 
 def _entries(output: Output, array: npt.NDArray[Any]) -> list[bytes]:
@@ -187,10 +188,8 @@ def _entries(output: Output, array: npt.NDArray[Any]) -> list[bytes]:
 
 def _float_entries(name: str, values: npt.NDArray[Any]) -> list[bytes]:
     packed = np.ascontiguousarray(values, "<f4").view(np.uint8)
-    head = _packed_head(name, "float_list", packed.shape[1])
-    heads = np.broadcast_to(np.frombuffer(head, np.uint8), (len(values), len(head)))
-    rows = np.concatenate([heads, packed], axis=1)
-    return list(_cut(rows.tobytes(), np.full(len(rows), rows.shape[1])))
+    num_bytes = np.full(len(packed), packed.shape[1])
+    return _packed_entries(name, "float_list", packed.ravel(), num_bytes)
 
 
 def _int64_entries(name: str, values: npt.NDArray[Any]) -> list[bytes]:
@@ -203,23 +202,50 @@ def _int64_entries(name: str, values: npt.NDArray[Any]) -> list[bytes]:
     places = np.arange(_MOST_VARINT_BYTES)
     continued = (places < lengths[:, np.newaxis] - 1).astype(np.uint8) << 7
     digits = (shifted & np.uint64(0x7F)).astype(np.uint8) | continued
-    varints = digits[places < lengths[:, np.newaxis]].tobytes()
+    varints = digits[places < lengths[:, np.newaxis]]
     num_bytes = lengths.reshape(values.shape).sum(axis=1)
-    return [_packed_head(name, "int64_list", len(row)) + row for row in _cut(varints, num_bytes)]
+    return _packed_entries(name, "int64_list", varints, num_bytes)
 
 
-def _cut(data: bytes, num_bytes: npt.NDArray[np.int64]) -> Iterator[bytes]:
-    start = 0
-    for stop in np.cumsum(num_bytes).tolist():
-        yield data[start:stop]
-        start = stop
+def _packed_entries(
+    name: str, list_name: str, values: npt.NDArray[np.uint8], num_bytes: npt.NDArray[np.int64]
+) -> list[bytes]:
+    """One entry for each row; rows of equal size, mostly all, are made together.
+
+    Args:
+        name: Of the feature.
+        list_name: The list of tf.train.Feature that holds the values.
+        values: Bytes of all rows' values, back to back.
+        num_bytes: Of each row.
+    """
+    entries = np.empty(len(num_bytes), object)
+    starts = np.cumsum(num_bytes) - num_bytes
+    for width in np.unique(num_bytes).tolist():
+        chosen = np.flatnonzero(num_bytes == width)
+        head = np.frombuffer(_packed_head(name, list_name, width), np.uint8)
+        rows = np.empty((len(chosen), len(head) + width), np.uint8)
+        rows[:, : len(head)] = head
+        if len(chosen) == len(num_bytes):
+            rows[:, len(head) :] = values.reshape(len(rows), width)
+        else:
+            rows[:, len(head) :] = values[starts[chosen, np.newaxis] + np.arange(width)]
+        entries[chosen] = rows.view(f"V{rows.shape[1]}")[:, 0]
+    made: list[bytes] = entries.tolist()
+    return made
 
 
+# What stands before a record's values differs with their length alone, so it is made once.
+@functools.lru_cache(maxsize=4096)
+def _field_1_head(num_bytes: int) -> bytes:
+    return _FIELD_1 + _varint(num_bytes)
+
+
+@functools.lru_cache(maxsize=4096)
 def _packed_head(name: str, list_name: str, num_bytes: int) -> bytes:
     """What stands before packed values of a list; protobuf leaves an empty list out."""
     if not num_bytes:
         return _head(name, list_name, 0)
-    length = _FIELD_1 + _varint(num_bytes)
+    length = _field_1_head(num_bytes)
     return _head(name, list_name, len(length) + num_bytes) + length
 
 
