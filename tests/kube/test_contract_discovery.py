@@ -134,7 +134,8 @@ def test_an_evicted_pod_is_removed_so_that_another_one_is_made(
         pods.evict("job-worker-0")
         wait_until(lambda: not pods.is_there("job-worker-0"), program)
 
-        assert hosts_in(program.output) == {second: 2}
+        # The pod is gone before the program has seen the event that says so.
+        wait_until(lambda: hosts_in(program.output) == {second: 2}, program)
         assert pods.is_there("job-worker-1")
 
 
