@@ -28,6 +28,8 @@ log = logging.getLogger("edl_horovod.cluster.launcher")  # Run as a program, it 
 
 HOSTFILE = "/etc/mpi/hostfile"
 """Where mpi-operator mounts the hosts of mpirun."""
+GRACE_SHARE = 0.9
+"""Of the pod's grace: what the coordinator may take until its workers have saved a checkpoint."""
 SCRIPT = Path(__file__).with_name("host-discovery.sh")
 
 
@@ -92,6 +94,7 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
         hosts={},
         coordinator=Command(argv=argv),
         discovery=discovery,
+        grace_seconds=GRACE_SHARE * config.kubernetes.grace_seconds,
         secret_file=Path(secret),
     )
 

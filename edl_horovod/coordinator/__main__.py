@@ -1,7 +1,8 @@
 """The coordinator's process: `python -m edl_horovod.coordinator --job-dir DIR`.
 
-Ends with the job: `result.json` in the job's directory then says how. Also ends when its standard
-input does, so that it never outlives a launcher that was killed.
+Ends with the job: `result.json` in the job's directory then says how. At SIGTERM it ends as well,
+once the workers that are to end with it have saved the job's state; and at once when its standard
+input ends, so that it never outlives a launcher that was killed.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import errno
 import logging
 import os
 import resource
+import signal
 import sys
 from pathlib import Path
 
@@ -53,13 +55,18 @@ def main() -> int:
         )
         coordinator = Coordinator(settings, events)
         try:
-            asyncio.run(coordinator.run())
+            asyncio.run(_serve(coordinator))
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
             log.error("%s cannot be written: %s", args.job_dir, error)
             return OutputError.exit_code
     return 0
+
+
+async def _serve(coordinator: Coordinator) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.end_soon)
+    await coordinator.run()
 
 
 def _allow_open_files() -> None:

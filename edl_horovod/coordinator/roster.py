@@ -47,6 +47,8 @@ class Roster:
         self._events = events
         self._limit = limit
         self._holder = ""
+        self.is_ending = False
+        """Whether this coordinator is about to end, so that it will let nobody in any more."""
         self.wanted: dict[str, int] = {}
         """Host name to number of slots, as host discovery gives them."""
 
@@ -84,6 +86,7 @@ class Roster:
             w.is_connected and not w.is_ready and not w.is_silent and w.formed == w.placed
             for w in ring
         )
+        keeper = None if has_ring else self._most_advanced()
         for worker in self._server.workers.values():
             worker.was_listed |= worker.candidate.host in self.wanted or worker.placed > 0
             is_outside = worker.is_ready and worker not in ring
@@ -92,7 +95,9 @@ class Roster:
             if is_outside and is_to_go and not is_needed and not worker.is_dismissed:
                 worker.leave()
                 worker.is_dismissed = True
-                worker.send("stop", reason="its slot is no longer wanted")
+                worker.send(
+                    "stop", reason="its slot is no longer wanted", has_state=worker is keeper
+                )
 
     def until_next(self) -> float | None:
         """Seconds until time alone changes something; None if it does not.
@@ -106,6 +111,16 @@ class Roster:
             for moment in (worker.not_before, (worker.leaving_since or -math.inf) + LEAVER_SECONDS)
         ]
         return min((moment - now for moment in moments if moment > now), default=None)
+
+    def _most_advanced(self) -> Worker | None:
+        """Who outside has the job's state; of several with the same steps the oldest."""
+        holders = [
+            worker
+            for worker in self._server.workers.values()
+            if worker.step >= 0 and worker.is_ready and worker.is_connected
+            and not worker.is_silent and not worker.is_hung
+        ]  # fmt: skip
+        return max(holders, key=lambda w: (w.step, -w.candidate.order), default=None)
 
     def _is_unwanted(self, worker: Worker) -> bool:
         # An emptied hosts file sends nobody home: who waits warm keeps the job's state. And a pod
@@ -158,6 +173,8 @@ class Roster:
             return False
         if any(_is_usable(other) for other in self._server.workers.values()):
             return True
+        if self.is_ending:
+            return False
         # On one machine a slot's next worker starts only when this one has ended.
         slots = {host: num_workers(n, self._settings.spares) for host, n in self.wanted.items()}
         is_wanted = worker.candidate.slot < slots.get(worker.candidate.host, 0)

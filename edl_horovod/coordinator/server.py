@@ -26,6 +26,8 @@ FIRST_RING_SECONDS = 30.0
 RETURN_SECONDS = 1.0
 """How long a ring that is lost as a whole may take to call again."""
 GOODBYE_SECONDS = 5.0
+FELLOW_SECONDS = 5.0
+"""How long a coordinator that is told to end looks whether its workers are told the same."""
 
 
 class Coordinator:
@@ -67,11 +69,25 @@ class Coordinator:
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
         self._adopts_until = 0.0
+        self._told_to_end_at: float | None = None
         self._proven: tuple[str, ...] = ()
         """Members of the last ring that was formed."""
 
-    async def run(self) -> dict[str, Any]:
+    def end_soon(self) -> None:
+        """End without a result: at once, or with those workers that are told to end as well.
+
+        Where all leave, nobody waits for a successor of the job's state: it is in a checkpoint.
+        """
+        if self._told_to_end_at is None:
+            self._told_to_end_at = time.monotonic()
+            self._roster.is_ending = True
+            self._pulse.wake()
+            asyncio.get_running_loop().call_later(FELLOW_SECONDS, self._pulse.wake)
+
+    async def run(self) -> dict[str, Any] | None:
         """Serve until the job has a result, and return it: `state`, and what belongs to that state.
+
+        None where this coordinator was told to end before there was one.
 
         A coordinator that is started again for the same job finds its number and its port, and
         adopts the ring that goes on without it.
@@ -88,11 +104,16 @@ class Coordinator:
             asyncio.create_task(self._limit.watch()),
         ]
         try:
-            while self._result is None:
+            while self._result is None and not self._is_left():
                 await self._advance(port)
         finally:
             for task in watch:
                 task.cancel()
+        if self._result is None:
+            log.info("told to end; %d members train on", len(self._members))
+            self._save_change(port)
+            self._server.close()
+            return None
         log.info("job %s", self._result["state"])
         # Before the workers go: a coordinator that dies while they do must not start the job anew.
         write_json(self._settings.job_dir / "result.json", self._result)
@@ -193,6 +214,14 @@ class Coordinator:
 
     # -- what follows
 
+    def _is_left(self) -> bool:
+        """Whether it was told to end, and no worker that is told the same needs it any more."""
+        if self._told_to_end_at is None:
+            return False
+        may_follow = time.monotonic() < self._told_to_end_at + FELLOW_SECONDS
+        there = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
+        return not any(worker.is_leaving or may_follow for worker in there)
+
     async def _advance(self, port: int) -> None:
         """Compare the ring with what it should be, and act on the difference, or wait for one."""
         self._pulse.clear()
@@ -220,7 +249,10 @@ class Coordinator:
             # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
             if self._members:
                 await self._dissolve()
-            await self._wait_for_more(len(target))
+            elif self._roster.is_ending:
+                await self._pulse.sleep(self._roster.until_next())
+            if not self._roster.is_ending:
+                await self._wait_for_more(len(target))
             return
         await self._change(port)
 

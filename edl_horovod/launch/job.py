@@ -231,7 +231,8 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
             _let_go(slots)
         return result
     finally:
-        end_all([*(slots.processes if slots else []), *(one.child for one in kept)])
+        children = [*(slots.processes if slots else []), *(one.child for one in kept)]
+        end_all(children, seconds=plan.grace_seconds)
 
 
 def _keep_slots(plan: LaunchPlan, slots: Slots) -> None:

@@ -17,6 +17,7 @@ __all__ = ["Command", "LaunchPlan", "check_lanes", "describe", "make_plan", "wit
 
 LOCAL_HOST = "localhost"
 LOCAL_ADDRESS = "127.0.0.1"
+GRACE_SECONDS = 5.0
 THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
 
@@ -50,6 +51,8 @@ class LaunchPlan:
     """The program that starts all ranks where there is no coordinator: mpirun, horovodrun."""
     discovery: Command | None = None
     """What keeps the hosts file current; None where people do (`edl scale`)."""
+    grace_seconds: float = GRACE_SECONDS
+    """How long the processes may take to end before they are killed."""
     secret_file: Path | None = None
     """The job's secret where its workers have it already; None makes one in job_dir."""
 

@@ -11,14 +11,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Protocol
 
-from edl_horovod.launch.plan import Command
+from edl_horovod.launch.plan import GRACE_SECONDS, Command
 from edl_horovod.lifeline import LIFELINE_VARIABLE
 
 __all__ = ["Child", "Process", "end_all", "start_process"]
 
 log = logging.getLogger(__name__)
-
-GRACE_SECONDS = 5.0
 
 
 class Process(Protocol):
@@ -150,15 +148,19 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-def end_all(children: list[Child]) -> None:
+def end_all(children: list[Child], *, seconds: float = GRACE_SECONDS) -> None:
     """Ask all to end, wait a moment for all together, then kill the rest.
 
     A second Ctrl-C meanwhile ends the waiting, not the killing: nothing is left behind.
+
+    Args:
+        children: Those to end.
+        seconds: How long to wait.
     """
     try:
         for child in children:
             child.send(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS
+        deadline = time.monotonic() + seconds
         for child in children:
             child.wait(max(0.0, deadline - time.monotonic()))
     finally:

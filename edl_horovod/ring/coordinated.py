@@ -93,6 +93,7 @@ class CoordinatedMembership(Membership):
         self._is_listening = False
         self._dismissal: str | None = None
         self._is_over = False
+        self._has_state = False
         self._step = -1
         self._reported_at = 0.0
         self._activity = Activity()
@@ -112,7 +113,7 @@ class CoordinatedMembership(Membership):
             self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
             if self._dismissal is not None:
                 is_final = self._is_over or self._is_leaving
-                raise Dismissed(self._dismissal, is_final=is_final)
+                raise Dismissed(self._dismissal, is_final=is_final, has_state=self._has_state)
             assert self._place is not None
             place, self._place = self._place, None
             self._generation = place["generation"]
@@ -284,6 +285,7 @@ class CoordinatedMembership(Membership):
             elif kind == "stop":
                 self._dismissal = message["reason"]
                 self._is_over = bool(message.get("is_over"))
+                self._has_state = bool(message.get("has_state"))
             self._lock.notify_all()
 
     def _send(self, kind: str, **fields: Any) -> None:

@@ -45,8 +45,12 @@ class Work(ABC):
             CollectiveFailed: A member was lost.
         """
 
-    def dismissed(self) -> None:
-        """Save what would be lost: this rank has no place any more, and maybe nobody has."""
+    def dismissed(self, *, has_state: bool) -> None:
+        """Save what would be lost: this rank has no place any more, and maybe nobody has.
+
+        Args:
+            has_state: Whether this rank was told to keep the job's state; not all are told.
+        """
 
     def records_seen(self) -> int:
         """Records of the steps that are done."""
@@ -85,8 +89,8 @@ def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
                 membership.doing("unwatched", "bringing the result to its place")
                 return work.finish(world)
             reason = "membership changed"
-        except Dismissed:
-            work.dismissed()
+        except Dismissed as dismissal:
+            work.dismissed(has_state=dismissal.has_state)
             raise
         except CollectiveFailed as failure:
             reason = str(failure)

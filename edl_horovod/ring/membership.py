@@ -21,16 +21,19 @@ EXIT_AT_SIGTERM = 143
 class Dismissed(Exception):
     """This worker is no longer wanted, or the job is over."""
 
-    def __init__(self, reason: str, *, is_final: bool = True) -> None:
+    def __init__(self, reason: str, *, is_final: bool = True, has_state: bool = False) -> None:
         """Say why.
 
         Args:
             reason: For people.
             is_final: Whether another process in its place would be of no use either: the job is
                 over, or the place is to be left.
+            has_state: Whether it is the one of all workers that has the job's state and must keep
+                it, as far as the coordinator knows: no ring trains.
         """
         super().__init__(reason)
         self.is_final = is_final
+        self.has_state = has_state
 
 
 class Membership(ABC):

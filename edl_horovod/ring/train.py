@@ -88,7 +88,7 @@ class TrainWork(Work):
         self._ledger = ledger
         self._told_at = 0.0
         self._told_records = 0
-        self._is_leader = False
+        self._may_be_last = False
 
     def records_seen(self) -> int:
         """Records of the steps that are done."""
@@ -96,10 +96,16 @@ class TrainWork(Work):
 
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
-        self._is_leader = world.is_leader
+        # Until it is left in good order: with a ring that breaks its leader may be lost.
+        self._may_be_last = True
         if self._ledger is None:
-            return self._train(world, membership)
-        return self._ledger.in_ring(world, self.state, lambda: self._train(world, membership))
+            is_done = self._train(world, membership)
+        else:
+            is_done = self._ledger.in_ring(
+                world, self.state, lambda: self._train(world, membership)
+            )
+        self._may_be_last = world.is_leader
+        return is_done
 
     def _train(self, world: World, membership: Membership) -> bool:
         lanes = world.lanes(self._plan.num_lanes)
@@ -171,9 +177,15 @@ class TrainWork(Work):
             "output": self._config.output,
         }
 
-    def dismissed(self) -> None:
-        """Save the last step if this rank led: it may be the whole job that ends."""
-        if self._is_leader and self._checkpoints.newest_step() < self.state.step:
+    def dismissed(self, *, has_state: bool) -> None:
+        """Save the last step if this rank led or its ring broke: it may be the whole job that ends.
+
+        Several may save the same step, each its own whole file; one is as good as another.
+
+        Args:
+            has_state: Whether it is to save in any case.
+        """
+        if (has_state or self._may_be_last) and self._checkpoints.newest_step() < self.state.step:
             self._save()
 
     def close(self) -> None:

@@ -83,11 +83,10 @@ def test_a_missing_program_is_told(tmp_path):
         Child(Command(argv=("/no/such/program",)), tmp_path / "log")
 
 
-def test_all_are_asked_first_and_the_stubborn_are_killed(start, monkeypatch):
-    monkeypatch.setattr("edl_horovod.launch.processes.GRACE_SECONDS", 0.2)
+def test_all_are_asked_first_and_the_stubborn_are_killed(start):
     polite, stubborn = start(SLEEP), start(STUBBORN)
     until(lambda: polite.tail().count("up") == 2)
-    end_all([polite, stubborn])
+    end_all([polite, stubborn], seconds=0.2)
     assert polite.exit_code == -signal.SIGTERM
     assert stubborn.exit_code == -signal.SIGKILL
 

@@ -1,0 +1,146 @@
+"""`edl stop`, as its pods see it: all are told to end at once, and later all are there anew."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from edl_horovod import events
+from edl_horovod.cli.ledger import prove
+from edl_horovod.config import resolved
+from edl_horovod.config.compose import compose
+from edl_horovod.coordinator import hosts
+from tests import counting_job
+from tests.integration.conftest import REPOSITORY
+
+LAUNCHER = """
+import dataclasses, os, pathlib, sys
+from edl_horovod.cluster.launcher import plan_in_pod
+from edl_horovod.config import resolved
+from edl_horovod.launch.job import run_plan
+
+file = pathlib.Path(sys.argv[1])
+plan = plan_in_pod(resolved.load(file), file, os.environ)
+argv = list(plan.coordinator.argv)
+argv[argv.index("--port") + 1] = sys.argv[2]  # Pods have an address of their own each.
+coordinator = dataclasses.replace(plan.coordinator, argv=tuple(argv))
+run_plan(dataclasses.replace(plan, coordinator=coordinator, discovery=None))
+"""
+"""What the launcher pod runs, without an API server to ask for pods: the test writes the hosts."""
+
+
+class PodJob:
+    """The processes of a job's pods, as mpi-operator and the kubelets start and end them."""
+
+    def __init__(self, folder):
+        self.folder, self.job_dir = folder, folder / "job"
+        self.config_file, self.secret = folder / "config.yaml", folder / "secret"
+        self.secret.write_bytes(os.urandom(32))
+        settings = {
+            "launch": "kubernetes", "launch.np": 2, "kubernetes.worker.cpu": 1, "image": "none",
+            "model_zoo": counting_job.ZOO, "output": folder / "out", "job_dir": self.job_dir,
+            "debug.ledger": "true",
+        }  # fmt: skip
+        resolved.dump(
+            compose("train", counting_job.overrides(folder, **settings)), self.config_file
+        )
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.num_pods, self.pods = 0, []
+
+    def run(self, name, *argv, **variables):
+        shared = {"PYTHONPATH": str(REPOSITORY), "EDL_SECRET_FILE": str(self.secret)}
+        with (self.folder / f"{name}.log").open("w") as stream:
+            pod = subprocess.Popen(
+                [sys.executable, *map(str, argv)], stdout=stream, stderr=subprocess.STDOUT,
+                env={**os.environ, **shared, **variables}, start_new_session=True,
+            )  # fmt: skip
+        self.pods.append(pod)
+
+    def start(self):
+        """New pods, as for a job that begins and for one that is resumed."""
+        self.pods = []
+        self.num_pods += 1
+        self.run(
+            f"launcher-{self.num_pods}", "-c", LAUNCHER, self.config_file, self.port,
+            EDL_POD_IP="127.0.0.1", EDL_NAMESPACE="ml", EDL_JOB="counting",
+        )  # fmt: skip
+        names = [f"worker-{slot}.{self.num_pods}" for slot in range(2)]
+        for name in names:
+            self.run(
+                name, "-m", "edl_horovod.worker", "--config", self.config_file, EDL_SLOT="0",
+                EDL_HOST=name, EDL_COORDINATOR=f"127.0.0.1:{self.port}", HOROVOD_GLOO_IFACE="lo",
+                EDL_READY_FILE=str(self.folder / "ready" / name), OMP_NUM_THREADS="1",
+                TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1",
+            )  # fmt: skip
+        self.wait_for(lambda: len(self.events("job", state="running")) == self.num_pods, "launcher")
+        hosts.write(self.job_dir / "hosts", dict.fromkeys(names, 1))
+
+    def stop(self):
+        """Tell all pods to end; returns how long the last of them took, in seconds."""
+        began = time.monotonic()
+        for pod in self.pods:
+            pod.send_signal(signal.SIGTERM)
+        for pod in self.pods:
+            try:
+                pod.wait(60)  # As kubernetes.grace_seconds.
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"pods were killed\n{self.describe()}") from None
+        return time.monotonic() - began
+
+    def events(self, kind, **fields):
+        found = events.read(self.job_dir / "events.jsonl")
+        return [e for e in found if e["kind"] == kind and fields.items() <= e.items()]
+
+    def wait_for(self, is_there, what):
+        deadline = time.monotonic() + 150
+        while not is_there():
+            assert time.monotonic() < deadline, f"not in time: {what}\n{self.describe()}"
+            time.sleep(0.05)
+
+    def describe(self):
+        logs = [*self.folder.glob("*.log"), *self.job_dir.glob("logs/*.log")]
+        parts = [f"--- {path.name}\n{path.read_text(errors='replace')[-5000:]}" for path in logs]
+        found = list(events.read(self.job_dir / "events.jsonl"))[-60:]
+        return "\n".join([*parts, "--- events", *map(json.dumps, found)])
+
+    def close(self):
+        for pod in self.pods:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pod.pid, signal.SIGKILL)
+            pod.wait()
+
+
+@pytest.fixture
+def job(tmp_path):
+    made = PodJob(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job, tmp_path):
+    job.start()
+    job.wait_for(lambda: job.events("generation", size=2, is_formed=True), "a ring of both")
+    job.wait_for(lambda: any(e["size"] == 2 for e in job.events("step")), "a step of both")
+    seconds = job.stop()
+    stopped = prove(job.job_dir)
+    assert stopped.is_good, stopped.violations
+    written = job.events("checkpoint", state="written")
+    assert [e["step"] for e in written] == [stopped.num_steps], job.describe()
+    assert seconds < 20, job.describe()
+
+    (tmp_path / "hurry").touch()
+    job.start()
+    job.wait_for((job.job_dir / "result.json").exists, "a result")
+    proof = prove(job.job_dir)
+    assert proof.is_good, proof.violations
+    assert proof.is_finished
+    assert proof.num_redone_steps == 0
+    assert [e["step"] for e in job.events("reset")][1] == stopped.num_steps, job.describe()
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
