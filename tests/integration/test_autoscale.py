@@ -29,7 +29,7 @@ def wait_for_size(job, size):
 def test_a_rank_that_brings_nothing_is_put_out_again_and_stays_warm(start, tmp_path):
     job = start("train", *overrides(tmp_path, "paced.PacedSpec"))
     job.wait_for_step(2)
-    assert edl("scale", job.job_dir, 3)[0] == 0
+    assert edl("scale", job.job_dir, "--np", 3)[0] == 0
     wait_for_size(job, 2)
     wait_for_size(job, 1)
     assert limits(job) == [2, 1]
@@ -42,7 +42,7 @@ def test_a_rank_that_brings_nothing_is_put_out_again_and_stays_warm(start, tmp_p
 def test_ranks_that_pay_are_all_taken_in(start, tmp_path):
     job = start("train", *overrides(tmp_path, "paced.PerRecordSpec", **{"elastic.max_np": 3}))
     job.wait_for_step(2)
-    assert edl("scale", job.job_dir, 3)[0] == 0
+    assert edl("scale", job.job_dir, "--np", 3)[0] == 0
     wait_for_size(job, 3)
     assert limits(job) == [2, 3]
     rates = {e["size"]: e["records_per_second"] for e in job.events("step")}
