@@ -174,16 +174,17 @@ def _follow(
     Raises:
         EdlError: It says that it failed.
     """
-    told = []
-    for line in lines:
+    told, failure = [], ""
+    for line in lines:  # To the end also after a failure: only then the connection is given back.
+        failure = failure or str(line.get("error", ""))
         told.append(line)
-        if "error" in line:
-            last = [text for text in map(_text, told[:-1]) if text][-_NUM_LAST_LINES:]
-            said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
-            raise error(f"{what}: {_hinted(str(line['error']))}{said}")
         for text in _text(line).splitlines():
             is_step = _STEP.match(text) is not None
             log.log(logging.INFO if is_step else logging.DEBUG, "%s", text)
+    if failure:
+        last = [text for text in map(_text, told) if text][-_NUM_LAST_LINES:]
+        said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
+        raise error(f"{what}: {_hinted(failure)}{said}")
     return told
 
 

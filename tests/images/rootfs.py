@@ -11,7 +11,7 @@ from pathlib import Path
 
 _NEEDLESS = re.compile(
     r"/(__pycache__|tests?|idlelib|tkinter|turtledemo|lib2to3|ensurepip|site-packages"
-    r"|dist-packages|config-3[^/]*)(/|$)"
+    r"|dist-packages|config-3[^/]*|EXTERNALLY-MANAGED)(/|$)"
 )
 
 
@@ -21,13 +21,13 @@ def write(path):
 
     program = Path(os.path.realpath(sys.executable))
     library = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
-    pip_folder = Path(pip.__file__).parent
+    pip_folder, packages = Path(pip.__file__).parent, _packages(program)
     with tarfile.open(path, "w") as tar:
         tar.add(program, arcname=_inside(program), filter=_ours)
         tar.add(library, arcname=_inside(library), filter=_without_needless)
         for file in pip_folder.rglob("*.py*"):
             if "__pycache__" not in file.parts and file.is_file():
-                name = f"{_inside(library)}/site-packages/pip/{file.relative_to(pip_folder)}"
+                name = f"{_inside(packages)}/pip/{file.relative_to(pip_folder)}"
                 tar.add(file, arcname=name, filter=_ours)
         shell = Path(os.path.realpath("/bin/sh"))
         tar.add(shell, arcname="bin/sh", filter=_ours)
@@ -37,6 +37,13 @@ def write(path):
         _folder(tar, "tmp", 0o1777)
         _text(tar, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nedl:x:1000:1000::/:/bin/sh\n")
         _text(tar, "etc/nsswitch.conf", "hosts: files\n")
+
+
+def _packages(program):
+    """Where this Python looks for packages; Debian's own has another folder than others."""
+    code = "import site; print(site.getsitepackages()[0])"
+    command = [program, "-I", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _inside(path):
