@@ -37,7 +37,7 @@ from typing import Any
 
 from edl_horovod import json_text
 
-__all__ = ["EventLog", "follow", "read"]
+__all__ = ["EventLog", "Tail", "follow", "read"]
 
 log = logging.getLogger(__name__)
 
@@ -94,25 +94,32 @@ class EventLog:
         self.close()
 
 
-class _Tail:
+class Tail:
     """Whole lines of a growing file; a half-written last line waits for its end."""
 
     def __init__(self, path: Path) -> None:
+        """Begin at the first line.
+
+        Args:
+            path: The job's `events.jsonl`; it need not be there yet.
+        """
         self._path = path
         self._offset = 0
 
     def new_events(self) -> Iterator[dict[str, Any]]:
+        """The whole events since the last time, read in parts: a log may be of any size."""
         try:
-            with self._path.open("rb") as stream:
-                stream.seek(self._offset)
-                data = stream.read()
-        except FileNotFoundError:
+            stream = self._path.open("rb")
+        except (FileNotFoundError, NotADirectoryError):
             return
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.split(b"\n"):
-            if line:
-                yield from _parsed(line)
+        with stream:
+            stream.seek(self._offset)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                if line != b"\n":
+                    yield from _parsed(line)
 
 
 def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
@@ -128,11 +135,11 @@ def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """All whole events of a log, oldest first; empty where there is no log yet."""
-    return list(_Tail(path).new_events())
+    return list(Tail(path).new_events())
 
 
 def follow(path: Path) -> Iterator[list[dict[str, Any]]]:
     """Yield the events since the last time, whenever it is asked; never blocks, never ends."""
-    tail = _Tail(path)
+    tail = Tail(path)
     while True:
         yield list(tail.new_events())

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod import events
+from edl_horovod import job_dir as job_dirs
 from edl_horovod.chaos import KINDS, Action, Cost, Happened, Target, cost_of, disturb, parse
 from edl_horovod.chaos import random_schedule as draw
-from edl_horovod.cli import job_dir as job_dirs
 from edl_horovod.cli import scale
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.layout import fact_lines

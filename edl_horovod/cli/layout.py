@@ -1,9 +1,8 @@
 """How the verbs that look at jobs lay out what they print."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 
-__all__ = ["ago", "fact_lines", "table"]
+__all__ = ["fact_lines", "table"]
 
 
 def fact_lines(facts: Mapping[str, str]) -> list[str]:
@@ -21,8 +20,3 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     texts = [list(header), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in texts) for at in range(len(header) - 1)]
     return ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]).rstrip() for row in texts]
-
-
-def ago(then: float, now: float) -> str:
-    """How long something is ago, as text; both are seconds since the epoch."""
-    return str(timedelta(seconds=round(max(now - then, 0))))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.cli import job_dir as job_dirs
+from edl_horovod import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.layout import fact_lines
 from edl_horovod.errors import ConfigError, ProofFailed

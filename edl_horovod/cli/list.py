@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from edl_horovod import json_text
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.in_cluster import add_cluster_flags, jobs_of
-from edl_horovod.cli.layout import ago, table
+from edl_horovod.cli.layout import table
+from edl_horovod.job_text import ago
 
 __all__ = ["run"]
 

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from edl_horovod.job_state import JobState, advance
-from edl_horovod.json_text import numbers
+from edl_horovod.job_text import notable
 
-__all__ = ["LiveDisplay", "PlainDisplay", "facts", "notable", "open_display", "prepare_events"]
+__all__ = ["LiveDisplay", "PlainDisplay", "facts", "open_display", "prepare_events"]
 
 PLAIN_SECONDS = 5.0
 """Least time between two plain lines of progress."""
@@ -71,35 +71,6 @@ def facts(state: JobState, unit: str) -> str:
     if state.seconds_left is not None:
         parts.append(f"{timedelta(seconds=round(state.seconds_left))} left")
     return " | ".join(parts) or state.state
-
-
-def notable(event: dict[str, Any]) -> str:
-    """A line for an event that people should not miss; empty for the others."""
-    match event:
-        case {"kind": "evaluation", "metrics": metrics, "step": step}:
-            return f"evaluation at step {step:,}: {metrics_text(numbers(metrics))}"
-        case {"kind": "reset", "old_size": 0, "new_size": new_size}:
-            at = f" at step {event['step']:,}" if event["step"] else ""
-            return f"ring of {new_size} formed{at}"
-        case {"kind": "reset"}:
-            return (
-                f"ring {event['old_size']} -> {event['new_size']} after step {event['step']:,} "
-                f"({event['reason']}, {event['seconds']:.1f} s)"
-            )
-        case {"kind": "worker", "state": "left" | "lost" | "failed" | "waiting" | "hung"}:
-            return f"worker {event['worker']} {event['state']}{_because(event)}"
-        case {"kind": "checkpoint", "state": "failed" | "damaged", "step": step}:
-            return f"the checkpoint of step {step:,} {event['message']}"
-        case {"kind": "job", "state": "waiting"}:
-            return f"waiting{_because(event)}"
-        case {"kind": "log", "message": message}:
-            return str(message)
-    return ""
-
-
-def metrics_text(metrics: dict[str, float]) -> str:
-    """Metrics on one line."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()) or "no metrics"
 
 
 def prepare_events(
@@ -201,11 +172,6 @@ class LiveDisplay:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
-
-
-def _because(event: dict[str, Any]) -> str:
-    message = event.get("message", "")
-    return f": {message}" if message else ""
 
 
 def _show_nothing(events: list[dict[str, Any]]) -> None:

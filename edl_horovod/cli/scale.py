@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from edl_horovod.cli import job_dir as job_dirs
+from edl_horovod import job_dir as job_dirs
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.in_cluster import add_cluster_flags, is_job_dir, jobs_of
 from edl_horovod.config.schema import JobConfig

@@ -131,14 +131,22 @@ class Jobs:
         Args:
             name: Of the job.
         """
+        return summarize(self.shown_events(name))
+
+    def shown_events(self, name: str) -> list[dict[str, Any]]:
+        """The last of the job's own events, as far as the launcher pod shows them in its log.
+
+        Args:
+            name: Of the job.
+        """
         launchers = self._cluster.find("Pod", labels=labels.pods_selector(name, labels.LAUNCHER))
         if not launchers:
-            return JobState()
+            return []
         newest = max(launchers, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         if (newest.get("status") or {}).get("phase", "Pending") == "Pending":
-            return JobState()
+            return []
         lines = self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)
-        return summarize(events_in(lines))
+        return list(events_in(lines))
 
     # -- changing
 

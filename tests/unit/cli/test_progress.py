@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from edl_horovod.cli.progress import LiveDisplay, PlainDisplay, facts, notable, prepare_events
+from edl_horovod.cli.progress import LiveDisplay, PlainDisplay, facts, prepare_events
 from edl_horovod.job_state import JobState, summarize
+from edl_horovod.job_text import notable
 
 
 def event(kind: str, time: float = 0.0, **given: Any) -> dict[str, Any]:
