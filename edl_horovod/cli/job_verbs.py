@@ -9,6 +9,7 @@ from edl_horovod import log
 from edl_horovod.cli.arguments import VerbParser, settings_table
 from edl_horovod.cli.progress import open_display
 from edl_horovod.config.fields import NEEDED, SET_BY_US
+from edl_horovod.dashboard import address
 from edl_horovod.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -138,12 +139,14 @@ def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
         "image": submitted.image,
         "output": submitted.output,
         "job_dir": submitted.job_dir,
+        "dashboard": address.url(),
     }
     _print_rows({name: value for name, value in rows.items() if value})
     if not flags.quiet:
         print(
             "The job runs in the cluster, whatever becomes of this terminal. Look after it with "
-            f"\n  edl logs {submitted.name} -f{place}\n  edl status {submitted.name}{place}",
+            f"\n  edl logs {submitted.name} -f{place}\n  edl status {submitted.name}{place}"
+            f"\n  edl dashboard {submitted.name}{place}   (serves the page above)",
             file=sys.stderr,
         )
     return 0

@@ -29,6 +29,7 @@ _VERBS = {
     "image": _Verb("Build the image of a model zoo, and push it.", "image"),
     "scale": _Verb("Change how many ranks a running job has.", "scale"),
     "status": _Verb("Show where a job is, and what it waits for.", "status"),
+    "dashboard": _Verb("Serve a page that shows a job.", "dashboard"),
     "list": _Verb("List the jobs in a cluster.", "list"),
     "logs": _Verb("Show what the pods of a job wrote.", "logs"),
     "events": _Verb("Show what Kubernetes says of a job.", "events"),

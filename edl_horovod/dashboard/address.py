@@ -1,0 +1,84 @@
+"""Where the page is served, and by which names it may be asked for."""
+
+import errno
+import ipaddress
+import os
+import socket
+from urllib.parse import urlsplit
+
+from edl_horovod.errors import ConfigError
+
+__all__ = ["HOST", "PORT", "is_name_of_ours", "listen", "url"]
+
+HOST = "127.0.0.1"
+PORT = 8265
+
+_ANY = ("0.0.0.0", "::", "")
+_MAX_PORT = 65535
+
+
+def url(host: str = HOST, port: int = PORT) -> str:
+    """What to type into a browser.
+
+    Args:
+        host: Name or address that is listened on.
+        port: Of TCP.
+    """
+    name = socket.gethostname() if host in _ANY else host
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections; the caller closes it.
+
+    Args:
+        host: Name or address of this machine.
+        port: Of TCP; 0 takes a free one.
+
+    Raises:
+        ConfigError: One cannot listen there.
+    """
+    if not 0 <= port <= _MAX_PORT:
+        raise ConfigError(f"A port is between 0 and {_MAX_PORT}. Received: --port={port}.")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"Port {port} of {host} is taken. Received: --port={port}. Choose another one; "
+                "--port 0 takes a free one."
+            ) from error
+        raise ConfigError(
+            f"Nothing can be served there: {_reason(error)}. Received: --host={host}, "
+            f"--port={port}. Give an address of this machine and a port that you may use."
+        ) from error
+
+
+def is_name_of_ours(header: str, host: str) -> bool:
+    """Whether a request was meant for us, by its `Host`.
+
+    A page of somebody else can have its own name resolve to this machine and then read what is
+    served here (DNS rebinding). It cannot do so with an address, nor with a name that it has not.
+
+    Args:
+        header: The `Host` of the request.
+        host: What is listened on.
+    """
+    try:
+        name = urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return False
+    if name in ("localhost", host.lower(), socket.gethostname().lower()):
+        return bool(name)
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _reason(error: OSError) -> str:
+    """Python adds the address to the text, which the message has already."""
+    is_of_names = isinstance(error, socket.gaierror) or error.errno is None
+    return str(error.args[-1]) if is_of_names else os.strerror(error.errno or 0)

@@ -1,0 +1,67 @@
+"""A curve of bounded size, however long it grows."""
+
+from collections.abc import Sequence
+
+__all__ = ["Point", "Series"]
+
+Point = tuple[float, float]
+
+MAX_POINTS = 400
+
+
+class Series:
+    """Points of a curve: once there are too many, every other one goes.
+
+    From then on only every second, fourth, ... one is taken, so those that stay are spread evenly
+    over all that came. The last one is always there.
+    """
+
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        """Begin without points.
+
+        Args:
+            max_points: Most that are kept, beside the last; at least 2.
+        """
+        self._max = max_points
+        self._kept: list[Point] = []
+        self._last: Point | None = None
+        self._stride = 1
+        self._num_skipped = 0
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Those that are kept, in the order in which they came."""
+        if self._last is None or self._kept[-1] == self._last:
+            return tuple(self._kept)
+        return (*self._kept, self._last)
+
+    def add(self, x: float, y: float) -> None:
+        """Take one more point."""
+        self._last = (x, y)
+        if self._kept and self._num_skipped + 1 < self._stride:
+            self._num_skipped += 1
+            return
+        self._num_skipped = 0
+        self._kept.append(self._last)
+        if len(self._kept) > self._max:
+            if len(self._kept) % 2 == 0:
+                self._num_skipped = self._stride  # The last one goes, too.
+            self._kept = self._kept[::2]
+            self._stride *= 2
+
+    def rewind(self, x: float) -> None:
+        """Forget the points from `x` on: a job goes on from a step before them."""
+        if self._last is not None and self._last[0] >= x:
+            self._kept = [point for point in self._kept if point[0] < x]
+            self._last = self._kept[-1] if self._kept else None
+            self._num_skipped = 0
+
+
+def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The corners of a line that keeps each value until the next one comes."""
+    corners: list[Point] = []
+    for x, y in points:
+        if corners:
+            corners.append((x, corners[-1][1]))
+        corners.append((x, y))
+    return tuple(corners)

@@ -1,0 +1,114 @@
+"""The HTTP server of the page, the one import of Starlette and uvicorn."""
+
+import socket
+import time
+
+from edl_horovod import json_text
+from edl_horovod.dashboard.address import is_name_of_ours
+from edl_horovod.dashboard.latest import PATIENCE_SECONDS, Latest
+from edl_horovod.dashboard.sources import Source
+from edl_horovod.errors import MissingDependency
+from edl_horovod.job_status import as_json
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from edl_horovod.dashboard.page import PageTemplate, style  # It imports Jinja2.
+except ImportError as e:
+    raise MissingDependency(
+        f"The dashboard needs a package that is not installed: {e}. Install it where this command "
+        "runs: pip install 'edl_horovod[dashboard]'"
+    ) from e
+
+__all__ = ["application", "serve"]
+
+MAX_CONNECTIONS = 64
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_MISDIRECTED = 421
+
+
+def serve(source: Source, listening: socket.socket, *, host: str) -> None:
+    """Serve a job's page until SIGINT or SIGTERM, which then has its usual effect.
+
+    Args:
+        source: The job.
+        listening: Where the connections come in.
+        host: What it listens on, as the user wrote it.
+    """
+    config = uvicorn.Config(
+        application(source, host=host),
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        # A request that waits for an API server is answered before.
+        timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def application(source: Source, *, host: str) -> "_Guard":
+    """The page, its style sheet and `status.json`, by GET alone.
+
+    Args:
+        source: The job.
+        host: What is listened on.
+    """
+    latest, template, style_sheet = Latest(source.look), PageTemplate(), style()
+
+    async def page(request: Request) -> Response:
+        look = await latest.get()
+        html = template.render(source.name, look, now=time.time())
+        return Response(html, look.http_status, media_type="text/html")
+
+    async def status(request: Request) -> Response:
+        look = await latest.get()
+        known = {} if look.state is None else as_json(look.state, look.job)
+        said = {"error": look.trouble} if look.trouble else known
+        text = json_text.dumps(said, indent=2) + "\n"
+        return Response(text, look.http_status, media_type="application/json")
+
+    async def css(request: Request) -> Response:
+        return Response(style_sheet, media_type="text/css")
+
+    routes = [Route("/", page), Route("/status.json", status), Route("/style.css", css)]
+    return _Guard(Starlette(routes=routes), host)
+
+
+class _Guard:
+    """Refuses who was led here by a name that is not ours; puts its headers on each answer."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app, self._host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        app = self._app
+        if not is_name_of_ours(Headers(scope=scope).get("host", ""), self._host):
+            app = PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
+        await app(scope, receive, send_guarded)
