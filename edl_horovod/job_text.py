@@ -92,6 +92,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
     return {
         "task": state.task,
         "records" if state.total_records else "step": done,
+        "epoch": f"{state.epoch + 1}" if state.step and not state.total_records else "",
         "loss": "" if state.loss is None else f"{state.loss:.4g}",
         "records/s": "" if state.records_per_second is None else f"{state.records_per_second:,.0f}",
         "metrics": metrics_text(state.metrics) if state.metrics else "",

@@ -68,10 +68,12 @@ def test_it_names_a_misspelt_key(unpacked, tmp_path):
     assert "train.batch_size" in run.stderr
 
 
-def test_it_has_the_command_and_all_of_conf(unpacked):
+def test_it_has_the_command_the_page_and_all_of_conf(unpacked):
     (entry_points,) = unpacked.glob("edl_horovod-*.dist-info/entry_points.txt")
     assert "edl = edl_horovod.cli.main:main" in entry_points.read_text()
     expected = {p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")}
+    for name in ("page.html", "style.css"):
+        assert (unpacked / "edl_horovod" / "dashboard" / name).is_file()
     conf = unpacked / "edl_horovod" / "conf"
     assert {path.relative_to(conf) for path in conf.rglob("*.yaml")} == expected
     assert not [path for path in unpacked.iterdir() if path.name in ("tests", "conf", "docker")]

@@ -15,6 +15,7 @@ from edl_horovod.cluster.credentials import Place
 from tests.kube import certificates, real
 from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer
+from tests.kube.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 CRD = Path(os.environ.get("EDL_MPIJOB_CRD") or ROOT.parent / "shared/reference/mpijobs.crd.yaml")
@@ -125,6 +126,16 @@ def cluster_of(
 @pytest.fixture
 def cluster(cluster_of: Callable[[str], Cluster]) -> Cluster:
     return cluster_of(ADMIN)
+
+
+@pytest.fixture
+def lab(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    """A namespace of our own server, to which the verbs find their way."""
+    path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    made = Lab(server, path)
+    yield made
+    made.cluster.close()
 
 
 @pytest.fixture

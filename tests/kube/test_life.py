@@ -8,83 +8,11 @@ import pytest
 
 from edl_horovod import Jobs
 from edl_horovod.cli.main import main
-from edl_horovod.cluster import manifest
-from edl_horovod.cluster.client import Cluster
-from edl_horovod.cluster.credentials import Place
-from edl_horovod.config.compose import compose
 from edl_horovod.errors import JobFailed, TimedOut
-from tests.kube.conftest import ADMIN, CRD, NO_CRD, STRANGER, write_kubeconfig
+from tests.kube.conftest import CRD, NO_CRD, STRANGER, write_kubeconfig
+from tests.kube.lab import WORKERS, Lab
 
 pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
-
-TRAIN = [
-    "launch=kubernetes", "image=registry.example/edl:1", "model_def=mnist", "launch.np=2",
-    "data=/data/x.recordio", "output=/data/model", "kubernetes.volumes.data.claim=shared",
-    "kubernetes.volumes.data.mount=/data", "elastic.max_np=4",
-]  # fmt: skip
-UIDS = {"mnist-worker-0": "u0", "mnist-worker-1": "u1"}
-
-
-class Lab:
-    """A namespace with one job; what the operator and the kubelets would do is done by hand."""
-
-    def __init__(self, server, kubeconfig) -> None:
-        self.server, self.kubeconfig = server, kubeconfig
-        self.cluster = Cluster(
-            Place(namespace="default", kubeconfig=str(kubeconfig), context="test")
-        )
-
-    def submit(self, *overrides: str, name: str = "mnist") -> None:
-        config = compose("train", [*TRAIN, *overrides])
-        job = manifest.job_manifests(config, name=name, namespace="default", secret=b"s" * 32)
-        for part in job.all:
-            self.cluster.create(part)
-
-    def add_pods(self, job: str = "mnist", *, workers: int = 2) -> None:
-        mpijob = self.cluster.get("MPIJob", job)
-        for role, count in (("Launcher", 1), ("Worker", workers)):
-            template = mpijob["spec"]["mpiReplicaSpecs"][role]["template"]
-            for index in range(count):
-                name = f"{job}-worker-{index}" if role == "Worker" else f"{job}-launcher-abcde"
-                labels = {
-                    "training.kubeflow.org/operator-name": "mpi-operator",
-                    "training.kubeflow.org/job-name": job,
-                    "training.kubeflow.org/job-role": role.lower(),
-                }
-                meta = {"name": name, "labels": {**template["metadata"]["labels"], **labels}}
-                spec = {**template["spec"], "nodeName": "node-1"}
-                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-                self.cluster.create(pod)
-
-    def set_pod(self, name: str, phase: str, *, is_ready: bool = False, **status) -> None:
-        ready = {"type": "Ready", "status": str(is_ready)}
-        conditions = [ready, *status.pop("conditions", [])]
-        self.server.set_status(
-            "pods", "default", name, {"phase": phase, "conditions": conditions, **status}
-        )
-
-    def set_condition(self, kind: str, message: str = "") -> None:
-        condition = {"type": kind, "status": "True", "message": message}
-        self.server.set_status(
-            "mpijobs.kubeflow.org", "default", "mnist", {"conditions": [condition]}
-        )
-
-    def run(self) -> None:
-        """Two workers train."""
-        self.submit()
-        self.add_pods()
-        self.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
-        for name in UIDS:
-            self.set_pod(name, "Running", is_ready=True)
-
-
-@pytest.fixture
-def lab(server, tmp_path, monkeypatch) -> Lab:
-    path = write_kubeconfig(tmp_path / "config", server.url, {"token": ADMIN})
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    made = Lab(server, path)
-    yield made
-    made.cluster.close()
 
 
 def edl(capsys, *words: str) -> tuple[int, str, str]:
@@ -238,7 +166,7 @@ def test_stop_waits_for_the_pods_to_end(lab, capsys):
 
     def end_pods() -> None:
         time.sleep(1.0)
-        for name in ("mnist-launcher-abcde", *UIDS):
+        for name in ("mnist-launcher-abcde", *WORKERS):
             lab.cluster.delete("Pod", name, grace_seconds=0)
 
     operator = threading.Thread(target=end_pods)

@@ -139,6 +139,7 @@ def test_status_is_a_table(running: Path, capsys: pytest.CaptureFixture[str]):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "state      running"
     assert "step       50 of 200" in lines
+    assert "epoch      1" in lines
     assert "loss       0.5" in lines
     assert "records/s  1,000" in lines
     assert "metrics    accuracy 0.75" in lines

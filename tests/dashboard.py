@@ -1,0 +1,67 @@
+"""The dashboard's own process, and what it answers."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ENDING_SECONDS = 10.0
+
+
+@dataclass
+class Dashboard:
+    """One that runs."""
+
+    url: str
+    process: subprocess.Popen[str]
+
+    def get(self, path: str = "", **request) -> tuple[int, str, Mapping[str, str]]:
+        """Status, text and headers of an answer."""
+        asked = urllib.request.Request(self.url + path, **request)
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                return answer.status, answer.read().decode(), answer.headers
+        except urllib.error.HTTPError as answer:
+            with answer:
+                return answer.code, answer.read().decode(), answer.headers
+
+    def wait_for(self, status: int, text: str, *, seconds: float = 20.0) -> str:
+        """The page, once it has that status and holds that text."""
+        end = time.monotonic() + seconds
+        while True:
+            found, page, _ = self.get()
+            if found == status and text in page:
+                return page
+            assert time.monotonic() < end, f"not yet {status} with {text!r}: {found} {page}"
+            time.sleep(0.2)
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        """Exit code and stderr."""
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=ENDING_SECONDS)
+        return self.process.returncode, said
+
+
+@contextlib.contextmanager
+def dashboard(*words: str | Path, **environment: str) -> Iterator[Dashboard]:
+    """Serve on a free port until the end of the block."""
+    argv = [sys.executable, "-m", "edl_horovod", "dashboard", "--port", "0", *map(str, words)]
+    process = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    try:
+        url = process.stdout.readline().strip()
+        assert url, process.communicate(timeout=ENDING_SECONDS)[1]
+        yield Dashboard(url, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()

@@ -1,0 +1,151 @@
+"""`edl dashboard` of a job in a cluster: the real process, the real client, over HTTP."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.cli.main import main
+from tests.dashboard import dashboard
+from tests.kube.conftest import CRD, NO_CRD, STRANGER, write_kubeconfig
+from tests.kube.lab import Lab
+
+pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
+
+LAUNCHER = "mnist-launcher-abcde"
+HOSTILE = "<script>alert(1)</script>"
+
+
+def write_log(lab: Lab, path: Path, *, steps: int) -> None:
+    """What the launcher pod shows: other lines between the events, of which one is cut."""
+    events = [
+        {"time": 1.0, "source": "launcher", "kind": "job", "state": "running", "task": "train",
+         "message": "", "total_steps": 200},
+        {"time": 2.0, "source": "c", "kind": "reset", "generation": 1, "old_size": 0,
+         "new_size": 2, "step": 0, "seconds": 0.1, "reason": "start"},
+        {"time": 2.5, "source": "c", "kind": "worker", "worker": "w", "state": "hung",
+         "message": HOSTILE},
+        *({"time": 3.0 + step, "source": "r", "kind": "step", "step": step, "epoch": 0,
+           "loss": 1 / step, "records_per_second": 1000.0, "records_seen": step, "size": 2}
+          for step in range(1, steps + 1)),
+    ]  # fmt: skip
+    lines = ['"kind": "step", "step": 9}', "a warning", *map(json.dumps, events), '{"time": 9, "']
+    path.write_text("\n".join(lines) + "\n")
+    lab.server.log_files["default", LAUNCHER] = path
+
+
+def test_a_page_shows_the_training_and_the_pods(lab: Lab, tmp_path: Path, capsys):
+    lab.run()
+    write_log(lab, tmp_path / "log", steps=50)
+
+    with dashboard("mnist", "-n", "default") as served:
+        code, page, _ = served.get()
+        status, text, _ = served.get("status.json")
+        write_log(lab, tmp_path / "log", steps=60)
+        served.wait_for(200, "60 of 200")
+
+    assert (code, status) == (200, 200)
+    assert "50 of 200" in page
+    assert "<dt>loss</dt><dd>0.02</dd>" in page
+    assert "2 of 2 pods warm" in page
+    assert "<td>mnist-worker-1</td><td>warm</td>" in page
+    assert "loss over steps" in page
+    assert HOSTILE not in page
+    assert "&lt;script&gt;" in page
+    write_log(lab, tmp_path / "log", steps=50)
+    assert main(["status", "mnist", "-o", "json"]) == 0
+    assert json.loads(text) == json.loads(capsys.readouterr().out)
+
+
+def test_a_page_says_what_pods_wait_for(lab: Lab):
+    lab.submit()
+    lab.add_pods()
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off <b>"}
+    lab.set_pod(
+        "mnist-worker-0", "Pending",
+        containerStatuses=[{"name": "main", "restartCount": 0, "state": {"waiting": waiting}}],
+    )  # fmt: skip
+    lab.server.log_files.clear()
+
+    with dashboard("mnist") as served:
+        code, page, _ = served.get()
+
+    assert code == 200
+    assert 'data-state="waiting"' in page
+    assert "ImagePullBackOff: Back-off &lt;b&gt;" in page
+
+
+def test_a_job_may_come_and_go(lab: Lab):
+    with dashboard("mnist") as served:
+        before = served.get()
+        lab.submit()
+        served.wait_for(200, 'data-state="waiting"')
+        lab.cluster.delete("MPIJob", "mnist")
+        served.wait_for(404, "mnist")
+
+    assert before[0] == 404
+    assert "mnist" in before[1]
+    assert "Traceback" not in before[1]
+
+
+def test_while_the_api_server_is_away_the_last_is_shown(lab: Lab, tmp_path: Path):
+    lab.run()
+    write_log(lab, tmp_path / "log", steps=50)
+
+    with dashboard("mnist") as served:
+        served.wait_for(200, "50 of 200")
+        lab.server.stop()
+        try:
+            page = served.wait_for(503, 'role="alert"')
+            status = served.get("status.json")
+        finally:
+            lab.server.start()
+        served.wait_for(200, "50 of 200")
+
+    assert "50 of 200" in page
+    assert status[0] == 503
+    assert "error" in json.loads(status[1])
+
+
+def test_an_api_server_that_hangs_holds_up_neither_the_page_nor_its_end(lab: Lab, tmp_path: Path):
+    lab.run()
+    write_log(lab, tmp_path / "log", steps=50)
+    with dashboard("mnist") as served:
+        served.wait_for(200, "2 of 2 pods warm")
+        lab.server.faults.delay_seconds = 20.0
+        page = served.wait_for(503, "has not answered")
+        began = time.monotonic()
+        code, said = served.end(signal.SIGINT)
+
+    assert "2 of 2 pods warm" in page
+    assert (code, said) == (130, "error: interrupted\n")
+    assert time.monotonic() - began < 5.0
+    lab.server.faults.delay_seconds = 0.0
+
+
+def test_a_log_that_cannot_be_read_leaves_the_pods_on_the_page(lab: Lab):
+    lab.run()
+    with dashboard("mnist") as served:
+        page = served.wait_for(503, "log")
+
+    assert "2 of 2 pods warm" in page
+
+
+def test_who_may_not_look_is_told_so_on_the_page(lab: Lab, tmp_path: Path):
+    lab.run()
+    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
+
+    with dashboard("mnist", KUBECONFIG=str(path)) as served:
+        code, page, _ = served.get()
+
+    assert code == 503
+    assert "get mpijobs.kubeflow.org" in page
+
+
+def test_a_name_without_a_cluster_is_an_error_at_once(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+
+    assert main(["dashboard", "mnist", "--port", "0"]) == 11
+    assert capsys.readouterr().out == ""
