@@ -34,7 +34,7 @@ def test_a_job_over_ssh_survives_a_host_that_vanishes(lab, tmp_path, say):
         "edl_horovod.worker", "--config", config, log=job.job_dir / "logs" / "horovodrun",
         **{**VARIABLES, "PATH": f"{tools}:{os.environ['PATH']}"},
     )  # fmt: skip
-    # The first ring is formed twice; who is lost while it is holds up the others for Gloo's time-out.
+    # The first ring is formed twice; who is lost meanwhile holds up the others for Gloo's time-out.
     job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming")
     job.train_on(size=2)
     cut_at = time.time()
