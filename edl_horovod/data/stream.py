@@ -5,7 +5,9 @@ user's `create_dataset` runs on them inside the tf.data graph, two steps at a ti
 training.
 """
 
+import contextlib
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -30,6 +32,7 @@ _GRAPH_PLACE = re.compile(
     r"|Error in user-defined function passed to .*? with iterator: \S+ "
     r"| \[Op:IteratorGetNext\] name: *$"
 )
+_NO_END = np.iinfo(np.int64).max
 NO_IDS: Ids = np.empty(0, np.int64)
 
 
@@ -66,11 +69,21 @@ class _Run:
     """The step whose records could not be read, and why."""
 
 
+@dataclass(frozen=True)
+class _Expected:
+    """A restart that is under way, or done, ahead of its time."""
+
+    what: tuple[range, int, int]
+    thread: threading.Thread
+    is_good: threading.Event
+
+
 class StepStream:
     """Batches of consecutive steps; `restart` points it at other lanes or another step.
 
-    The tf.data graph is built and traced once. After a change of the ring only a new iterator is
-    made.
+    The tf.data graph is built and traced once. Its iterator goes from one run to the next as long
+    as none of them is read to its end, because a new one takes some 40 ms before its first element.
+    What it has made ready of the former run by then is passed over.
     """
 
     def __init__(
@@ -97,16 +110,22 @@ class StepStream:
         self._mode = mode
         self._run = self._make_run(0, range(0), 0, 0)
         self._dataset = self._build(prefetch)
-        self._iterator: Iterator[Any] = iter(())
+        self._iterator: Iterator[Any] | None = None
+        self._num_iterators = 0
+        self._given: dict[int, int] = {}
+        """Iterator to the latest run that it has taken up."""
+        self._is_changing = False
+        """Whether the iterator may still give elements of a former run."""
         self._next_step = 0
         self._held: tuple[int, Batch] | None = None
+        self._expected: _Expected | None = None
         self.record_ids: Ids = NO_IDS
         """Ids of the records of the last `next_batch`, also of those that gave no example."""
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
         """Specs of a batch's features and labels (labels None in `Mode.PREDICTION`)."""
-        _, features, *labels = self._dataset.element_spec
+        _, _, features, *labels = self._dataset.element_spec
         return features, labels[0] if labels else None
 
     def restart(self, lanes: range, first_step: int, last_step: int) -> None:
@@ -117,21 +136,63 @@ class StepStream:
             first_step: Step of the job, counted from 0 over all epochs.
             last_step: The step after the last one wanted.
         """
-        self._iterator = iter(())
-        # Another one: threads of the former iterator may still be at work.
+        expected, self._expected = self._expected, None
+        if expected is not None:
+            expected.thread.join()
+            if expected.is_good.is_set() and expected.what == (lanes, first_step, last_step):
+                return
+        self._restart(lanes, first_step, last_step)
+
+    def expect(self, lanes: range, first_step: int, last_step: int) -> None:
+        """Begin beside what else is to be done with a `restart`, which likely comes with just this.
+
+        Args:
+            lanes: As for `restart`.
+            first_step: As for `restart`.
+            last_step: As for `restart`.
+        """
+        if self._expected is not None:
+            self._expected.thread.join()
+        is_good = threading.Event()
+
+        def begin() -> None:
+            # What fails here fails again in `restart` or `next_batch`, where somebody is told.
+            with contextlib.suppress(Exception):
+                self._restart(lanes, first_step, last_step)
+                self._held = self._pull(first_step)
+                is_good.set()
+
+        thread = threading.Thread(target=begin, name="restart", daemon=True)
+        self._expected = _Expected((lanes, first_step, last_step), thread, is_good)
+        thread.start()
+
+    def _restart(self, lanes: range, first_step: int, last_step: int) -> None:
+        # Another one: threads of the iterator may still be at work on the former.
         self._run = self._make_run(self._run.number + 1, lanes, first_step, last_step)
         self._next_step, self._held = first_step, None
+        if self._iterator is None:
+            self._iterate()
+        else:
+            self._is_changing = True
+
+    def _iterate(self) -> None:
+        self._iterator = None
+        self._num_iterators += 1
+        self._is_changing = False
         self._iterator = iter(self._dataset)
 
-    def try_first(self) -> None:
+    def try_first(self) -> Batch | None:
         """Make the examples of the first lane's first records, to see whether that goes.
+
+        Returns:
+            Those examples; None where the records gave none.
 
         Raises:
             DataError: It does not.
         """
-        self.restart(range(1), 0, 1)
-        self.next_batch()
-        self._iterator = iter(())
+        # Longer than is asked for, so that the iterator is there for the first true run.
+        self.restart(range(1), 0, self._plan.steps_per_epoch)
+        return self.next_batch()
 
     def next_batch(self) -> Batch | None:
         """The examples of the next step; None where this rank has none in it.
@@ -152,7 +213,7 @@ class StepStream:
 
     def _pull(self, step: int) -> tuple[int, Batch] | None:
         try:
-            found = next(self._iterator, None)
+            found = self._next_of_run()
         except tf.errors.OpError as error:
             failure = self._run.failure
             if failure is not None and failure[0] == step:
@@ -164,9 +225,30 @@ class StepStream:
             ) from error
         if found is None:
             return None
-        at, features, *labels = found
+        _, at, features, *labels = found
         some = tf.nest.flatten(features)[0]
         return int(at), Batch(features, labels[0] if labels else None, int(some.shape[0]))
+
+    def _next_of_run(self) -> Any:
+        """The next element of the latest run; None after its last."""
+        while True:
+            if self._iterator is None:
+                return None
+            try:
+                found = next(self._iterator, None)
+            except tf.errors.OpError:
+                if not self._is_changing:
+                    raise
+                self._iterate()  # It was about a former run, or it is raised again.
+                continue
+            if found is None:
+                has_taken_it = self._given.get(self._num_iterators) == self._run.number
+                self._iterator = None
+                if not has_taken_it:
+                    self._iterate()  # It had come to its end before the latest run began.
+            elif int(found[0]) == self._run.number:
+                self._is_changing = False
+                return found
 
     def _make_run(self, number: int, lanes: range, first_step: int, last_step: int) -> _Run:
         steps = FilledSteps(self._plan, lanes, first=first_step, last=last_step)
@@ -176,7 +258,7 @@ class StepStream:
         # Autograph would put the user's function into words of its own, also in its errors.
         examples = tf.autograph.experimental.do_not_convert(self._examples)
         # Not `from_generator`: that spends 0.1 ms a step more on the same call.
-        records = tf.data.Dataset.from_tensors(0).flat_map(self._records_of_run)
+        records = tf.data.Dataset.from_tensors(0).flat_map(self._records)
         dataset = records.interleave(
             examples,
             cycle_length=STEPS_IN_PARALLEL,
@@ -190,29 +272,48 @@ class StepStream:
         options.experimental_optimization.map_and_batch_fusion = False
         return dataset.prefetch(prefetch).with_options(options)
 
-    def _records_of_run(self, _: tf.Tensor) -> tf.data.Dataset:
-        """Steps with their records, of the run that is the latest when the iterator starts."""
+    def _records(self, _: tf.Tensor) -> tf.data.Dataset:
+        """Steps with their records: of the run that is the latest, and then of those that follow.
 
-        def records_of(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            step, records = tf.numpy_function(self._read, [run, number], (tf.int64, tf.string))
-            return tf.ensure_shape(step, ()), tf.ensure_shape(records, (None,))
+        It ends where a run is at its end and none has followed; as long as some are there, it goes
+        to the latest one as soon as it is asked for another step.
+        """
 
-        run, num_steps = tf.numpy_function(self._latest_run, [], (tf.int64, tf.int64))
-        dataset = tf.data.Dataset.range(tf.ensure_shape(num_steps, ())).map(records_of)
+        def run_of(_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            run, num_steps = tf.numpy_function(self._take_run, [iterator], (tf.int64, tf.int64))
+            return tf.ensure_shape(run, ()), tf.ensure_shape(num_steps, ())
+
+        def steps_of(run: tf.Tensor, num_steps: tf.Tensor) -> tf.data.Dataset:
+            def records_of(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+                step, records = tf.numpy_function(self._read, [run, number], (tf.int64, tf.string))
+                return run, tf.ensure_shape(step, ()), tf.ensure_shape(records, (None,))
+
+            return tf.data.Dataset.range(num_steps).map(records_of).take_while(_is_there)
+
+        iterator = tf.numpy_function(lambda: np.int64(self._num_iterators), [], tf.int64)
+        runs = tf.data.Dataset.range(_NO_END).map(run_of).take_while(lambda run, _: run >= 0)
+        dataset = runs.flat_map(steps_of)
         inline_maps(tf.compat.v1.get_default_graph())
         return dataset
 
-    def _latest_run(self) -> tuple[np.int64, np.int64]:
+    def _take_run(self, iterator: np.int64) -> tuple[np.int64, np.int64]:
+        """Number and length of the latest run; -1 and 0 where this iterator has had it."""
         run = self._run
+        if self._given.get(int(iterator)) == run.number:
+            return np.int64(-1), np.int64(0)
+        self._given[int(iterator)] = run.number
         return np.int64(run.number), np.int64(len(run.steps))
 
     def _read(
         self, run_number: np.int64, number: np.int64
     ) -> tuple[np.int64, npt.NDArray[np.object_]]:
-        """A step and its records; in a tf.data thread, one call after the other."""
+        """A step and its records; in a tf.data thread, one call after the other.
+
+        The step is -1 where another run has followed, so that nobody waits for it.
+        """
         run = self._run
         if run.number != run_number:
-            raise ValueError("The stream was restarted, so nobody waits for this step.")
+            return np.int64(-1), np.array([], dtype=object)
         step = run.steps[int(number)]
         epoch, within = divmod(step, self._plan.steps_per_epoch)
         if run.order is None or run.epoch != epoch:
@@ -226,8 +327,8 @@ class StepStream:
             raise
         return np.int64(step), np.array(records, dtype=object)
 
-    def _examples(self, step: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
-        """One step's records as a dataset of at most one element: (step, features[, labels])."""
+    def _examples(self, run: tf.Tensor, step: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
+        """One step's records as at most one element: (run, step, features[, labels])."""
         make = tf.data.Dataset.from_tensors if self._spec.parses_batches else _one_by_one
         doing = f"create_dataset of {self._label} in mode {self._mode.value}"
         # What it maps is converted all the same, as where tf.data is used without us.
@@ -240,8 +341,8 @@ class StepStream:
             # Larger than any step: the whole step becomes one batch, however much was expanded.
             dataset = dataset.batch(1 << 40)
         if self._mode is Mode.PREDICTION:
-            return dataset.map(lambda features: (step, features))
-        return dataset.map(lambda features, labels: (step, features, labels))
+            return dataset.map(lambda features: (run, step, features))
+        return dataset.map(lambda features, labels: (run, step, features, labels))
 
     def _check(self, dataset: Any) -> None:
         name = f"create_dataset of {self._label}"
@@ -262,6 +363,10 @@ class StepStream:
                 f"{name} must give (features, labels) in mode {self._mode.value}. "
                 f"Received: {element}. Return both as a tuple of two."
             )
+
+
+def _is_there(run: tf.Tensor, step: tf.Tensor, records: tf.Tensor) -> tf.Tensor:
+    return step >= 0
 
 
 def _one_by_one(records: tf.Tensor) -> tf.data.Dataset:

@@ -108,6 +108,70 @@ def test_a_restart_drops_what_was_made_ready_for_other_lanes(opened) -> None:
             ]
 
 
+def test_an_expected_restart_is_that_restart_and_another_one_is_not(opened) -> None:
+    stream, plan = opened
+    end = 2 * plan.steps_per_epoch
+    for number in range(60):
+        lanes, step = lanes_of_rank(number % 2, 2, LANES), number % end
+        if number % 3:
+            stream.expect(lanes, step, end)
+        if number % 3 == 2:
+            step = (step + 1) % end
+        stream.restart(lanes, step, end)
+        for taken in range(number % 7):  # Now and then beyond the end.
+            batch = stream.next_batch()
+            ids = expected(plan, step + taken, lanes) if step + taken < end else []
+            assert ([] if batch is None else batch.features.numpy().tolist()) == [
+                record(n) for n in ids
+            ]
+
+
+def test_one_iterator_goes_from_run_to_run(opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, _ = opened
+    made: list[int] = []
+    iterate = stream._iterate
+    monkeypatch.setattr(stream, "_iterate", lambda: (made.append(1), iterate()))
+    for number in range(20):
+        stream.restart(lanes_of_rank(number % 3, 3, LANES), number, 1_000_000_000)
+        stream.next_batch()
+    assert len(made) == 1
+    for _ in range(2):
+        stream.restart(range(LANES), 0, 1)
+        assert stream.next_batch().num_examples == BATCH
+        assert stream.next_batch() is None
+    assert len(made) == 2
+
+
+def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, path: str) -> None:
+    stream, plan = opened
+    content = bytearray(Path(path).read_bytes())
+    content[-1] ^= 1
+    Path(path).write_bytes(content)
+    damaged = set(range(plan.block_starts[-1], NUM_RECORDS))
+
+    def is_good(step: int, lanes: range) -> bool:
+        return damaged.isdisjoint(expected(plan, step, lanes))
+
+    steps = range(plan.steps_per_epoch)
+    lanes = [range(lane, lane + 1) for lane in range(LANES)]
+    good = next(one for one in lanes if all(is_good(step, one) for step in steps))
+    bad, first = next(
+        (one, step)
+        for one in lanes
+        for step in range(20 * plan.steps_per_epoch)
+        if is_good(step, one)
+        and expected(plan, step, one)
+        and damaged & {*expected(plan, step + 1, one)}
+    )
+    for _ in range(10):
+        stream.restart(bad, first, 21 * plan.steps_per_epoch)
+        assert stream.next_batch() is not None  # The damaged part is read ahead.
+        stream.restart(good, 0, plan.steps_per_epoch)
+        for step in steps:
+            stream.next_batch()
+            assert stream.record_ids.tolist() == expected(plan, step, good)
+
+
 def test_a_record_that_cannot_be_read_is_named(opened, path: str) -> None:
     stream, plan = opened
     content = bytearray(Path(path).read_bytes())
