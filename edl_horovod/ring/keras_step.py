@@ -1,5 +1,6 @@
 """One Keras 3 training step on a ring: weighted, in one collective, all or nothing (D6, D7)."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from edl_horovod.data.stream import Batch
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.ring.collectives import catch_failures, sum_grouped
+from edl_horovod.ring.collectives import CollectiveFailed, catch_failures, sum_grouped
 from edl_horovod.ring.gradients import GradientOptions, add_over_parts, clip
 from edl_horovod.ring.keras_model import build_model, call_functionally, metric_sums
 from edl_horovod.spec import Mode
@@ -140,6 +141,23 @@ class KerasTrainer:
                 for name, value in zip(self._metric_names, values[METRICS:], strict=True)
             },
         )
+
+    def rehearse(self, batch: Batch) -> None:
+        """Run both kinds of step without any effect, so that the first true ones are quick.
+
+        TensorFlow optimises a function's graph, and makes its kernels, when it runs the first time.
+
+        Args:
+            batch: At least one example.
+        """
+        flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
+        none = tf.nest.map_structure(lambda part: part[:0], (batch.features, batch.labels))
+        # What is wrong with the step is wrong with its first true run, too.
+        with contextlib.suppress(tf.errors.OpError):
+            self._steps[False](flag, *none, salt)  # Without an example nothing is changed.
+        # There is no ring yet, so the collective fails, and that before anything is changed.
+        with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
+            self._steps[True](flag, batch.features, batch.labels, salt)
 
     def has_come(self) -> bool:
         """Whether this rank's part of the step is done, so that it waits for the others.

@@ -15,7 +15,7 @@ from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.data.job_data import open_index, plan_of
 from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Reader
-from edl_horovod.data.stream import StepStream
+from edl_horovod.data.stream import Batch, StepStream
 from edl_horovod.errors import DataError
 from edl_horovod.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
@@ -65,16 +65,18 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
         config.model_zoo, config.model_def, params=config.params, context=context,
         overrides=Overrides.of(config),
     )  # fmt: skip
-    stream, plan = _open(config, config.data, loaded, Mode.TRAINING, stack)
+    stream, plan, first = _open(config, config.data, loaded, Mode.TRAINING, stack)
     trainer = KerasTrainer(
         loaded,
         stream.element_spec,
         learning_rate=config.train.learning_rate,
         gradients=_gradient_options(config.train),
     )
+    if first is not None:
+        trainer.rehearse(first)
     evaluator = None
     if config.validation_data:
-        held_out, held_out_plan = _open(
+        held_out, held_out_plan, _ = _open(
             config, config.validation_data, loaded, Mode.EVALUATION, stack
         )
         evaluator = Evaluator(loaded, trainer.model, held_out, held_out_plan)
@@ -124,7 +126,7 @@ def _open_trained(config: JobConfig, mode: Mode, stack: contextlib.ExitStack) ->
     files = trained_model.read(Path(config.trained_model))
     with trained_model.versions_told(files):
         loaded = trained_model.load_spec(files)
-    stream, plan = _open(config, config.data, loaded, mode, stack)
+    stream, plan, _ = _open(config, config.data, loaded, mode, stack)
     with trained_model.versions_told(files):
         model = build_model(loaded, stream.element_spec[0])
         trained_model.restore_weights(files, model)
@@ -133,17 +135,17 @@ def _open_trained(config: JobConfig, mode: Mode, stack: contextlib.ExitStack) ->
 
 def _open(
     config: JobConfig, pattern: str, loaded: LoadedSpec, mode: Mode, stack: contextlib.ExitStack
-) -> tuple[StepStream, DataPlan]:
+) -> tuple[StepStream, DataPlan, Batch | None]:
     index = open_index(config, pattern)
     plan = plan_of(config, index, is_training=mode is Mode.TRAINING)
     reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
     stream = StepStream(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
     try:
-        stream.try_first()
+        first = stream.try_first()
     except DataError as e:
         key = "data" if pattern == config.data else "validation_data"
         raise DataError(f"{e} Received: {key}={pattern!r}.") from e
-    return stream, plan
+    return stream, plan, first
 
 
 def _gradient_options(config: TrainConfig) -> GradientOptions:

@@ -97,7 +97,7 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             )  # fmt: skip
             config = replace(config, **settings)
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
-            stream, plan = _open(config, data, loaded, Mode.PREDICTION, stack)
+            stream, plan, _ = _open(config, data, loaded, Mode.PREDICTION, stack)
             model = build_model(loaded, stream.element_spec[0])
             work = PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)
             work.state.step = 0

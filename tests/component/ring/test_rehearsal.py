@@ -1,0 +1,49 @@
+"""A worker runs its steps once while it gets warm, and nothing comes of it."""
+
+import numpy as np
+
+
+def test_nothing_has_changed_when_a_worker_is_warm(train, monkeypatch):
+    from edl_horovod.ring import keras_step
+
+    trainers = []
+    rehearse = keras_step.KerasTrainer.rehearse
+
+    def watched(trainer, batch):
+        before = [variable.numpy() for variable in trainer.variables.values()]
+        assert batch.num_examples > 0
+        rehearse(trainer, batch)
+        after = [variable.numpy() for variable in trainer.variables.values()]
+        for one, other in zip(before, after, strict=True):
+            np.testing.assert_array_equal(one, other)
+        trainers.append(trainer)
+
+    monkeypatch.setattr(keras_step.KerasTrainer, "rehearse", watched)
+    rehearsed = train("train.epochs=1", job="rehearsed")
+    assert len(trainers) == 1
+    monkeypatch.setattr(keras_step.KerasTrainer, "rehearse", lambda *_: None)
+    plain = train("train.epochs=1", job="plain")
+    assert rehearsed.losses == plain.losses
+    for one, other in zip(rehearsed.weights(), plain.weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_collective_of_a_rehearsal_fails_and_no_earlier_op(train, monkeypatch):
+    from edl_horovod.ring import keras_step
+
+    failures = []
+
+    class Suppressed:
+        def __init__(self, *errors):
+            self.errors = errors
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, _):
+            failures.append(kind)
+            return kind is None or issubclass(kind, self.errors)
+
+    monkeypatch.setattr(keras_step.contextlib, "suppress", Suppressed)
+    train("train.epochs=1", until=2)
+    assert failures[:2] == [None, keras_step.CollectiveFailed]
