@@ -143,6 +143,7 @@ class Forming:
                     "assign",
                     **vars(place),
                     generation=generation,
+                    step=max(member.step for member in members),
                     host=worker.candidate.host,
                     rendezvous_address=self._address,
                     rendezvous_port=rendezvous.port,

@@ -24,7 +24,7 @@ from edl_horovod.errors import EdlError, kind_of
 from edl_horovod.keepalive import notice_vanished_host
 from edl_horovod.ring.activity import Activity
 from edl_horovod.ring.membership import EXIT_AT_SIGTERM, Dismissed, Membership
-from edl_horovod.ring.world import World, form_assigned, leave
+from edl_horovod.ring.world import World, form_assigned, leave, world_of
 
 __all__ = ["CoordinatedMembership", "CoordinatorAddress"]
 
@@ -119,6 +119,7 @@ class CoordinatedMembership(Membership):
             self._generation = place["generation"]
             self._is_ready = False
         self._activity.begin("joins", f"forming generation {self._generation}")
+        self.expect(world_of(place), max(0, step, place["step"]))
         return form_assigned(
             place, timeout_seconds=self._forming_seconds, is_in_vain=self.wants_change
         )

@@ -16,7 +16,7 @@ from edl_horovod.errors import EdlError, JobFailed
 from edl_horovod.events import EventLog
 from edl_horovod.keepalive import vanished_hosts_noticed
 from edl_horovod.ring.membership import Dismissed, Membership
-from edl_horovod.ring.world import World, form_assigned, leave
+from edl_horovod.ring.world import World, form_assigned, leave, world_of
 
 __all__ = ["HorovodDriverMembership", "is_launched_by_horovodrun"]
 
@@ -76,6 +76,8 @@ class HorovodDriverMembership(Membership):
             "rendezvous_port": self._port,
         }
         self._num_formings += 1
+        if step > 0:
+            self.expect(world_of(place), step)
         return form_assigned(place, timeout_seconds=self._timeout)
 
     def on_hosts_updated(self, timestamp: int, update_res: Any) -> None:

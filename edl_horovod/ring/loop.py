@@ -45,6 +45,14 @@ class Work(ABC):
             CollectiveFailed: A member was lost.
         """
 
+    def expect(self, world: World, step: int) -> None:
+        """Begin what `run` will need in this ring, beside the forming; it may come otherwise.
+
+        Args:
+            world: The ring that is about to be formed.
+            step: Where it is likely to begin.
+        """
+
     def dismissed(self, *, has_state: bool) -> None:
         """Save what would be lost: this rank has no place any more, and maybe nobody has.
 
@@ -73,6 +81,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
         EdlError: The job cannot go on.
     """
     state, size, left_at, reason = work.state, 0, time.monotonic(), "start"
+    membership.expect = work.expect
     while True:
         try:
             world = membership.join(state.step)

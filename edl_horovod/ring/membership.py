@@ -39,6 +39,10 @@ class Dismissed(Exception):
 class Membership(ABC):
     """A rank's source of rings. A change is a level, asked each step: none is missed (D10)."""
 
+    expect: Callable[[World, int], None] = staticmethod(lambda world, step: None)
+    """Called with this rank's next place, and with the step that its ring is likely to begin at,
+    before the ring is formed."""
+
     @abstractmethod
     def join(self, step: int) -> World:
         """Wait for this rank's place in the next ring and form it.

@@ -94,6 +94,10 @@ class TrainWork(Work):
         """Records of the steps that are done."""
         return self._plan.records_seen(max(0, self.state.step))
 
+    def expect(self, world: World, step: int) -> None:
+        """Begin to read and to make examples while the ring forms."""
+        self._stream.expect(world.lanes(self._plan.num_lanes), step, self.num_steps)
+
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
         # Until it is left in good order: with a ring that breaks its leader may be lost.

@@ -37,6 +37,11 @@ class World:
         return lanes_of_rank(self.rank, self.size, num_lanes)
 
 
+def world_of(place: Mapping[str, Any]) -> World:
+    """The ring that a place is in, once it is formed."""
+    return World(rank=place["rank"], size=place["size"], generation=place["generation"])
+
+
 def form_assigned(
     place: Mapping[str, Any],
     *,
@@ -55,7 +60,7 @@ def form_assigned(
         instead.
     """
     leave()
-    world = World(rank=place["rank"], size=place["size"], generation=place["generation"])
+    world = world_of(place)
     if world.is_alone:
         return world
     names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")

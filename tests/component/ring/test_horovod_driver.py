@@ -21,7 +21,7 @@ def module(monkeypatch):
         monkeypatch.delitem(sys.modules, f"edl_horovod.ring.{name}", raising=False)
     world = ModuleType("edl_horovod.ring.world")
     world.World, world.leave, world.form_inherited = object, lambda: None, None
-    world.form_assigned = lambda place, timeout_seconds: SimpleNamespace(**place)
+    world.world_of = world.form_assigned = lambda place, **_: SimpleNamespace(**place)
     elastic = ModuleType("horovod.common.elastic")
     elastic.notification_manager = SimpleNamespace(
         init=lambda: None, register_listener=lambda listener: None

@@ -35,6 +35,7 @@ def module(monkeypatch):
     world.World = object
     world.leave = lambda: None
     world.form_inherited = None
+    world.world_of = lambda place: types.SimpleNamespace(**place)
     world.form_assigned = lambda place, **_: types.SimpleNamespace(**place)
     monkeypatch.setitem(sys.modules, world.__name__, world)
     horovod = types.ModuleType("horovod")
@@ -137,7 +138,7 @@ class Doing:
 
 
 def place(generation, **more):
-    return {"generation": generation, "rank": 0, "size": 1, **more}
+    return {"generation": generation, "rank": 0, "size": 1, "step": 0, **more}
 
 
 def test_a_warm_worker_gets_its_place(membership, coordinator):
