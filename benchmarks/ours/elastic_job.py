@@ -74,8 +74,7 @@ def _with_stamping_worker(config: JobConfig) -> LaunchPlan:
     plan = make_plan(config)
     argv = [WORKER if part == "edl_horovod.worker" else part for part in plan.worker.argv]
     environment = {**plan.worker.environment, "BENCHMARK_FOLDER": str(plan.job_dir / "stamps")}
-    # It knows its slot when it starts.
-    worker = replace(plan.worker, argv=tuple(argv), environment=environment, can_fork=False)
+    worker = replace(plan.worker, argv=tuple(argv), environment=environment)
     return replace(plan, worker=worker)
 
 

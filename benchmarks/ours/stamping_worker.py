@@ -31,14 +31,15 @@ DEVICE_VARIABLE = "BENCHMARK_DEVICE_SECONDS"
 
 def main() -> int:
     """Be a worker until dismissed; returns the process' exit code."""
-    folder, slot = Path(os.environ[FOLDER_VARIABLE]), os.environ["EDL_SLOT"]
+    folder = Path(os.environ[FOLDER_VARIABLE])
     device_seconds = float(os.environ.get(DEVICE_VARIABLE, "0"))
-    stamper = Stamper(folder / f"{slot}.{os.getpid()}")
     run = loop.run
 
     def stamped_run(work: Any, membership: Membership, events: EventLog) -> dict[str, Any]:
         state, replace = work.state, object.__setattr__
         commit, run_in_ring = state.commit, work.run
+        # Only now, because this process may have been forked.
+        stamper = Stamper(folder / f"{os.environ['EDL_SLOT']}.{os.getpid()}")
         size = 0
 
         def stamped_commit() -> None:
@@ -60,6 +61,7 @@ def main() -> int:
     init = hvd.init
 
     def init_on_orders(*arguments: Any) -> Any:
+        slot = os.environ["EDL_SLOT"]
         _obey(folder / f"order.{slot}", folder / f"obeyed.{slot}")
         return init(*arguments)
 
