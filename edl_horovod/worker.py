@@ -214,7 +214,7 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
             "EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment. Use "
             "`edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`."
         )
-    return HorovodDriverMembership(events)
+    return HorovodDriverMembership(events, Path(config.job_dir) / "result.json")
 
 
 def _leave_on_sigterm(membership: "Membership") -> None:

@@ -7,16 +7,18 @@ and a host that failed is not used again.
 import os
 from collections.abc import Mapping
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
 from horovod.common.elastic import notification_manager
 
-from edl_horovod.errors import EdlError, JobFailed
+from edl_horovod.errors import EdlError, JobFailed, kind_of
 from edl_horovod.events import EventLog
 from edl_horovod.keepalive import vanished_hosts_noticed
 from edl_horovod.ring.membership import Dismissed, Membership
 from edl_horovod.ring.world import World, form_assigned, leave, world_of
+from edl_horovod.whole_file import write_json
 
 __all__ = ["HorovodDriverMembership", "is_launched_by_horovodrun"]
 
@@ -39,13 +41,15 @@ class HorovodDriverMembership(Membership):
     driver again, and the step's collective carries it to all ranks.
     """
 
-    def __init__(self, events: EventLog) -> None:
+    def __init__(self, events: EventLog, result: Path) -> None:
         """Take what horovodrun said in the environment; `join` talks to its driver.
 
         Args:
             events: Told of the job's end by the leader: horovodrun writes none.
+            result: File that tells the launcher, where there is one, how the job ended.
         """
         self._events = events
+        self._result = result
         self._place: Mapping[str, int] = {
             name: int(os.environ[f"HOROVOD_{name.upper()}"]) for name in PLACE
         }
@@ -92,13 +96,16 @@ class HorovodDriverMembership(Membership):
         """Nothing to tell: the driver sees failures by the ends of processes."""
 
     def finished(self, result: dict[str, Any]) -> None:
-        """The leader tells those who read the events."""
+        """The leader tells the launcher and those who read the events."""
         if self._place["rank"] == 0:
+            write_json(self._result, {"state": "finished", **result})
             self._events.write("job", state="finished", message="", **result)
 
     def report_error(self, error: EdlError) -> None:
-        """The leader tells those who read the events; another rank's trouble ends no job."""
+        """The leader tells as of the end; another rank's trouble ends no job."""
         if self._place["rank"] == 0:
+            described = {"error": kind_of(error), "message": str(error)}
+            write_json(self._result, {"state": "failed", **described})
             self._events.write("job", state="failed", message=str(error))
 
     def _ask(self) -> Mapping[str, int]:

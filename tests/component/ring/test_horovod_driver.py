@@ -3,6 +3,7 @@
 The ring and Horovod's listener are stand-ins, so that neither TensorFlow nor Horovod is imported.
 """
 
+import json
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -86,13 +87,13 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def membership(module, driver, log, monkeypatch):
+def membership(module, driver, log, tmp_path, monkeypatch):
     values = {"RANK": 1, "SIZE": 2, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 1}
     values |= {"CROSS_SIZE": 2, "HOSTNAME": "b", "GLOO_RENDEZVOUS_ADDR": "127.0.0.1"}
     values |= {"GLOO_RENDEZVOUS_PORT": driver.server.server_port}
     for name, value in values.items():
         monkeypatch.setenv(f"HOROVOD_{name}", str(value))
-    return module.HorovodDriverMembership(log)
+    return module.HorovodDriverMembership(log, tmp_path / "result.json")
 
 
 def test_the_first_place_is_in_the_environment(membership, driver):
@@ -119,9 +120,11 @@ def test_a_worker_without_a_place_goes_and_asks_no_second_time(module, membershi
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_leader_has_the_ring_formed_anew(module, membership, log, monkeypatch, rank):
+def test_the_first_leader_has_the_ring_formed_anew(
+    module, membership, log, tmp_path, monkeypatch, rank
+):
     monkeypatch.setenv("HOROVOD_RANK", str(rank))
-    first = module.HorovodDriverMembership(log)
+    first = module.HorovodDriverMembership(log, tmp_path / "result.json")
     first.join(-1)
     assert first.wants_change() is (rank == 0)
 
@@ -154,9 +157,14 @@ def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
     membership.join(-1)
     membership.finished({"steps": 7})
     assert not events.read(tmp_path / "events.jsonl")
+    assert not (tmp_path / "result.json").exists()
     driver.answers = ["0,1,0,1,0,1"]
     membership.join(7)
     membership.finished({"steps": 7})
+    result = tmp_path / "result.json"
+    assert json.loads(result.read_text()) == {"state": "finished", "steps": 7}
     membership.report_error(JobFailed("no"))
+    failed = {"state": "failed", "error": "JobFailed", "message": "no"}
+    assert json.loads(result.read_text()) == failed
     told = events.read(tmp_path / "events.jsonl")
     assert [(e["state"], e["message"]) for e in told] == [("finished", ""), ("failed", "no")]
