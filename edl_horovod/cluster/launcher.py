@@ -135,7 +135,9 @@ def _mpirun(config: JobConfig, config_file: Path) -> Command:
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
-    handed_on = [word for name in variables for word in ("-x", name)]
+    # An sshd hands none of its pod's variables on to what it starts.
+    names = [*variables, *config.kubernetes.env]
+    handed_on = [word for name in names for word in ("-x", name)]
     argv = (
         "mpirun", "-np", str(config.launch.np), "--hostfile", HOSTFILE, "--bind-to", "none",
         *handed_on, sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),

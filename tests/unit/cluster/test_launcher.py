@@ -17,7 +17,7 @@ def plan(style, **environment):
     overrides = [
         "data=/data/x", "model_def=m", "job_dir=/data/out.job", "output=/data/out",
         "launch=kubernetes", "launch.np=4", "elastic.max_np=6", "kubernetes.worker.cpu=3",
-        f"kubernetes.style={style}",
+        f"kubernetes.style={style}", "kubernetes.env={COLOUR: blue}",
     ]  # fmt: skip
     config = compose("train", overrides)
     return launcher.plan_in_pod(config, CONFIG_FILE, {**ENVIRONMENT, **environment})
@@ -55,7 +55,7 @@ def test_mpirun_hands_its_variables_to_the_other_pods():
     assert made.coordinator is made.discovery is None
     said = text(made.ring)
     assert said.startswith("mpirun -np 4 --hostfile /etc/mpi/hostfile")
-    assert all(f"-x {name}" in said for name in made.ring.environment)
+    assert all(f"-x {name}" in said for name in [*made.ring.environment, "COLOUR"])
 
 
 def test_a_manifest_without_our_variables_is_told_so():
