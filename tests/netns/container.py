@@ -6,12 +6,16 @@ this process over, so its number, its signals and its exit code are the containe
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
-OWN = ("tmp", "run", "edl", "edl-secret", "data", "mnt", "lost+found")
+OWN = ("tmp", "run", "etc", "home", "root", "edl", "edl-secret", "data", "mnt", "lost+found")
 """Not of the machine."""
+USER, HOME = 1000, "/home/edl"
+"""Of docker/Dockerfile."""
 
 
 def mount(*arguments):
@@ -27,6 +31,26 @@ def bind(source, target):
     mount("--rbind", source, target)
 
 
+def make_image(root, repository):
+    """Make what docker/Dockerfile makes of a Debian."""
+    for name in ("tmp", "run", "home", "home/edl"):
+        (root / name).mkdir()
+    (root / "tmp").chmod(0o1777)
+    os.chown(root / "home/edl", USER, USER)
+    shutil.copytree("/etc", root / "etc", symlinks=True)
+    users = Path("/etc/passwd").read_text().splitlines()
+    users = [line for line in users if line.split(":")[2] != str(USER)]
+    users.append(f"edl:x:{USER}:{USER}::{HOME}:/bin/bash")
+    (root / "etc/passwd").write_text("\n".join(users) + "\n")
+    ssh = repository / "docker" / "ssh"
+    for name in ("etc/ssh/ssh_config.d", "etc/edl"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy(ssh / "ssh_config", root / "etc/ssh/ssh_config.d/edl.conf")
+    # There our package is installed; here it is where the tests are.
+    server = (ssh / "sshd_config").read_text() + f"SetEnv PYTHONPATH={repository}\n"
+    (root / "etc/edl/sshd_config").write_text(server)
+
+
 def main():
     spec = json.loads(Path(sys.argv[1]).read_text())
     root = Path(spec["root"])
@@ -38,12 +62,15 @@ def main():
             (root / entry.name).symlink_to(os.readlink(entry))
         else:
             bind(entry, root / entry.name)
-    for name in ("tmp", "run"):
-        (root / name).mkdir()
+    make_image(root, Path(spec["repository"]))
     for source, target in spec["binds"]:
         bind(Path(source), root / target.lstrip("/"))
     os.chroot(root)
-    os.chdir("/")
+    os.chdir(HOME)
+    socket.sethostname(spec["hostname"])
+    os.setgroups([spec["group"]])
+    os.setgid(USER)
+    os.setuid(USER)
     os.execvpe(spec["command"][0], spec["command"], spec["environment"])
 
 

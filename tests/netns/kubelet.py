@@ -6,12 +6,14 @@ decide whether it is ready. All that it knows comes from the API server, over HT
 """
 
 import base64
+import contextlib
 import ctypes
 import json
 import os
 import re
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +24,8 @@ from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import SERVICE_ACCOUNT, Place
 from edl_horovod.errors import ClusterError, ObjectNotFound
 from tests.kube.apiserver.admission import User
-from tests.netns import container
+from tests.netns import container, mpi_operator
+from tests.netns.job import REPOSITORY
 
 POLL_SECONDS = 0.1
 PORT = 6443
@@ -66,12 +69,20 @@ class Container:
         path = self.folder / f"container-{self.num_starts}.json"
         path.write_text(json.dumps({**spec, "root": str(root)}))
         self.child = self.host.start(
-            "unshare", "-m", "--propagation", "private", sys.executable, container.__file__, path,
+            "unshare", "-m", "-u", "--propagation", "private",
+            sys.executable, container.__file__, path,
             log=self.folder / "log",
         )  # fmt: skip
 
     def passes(self, probe):
-        """Run a readiness probe inside the container."""
+        """Run a readiness probe inside the container, or connect to it."""
+        if "tcpSocket" in probe:
+            address = (self.host.address, probe["tcpSocket"]["port"])
+            try:
+                socket.create_connection(address, timeout=1).close()
+            except OSError:
+                return False
+            return True
         command = ["nsenter", f"--target={self.child.pid}", "--mount", "--net", "--root"]
         command += ["--wd=/", *probe["exec"]["command"]]
         try:
@@ -79,6 +90,21 @@ class Container:
         except subprocess.TimeoutExpired:
             return False
         return done.returncode == 0
+
+    def workers(self):
+        """The numbers of the processes there that are workers."""
+        found = []
+        for pid in self.host.pids():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if words[1:3] == [b"-m", b"edl_horovod.worker"]:
+                    found.append(pid)
+        return found
+
+    def end_all(self):
+        for pid in self.host.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Nodes:
@@ -110,12 +136,12 @@ class Nodes:
         self._stopping.set()
         self._thread.join()
 
-    def host_of(self, pod):
-        return self.containers[self.pods[pod]["metadata"]["uid"]].host
+    def container_of(self, pod):
+        return self.containers[self.pods[pod]["metadata"]["uid"]]
 
     def kill(self, pod):
-        """Kill the container's process."""
-        os.killpg(self.containers[self.pods[pod]["metadata"]["uid"]].child.pid, signal.SIGKILL)
+        """Kill the container's process, and with it the others there."""
+        self.container_of(pod).end_all()
 
     def evict(self, pod):
         """What a kubelet does whose node is short of memory: the pod stays, failed for good."""
@@ -140,62 +166,10 @@ class Nodes:
     def _turn(self):
         self.pods = {pod["metadata"]["name"]: pod for pod in self._cluster.find("Pod")}
         for job in self._cluster.find("MPIJob"):
-            self._operate(job)
+            mpi_operator.operate(self._cluster, job, self.pods)
         for pod in self.pods.values():
             self._keep(pod)
         self._resolve_names()
-
-    # -- mpi-operator
-
-    def _operate(self, job):
-        spec, name = job["spec"], job["metadata"]["name"]
-        launchers = [pod for key, pod in self.pods.items() if key.startswith(f"{name}-launcher-")]
-        phases = [pod["status"].get("phase") for pod in launchers]
-        is_over = (
-            "Succeeded" in phases or phases.count("Failed") > spec["runPolicy"]["backoffLimit"]
-        )
-        if spec["runPolicy"]["suspend"] or is_over:
-            for pod_name, pod in self.pods.items():
-                is_worker = pod_name.startswith(f"{name}-worker-")
-                if is_worker and "deletionTimestamp" not in pod["metadata"]:
-                    self._cluster.delete("Pod", pod_name)
-            return
-        replicas = spec["mpiReplicaSpecs"]
-        if phases.count("Failed") == len(phases):
-            # The launcher's Job makes another pod.
-            self._create(job, "Launcher", f"{name}-launcher-{len(phases)}")
-        wanted = [f"{name}-worker-{index}" for index in range(replicas["Worker"]["replicas"])]
-        for pod_name in wanted:
-            if pod_name not in self.pods:
-                self._create(job, "Worker", pod_name)
-        for pod_name, pod in self.pods.items():
-            is_worker = pod_name.startswith(f"{name}-worker-")
-            if is_worker and pod_name not in wanted and "deletionTimestamp" not in pod["metadata"]:
-                self._cluster.delete("Pod", pod_name)
-
-    def _create(self, job, role, pod_name):
-        replica = job["spec"]["mpiReplicaSpecs"][role]
-        meta = job["metadata"]
-        labels = {
-            **replica["template"]["metadata"]["labels"],
-            "training.kubeflow.org/operator-name": "mpi-operator",
-            "training.kubeflow.org/job-name": meta["name"],
-            "training.kubeflow.org/job-role": role.lower(),
-        }
-        owner = {
-            "apiVersion": job["apiVersion"], "kind": "MPIJob", "name": meta["name"],
-            "uid": meta["uid"], "controller": True,
-        }  # fmt: skip
-        spec = {
-            **replica["template"]["spec"], "restartPolicy": replica["restartPolicy"],
-            "nodeName": f"node-of-{pod_name}", "hostname": pod_name,
-            "subdomain": f"{meta['name']}-worker",
-        }  # fmt: skip
-        manifest = {
-            "apiVersion": "v1", "kind": "Pod", "spec": spec,
-            "metadata": {"name": pod_name, "labels": labels, "ownerReferences": [owner]},
-        }  # fmt: skip
-        self._cluster.create(manifest)
 
     # -- kubelets
 
@@ -226,6 +200,8 @@ class Nodes:
 
     def _after_the_end(self, pod, running):
         code = running.child.returncode
+        # Whatever runs in a container ends with its main process.
+        running.end_all()
         is_again = pod["spec"]["restartPolicy"] == "OnFailure" and code != 0
         if "deletionTimestamp" in pod["metadata"]:
             self._cluster.delete("Pod", pod["metadata"]["name"], grace_seconds=0)
@@ -240,7 +216,7 @@ class Nodes:
             running.kill_at = now + pod["metadata"]["deletionGracePeriodSeconds"]
             running.child.send_signal(signal.SIGTERM)
         elif now > running.kill_at:
-            os.killpg(running.child.pid, signal.SIGKILL)
+            running.end_all()
 
     def _report(self, pod, phase, running):
         probe = pod["spec"]["containers"][0].get("readinessProbe")
@@ -269,20 +245,21 @@ class Nodes:
     def _spec(self, pod, running):
         (described,) = pod["spec"]["containers"]
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        group = pod["spec"]["securityContext"]["fsGroup"]
         hosts = running.folder / "hosts"
         hosts.touch()
         binds = [(str(hosts), "/etc/hosts")]
         for mounted in described["volumeMounts"]:
-            source = self._volume(volumes[mounted["name"]], running.folder)
+            source = self._volume(volumes[mounted["name"]], running.folder, group)
             binds.append((str(source), mounted["mountPath"]))
-        repository = Path(__file__).parents[2]
-        if repository.parts[1] in container.OWN:
-            binds.append((str(repository), str(repository)))
+        for needed in {str(REPOSITORY), sys.prefix, sys.base_prefix}:
+            if Path(needed).parts[1] in container.OWN:
+                binds.append((needed, needed))
         environment = {
             # What the image would have.
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PYTHONPATH": str(repository),
-            "HOME": "/tmp",
+            "PYTHONPATH": str(REPOSITORY),
+            "HOME": container.HOME,
             "TF_CPP_MIN_LOG_LEVEL": "2",
             "KUBERNETES_SERVICE_HOST": self._control.address,
             "KUBERNETES_SERVICE_PORT": str(PORT),
@@ -291,11 +268,18 @@ class Nodes:
             environment[variable["name"]] = self._value(variable, pod, running, environment)
         if pod["spec"].get("automountServiceAccountToken"):
             binds.append((str(self._account(pod, running.folder)), f"/run/{ACCOUNT}"))
-        return {"binds": binds, "environment": environment, "command": described["command"]}
+        return {
+            "binds": binds, "environment": environment, "command": described["command"],
+            "hostname": pod["spec"]["hostname"], "group": group, "repository": str(REPOSITORY),
+        }  # fmt: skip
 
-    def _volume(self, volume, folder):
+    def _volume(self, volume, folder, group):
         if "persistentVolumeClaim" in volume:
-            return self._claims[volume["persistentVolumeClaim"]["claimName"]]
+            source = self._claims[volume["persistentVolumeClaim"]["claimName"]]
+            if source.stat().st_gid != group:  # When it is mounted first.
+                subprocess.run(["chgrp", "-R", str(group), str(source)], check=True)
+                subprocess.run(["chmod", "-R", "g+rwX", str(source)], check=True)
+            return source
         target = folder / f"volume-{volume['name']}"
         target.mkdir(exist_ok=True)
         if "configMap" in volume:
@@ -304,8 +288,9 @@ class Nodes:
         else:
             data = self._cluster.get("Secret", volume["secret"]["secretName"])["data"]
             files = {name: base64.b64decode(text) for name, text in data.items()}
-        for name, content in files.items():
-            (target / name).write_bytes(content)
+        items = volume.get("secret", {}).get("items") or [{"key": k, "path": k} for k in files]
+        for item in items:
+            (target / item["path"]).write_bytes(files[item["key"]])
         return target
 
     @staticmethod
@@ -333,15 +318,21 @@ class Nodes:
         lines = ["127.0.0.1 localhost"]
         for service in self._cluster.find("Service"):
             selector = service["spec"]["selector"].items()
+            name = service["metadata"]["name"]
             for pod in self.pods.values():
                 address = pod["status"].get("podIP")
                 if address and selector <= pod["metadata"]["labels"].items():
-                    lines.append(f"{address} {service['metadata']['name']}")
-        text = "\n".join(lines) + "\n"
-        for running in self.containers.values():
-            hosts = running.folder / "hosts"
-            if hosts.read_text() != text:
-                hosts.write_text(text)
+                    lines.append(f"{address} {name}")
+                    if pod["spec"]["subdomain"] == name:
+                        full = f"{pod['spec']['hostname']}.{name}.default.svc"
+                        lines.append(f"{address} {full}")
+        for pod in self.pods.values():
+            if (running := self.containers.get(pod["metadata"]["uid"])) is not None:
+                own = f"{running.host.address} {pod['spec']['hostname']}"
+                text = "\n".join([*lines, own, ""])
+                hosts = running.folder / "hosts"
+                if hosts.read_text() != text:
+                    hosts.write_text(text)
 
 
 ACCOUNT = str(SERVICE_ACCOUNT).removeprefix("/var/run/")
