@@ -108,7 +108,7 @@ def test_the_ring_trains_on_without_its_coordinator(start, counting, tmp_path):
 
 
 def test_below_min_np_the_job_waits_then_ends_with_its_reason(start, counting):
-    settings = {"launch.np": 2, "elastic.min_np": 2, "elastic.wait_seconds": 25}
+    settings = {"launch.np": 2, "elastic.min_np": 2, "elastic.wait_seconds": 40}
     job = start("train", *counting(**settings))
     job.wait_for_step(3)
     job.want(1)
