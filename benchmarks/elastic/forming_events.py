@@ -6,7 +6,7 @@ import time
 
 from benchmarks.elastic import stamps
 from benchmarks.elastic.driven_job import DrivenJob, driven_job
-from benchmarks.elastic.ring_events import SURVIVOR, stall_at_size
+from benchmarks.elastic.ring_events import SURVIVOR
 from benchmarks.elastic.settings import OURS, PLAIN, Run
 from benchmarks.elastic.table import Line
 
@@ -101,10 +101,28 @@ def _not_invited(run: Run) -> list[float]:
             (member,) = set(job.members()) - {SURVIVOR}
             (outside,) = {0, 1, 2} - set(job.members())
             stopped = job.pid(outside)
-            since = time.monotonic()
+            since, generation = time.monotonic(), job.generation()
             os.kill(stopped, signal.SIGSTOP)
             job.send(member, signal.SIGKILL)
-            stall, _ = stall_at_size(run, job, size=1, since=since)
+            found.append(_stall_of_change(job, since, after=generation))
             os.kill(stopped, signal.SIGCONT)
-            found.append(stall)
     return found
+
+
+def _stall_of_change(job: DrivenJob, since: float, *, after: int) -> float:
+    """The survivor's stall until the next ring trains, of whatever size.
+
+    A slot that was killed may be warm again before a stopped worker is given up.
+    """
+
+    def steps_since(at: float) -> int:
+        return sum(stamp.at > at for stamp in job.stamps(SURVIVOR))
+
+    def is_formed() -> bool:
+        found = job.events("generation")
+        return any(event["is_formed"] and event["generation"] > after for event in found)
+
+    job.wait_for(is_formed, f"a ring after generation {after}")
+    formed_at = time.monotonic()
+    job.wait_for(lambda: steps_since(formed_at) > 2, "the survivor's next steps")
+    return stamps.stall(job.stamps(SURVIVOR), since - BEFORE_SECONDS, time.monotonic())
