@@ -1,7 +1,9 @@
 """What a job's events add up to: one value that the progress display and `edl status` both show."""
 
 import functools
-from collections.abc import Iterable
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,7 +83,13 @@ class JobState:
 
 def summarize(events: Iterable[dict[str, Any]]) -> JobState:
     """The state after all of the events."""
-    return functools.reduce(advance, events, JobState())
+    return functools.reduce(advance, _telling(events), JobState())
+
+
+def _telling(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Leave out all but the last steps of a row: those alone make the state, and logs are long."""
+    for kind, row in itertools.groupby(events, lambda event: event["kind"]):
+        yield from deque(row, maxlen=_NUM_RECENT if kind in ("step", "progress") else None)
 
 
 def advance(state: JobState, event: dict[str, Any]) -> JobState:

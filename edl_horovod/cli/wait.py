@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, jobs_of
+from edl_horovod.cluster.status import CONDITIONS
 from edl_horovod.errors import ConfigError
 
 __all__ = ["run"]
 
-CONDITIONS = ("running", "finished", "ended", "deleted")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 

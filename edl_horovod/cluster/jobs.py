@@ -18,14 +18,11 @@ from edl_horovod.coordinator.settings import largest_ring
 from edl_horovod.errors import ConfigError, JobFailed, ObjectConflict, ObjectNotFound, TimedOut
 from edl_horovod.job_state import JobState, summarize
 
-__all__ = ["CONDITIONS", "Jobs"]
+__all__ = ["Jobs"]
 
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
-
-CONDITIONS = ("running", "finished", "ended", "deleted")
-"""What `wait` can wait for."""
 
 POLL_SECONDS = 1.0
 LOG_LINES = 2000
@@ -234,7 +231,7 @@ class Jobs:
 
         Args:
             name: Of the job.
-            condition: One of `CONDITIONS`; `ended` takes a failed job as well as a finished one.
+            condition: One of `status.CONDITIONS`; `ended` takes a failed job too.
             timeout_seconds: Longest wait; None waits for ever.
             on_view: Called with the job again and again.
 

@@ -7,12 +7,23 @@ from typing import Any
 
 from edl_horovod.cluster import labels
 
-__all__ = ["ENDED", "EventView", "JobView", "PodView", "event_view", "pod_view", "view"]
+__all__ = [
+    "CONDITIONS",
+    "ENDED",
+    "EventView",
+    "JobView",
+    "PodView",
+    "event_view",
+    "pod_view",
+    "view",
+]
 
 Object = dict[str, Any]
 
 ENDED = ("finished", "failed")
 """States that a job does not leave."""
+CONDITIONS = ("running", "finished", "ended", "deleted")
+"""What can be waited for of a job."""
 
 _STARTING = ("ContainerCreating", "PodInitializing")
 """Reasons of a container that waits for nothing but its turn."""

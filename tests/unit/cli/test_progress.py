@@ -1,15 +1,18 @@
+import functools
 import io
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edl_horovod.cli.progress import LiveDisplay, PlainDisplay, facts, prepare_events
-from edl_horovod.job_state import JobState, summarize
+from edl_horovod.job_state import JobState, advance, summarize
 from edl_horovod.job_text import notable
 
 
-def event(kind: str, time: float = 0.0, **given: Any) -> dict[str, Any]:
-    return {"time": time, "source": "test", "kind": kind, **given}
+def event(kind: str, time: float = 0.0, **fields: Any) -> dict[str, Any]:
+    return {"time": time, "source": "test", "kind": kind, **fields}
 
 
 def step(number: int, time: float) -> dict[str, Any]:
@@ -67,6 +70,21 @@ def test_time_left_is_not_guessed_over_a_reset():
     )
 
     assert summarize([step(10, 0.0), step(20, 10.0), reset]).seconds_left is None
+
+
+@given(st.lists(st.sampled_from(["step", "reset", "progress", "evaluation"]), max_size=8))
+def test_a_long_row_of_steps_adds_up_to_what_each_one_does(kinds: list[str]):
+    fields = {
+        "step": lambda n: step(n, float(n)),
+        "reset": lambda n: event("reset", float(n), generation=n, old_size=2, new_size=1, step=n),
+        "progress": lambda n: event("progress", float(n), records=n, total_records=99, size=1),
+        "evaluation": lambda n: event("evaluation", float(n), step=n, metrics={"accuracy": n / 99}),
+    }
+    # Each kind comes in a row that is longer than what a state remembers of it.
+    kinds = [kind for kind in kinds for _ in range(25)]
+    events = [fields[kind](number) for number, kind in enumerate(kinds)]
+
+    assert summarize(events) == functools.reduce(advance, events, JobState())
 
 
 def test_plain_lines_of_progress_come_every_five_seconds_and_at_the_end():
