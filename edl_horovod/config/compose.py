@@ -8,8 +8,8 @@ import os
 import re
 import threading
 import typing
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,17 +133,20 @@ def _compose(
     texts: dict[str, str] = dict(fixed)
     for_hydra: list[str] = []
     params: dict[str, Any] = {}
-    for override in map(split, overrides):
-        if "params" in annotations and override.key.partition(".")[0] == "params":
-            _set_params(params, override)
-        elif _is_in_dict(override.key, annotations):
-            for_hydra.append(f"++{_checked_for_hydra(override)}")
-        elif override.key in SET_BY_US or override.key not in annotations:
-            for_hydra.append(_group_choice(override, config_class))
-        elif annotations[override.key] is str:
-            texts[override.key] = override.value
-        else:
-            for_hydra.append(_checked_for_hydra(override))
+    with _all_told() as telling:
+        for typed in overrides:
+            with telling():
+                override = split(typed)
+                if "params" in annotations and override.key.partition(".")[0] == "params":
+                    _set_params(params, override)
+                elif _is_in_dict(override.key, annotations):
+                    for_hydra.append(f"++{_checked_for_hydra(override)}")
+                elif override.key in SET_BY_US or override.key not in annotations:
+                    for_hydra.append(_group_choice(override, config_class))
+                elif annotations[override.key] is str:
+                    texts[override.key] = override.value
+                else:
+                    for_hydra.append(_checked_for_hydra(override))
     try:
         values = _values_from_hydra(config_class, config_name, for_hydra, texts)
     except (HydraException, OmegaConfBaseException) as e:
@@ -153,6 +156,26 @@ def _compose(
     _check_needed(verb, values, config_class)
     _make_absolute(values)
     return resolved.build(config_class, values, source="")
+
+
+@contextmanager
+def _all_told() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Gather what is wrong in several places, and raise it as one error at the end."""
+    wrong: list[ConfigError] = []
+
+    @contextmanager
+    def telling() -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            wrong.append(error)
+
+    yield telling
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        lines = "".join(f"\n  {error}" for error in wrong)
+        raise ConfigError(f"{len(wrong)} settings cannot be taken:{lines}")
 
 
 def split(typed: str) -> Override:

@@ -408,3 +408,17 @@ def test_a_missing_conf_is_named(installed: Path):
 def test_every_setting_says_what_it_means():
     for config_class in (JobConfig, PrepareConfig):
         assert [s.key for s in fields.settings(config_class) if not s.meaning] == []
+
+
+def test_all_settings_that_cannot_be_taken_are_told_at_once():
+    with pytest.raises(ConfigError) as caught:
+        compose_train("epochs=3", "launch=mpy", "train.epochs=[", "output", "seed=1")
+
+    first, *lines = str(caught.value).splitlines()
+    assert first == "5 settings cannot be taken:"
+    for line, received in zip(
+        lines,
+        ("epochs=3", "launch=mpy", "train.epochs=[", "'output'", "seed=1"),
+        strict=True,
+    ):
+        assert f"Received: {received}." in line
