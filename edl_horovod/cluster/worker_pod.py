@@ -20,7 +20,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.events import EventLog
 from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import Child
+from edl_horovod.launch.processes import end_all
 from edl_horovod.launch.slots import Slots
 
 __all__ = ["main"]
@@ -51,7 +51,7 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
     # The manifest names the file of slot 0.
     ready = Path(os.environ["EDL_READY_FILE"]).with_name("{slot}")
     argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file))
-    command = Command(argv=argv, environment={"EDL_READY_FILE": str(ready)})
+    command = Command(argv=argv, environment={"EDL_READY_FILE": str(ready)}, can_fork=True)
     is_leaving = False
 
     def leave(_number: int, _frame: FrameType | None) -> None:
@@ -69,17 +69,8 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
                 slots.keep()
                 time.sleep(POLL_SECONDS)
         finally:
-            _let_go(slots.children, config.kubernetes.grace_seconds)
-
-
-def _let_go(children: list[Child], seconds: float) -> None:
-    """Have the workers leave their ring after their step; whoever does not is killed."""
-    deadline = time.monotonic() + seconds
-    for child in children:
-        child.send(signal.SIGTERM)
-    for child in children:
-        child.wait(max(0.0, deadline - time.monotonic()))
-        child.close()
+            # They leave their ring after their step; whoever does not is killed.
+            end_all(slots.processes, seconds=config.kubernetes.grace_seconds)
 
 
 if __name__ == "__main__":

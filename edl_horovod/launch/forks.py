@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0
 """A fork takes some milliseconds."""
+STANDARD_OUTPUT = 1
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _SUBREAPER = threading.Lock()
 """To be one is a property of the whole process, and jobs may run in several of its threads."""
@@ -35,12 +36,12 @@ _SUBREAPER = threading.Lock()
 class ForkServer:
     """Forks the workers of a command, which outlive it; started anew if it ends."""
 
-    def __init__(self, command: Command, log_path: Path) -> None:
+    def __init__(self, command: Command, log_path: Path | None) -> None:
         """Start nothing yet: `is_ready` does.
 
         Args:
             command: Of the workers.
-            log_path: Takes what the server itself prints.
+            log_path: Takes what the server itself prints; None makes it this process' own.
         """
         self._command = command
         self._log_path = log_path
@@ -68,11 +69,12 @@ class ForkServer:
         Args:
             command: Of this worker: its variables may be its own.
             variables: Others beyond those.
-            output: Takes what it prints.
+            output: Takes what it prints; None makes it this process' own.
         """
-        if self._server is not None and output is not None:
+        if self._server is not None:
             try:
-                return self._server.fork({**command.environment, **variables}, output)
+                descriptor = output.fileno() if output is not None else STANDARD_OUTPUT
+                return self._server.fork({**command.environment, **variables}, descriptor)
             except OSError as error:
                 log.warning("a worker cannot be forked (%s): it is started from nothing", error)
                 self._server.close()
@@ -86,8 +88,9 @@ class ForkServer:
             self._is_given_up = True
             log.warning(
                 "what forks workers ended with %s before it was ready: workers are started from "
-                "nothing. Its log (%s) ends:\n%s",
-                server.exit_code, self._log_path, server.tail(),
+                "nothing. %s",
+                server.exit_code,
+                f"Its log ({self._log_path}) ends:\n{server.tail()}" if self._log_path else "",
             )  # fmt: skip
         server.close()
         self._server = None
@@ -96,7 +99,7 @@ class ForkServer:
 class _Server(Child):
     """The process that forks, and the way to it."""
 
-    def __init__(self, command: Command, log_path: Path) -> None:
+    def __init__(self, command: Command, log_path: Path | None) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(ANSWER_SECONDS)
         self.has_imported = False
@@ -110,8 +113,8 @@ class _Server(Child):
             self.has_imported = self._channel.recv(len(READY)) == READY
         return self.has_imported
 
-    def fork(self, variables: Mapping[str, str], output: IO[bytes]) -> "_Forked":
-        """Fork one worker.
+    def fork(self, variables: Mapping[str, str], output: int) -> "_Forked":
+        """Fork one worker, whose output goes to that descriptor.
 
         Raises:
             OSError: There is no answer, or no memory or room for another process.
@@ -121,7 +124,7 @@ class _Server(Child):
             # An interrupt would lose a worker's pid, and the next answer would be taken for it.
             with signals_held(), _subreaper():
                 request = json.dumps(variables).encode()
-                socket.send_fds(self._channel, [request], [standard_input, output.fileno()])
+                socket.send_fds(self._channel, [request], [standard_input, output])
                 answer = int(self._channel.recv(MAX_REQUEST_BYTES) or -errno.EPIPE)
             if answer < 0:
                 raise OSError(-answer, os.strerror(-answer))

@@ -69,8 +69,8 @@ class Slots:
         self._backoff_seconds = backoff_seconds
         self._forks: ForkServer | None = None
         if command.can_fork:
-            assert log_dir is not None
-            self._forks = ForkServer(command, log_dir / "forks.log")
+            log_path = log_dir / "forks.log" if log_dir is not None else None
+            self._forks = ForkServer(command, log_path)
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
         self.num_wanted = 0

@@ -93,13 +93,13 @@ class Container:
 
     def workers(self):
         """The numbers of the processes there that are workers."""
-        found = []
-        for pid in self.host.pids():
+        found, forked = [], []
+        for pid in sorted(self.host.pids()):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # It has ended.
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 if words[1:3] == [b"-m", b"edl_horovod.worker"]:
-                    found.append(pid)
-        return found
+                    (forked if b"--fork-server" in words else found).append(pid)
+        return found + forked[1:]  # The first of them is the one that forks.
 
     def end_all(self):
         for pid in self.host.pids():

@@ -220,6 +220,15 @@ def test_jobs_in_several_threads_have_their_own_workers(make, tmp_path):
     assert found == [True] * 30
 
 
+def test_without_a_log_file_a_worker_prints_where_its_launcher_does(make, capfd):
+    workers = make("print(os.environ['EDL_SLOT'], flush=True); sys.stderr.write('!')").ready()
+    child = Child(workers.command, None, start=workers.server.start, EDL_SLOT="3")
+    workers.children.append(child)
+    assert child.wait(LIMIT_SECONDS)
+    assert (child.exit_code, child.tail()) == (0, "")
+    assert capfd.readouterr().out == "3\n!"
+
+
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     code = (
         "import time; from pathlib import Path; from tests.component.launch.test_forks import *\n"
