@@ -4,6 +4,7 @@ Everything else of Horovod's TensorFlow package (DistributedOptimizer, its state
 not work on Keras 3; plain-tensor collectives do.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,9 +21,19 @@ __all__ = [
     "sum_grouped",
 ]
 
+_SOURCE_PLACE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
+
 
 class CollectiveFailed(Exception):
     """A collective did not complete: a member died, hung or left. The ring must form again."""
+
+    def __init__(self, message: str) -> None:
+        """Say it without the place in Gloo's source, which tells a reader nothing.
+
+        Args:
+            message: As Horovod said it.
+        """
+        super().__init__(_SOURCE_PLACE.sub("", message))
 
 
 @contextmanager
