@@ -35,9 +35,14 @@ def job_facts(state: JobState, job: "JobView | None", *, now: float) -> dict[str
 def worker_rows(state: JobState, now: float) -> list[tuple[str, ...]]:
     """What each worker did last, under `WORKER_HEADER`."""
     return [
-        (name, worker.state, ago(worker.since, now), worker.message)
+        (name, _worker_state(name, state), ago(worker.since, now), worker.message)
         for name, worker in sorted(state.workers.items())
     ]
+
+
+def _worker_state(name: str, state: JobState) -> str:
+    said = state.workers[name].state
+    return "in the ring" if said == "warm" and name in state.members else said
 
 
 def pod_rows(job: "JobView") -> list[tuple[str, ...]]:

@@ -121,7 +121,9 @@ def write_events(job_dir: Path, *, is_finished: bool, source: str = "launcher") 
         log.write("job", state="running", task="train", message="", total_steps=200)
         log.write("worker", worker="localhost:0", state="warm", message="")
         log.write("worker", worker="localhost:1", state="lost", message="exit code 9")
-        log.write("generation", generation=1, size=2, members=[], reason="start")
+        log.write("worker", worker="localhost:2", state="warm", message="")
+        members = ["localhost:0", "localhost:1"]
+        log.write("generation", generation=1, size=2, members=members, is_formed=True, reason="")
         log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
         log.write(
             "step", step=50, epoch=0, loss=0.5, records_per_second=1000.0, records_seen=6400, size=2
@@ -144,8 +146,9 @@ def test_status_is_a_table(running: Path, capsys: pytest.CaptureFixture[str]):
     assert "records/s  1,000" in lines
     assert "metrics    accuracy 0.75" in lines
     assert "ring       2 ranks, generation 1, 0 resets" in lines
-    assert lines[-2].split() == ["localhost:0", "warm", "0:00:00"]
-    assert lines[-1].split() == ["localhost:1", "lost", "0:00:00", "exit", "code", "9"]
+    assert lines[-3].split() == ["localhost:0", "in", "the", "ring", "0:00:00"]
+    assert lines[-2].split() == ["localhost:1", "lost", "0:00:00", "exit", "code", "9"]
+    assert lines[-1].split() == ["localhost:2", "warm", "0:00:00"]
 
 
 def test_status_is_json(job_dir: Path, capsys: pytest.CaptureFixture[str]):
