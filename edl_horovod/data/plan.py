@@ -160,6 +160,10 @@ class FilledSteps:
         epoch, within = divmod(self._num_before + number, self._filled_per_epoch)
         return epoch * self._per_epoch + within
 
+    def __contains__(self, step: int) -> bool:
+        number = self._count(step) - self._num_before
+        return 0 <= number < self._num_steps and self[number] == step
+
     def _count(self, step: int) -> int:
         """How many steps before this one are filled."""
         epoch, within = divmod(step, self._per_epoch)

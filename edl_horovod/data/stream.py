@@ -201,6 +201,9 @@ class StepStream:
             DataError: A record could not be read or parsed; names the step.
         """
         step, self._next_step = self._next_step, self._next_step + 1
+        if step not in self._run.steps:
+            self.record_ids = NO_IDS
+            return None
         if self._held is None:
             self._held = self._pull(step)
         # Read ahead: what follows this step, or the end, has come out already.

@@ -125,3 +125,4 @@ def test_filled_steps_are_those_in_which_the_lanes_have_records(plan, data):
         if len(order.records(step % plan.steps_per_epoch, lanes))
     ]
     assert [filled[number] for number in range(len(filled))] == expected
+    assert [step for step in range(last + 2) if step in filled] == expected
