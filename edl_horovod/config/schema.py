@@ -35,8 +35,9 @@ class DataConfig:
     lanes: int = 0
     """Number of lanes, the most ranks a ring can have; 0 takes the largest divisor of the global
     batch up to 32."""
-    shuffle_window: int = 1024
-    """Records of a lane that are shuffled among each other, in records."""
+    shuffle_window: int = 0
+    """Records of a lane that are shuffled among each other, in records; 0 takes 1024, or fewer
+    where records are so large that a worker could not hold the windows of all lanes."""
     prefetch_steps: int = 4
     """Steps whose examples are made ready ahead of the training step."""
     damaged: str = "raise"
@@ -47,10 +48,10 @@ class DataConfig:
     def __post_init__(self) -> None:
         check(self.lanes >= 0, "data_plan.lanes", self.lanes, "must be 0 or more")
         check(
-            self.shuffle_window >= 1,
+            self.shuffle_window >= 0,
             "data_plan.shuffle_window",
             self.shuffle_window,
-            "must be 1 or more",
+            "must be 0 or more",
         )
         check(
             self.prefetch_steps >= 1,

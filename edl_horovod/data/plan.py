@@ -20,10 +20,12 @@ __all__ = [
     "EpochOrder",
     "FilledSteps",
     "choose_num_lanes",
+    "choose_window",
     "lanes_of_rank",
 ]
 
 DEFAULT_MOST_LANES = 32
+MOST_WINDOW = 1024
 _NO_RECORD = -1
 Ids = npt.NDArray[np.int64]
 
@@ -49,6 +51,21 @@ def choose_num_lanes(global_batch: int, wanted: int) -> int:
             f"Use one of {', '.join(map(str, near[-12:]))}, or another batch size."
         )
     return wanted
+
+
+def choose_window(wanted: int, *, num_lanes: int, record_bytes: float, most_bytes: int) -> int:
+    """How many records of a lane are shuffled among each other.
+
+    A rank meets the records of a window in no order, so it must be able to hold the windows of all
+    its lanes, which may be all there are; else it reads and decodes each chunk again and again.
+
+    Args:
+        wanted: What the user asked for; 0 takes 1,024, or what fits.
+        num_lanes: Lanes of the job.
+        record_bytes: What a record takes in memory, in bytes.
+        most_bytes: Room for the windows of all lanes, in bytes.
+    """
+    return wanted or max(1, min(MOST_WINDOW, int(most_bytes / (num_lanes * record_bytes))))
 
 
 def lanes_of_rank(rank: int, size: int, num_lanes: int) -> range:
@@ -77,7 +94,7 @@ class DataPlan:
     """Lanes; divides the global batch."""
     seed: int = 0
     """Seed of the order."""
-    window: int = 1024
+    window: int = MOST_WINDOW
     """Records of a lane that are shuffled among each other."""
     is_shuffled: bool = True
     """Whether there is any shuffling; without it lanes are runs of the files' own order."""

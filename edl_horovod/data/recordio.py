@@ -26,7 +26,15 @@ from edl_horovod.data.recordio_format import MAX_RECORD_BYTES, decode_chunk, enc
 from edl_horovod.data.recordio_scan import read_chunks
 from edl_horovod.errors import ConfigError, DataError, OutputError
 
-__all__ = ["ChunkInfo", "Codec", "Reader", "Writer", "decode_chunk", "read_chunks"]
+__all__ = [
+    "ChunkInfo",
+    "Codec",
+    "Reader",
+    "Writer",
+    "decode_chunk",
+    "memory_bytes",
+    "read_chunks",
+]
 
 _LENGTH = struct.Struct("<I")
 # What CPython needs for a bytes object and its place in a list.
@@ -225,24 +233,29 @@ class Reader(Closeable):
         for chunk_number, slot in zip(chunk_numbers.tolist(), slots.tolist(), strict=True):
             records = held.get(chunk_number)
             if records is None:
-                records = held[chunk_number] = self._chunk_records(chunk_number)
+                records = held[chunk_number] = self.read_chunk(chunk_number)
             batch.append(records[slot])
         return batch
+
+    def read_chunk(self, chunk_number: int) -> list[bytes]:
+        """The records of one chunk, known by its number over all files.
+
+        Raises:
+            DataError: It cannot be read or is damaged.
+        """
+        return self._cache.get(chunk_number, load=self._load_chunk)
 
     def __len__(self) -> int:
         return self.num_records
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk_number in range(len(self.index.chunks)):
-            yield from self._chunk_records(chunk_number)
+            yield from self.read_chunk(chunk_number)
 
     def close(self) -> None:
         """Close the files and free the cache; a second call does nothing."""
         self._files.close()
         self._cache.clear()
-
-    def _chunk_records(self, chunk_number: int) -> list[bytes]:
-        return self._cache.get(chunk_number, load=self._load_chunk)
 
     def _load_chunk(self, chunk_number: int) -> list[bytes]:
         chunk = self.index.chunks[chunk_number]
@@ -294,11 +307,12 @@ class _ChunkCache:
 
     def _keep(self, chunk_number: int, records: list[bytes]) -> None:
         self._kept[chunk_number] = records
-        self._num_bytes += _memory_bytes(records)
+        self._num_bytes += memory_bytes(records)
         while self._num_bytes > self._max_bytes and len(self._kept) > 1:
             _, oldest = self._kept.popitem(last=False)
-            self._num_bytes -= _memory_bytes(oldest)
+            self._num_bytes -= memory_bytes(oldest)
 
 
-def _memory_bytes(records: list[bytes]) -> int:
+def memory_bytes(records: list[bytes]) -> int:
+    """What records take in memory, in bytes."""
     return sum(map(len, records)) + _OVERHEAD_BYTES * len(records)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig, TrainConfig
-from edl_horovod.data.job_data import open_index, plan_of
+from edl_horovod.data.job_data import CACHE_BYTES, open_index, plan_of
 from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Reader
 from edl_horovod.data.stream import Batch, StepStream
@@ -32,9 +32,6 @@ from edl_horovod.spec import Mode
 __all__ = ["make_warm"]
 
 log = logging.getLogger(__name__)
-
-CACHE_BYTES = 256 << 20
-"""Decoded chunks that a reader keeps: each of a rank's many lanes reads in one or two of them."""
 
 
 @contextlib.contextmanager

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.plan import DataPlan, FilledSteps, choose_num_lanes, lanes_of_rank
+from edl_horovod.data.plan import (
+    DataPlan,
+    FilledSteps,
+    choose_num_lanes,
+    choose_window,
+    lanes_of_rank,
+)
 from edl_horovod.errors import ConfigError
 
 
@@ -101,6 +107,15 @@ def test_lanes_are_dealt_once_and_evenly(size, num_lanes):
 )
 def test_number_of_lanes(batch, wanted, lanes):
     assert choose_num_lanes(batch, wanted) == lanes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "record_bytes", "window"),
+    [(0, 100, 1024), (0, 4096, 1024), (0, 8192, 512), (0, 1 << 30, 1), (7, 1 << 30, 7)],
+)
+def test_a_window_is_as_large_as_memory_allows(wanted, record_bytes, window):
+    found = choose_window(wanted, num_lanes=32, record_bytes=record_bytes, most_bytes=128 << 20)
+    assert found == window
 
 
 def test_lanes_that_do_not_divide_the_batch_are_refused_with_those_that_do():
