@@ -39,18 +39,48 @@ def ideal_steps(wanted: list[Wanted], end: float, rates: dict[int, float]) -> fl
     )
 
 
-def measure(run: Run) -> tuple[list[Line], list[tuple[float, float, int]]]:
-    """Measure rings of one and two undisturbed, then kill, take away and give back in turn.
+Rows = list[tuple[float, float, int]]
+"""Steps a second and the ring's size over time, for a picture."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """One job."""
+
+    percent: float
+    steps: float
+    rates: dict[int, float]
+    """Undisturbed steps a second, by the ring's size."""
+    rows: Rows
+
+
+def measure(run: Run) -> tuple[list[Line], Rows]:
+    """Measure several jobs, each undisturbed and disturbed.
 
     Args:
         run: Holds the records.
 
     Returns:
-        The line, and steps a second and the ring's size over time, for a picture.
+        The line, and the last job's course.
 
     Raises:
-        SideFailed: The job failed.
+        SideFailed: A job failed.
     """
+    settings = run.settings
+    jobs = [_measure_job(run) for _ in range(settings.num_goodput_jobs)]
+    last = jobs[-1]
+    line = Line(
+        event=f"goodput over {settings.goodput_seconds:.0f} s, an event every 10 s",
+        side=OURS, values=tuple(job.percent for job in jobs), unit="%", least_median=97.0,
+        detail=f"the last: {last.steps:.0f} steps; undisturbed {last.rates[1]:.1f} a second on 1 "
+        f"slot, {last.rates[2]:.1f} on 2; with one spare worker; a slot counts from when it is "
+        "given; new workers start on the ring's cores",
+    )  # fmt: skip
+    return [line], last.rows
+
+
+def _measure_job(run: Run) -> _Measured:
+    """Measure rings of one and two undisturbed, then kill, take away and give back in turn."""
     settings = run.settings
     rates = {}
     with driven_job(run, "goodput", slots=1, backoff_seconds=1.0, spares=1) as job:
@@ -68,15 +98,12 @@ def measure(run: Run) -> tuple[list[Line], list[tuple[float, float, int]]]:
         end = time.monotonic()
         all_stamps = job.all_stamps()
     done = stamps.steps_per_second(all_stamps, began, end) * (end - began)
-    share = done / ideal_steps(wanted, end, rates)
-    line = Line(
-        event=f"goodput over {settings.goodput_seconds:.0f} s, an event every 10 s",
-        side=OURS, values=(100 * share,), unit="%", least_median=97.0,
-        detail=f"{done:.0f} steps; undisturbed {rates[1]:.1f} a second on 1 slot, "
-        f"{rates[2]:.1f} on 2; with one spare worker; a slot counts from when it is given; new "
-        "workers start on the ring's cores",
-    )  # fmt: skip
-    return [line], stamps.rate_over_time(all_stamps, began, end, every=1.0)
+    return _Measured(
+        percent=100 * done / ideal_steps(wanted, end, rates),
+        steps=done,
+        rates=rates,
+        rows=stamps.rate_over_time(all_stamps, began, end, every=1.0),
+    )
 
 
 def _disturb(job: DrivenJob, began: float, seconds: float) -> list[Wanted]:

@@ -37,7 +37,9 @@ class Settings:
     num_simulated_ranks: int
     simulated_budget_seconds: float
     """No further simulated forming begins after so long."""
+    num_goodput_jobs: int
     goodput_seconds: float
+    """Of each of them."""
     undisturbed_seconds: float
     job_steps: int
     """Steps of each of the two jobs that share three slots."""
@@ -51,6 +53,7 @@ FULL = Settings(
     num_forming_ranks=(8, 12),
     num_simulated_ranks=256,
     simulated_budget_seconds=45.0,
+    num_goodput_jobs=3,
     goodput_seconds=120.0,
     undisturbed_seconds=10.0,
     job_steps=300,
@@ -62,6 +65,7 @@ QUICK = Settings(
     num_forming_ranks=(4,),
     num_simulated_ranks=32,
     simulated_budget_seconds=20.0,
+    num_goodput_jobs=1,
     goodput_seconds=40.0,
     undisturbed_seconds=5.0,
     job_steps=100,
