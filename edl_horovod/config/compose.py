@@ -8,9 +8,8 @@ import os
 import re
 import threading
 import typing
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,6 @@ import hydra
 from hydra import version as hydra_version
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobRuntime
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -28,6 +26,13 @@ from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.fields import NEEDED, SET_BY_US, settings, unknown_key
 from edl_horovod.config.image import ImageConfig
+from edl_horovod.config.overrides import (
+    Override,
+    all_told,
+    checked_for_hydra,
+    hydra_value,
+    split,
+)
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
@@ -38,9 +43,6 @@ __all__ = [
     "compose_prepare",
     "conf_dir",
     "group_choices",
-    "Override",
-    "split",
-    "unreadable",
 ]
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
@@ -56,15 +58,6 @@ _MISSING = "???"
 _VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
 _HYDRA_LOCK = threading.Lock()
 """Hydra composes in one place for the whole process; two threads may each start a job."""
-
-
-@dataclass(frozen=True)
-class Override:
-    """One `key=value` as it was typed."""
-
-    key: str
-    value: str
-    typed: str
 
 
 def compose(task: str, overrides: Sequence[str]) -> JobConfig:
@@ -133,20 +126,20 @@ def _compose(
     texts: dict[str, str] = dict(fixed)
     for_hydra: list[str] = []
     params: dict[str, Any] = {}
-    with _all_told() as telling:
+    with all_told() as telling:
         for typed in overrides:
             with telling():
                 override = split(typed)
                 if "params" in annotations and override.key.partition(".")[0] == "params":
                     _set_params(params, override)
                 elif _is_in_dict(override.key, annotations):
-                    for_hydra.append(f"++{_checked_for_hydra(override)}")
+                    for_hydra.append(f"++{checked_for_hydra(override)}")
                 elif override.key in SET_BY_US or override.key not in annotations:
                     for_hydra.append(_group_choice(override, config_class))
                 elif annotations[override.key] is str:
                     texts[override.key] = override.value
                 else:
-                    for_hydra.append(_checked_for_hydra(override))
+                    for_hydra.append(checked_for_hydra(override))
     try:
         values = _values_from_hydra(config_class, config_name, for_hydra, texts)
     except (HydraException, OmegaConfBaseException) as e:
@@ -156,47 +149,6 @@ def _compose(
     _check_needed(verb, values, config_class)
     _make_absolute(values)
     return resolved.build(config_class, values, source="")
-
-
-@contextmanager
-def _all_told() -> Iterator[Callable[[], AbstractContextManager[None]]]:
-    """Gather what is wrong in several places, and raise it as one error at the end."""
-    wrong: list[ConfigError] = []
-
-    @contextmanager
-    def telling() -> Iterator[None]:
-        try:
-            yield
-        except ConfigError as error:
-            wrong.append(error)
-
-    yield telling
-    if len(wrong) == 1:
-        raise wrong[0]
-    if wrong:
-        lines = "".join(f"\n  {error}" for error in wrong)
-        raise ConfigError(f"{len(wrong)} settings cannot be taken:{lines}")
-
-
-def split(typed: str) -> Override:
-    """The key and the value of a setting as it was typed.
-
-    A `+` or `++` that Hydra would want changes nothing here, because every key is known.
-
-    Raises:
-        ConfigError: This is not `key=value`.
-    """
-    key, equals, value = typed.partition("=")
-    if key.startswith("~"):
-        raise ConfigError(
-            f"A setting cannot be removed. Received: {typed}. Give it a value: {key[1:]}=... ."
-        )
-    key = key.lstrip("+")
-    if not equals or not key:
-        raise ConfigError(
-            f"A setting is written key=value, with no space beside the =. Received: {typed!r}."
-        )
-    return Override(key, value, typed)
 
 
 def _is_in_dict(key: str, annotations: dict[str, Any]) -> bool:
@@ -215,7 +167,7 @@ def _group_choice(override: Override, config_class: type) -> str:
         reason = unknown_key(override.key, config_class, hidden=SET_BY_US)
         raise ConfigError(f"{reason} Received: {override.typed}.")
     if override.value.startswith("{"):
-        return _checked_for_hydra(override)
+        return checked_for_hydra(override)
     choices = group_choices(override.key)
     if override.value not in choices:
         raise ConfigError(
@@ -229,34 +181,6 @@ def _group_choice(override: Override, config_class: type) -> str:
 def group_choices(group: str) -> list[str]:
     """The files of a group of conf/, as `launch=...` names them."""
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-
-
-def _checked_for_hydra(override: Override) -> str:
-    text = f"{override.key}={override.value}"
-    _hydra_value(text, override)
-    return text
-
-
-def _hydra_value(text: str, override: Override) -> Any:
-    try:
-        parsed = OverridesParser.create().parse_override(text)
-    except HydraException as e:
-        raise unreadable(override) from e
-    if parsed.is_sweep_override():
-        raise ConfigError(
-            f"{override.key} takes one value. Received: {override.typed}. "
-            f"A list is written {override.key}=[a,b], text with commas {override.key}=\"'a,b'\"."
-            " To train with one value after the other: edl train -m."
-        )
-    return parsed.value()
-
-
-def unreadable(override: Override) -> ConfigError:
-    """What to say about a value that Hydra's grammar does not know."""
-    return ConfigError(
-        f"The value of {override.key} cannot be read. Received: {override.typed}. "
-        "Write a number, true, false, null, 'text', a [list] or {key: value}."
-    )
 
 
 def _set_params(params: dict[str, Any], override: Override) -> None:
@@ -281,7 +205,7 @@ def _param_value(override: Override) -> Any:
     try:
         return params_text.literal(override.value)
     except ConfigError:
-        return _hydra_value(f"x={override.value}", override)
+        return hydra_value(f"x={override.value}", override)
 
 
 def _check_needed(verb: str, values: dict[str, Any], config_class: type) -> None:

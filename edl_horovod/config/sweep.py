@@ -14,8 +14,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, QuotedString, Transformer, ValueType
 from hydra.errors import HydraException
 
-from edl_horovod.config.compose import Override, group_choices, split, unreadable
+from edl_horovod.config.compose import group_choices
 from edl_horovod.config.fields import settings
+from edl_horovod.config.overrides import Override, split, unreadable
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 

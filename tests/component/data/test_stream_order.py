@@ -47,6 +47,13 @@ def record(number: int) -> bytes:
     return b"%d" % number + bytes(number % 3)
 
 
+def damage(path: str) -> None:
+    """Change the last byte, which is of the last chunk."""
+    content = bytearray(Path(path).read_bytes())
+    content[-1] ^= 1
+    Path(path).write_bytes(content)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     path = tmp_path / "a.recordio"
@@ -144,9 +151,7 @@ def test_one_iterator_goes_from_run_to_run(opened, monkeypatch: pytest.MonkeyPat
 
 def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, path: str) -> None:
     stream, plan = opened
-    content = bytearray(Path(path).read_bytes())
-    content[-1] ^= 1
-    Path(path).write_bytes(content)
+    damage(path)
     damaged = set(range(plan.block_starts[-1], NUM_RECORDS))
 
     def is_good(step: int, lanes: range) -> bool:
@@ -174,9 +179,7 @@ def test_what_a_former_run_could_not_read_is_not_told_of_the_next(opened, path: 
 
 def test_what_cannot_be_read_is_not_told_at_a_step_that_has_no_records(opened, path: str) -> None:
     stream, plan = opened
-    content = bytearray(Path(path).read_bytes())
-    content[-1] ^= 1
-    Path(path).write_bytes(content)
+    damage(path)
     damaged = set(range(plan.block_starts[-1], NUM_RECORDS))
     lanes, step = next(
         (lanes, step)
@@ -193,9 +196,7 @@ def test_what_cannot_be_read_is_not_told_at_a_step_that_has_no_records(opened, p
 
 def test_a_record_that_cannot_be_read_is_named(opened, path: str) -> None:
     stream, plan = opened
-    content = bytearray(Path(path).read_bytes())
-    content[-1] ^= 1
-    Path(path).write_bytes(content)
+    damage(path)
     stream.restart(range(LANES), 0, plan.steps_per_epoch)
     with pytest.raises(DataError, match=r"a\.recordio: chunk \d+ at byte \d+ is damaged"):
         _ = [stream.next_batch() for _ in range(plan.steps_per_epoch)]

@@ -1,0 +1,105 @@
+"""One setting as a user typed it, `key=value`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from edl_horovod.errors import ConfigError
+
+__all__ = ["Override", "all_told", "checked_for_hydra", "hydra_value", "split", "unreadable"]
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `key=value` as it was typed."""
+
+    key: str
+    value: str
+    typed: str
+
+
+def split(typed: str) -> Override:
+    """The key and the value of a setting as it was typed.
+
+    A `+` or `++` that Hydra would want changes nothing here, because every key is known.
+
+    Raises:
+        ConfigError: This is not `key=value`.
+    """
+    key, equals, value = typed.partition("=")
+    if key.startswith("~"):
+        raise ConfigError(
+            f"A setting cannot be removed. Received: {typed}. Give it a value: {key[1:]}=... ."
+        )
+    key = key.lstrip("+")
+    if not equals or not key:
+        raise ConfigError(
+            f"A setting is written key=value, with no space beside the =. Received: {typed!r}."
+        )
+    return Override(key, value, typed)
+
+
+def checked_for_hydra(override: Override) -> str:
+    """The setting as Hydra takes it.
+
+    Raises:
+        ConfigError: Hydra's grammar does not know its value, or it has several.
+    """
+    text = f"{override.key}={override.value}"
+    hydra_value(text, override)
+    return text
+
+
+def hydra_value(text: str, override: Override) -> Any:
+    """What Hydra reads in `key=value`.
+
+    Args:
+        text: In Hydra's grammar.
+        override: What was typed, for the error.
+
+    Raises:
+        ConfigError: Hydra's grammar does not know it, or it has several values.
+    """
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+    except HydraException as e:
+        raise unreadable(override) from e
+    if parsed.is_sweep_override():
+        raise ConfigError(
+            f"{override.key} takes one value. Received: {override.typed}. "
+            f"A list is written {override.key}=[a,b], text with commas {override.key}=\"'a,b'\"."
+            " To train with one value after the other: edl train -m."
+        )
+    return parsed.value()
+
+
+def unreadable(override: Override) -> ConfigError:
+    """What to say about a value that Hydra's grammar does not know."""
+    return ConfigError(
+        f"The value of {override.key} cannot be read. Received: {override.typed}. "
+        "Write a number, true, false, null, 'text', a [list] or {key: value}."
+    )
+
+
+@contextmanager
+def all_told() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Gather what is wrong in several places, and raise it as one error at the end."""
+    wrong: list[ConfigError] = []
+
+    @contextmanager
+    def telling() -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            wrong.append(error)
+
+    yield telling
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        lines = "".join(f"\n  {error}" for error in wrong)
+        raise ConfigError(f"{len(wrong)} settings cannot be taken:{lines}")
