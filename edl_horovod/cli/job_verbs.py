@@ -1,6 +1,7 @@
 """`edl train`, `edl evaluate` and `edl predict`: compose the settings, run the job, print."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -114,6 +115,8 @@ def _parser(verb: str, summary: str) -> VerbParser:
 
 
 def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
+    # SIGTERM ends a submission as Ctrl-C does: what was made is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     from edl_horovod.cluster.manifest import to_yaml
     from edl_horovod.launch import mpijob
 
@@ -144,7 +147,7 @@ def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
     _print_rows({name: value for name, value in rows.items() if value})
     if not flags.quiet:
         print(
-            "The job runs in the cluster, whatever becomes of this terminal. Look after it with "
+            "The job runs in the cluster, whatever becomes of this terminal. Look after it with"
             f"\n  edl logs {submitted.name} -f{place}\n  edl status {submitted.name}{place}"
             f"\n  edl dashboard {submitted.name}{place}   (serves the page above)",
             file=sys.stderr,

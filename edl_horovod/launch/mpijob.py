@@ -15,7 +15,14 @@ from edl_horovod.cluster.credentials import find_cluster
 from edl_horovod.cluster.manifest import JobManifests, job_manifests
 from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ClusterError, ClusterUnreachable, NoCluster, ObjectConflict
+from edl_horovod.errors import (
+    ClusterError,
+    ClusterUnreachable,
+    EdlError,
+    Interrupted,
+    NoCluster,
+    ObjectConflict,
+)
 from edl_horovod.image.plan import ZOO
 from edl_horovod.models import git_zoo
 
@@ -160,15 +167,14 @@ def _create(cluster: Any, job: JobManifests, *, is_suspended: bool) -> None:
             cluster.patch("MPIJob", owner["metadata"]["name"], go)
     except BaseException as error:
         left = _undo(cluster, made)
-        if left and isinstance(error, ClusterError):
-            raise type(error)(
-                f"{error} What was made before could not be removed: {left}"
-            ) from error
+        if isinstance(error, ClusterError | KeyboardInterrupt):
+            name = job.mpijob["metadata"]["name"]
+            raise _with_what_is_left(error, name, left, has_begun=bool(made)) from error
         raise
 
 
 def _undo(cluster: Any, made: list[dict[str, Any]]) -> str:
-    """Remove what was made, the last first; returns what could not be removed."""
+    """Remove what was made, the last first; returns what stays."""
     left = []
     for item in reversed(made):
         kind, meta = item["kind"], item["metadata"]
@@ -177,7 +183,29 @@ def _undo(cluster: Any, made: list[dict[str, Any]]) -> str:
         except ClusterError as error:
             log.debug("undo: %s", error)
             left.append(f"{kind.lower()}/{meta['name']}")
+        else:
+            if kind == "MPIJob":
+                left.clear()  # The cluster removes what it owned.
     return ", ".join(left)
+
+
+def _with_what_is_left(
+    error: ClusterError | KeyboardInterrupt, name: str, left: str, *, has_begun: bool
+) -> EdlError:
+    """The error of a submission, which also says what the cluster has of the job now."""
+    more = ""
+    if left:
+        more = f" What was made before could not be removed: {left}"
+    elif not has_begun and isinstance(error, ClusterUnreachable | KeyboardInterrupt):
+        more = (
+            f" Whether mpijob/{name} was made is not known; if it was, it is suspended: "
+            f"edl delete {name} removes it."
+        )
+    elif isinstance(error, KeyboardInterrupt):
+        more = f" Nothing of job {name} is left."
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(f"The submission was interrupted.{more}")
+    return type(error)(f"{error}{more}")
 
 
 def _changed(item: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -196,9 +224,8 @@ def _told_by_name(item: dict[str, Any], namespace: str) -> Iterator[None]:
     try:
         yield
     except ObjectConflict as error:
+        said = str(error).partition("Received: ")[2]
         raise ObjectConflict(
-            f"{name} exists already in namespace {namespace}. Received: {error} Choose another "
+            f"{name} exists already in namespace {namespace}. Received: {said} Choose another "
             "kubernetes.name, or remove what is there."
         ) from error
-    except ClusterUnreachable as error:
-        raise ClusterUnreachable(f"{error} Whether {name} was made is not known.") from error

@@ -1,5 +1,11 @@
 """`edl train launch=kubernetes`: what is created, what is left when that fails, what is said."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 import yaml
 from kubernetes import client as k8s
@@ -10,6 +16,7 @@ from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place
 from edl_horovod.errors import (
     ClusterForbidden,
+    ClusterUnreachable,
     ConfigError,
     NoCluster,
     NoMPIJobs,
@@ -195,6 +202,7 @@ def test_with_a_name_that_exists(use, cluster, capsys):
 
     assert "mpijob/mnist exists already" in said
     assert "kubernetes.name" in said
+    assert said.count("Received:") == 1
     assert names(cluster) == before, "the other job is as it was"
 
 
@@ -249,6 +257,62 @@ def test_what_could_not_be_removed_is_named(use, cluster, capsys, monkeypatch):
     monkeypatch.setattr(Cluster, "delete", fail)
 
     assert "could not be removed: mpijob/mnist" in refused(capsys, ObjectConflict)
+
+
+def test_what_the_cluster_removes_with_the_job_is_not_called_left(
+    use, backend, cluster, namespace, capsys
+):
+    # May make both and remove only the job, but not make the Secret.
+    rules = [
+        {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["create", "delete"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
+    ]
+    group = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "few"}}
+    cluster.create({**role, "rules": rules})
+    subject = {"apiGroup": group, "kind": "User", "name": "stranger"}
+    reference = {"apiGroup": group, "kind": "Role", "name": "few"}
+    cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]})
+    use(STRANGER)
+
+    said = refused(capsys, ClusterForbidden)
+
+    assert "may not create secrets" in said
+    assert "could not be removed" not in said
+    assert cluster.find("MPIJob") == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_submission_leaves_nothing(server, tmp_path, number):
+    if not CRD.is_file():
+        pytest.skip(NO_CRD)
+    path = write_config(server, tmp_path)
+    with Cluster(Place(namespace="default", kubeconfig=str(path), context="test")) as cluster:
+        server.faults.delay_seconds = 0.3
+        child = subprocess.Popen(
+            [sys.executable, "-m", "edl_horovod", "train", *SETTINGS],
+            env={**os.environ, "KUBECONFIG": str(path)}, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 60
+        while not [seen for seen in server.seen if seen.path.endswith("/services")]:
+            assert time.monotonic() < deadline, "no Service was made"
+            time.sleep(0.01)
+        child.send_signal(number)
+        said = child.communicate(timeout=60)[1]
+        server.faults.delay_seconds = 0.0
+
+        assert (child.returncode, "Nothing of job mnist is left" in said) == (130, True), said
+        assert names(cluster) == set()
+
+
+def test_what_may_have_been_made_is_named(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
+    server.faults.drop = 9
+
+    assert "Whether mpijob/mnist was made is not known" in refused(capsys, ClusterUnreachable)
+
+    server.faults.drop = 9
+    assert "was made" not in refused(capsys, ClusterUnreachable, "--dry-run=server")
 
 
 def test_dry_runs_and_formats_of_clusters_are_not_for_this_machine(capsys):
