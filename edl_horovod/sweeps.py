@@ -16,7 +16,7 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import Point
 from edl_horovod.errors import EdlError, Interrupted, OutputError
-from edl_horovod.launch.plan import with_job_dir
+from edl_horovod.launch.plan import check_is_here, with_job_dir
 from edl_horovod.models import git_zoo
 from edl_horovod.whole_file import write_text
 
@@ -95,6 +95,8 @@ def make_plan(points: Sequence[Point]) -> SweepPlan:
         OutputError: A folder holds the result of other settings.
     """
     configs = [compose("train", point.overrides) for point in points]
+    for config in configs:
+        check_is_here(config)
     output = configs[0].output
     _check_folder(Path(output))
     names = _names([point.chosen for point in points])

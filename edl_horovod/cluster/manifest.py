@@ -127,6 +127,12 @@ def _check(config: JobConfig) -> None:
             "launch.np must be a multiple of kubernetes.slots_per_worker. Received: "
             f"launch.np={config.launch.np}, kubernetes.slots_per_worker={slots}."
         )
+    if config.elastic.autoscale and config.kubernetes.style != "elastic":
+        raise ConfigError(
+            "elastic.autoscale is for kubernetes.style=elastic: horovodrun takes all the ranks it "
+            "gets, mpirun keeps those it has. Received: kubernetes.style="
+            f"{config.kubernetes.style}. Leave one of the two out."
+        )
     if config.elastic.spares and config.kubernetes.style == "elastic":
         raise ConfigError(
             f"elastic.spares are for one machine. Received: elastic.spares={config.elastic.spares}."
@@ -137,10 +143,11 @@ def _check(config: JobConfig) -> None:
 def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool) -> None:
     volume = _volume_of(config, path)
     if volume is None:
-        mounts = [volume["mount"] for volume in config.kubernetes.volumes.values()]
+        mounts = ", ".join(volume["mount"] for volume in config.kubernetes.volumes.values())
+        given = f"volumes at {mounts}" if mounts else "no kubernetes.volumes"
         raise ConfigError(
-            f"{key} must lie in a volume that the pods mount. Received: {key}={path}, volumes at "
-            f"{', '.join(mounts) or 'no place'}. Give a path that begins with a volume's mount; "
+            f"{key} must lie in a volume that the pods mount. Received: {key}={path}, {given}. "
+            "Give a path that begins with a volume's mount; "
             "kubernetes.volumes={data: {claim: NAME, mount: /data}} mounts one."
         )
     if is_written and (volume.get("read_only") or "secret" in volume):

@@ -13,7 +13,10 @@ from edl_horovod.data.plan import choose_num_lanes
 from edl_horovod.errors import ConfigError
 from edl_horovod.models import git_zoo
 
-__all__ = ["Command", "LaunchPlan", "check_lanes", "describe", "make_plan", "with_job_dir"]
+__all__ = [
+    "Command", "LaunchPlan", "check_is_here", "check_lanes", "describe", "make_plan",
+    "with_job_dir",
+]  # fmt: skip
 
 LOCAL_HOST = "localhost"
 LOCAL_ADDRESS = "127.0.0.1"
@@ -66,6 +69,22 @@ def with_job_dir(config: JobConfig) -> JobConfig:
     return replace(config, job_dir=f"{config.trained_model.rstrip('/')}.{config.task}.job")
 
 
+def check_is_here(config: JobConfig) -> None:
+    """Refuse a job of a cluster where one of this machine is wanted.
+
+    Args:
+        config: The job, resolved.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if config.launch.kind == "kubernetes":
+        raise ConfigError(
+            "A job on Kubernetes is submitted; it cannot be a part of something that runs here. "
+            "Received: launch.kind=kubernetes. Use launch=local, or submit jobs one by one."
+        )
+
+
 def make_plan(config: JobConfig) -> LaunchPlan:
     """Decide what to start.
 
@@ -75,11 +94,7 @@ def make_plan(config: JobConfig) -> LaunchPlan:
     Raises:
         ConfigError: More ranks are asked for than there are lanes, or not on this machine.
     """
-    if config.launch.kind == "kubernetes":
-        raise ConfigError(
-            "A job on Kubernetes is submitted; it cannot be a part of something that runs here. "
-            "Received: launch.kind=kubernetes. Use launch=local, or submit jobs one by one."
-        )
+    check_is_here(config)
     config = with_job_dir(config)
     check_lanes(config)
     job_dir = Path(config.job_dir)

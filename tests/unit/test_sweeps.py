@@ -179,6 +179,13 @@ def test_a_wrong_value_of_the_last_job_is_found_before_the_first(edl, trainings,
     assert not (tmp_path / "s").exists()
 
 
+def test_jobs_of_a_cluster_are_refused_before_anything_is_written(edl, trainings, tmp_path: Path):
+    code, _, err = edl(RATES, "launch=kubernetes")
+
+    assert (code, "submit jobs one by one" in err) == (ConfigError.exit_code, True)
+    assert not (tmp_path / "s").exists()
+
+
 def test_dry_run_lists_the_jobs(edl, trainings, tmp_path: Path):
     code, out, _ = edl(RATES, "params.hidden=[10],[20]", "--dry-run")
 

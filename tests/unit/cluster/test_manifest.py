@@ -237,6 +237,17 @@ def test_what_cannot_work_is_refused_before_anything_is_sent(wrong):
     assert wrong.says in str(error.value)
 
 
+def test_a_job_without_volumes_is_told_that_it_has_none():
+    with pytest.raises(ConfigError, match=r"output=/data/models/mnist, no kubernetes\.volumes\."):
+        made(base=TRAIN[: -len(VOLUME)])
+
+
+@pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
+def test_only_our_own_rings_scale_themselves(style):
+    with pytest.raises(ConfigError, match=r"elastic\.autoscale is for kubernetes\.style=elastic"):
+        made("elastic.autoscale=true", f"kubernetes.style={style}")
+
+
 def test_over_ssh_no_secret_is_handed_on():
     with pytest.raises(ConfigError, match="command line"):
         made("kubernetes.style=horovodrun", "kubernetes.secret_env={KEY: s3/key}")
