@@ -28,13 +28,26 @@ class PodLog:
         """
         self._stream = stream
         self._last = dict.fromkeys(THINNED, 0.0)
+        self._left_out: dict[str, dict[str, Any]] = {}
+        """The newest events that were not due, by their kinds."""
 
     def __call__(self, events: list[dict[str, Any]]) -> None:
         """Write new events."""
         for event in events:
+            if event["kind"] == "job":
+                # What came before the end of a job is where it ended.
+                for last in self._left_out.values():
+                    self._write(last)
+                self._left_out.clear()
             if self._is_due(event):
-                self._stream.write(json.dumps(event) + "\n")
+                self._left_out.pop(event["kind"], None)
+                self._write(event)
+            elif event["kind"] in THINNED:
+                self._left_out[event["kind"]] = event
         self._stream.flush()
+
+    def _write(self, event: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(event) + "\n")
 
     def _is_due(self, event: dict[str, Any]) -> bool:
         kind = event["kind"]

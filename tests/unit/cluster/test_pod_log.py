@@ -1,0 +1,35 @@
+import io
+
+from edl_horovod.cluster.pod_log import PodLog, events_in
+
+
+def step(number, time):
+    return {"time": time, "kind": "step", "step": number}
+
+
+def shown(*batches):
+    stream = io.StringIO()
+    log = PodLog(stream)
+    for batch in batches:
+        log(batch)
+    return [event.get("step", event["kind"]) for event in events_in(stream.getvalue().splitlines())]
+
+
+def test_steps_are_shown_a_few_seconds_apart():
+    assert shown([step(1, 10.0), step(2, 11.0)], [step(3, 14.9), step(4, 15.1)]) == [1, 4]
+
+
+def test_the_last_step_is_shown_when_the_job_ends():
+    ended = {"time": 12.0, "kind": "job", "state": "finished"}
+
+    assert shown([step(1, 10.0), step(2, 11.0), step(3, 11.5)], [ended]) == [1, 3, "job"]
+
+
+def test_a_step_that_was_shown_is_not_shown_again():
+    ended = {"time": 16.0, "kind": "job", "state": "finished"}
+
+    assert shown([step(1, 10.0), step(2, 11.0), step(3, 15.5), ended]) == [1, 3, "job"]
+
+
+def test_kinds_for_the_file_alone_are_left_out():
+    assert shown([{"time": 1.0, "kind": "log", "message": "x"}]) == []
