@@ -1,13 +1,16 @@
 """What the verbs share that look at or change a job in a cluster."""
 
 import argparse
+import contextlib
 import re
+import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.errors import ConfigError
+from edl_horovod.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from edl_horovod.cluster.jobs import Jobs
@@ -17,6 +20,7 @@ __all__ = [
     "WaitDisplay",
     "add_cluster_flags",
     "confirm",
+    "detaching",
     "is_job_dir",
     "jobs_of",
 ]
@@ -63,6 +67,24 @@ def confirm(question: str, *, is_yes: bool) -> None:
         raise ConfigError(f"{question} Nobody is there to answer. Write -y if you are sure.")
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
         raise ConfigError("Nothing was changed.")
+
+
+@contextlib.contextmanager
+def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
+    """Let Ctrl-C end what is shown here, not the job, and say how to come back.
+
+    Args:
+        verb: That shows it.
+        argv: What followed it.
+
+    Raises:
+        Interrupted: By Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        again = shlex.join(["edl", verb, *argv])
+        raise Interrupted(f"Interrupted; the job itself is not. To come back: {again}") from error
 
 
 class WaitDisplay:

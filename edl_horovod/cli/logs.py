@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import add_cluster_flags, jobs_of
+from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, detaching, jobs_of
 
 __all__ = ["run"]
 
@@ -26,11 +26,13 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each pod")
     add_cluster_flags(parser)
     flags = parser.parse_all(argv)
-    from edl_horovod.cluster.logs import pod_of_rank, read_logs
-
-    with jobs_of(flags) as jobs:
-        jobs.status(flags.name)
-        pod = flags.pod if flags.rank is None else pod_of_rank(jobs, flags.name, flags.rank)
-        for line in read_logs(jobs, flags.name, pod=pod, follow=flags.follow, tail=flags.tail):
-            print(line.text if pod else f"[{line.pod}] {line.text}", flush=True)
+    is_one = flags.rank is not None or bool(flags.pod)
+    with jobs_of(flags) as jobs, detaching(verb, argv):
+        job = jobs.status(flags.name)
+        if all(pod.state == "pending" for pod in job.pods):
+            WaitDisplay(flags.name)(job)  # Nothing has been written yet; this is why.
+        for line in jobs.logs(
+            flags.name, rank=flags.rank, pod=flags.pod, follow=flags.follow, tail=flags.tail
+        ):
+            print(line.text if is_one else f"[{line.pod}] {line.text}", flush=True)
     return 0

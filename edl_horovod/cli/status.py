@@ -66,7 +66,7 @@ def _state_of(job_dir: Path) -> JobState:
 def _lines(state: JobState, job: "JobView | None", *, now: float) -> list[str]:
     lines = fact_lines(job_facts(state, job, now=now))
     if job is not None:
-        lines += ["", *table(POD_HEADER, pod_rows(job))]
+        lines += ["", *table(POD_HEADER, pod_rows(job))] if job.pods else []
         lines += [f"waits for: {reason}" for reason in other_waits(job)]
     elif state.workers:
         lines += ["", *table(WORKER_HEADER, worker_rows(state, now))]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, jobs_of
+from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, detaching, jobs_of
 from edl_horovod.cluster.status import CONDITIONS
 from edl_horovod.errors import ConfigError
 
@@ -36,7 +36,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     flags = parser.parse_all(argv)
     seconds = _seconds(flags.timeout)
     show = None if flags.quiet else WaitDisplay(flags.name)
-    with jobs_of(flags) as jobs:
+    with jobs_of(flags) as jobs, detaching(verb, argv):
         jobs.wait(flags.name, flags.condition, timeout_seconds=seconds, on_view=show)
     return 0
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,8 +10,17 @@ import yaml
 
 from edl_horovod.cluster import labels
 from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.logs import LogLine, pod_of_rank, read_logs
 from edl_horovod.cluster.pod_log import events_in
-from edl_horovod.cluster.status import ENDED, EventView, JobView, event_view, view
+from edl_horovod.cluster.status import (
+    ENDED,
+    EventView,
+    JobView,
+    event_view,
+    events_of,
+    view,
+    views,
+)
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.settings import largest_ring
@@ -72,16 +81,17 @@ class Jobs:
     # -- looking
 
     def find(self, *, all_namespaces: bool = False) -> list[JobView]:
-        """The jobs that this package made, by name; without their pods.
+        """The jobs that this package made, by name.
 
         Args:
             all_namespaces: Not only of this one.
         """
-        jobs = self._cluster.find(
-            "MPIJob", labels=labels.jobs_selector(), all_namespaces=all_namespaces
+        ours = labels.jobs_selector()
+        jobs, pods = (
+            self._cluster.find(kind, labels=ours, all_namespaces=all_namespaces)
+            for kind in ("MPIJob", "Pod")
         )
-        views = [view(job) for job in jobs]
-        return sorted(views, key=lambda one: (one.namespace, one.name))
+        return sorted(views(jobs, pods), key=lambda one: (one.namespace, one.name))
 
     def status(self, name: str) -> JobView:
         """One job, its pods, and what they wait for.
@@ -93,7 +103,7 @@ class Jobs:
         pods = self.pods(name)
         wanted = job["spec"]["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0)
         # Events are many; they are read only where pods are missing.
-        events = self._events(name) if len(pods) <= wanted else ()
+        events = self._events(job) if len(pods) <= wanted else ()
         return view(job, pods, events)
 
     def config(self, name: str) -> JobConfig:
@@ -114,13 +124,38 @@ class Jobs:
         """
         return self._cluster.find("Pod", labels=labels.pods_selector(name))
 
+    def logs(
+        self,
+        name: str,
+        *,
+        rank: int | None = None,
+        pod: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """What the pods of a job wrote, as it comes or pod by pod.
+
+        Args:
+            name: Of the job.
+            rank: Only the pod that has this rank in the ring now.
+            pod: Only this pod.
+            follow: Go on until the job, or that pod, has ended; pods that come later are taken in.
+            tail: Only so many of the last lines of each.
+
+        Raises:
+            ConfigError: The ring has no such rank.
+        """
+        self._job(name)  # Where there is none, that is what the error says.
+        only = pod if rank is None else pod_of_rank(self, name, rank)
+        return read_logs(self, name, pod=only, follow=follow, tail=tail)
+
     def events(self, name: str) -> list[EventView]:
         """What Kubernetes says of a job's objects, the oldest first; it forgets after an hour.
 
         Args:
             name: Of the job.
         """
-        return sorted(map(event_view, self._events(name)), key=lambda event: event.time)
+        return sorted(map(event_view, self._events(self._job(name))), key=lambda event: event.time)
 
     def progress(self, name: str) -> JobState:
         """Where the training is, from the events that the launcher pod shows in its log.
@@ -280,9 +315,8 @@ class Jobs:
 
     # -- requests
 
-    def _events(self, name: str) -> list[Object]:
-        found = self._cluster.find("Event")
-        return [event for event in found if labels.is_of_job(name, event["involvedObject"])]
+    def _events(self, job: Object) -> list[Object]:
+        return events_of(job, self._cluster.find("Event"))
 
     def _job(self, name: str) -> Object:
         return self._cluster.get("MPIJob", name)

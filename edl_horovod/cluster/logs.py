@@ -5,11 +5,14 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edl_horovod.cluster import labels
-from edl_horovod.cluster.jobs import Jobs
 from edl_horovod.cluster.status import ENDED, pod_view
 from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
+
+if TYPE_CHECKING:
+    from edl_horovod.cluster.jobs import Jobs
 
 __all__ = ["LogLine", "pod_of_rank", "read_logs"]
 
@@ -26,7 +29,7 @@ class LogLine:
     text: str
 
 
-def pod_of_rank(jobs: Jobs, name: str, rank: int) -> str:
+def pod_of_rank(jobs: "Jobs", name: str, rank: int) -> str:
     """The worker pod that has a rank in the job's ring now.
 
     Args:
@@ -47,7 +50,7 @@ def pod_of_rank(jobs: Jobs, name: str, rank: int) -> str:
 
 
 def read_logs(
-    jobs: Jobs, name: str, *, pod: str = "", follow: bool = False, tail: int | None = None
+    jobs: "Jobs", name: str, *, pod: str = "", follow: bool = False, tail: int | None = None
 ) -> Iterator[LogLine]:
     """What the pods of a job wrote.
 
@@ -66,7 +69,7 @@ def read_logs(
     yield from _Followed(jobs, name, pod, tail).lines()
 
 
-def _readable(jobs: Jobs, name: str, only: str) -> list[str]:
+def _readable(jobs: "Jobs", name: str, only: str) -> list[str]:
     """The pods whose containers have begun, the launcher first."""
     views = [pod_view(pod) for pod in jobs.pods(name)]
     if only and only not in [view.name for view in views]:
@@ -80,7 +83,7 @@ def _readable(jobs: Jobs, name: str, only: str) -> list[str]:
 class _Followed:
     """One thread for each pod, as the answers of the API server block."""
 
-    def __init__(self, jobs: Jobs, name: str, only: str, tail: int | None) -> None:
+    def __init__(self, jobs: "Jobs", name: str, only: str, tail: int | None) -> None:
         self._jobs, self._name, self._only, self._tail = jobs, name, only, tail
         self._lines: queue.Queue[LogLine | None] = queue.Queue()
         self._threads: dict[str, threading.Thread] = {}

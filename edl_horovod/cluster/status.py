@@ -1,6 +1,6 @@
 """What a job's objects in a cluster add up to: one value that list, status and wait show."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,8 +14,10 @@ __all__ = [
     "JobView",
     "PodView",
     "event_view",
+    "events_of",
     "pod_view",
     "view",
+    "views",
 ]
 
 Object = dict[str, Any]
@@ -101,6 +103,8 @@ def view(job: Object, pods: Iterable[Object] = (), events: Iterable[Object] = ()
     waits = [f"{pod.name}: {pod.message}" for pod in views if pod.message]
     if state == "waiting" and len(workers) < num_wanted:
         waits += _refusals(events)
+        if not status.get("conditions"):
+            waits.append("mpi-operator, which has not seen the job yet")
     return JobView(
         name=job["metadata"]["name"],
         namespace=job["metadata"]["namespace"],
@@ -113,6 +117,22 @@ def view(job: Object, pods: Iterable[Object] = (), events: Iterable[Object] = ()
         pods=views,
         waits_for=tuple(waits),
     )
+
+
+def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
+    """What several jobs are doing.
+
+    Args:
+        jobs: The MPIJobs.
+        pods: Those of all of them, each with our labels.
+    """
+    pods_of: dict[tuple[str, str], list[Object]] = {}
+    for pod in pods:
+        meta = pod["metadata"]
+        place = meta["namespace"], labels.job_name_of(meta["labels"])
+        pods_of.setdefault(place, []).append(pod)
+    places = ((job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs)
+    return [view(job, pods_of.get(place, ())) for job, place in zip(jobs, places, strict=True)]
 
 
 def pod_view(pod: Object) -> PodView:
@@ -132,6 +152,22 @@ def pod_view(pod: Object) -> PodView:
         node=pod["spec"].get("nodeName") or "",
         message="" if "deletionTimestamp" in meta else _trouble(status),
     )
+
+
+def events_of(job: Object, events: Iterable[Object]) -> list[Object]:
+    """The events about a job's objects, not those of an earlier job of its name.
+
+    Args:
+        job: The MPIJob.
+        events: Those of its namespace.
+    """
+    name, created = job["metadata"]["name"], _time(job["metadata"].get("creationTimestamp"))
+    return [
+        event
+        for event in events
+        if labels.is_of_job(name, event["involvedObject"])
+        and _time(event_view(event).time) >= created
+    ]
 
 
 def event_view(event: Object) -> EventView:

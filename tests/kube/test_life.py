@@ -1,6 +1,7 @@
 """The life of a job as a user drives it: the verbs, through the real client."""
 
 import json
+import signal
 import threading
 import time
 
@@ -38,6 +39,27 @@ def test_list_shows_our_jobs_and_no_others(lab, capsys):
     ]  # fmt: skip
 
 
+def test_list_calls_a_job_running_that_trains_before_all_its_pods_are_there(lab, capsys):
+    lab.submit()
+    lab.submit(name="other")
+    lab.add_pods()
+    lab.set_pod("mnist-launcher-abcde", "Running", is_ready=True)
+    lab.set_pod("mnist-worker-0", "Running", is_ready=True)
+
+    lines = [line.split()[1:4] for line in edl(capsys, "list")[1].splitlines()[1:]]
+
+    assert lines == [["mnist", "running", "1/2"], ["other", "waiting", "0/2"]]
+
+
+def test_status_of_a_job_without_pods_says_what_is_missing(lab, capsys):
+    lab.submit()
+
+    printed = edl(capsys, "status", "mnist")[1]
+
+    assert "POD" not in printed
+    assert "waits for: mpi-operator, which has not seen the job yet" in printed
+
+
 def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path):
     lab.run()
     events = [
@@ -65,6 +87,10 @@ def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path)
     found = json.loads(edl(capsys, "status", "mnist", "-o", "json")[1])
     assert (found["state"], found["step"], found["num_warm"]) == ("running", 50, 2)
     assert edl(capsys, "logs", "mnist", "--rank", "0")[1] == "rank 0 is here\n"
+    with Jobs() as jobs:
+        assert [(line.pod, line.text) for line in jobs.logs("mnist", rank=0)] == [
+            ("mnist-worker-1", "rank 0 is here")
+        ]
     code, _, said = edl(capsys, "logs", "mnist", "--rank", "2")
     assert (code, "no rank 2" in said) == (2, True)
 
@@ -89,15 +115,16 @@ def test_status_says_why_a_job_waits(lab, capsys):
         "mnist-worker-2", "Running",
         containerStatuses=[{**status, "lastState": {"terminated": ended}}],
     )  # fmt: skip
-    lab.cluster.create(
-        {
-            "apiVersion": "v1", "kind": "Event", "metadata": {"name": "no-room"},
-            "involvedObject": {"kind": "MPIJob", "name": "mnist", "namespace": "default"},
-            "type": "Warning", "reason": "FailedCreate",
-            "message": "pods is forbidden: exceeded quota: team",
-            "lastTimestamp": "2026-01-01T00:00:00Z",
-        }
-    )  # fmt: skip
+    about = {"kind": "MPIJob", "name": "mnist", "namespace": "default"}
+    for year in (2001, 2101):
+        lab.cluster.create(
+            {
+                "apiVersion": "v1", "kind": "Event", "metadata": {"name": f"no-room-{year}"},
+                "involvedObject": about, "type": "Warning", "reason": "FailedCreate",
+                "message": f"pods is forbidden: exceeded quota: team-{year}",
+                "lastTimestamp": f"{year}-01-01T00:00:00Z",
+            }
+        )  # fmt: skip
 
     code, printed, _ = edl(capsys, "status", "mnist")
 
@@ -108,9 +135,12 @@ def test_status_says_why_a_job_waits(lab, capsys):
     assert "CrashLoopBackOff: back-off 10s; before that it was killed by signal 9 (OOMKilled)" in (
         printed
     )
-    assert "waits for: FailedCreate: pods is forbidden: exceeded quota: team" in printed
-    events = edl(capsys, "events", "mnist")[1].splitlines()
-    assert events[1].split()[:3] == ["2026-01-01T00:00:00Z", "Warning", "MPIJob/mnist"]
+    assert "waits for: FailedCreate: pods is forbidden: exceeded quota: team-2101" in printed
+    assert "team-2001" not in printed, "that was an earlier job of the name"
+    _, *events = edl(capsys, "events", "mnist")[1].splitlines()
+    assert [line.split()[:3] for line in events] == [
+        ["2101-01-01T00:00:00Z", "Warning", "MPIJob/mnist"]
+    ]
 
 
 def test_scale_changes_the_number_of_worker_pods_within_its_bounds(lab, capsys):
@@ -257,6 +287,29 @@ def test_followed_logs_take_in_pods_that_come_later_and_end_with_the_job(lab, ca
     assert code == 0
     assert "[mnist-launcher-abcde] this is mnist-launcher-abcde" in printed
     assert "[mnist-worker-0] this is mnist-worker-0" in printed
+
+
+def test_logs_say_why_there_are_none_yet(lab, capsys):
+    lab.submit()
+    lab.add_pods()
+    status = {"name": "main", "restartCount": 0, "state": {"waiting": {"reason": "ErrImagePull"}}}
+    lab.set_pod("mnist-worker-0", "Pending", containerStatuses=[status])
+
+    code, printed, said = edl(capsys, "logs", "mnist")
+
+    assert (code, printed) == (0, "")
+    assert "mnist-worker-0: ErrImagePull" in said
+
+
+@pytest.mark.parametrize("words", [["logs", "mnist", "-f"], ["wait", "mnist", "-n", "default"]])
+def test_who_stops_looking_is_told_how_to_come_back(lab, capsys, words):
+    lab.submit()
+    threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
+
+    code, _, said = edl(capsys, *words)
+
+    assert code == 130
+    assert said.endswith(f"the job itself is not. To come back: edl {' '.join(words)}\n")
 
 
 @pytest.mark.parametrize(

@@ -29,3 +29,10 @@ def test_a_job_that_ended_so_has():
 
 def test_a_launcher_that_gave_up_is_a_failure():
     assert status.view(job(("Failed", "BackoffLimitExceeded"))).state == "failed"
+
+
+def test_a_job_that_the_operator_has_not_seen_waits_for_it():
+    (reason,) = status.view(job()).waits_for
+
+    assert reason.startswith("mpi-operator")
+    assert status.view(job(("Created", "MPIJobCreated"))).waits_for == ()
