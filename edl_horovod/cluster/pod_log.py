@@ -9,7 +9,9 @@ from typing import Any, TextIO
 
 __all__ = ["PodLog", "events_in"]
 
-SHOWN = ("job", "generation", "reset", "evaluation", "worker", "checkpoint", "discovery")
+SHOWN = (
+    "job", "generation", "reset", "evaluation", "worker", "checkpoint", "discovery", "autoscale",
+)  # fmt: skip
 """Kinds that the log has whole; all events are in the job's directory."""
 THINNED = ("step", "progress")
 """Kinds that come many times a second."""

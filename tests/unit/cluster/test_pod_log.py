@@ -31,5 +31,9 @@ def test_a_step_that_was_shown_is_not_shown_again():
     assert shown([step(1, 10.0), step(2, 11.0), step(3, 15.5), ended]) == [1, 3, "job"]
 
 
+def test_what_autoscaling_decides_is_shown():
+    assert shown([{"time": 1.0, "kind": "autoscale", "limit": 2, "reason": "x"}]) == ["autoscale"]
+
+
 def test_kinds_for_the_file_alone_are_left_out():
     assert shown([{"time": 1.0, "kind": "log", "message": "x"}]) == []
