@@ -1,5 +1,6 @@
 """`edl status`: where a job is, from its event log."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from edl_horovod import events, json_text
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.in_cluster import add_cluster_flags, is_job_dir, jobs_of
 from edl_horovod.cli.layout import fact_lines, table
+from edl_horovod.errors import ClusterError
 from edl_horovod.job_state import JobState, summarize
 from edl_horovod.job_status import as_json, local_state
 from edl_horovod.job_text import (
@@ -21,6 +23,7 @@ from edl_horovod.job_text import (
 )
 
 if TYPE_CHECKING:
+    from edl_horovod.cluster.jobs import Jobs
     from edl_horovod.cluster.status import JobView
 
 __all__ = ["run"]
@@ -45,12 +48,21 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         state = _state_of(Path(flags.job))
     else:
         with jobs_of(flags) as jobs:
-            job, state = jobs.status(flags.job), jobs.progress(flags.job)
+            job, state = jobs.status(flags.job), _progress(jobs, flags.job)
     if flags.format == "json":
         print(json_text.dumps(as_json(state, job), indent=2))
     else:
         print("\n".join(_lines(state, job, now=time.time())))
     return 0
+
+
+def _progress(jobs: "Jobs", name: str) -> JobState:
+    try:
+        return jobs.progress(name)
+    except ClusterError as error:
+        # State and pods are known all the same; a log may be forbidden, or gone with its node.
+        print(f"Step, loss and ring cannot be read: {error}", file=sys.stderr)
+        return summarize(())
 
 
 def _state_of(job_dir: Path) -> JobState:

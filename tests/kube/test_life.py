@@ -95,6 +95,17 @@ def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path)
     assert (code, "no rank 2" in said) == (2, True)
 
 
+def test_status_shows_the_pods_of_a_job_whose_log_cannot_be_read(lab, capsys):
+    lab.run()  # Nothing is there to be read.
+
+    code, printed, said = edl(capsys, "status", "mnist")
+
+    assert code == 0
+    assert "workers    2 of 2 pods warm" in printed
+    assert "cannot be read" in said
+    assert "get pods/log mnist-launcher-abcde" in said
+
+
 def test_status_says_why_a_job_waits(lab, capsys):
     lab.submit("launch.np=4")
     lab.add_pods(workers=3)
