@@ -17,11 +17,13 @@ from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
     ClusterError,
+    ClusterForbidden,
     ClusterUnreachable,
     EdlError,
     Interrupted,
     NoCluster,
     ObjectConflict,
+    ObjectNotFound,
 )
 from edl_horovod.image.plan import ZOO
 from edl_horovod.models import git_zoo
@@ -63,6 +65,8 @@ def submit(config: JobConfig) -> SubmittedJob:
     settings = config.kubernetes
     with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
         name = settings.name or _new_name(config)
+        if not config.image:
+            _check_is_free(cluster, name)
         job = _decide(config, name, cluster.namespace)
         _create(cluster, job, is_suspended=settings.suspend)
         made = job.config
@@ -116,6 +120,23 @@ def _as_if_built(config: JobConfig) -> JobConfig:
     is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
     zoo = f"{ZOO}/{name}" if is_file else ZOO
     return replace(config, image=f"{config.image_repository}:{UNBUILT}", model_zoo=zoo)
+
+
+def _check_is_free(cluster: Any, name: str) -> None:
+    """Find out before an image is built, which takes its time, whether the cluster takes MPIJobs.
+
+    Raises:
+        ClusterError: It does not, or it cannot be reached.
+        ObjectConflict: It has a job of this name.
+    """
+    try:
+        cluster.get("MPIJob", name)
+    except (ObjectNotFound, ClusterForbidden):
+        return  # Who may not look may still create.
+    raise ObjectConflict(
+        f"mpijob/{name} exists already in namespace {cluster.namespace}. Received: "
+        f"kubernetes.name={name}. Choose another one, or remove what is there."
+    )
 
 
 def _namespace(config: JobConfig) -> str:

@@ -18,6 +18,7 @@ from edl_horovod.errors import (
     ClusterForbidden,
     ClusterUnreachable,
     ConfigError,
+    MissingDependency,
     NoCluster,
     NoMPIJobs,
     ObjectConflict,
@@ -204,6 +205,31 @@ def test_with_a_name_that_exists(use, cluster, capsys):
     assert "kubernetes.name" in said
     assert said.count("Received:") == 1
     assert names(cluster) == before, "the other job is as it was"
+
+
+@pytest.fixture
+def unbuilt(monkeypatch, tmp_path):
+    """Settings of a job whose image is still to be built; nothing here can build it."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    (zoo / "requirements.txt").touch()
+    return ["image=", f"model_zoo={zoo}", "base_image=r/base:1", "image_repository=r/zoo"]
+
+
+def test_a_name_that_exists_is_known_before_an_image_is_built(use, unbuilt, capsys):
+    run(capsys)
+
+    assert "mpijob/mnist exists already" in refused(capsys, ObjectConflict, *unbuilt)
+    refused(capsys, MissingDependency, *unbuilt, "kubernetes.name=other")
+
+
+def test_a_cluster_without_mpijobs_is_known_before_an_image_is_built(
+    unbuilt, monkeypatch, capsys, tmp_path
+):
+    with ApiServer(crd=None) as server:
+        monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
+        refused(capsys, NoMPIJobs, *unbuilt)
 
 
 def test_without_rights(use, cluster, capsys):
