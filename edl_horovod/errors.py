@@ -206,5 +206,6 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
         word: What the user wrote.
         allowed: What could have been written.
     """
-    near = difflib.get_close_matches(word, list(allowed), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    by_lower_case = {one.lower(): one for one in allowed}
+    near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
+    return f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""

@@ -23,6 +23,8 @@ _NAMED = (
 _CONVERTED = re.compile(r'File "([^"]+)", line (\d+)')
 """A frame as autograph tells of it in the text of an error."""
 
+_OLD_OPTIMIZER = re.compile(r"'tensorflow\S*\.train' has no attribute '\w+Optimizer'")
+
 
 @dataclass(frozen=True)
 class Declared:
@@ -118,6 +120,8 @@ def _said(error: BaseException) -> str:
         text = text.rstrip().rpartition("\n\n")[2].strip()
     if isinstance(error, ModuleNotFoundError):
         text += ". Install it, and name it in the model zoo's requirements.txt"
+    if isinstance(error, AttributeError) and _OLD_OPTIMIZER.search(text):
+        text += ". tf.train's optimizers are gone: use one of Keras 3, such as keras.optimizers.SGD"
     if "tf.function only supports singleton tf.Variables" in text:
         text = "It makes variables at each call. Make Keras metrics and layers once, in __init__"
     return text

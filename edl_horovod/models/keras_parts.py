@@ -204,9 +204,9 @@ def _keras_named(name: str, module: Any, setting: str) -> Any:
         # A loss is there as a function and as a class; one of them is enough to choose from.
         shown = [name for name in known if name.islower()] or known
         raise ConfigError(
-            f"Neither the model zoo nor Keras has a {setting} of this name. Received:"
-            f" {setting}={name}.{did_you_mean(name, known)} Write file.function, a function of"
-            f" the model's own file, or one of Keras: {', '.join(shown)}."
+            f"Neither the model zoo nor Keras has this {setting}. Received: {setting}={name}."
+            f"{did_you_mean(name, known)} Write file.function, a function of the model's own file,"
+            f" or one of Keras: {', '.join(shown)}."
         ) from e
 
 

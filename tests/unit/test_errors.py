@@ -3,7 +3,14 @@
 import pytest
 
 from edl_horovod import errors
-from edl_horovod.errors import DataError, JobFailed, UserCodeError, kind_of, of_kind
+from edl_horovod.errors import (
+    DataError,
+    JobFailed,
+    UserCodeError,
+    did_you_mean,
+    kind_of,
+    of_kind,
+)
 
 
 class Damaged(DataError):
@@ -31,3 +38,7 @@ def test_what_is_no_kind_of_ours_is_a_job_that_failed(kind):
 def test_all_kinds_are_known_by_name():
     kinds = [name for name in errors.__all__ if isinstance(getattr(errors, name), type)]
     assert {type(of_kind(name, "")).__name__ for name in kinds} == set(kinds)
+
+
+def test_the_nearest_word_is_found_whatever_its_capitals():
+    assert did_you_mean("adm", ["Nadam", "Adam", "SGD"]) == " Did you mean 'Adam'?"

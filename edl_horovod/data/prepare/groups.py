@@ -1,5 +1,6 @@
 """One group of input files becomes shards; this runs in the processes that do the work."""
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -12,7 +13,7 @@ from typing import Any, Self
 from edl_horovod.data.recordio import Codec, Writer
 from edl_horovod.data.recordio_format import MAX_RECORD_BYTES
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.calling import user_code
+from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.functions import load_function
 from edl_horovod.models.lookup import import_root, require_zoo
 
@@ -29,6 +30,9 @@ __all__ = [
 ]
 
 FUNCTION = "prepare_data_for_a_single_file"
+
+_FILE_OBJECT = "file_object"
+"""What the function of a file that ElasticDL released declares beside the name: the open file."""
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -188,10 +192,14 @@ def _zoo_file(module: Any) -> str | None:
     return None if file is None or is_ours or "site-packages" in file else file
 
 
-def _records_of(function: Callable[[str], object], file: str, *, root: Path) -> list[bytes]:
+def _records_of(function: Callable[..., object], file: str, *, root: Path) -> list[bytes]:
     """What the user's function makes of one file; whatever is wrong with it, a `UserCodeError`."""
-    with user_code(f"{file}: {FUNCTION}", root=root):
-        made = function(file)
+    with user_code(f"{file}: {FUNCTION}", root=root), contextlib.ExitStack() as opened:
+        if _FILE_OBJECT in declared(function).names:
+            file_object = opened.enter_context(open(file, "rb"))
+            made = call_declared(function, {_FILE_OBJECT: file_object, "filename": file})
+        else:
+            made = function(file)
         if made is None:
             return []
         records = [made] if isinstance(made, bytes) else list(made)  # type: ignore[call-overload]

@@ -164,10 +164,10 @@ def _groups_to_do(inputs: Inputs, ledger: Ledger) -> Iterator[Group]:
 
 
 def _note(config: PrepareConfig, inputs: Inputs, ledger: Ledger, done: GroupDone) -> None:
-    for bad in done.bad:
-        log.warning("%s: %s", bad.path, bad.reason)
     may_be_kept = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
     if may_be_kept:
+        for bad in done.bad:
+            log.warning("Left out: %s: %s", bad.path, bad.reason)
         with writing(Path(config.output)):
             ledger.add(done, inputs.digest_of_states(*ledger.bounds(done.number)))
     if done.bad:

@@ -169,6 +169,29 @@ def test_bad_files_end_the_run_and_are_named(prepare, inputs: Path, tmp_path: Pa
     assert sorted(os.listdir(tmp_path)) == ["in", "out.bad_files.jsonl", "zoo"]
 
 
+def test_a_file_that_ends_the_run_is_told_once_and_one_left_out_in_the_log(
+    prepare, inputs: Path, caplog: pytest.LogCaptureFixture
+):
+    (inputs / "a" / "0.txt").write_text("bad")
+    with pytest.raises(DataError, match="not an image"):
+        prepare()
+    assert caplog.messages == []
+    prepare(bad_files="skip")
+    assert [message.startswith("Left out:") for message in caplog.messages] == [True]
+
+
+def test_a_released_function_is_given_the_open_file_and_its_name(
+    prepare, inputs: Path, tmp_path: Path
+):
+    (tmp_path / "zoo" / "texts.py").write_text(
+        "def prepare_data_for_a_single_file(file_object, filename):\n"
+        "    yield filename.rpartition('/')[2].encode() + b' ' + file_object.read()\n"
+    )
+    prepare(shuffle=False, data=f"{inputs}/a")
+    expected = [f"{number}.txt {number}".encode() for number in range(10)]
+    assert records_of(tmp_path / "out") == expected
+
+
 def test_bad_files_are_left_out_and_listed(prepare, inputs: Path, tmp_path: Path):
     (inputs / "a" / "0.txt").write_text("bad")
     (inputs / "b" / "0.txt").write_text("text")

@@ -65,6 +65,15 @@ def test_an_error_of_user_code_names_the_line_in_the_users_file(tmp_path: Path):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_an_optimizer_of_tf_train_is_answered_with_its_replacement(tmp_path: Path):
+    missing = "module 'tensorflow._api.v2.train' has no attribute 'GradientDescentOptimizer'"
+    with (
+        pytest.raises(UserCodeError, match=r"use one of Keras 3, such as keras\.optimizers\.SGD$"),
+        user_code("create_optimizer", root=tmp_path),
+    ):
+        raise AttributeError(missing)
+
+
 def test_our_own_errors_pass_user_code_unchanged(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"^ours$"), user_code("Making it", root=tmp_path):
         raise ConfigError("ours")
