@@ -202,7 +202,7 @@ def _records_of(function: Callable[..., object], file: str, *, root: Path) -> li
             made = function(file)
         if made is None:
             return []
-        records = [made] if isinstance(made, bytes) else list(made)  # type: ignore[call-overload]
+        records = [made] if isinstance(made, bytes) else list(made)
     wrong = {type(record).__name__ for record in records if not isinstance(record, bytes)}
     if wrong:
         raise UserCodeError(f"{file}: {FUNCTION} gave {', '.join(sorted(wrong))}, not bytes.")
