@@ -23,6 +23,11 @@ _NAMED = (
 _CONVERTED = re.compile(r'File "([^"]+)", line (\d+)')
 """A frame as autograph tells of it in the text of an error."""
 
+_IN_CALL = re.compile(r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
+"""What an exception in a layer's or a model's `call` said, within what Keras says around it."""
+
+_GRAPH_NODE = re.compile(r"\s*\[\[\{\{node .*", re.DOTALL)
+
 _OLD_OPTIMIZER = re.compile(r"'tensorflow\S*\.train' has no attribute '\w+Optimizer'")
 
 
@@ -115,7 +120,10 @@ def _place(error: BaseException, root: Path) -> str:
 
 
 def _said(error: BaseException) -> str:
-    text = f"{type(error).__name__}: {error}"
+    in_call = _IN_CALL.search(str(error))
+    text = f"{type(error).__name__}: {in_call[1] if in_call else error}"
+    if "Graph execution error" in text:  # TensorFlow's account of the graph, the error at its end.
+        text = f"{type(error).__name__}: {_GRAPH_NODE.sub('', text).rstrip().splitlines()[-1]}"
     if "in user code:" in text:  # Autograph's account: frames, and the error as its last paragraph.
         text = text.rstrip().rpartition("\n\n")[2].strip()
     if isinstance(error, ModuleNotFoundError):

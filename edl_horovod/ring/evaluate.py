@@ -17,7 +17,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.output_dir import staged
 from edl_horovod.ring.collectives import catch_failures, sum_grouped
-from edl_horovod.ring.keras_model import MetricSums, call_functionally, metric_sums
+from edl_horovod.ring.keras_model import MetricSums, call_functionally, metric_sums, running
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership import Membership
 from edl_horovod.ring.state import RingState
@@ -86,6 +86,9 @@ class Evaluator:
         Args:
             num_steps: Of the data set.
             membership: Told of each batch; None where nobody watches.
+
+        Raises:
+            UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
         row = np.zeros(self.num_sums)
         for number in range(num_steps):
@@ -93,7 +96,9 @@ class Evaluator:
                 membership.doing("works", f"batch {number} of an evaluation")
             batch = self._stream.next_batch()
             if batch is not None:
-                row[:-1] += self._sums(batch.features, batch.labels).numpy()
+                parts = batch.features, batch.labels
+                with running("The evaluation", self._loaded, *parts):
+                    row[:-1] += self._sums(*parts).numpy()
         return row
 
     def over_ring(self, row: np.ndarray, world: World) -> np.ndarray:

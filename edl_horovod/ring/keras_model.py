@@ -1,6 +1,7 @@
 """A user's Keras model as pure functions of a batch: outputs, losses and metrics."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from edl_horovod.models.keras_metrics import Measured, made, value_of
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["MetricSums", "build_model", "call_functionally", "metric_sums"]
+__all__ = ["MetricSums", "build_model", "call_functionally", "metric_sums", "running"]
 
 
 def build_model(loaded: LoadedSpec, features: Any) -> keras.Model:
@@ -73,6 +74,26 @@ def call_functionally(
         losses = list(model.losses)
     outputs = tf.nest.map_structure(_at_least_float32, outputs)
     return outputs, [scope.get_current_value(variable) for variable in variables], losses
+
+
+@contextlib.contextmanager
+def running(doing: str, loaded: LoadedSpec, features: Any, labels: Any) -> Iterator[None]:
+    """Turn what an op of the user's functions says of its inputs into a `UserCodeError`.
+
+    Shapes of which only the batch is unknown when a function is traced may not fit when it runs.
+
+    Args:
+        doing: What runs, as in `The training step`.
+        loaded: The user's spec.
+        features: Of the batch.
+        labels: Of the batch.
+    """
+    try:
+        yield
+    except tf.errors.InvalidArgumentError:
+        given = tf.nest.map_structure(tf.TensorSpec.from_tensor, (features, labels))
+        with user_code(f"{doing} of {loaded.label} for {given}", root=loaded.zoo):
+            raise
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.ring.collectives import CollectiveFailed, catch_failures, sum_grouped
 from edl_horovod.ring.gradients import GradientOptions, add_over_parts, clip
-from edl_horovod.ring.keras_model import build_model, call_functionally, metric_sums
+from edl_horovod.ring.keras_model import build_model, call_functionally, metric_sums, running
 from edl_horovod.spec import Mode
 from edl_horovod.trained_model.params import variable_names
 
@@ -119,18 +119,20 @@ class KerasTrainer:
 
         Raises:
             CollectiveFailed: A member was lost; the variables are untouched.
+            UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
         flag = tf.constant(float(wants_change))
         # Not in the step itself: what the user computes there may run, and hang, before anything
         # that does not depend on it, and this rank would look as if it waited for the others.
         self._has_come.assign(False)
-        with catch_failures():
-            if batch is None:
-                numbers = self._empty_steps[not is_alone](flag)
-            else:
-                salt_tensor = tf.constant(salt, tf.uint32)
-                numbers = self._steps[not is_alone](flag, batch.features, batch.labels, salt_tensor)
-            values = numbers.numpy().tolist()
+        if batch is None:
+            with catch_failures():
+                values = self._empty_steps[not is_alone](flag).numpy().tolist()
+        else:
+            parts = batch.features, batch.labels
+            with running("The training step", self._loaded, *parts), catch_failures():
+                run = self._steps[not is_alone]
+                values = run(flag, *parts, tf.constant(salt, tf.uint32)).numpy().tolist()
         count = values[EXAMPLES]
         return StepSums(
             num_examples=round(count),

@@ -74,6 +74,29 @@ def test_an_optimizer_of_tf_train_is_answered_with_its_replacement(tmp_path: Pat
         raise AttributeError(missing)
 
 
+def test_what_a_layer_said_is_told_without_what_keras_says_around_it(tmp_path: Path):
+    around = (
+        "Exception encountered when calling M.call().\n\n\x1b[1m{}\x1b[0m\n\nArguments received"
+    )
+    with (
+        pytest.raises(UserCodeError, match=r"^Running M failed: ValueError: no x$"),
+        user_code("Running M", root=tmp_path),
+    ):
+        raise ValueError(around.format("no x"))
+
+
+def test_of_a_graph_its_error_is_told_and_no_frames(tmp_path: Path):
+    told = (
+        'Graph execution error:\n\n  File "a.py", line 3, in f\n\nShapes: [2] vs. [3]\n'
+        "\t [[{{node gradient_tape/sub}}]] [Op:__inference_step_592]"
+    )
+    with (
+        pytest.raises(UserCodeError, match=r"^It failed: OSError: Shapes: \[2\] vs\. \[3\]$"),
+        user_code("It", root=tmp_path),
+    ):
+        raise OSError(told)
+
+
 def test_our_own_errors_pass_user_code_unchanged(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"^ours$"), user_code("Making it", root=tmp_path):
         raise ConfigError("ours")
