@@ -215,7 +215,7 @@ def _check_needed(verb: str, values: dict[str, Any], config_class: type) -> None
     if values["model_zoo"].endswith(".py") and "model_def" in missing:
         missing.remove("model_def")  # One file may hold one model; who opens it will see.
     if missing:
-        lines = "".join(f"\n  {key}=...  {meanings[key]}" for key in missing)
+        lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
         needed = f"{', '.join(NEEDED[verb][:-1])} and {NEEDED[verb][-1]}"
         raise ConfigError(f"{verb} needs {needed}. Give what is missing:{lines}")
 

@@ -120,6 +120,8 @@ class TrainConfig:
         check_choice("train.precision", self.precision, precisions)
         check(self.batch_size >= 1, "train.batch_size", self.batch_size, "must be 1 or more")
         check(self.epochs >= 1, "train.epochs", self.epochs, "must be 1 or more")
+        rate = self.learning_rate
+        check(rate is None or rate >= 0, "train.learning_rate", rate, "must not be negative")
         check(self.max_steps >= 0, "train.max_steps", self.max_steps, "must be 0 or more")
         check(
             self.evaluate_steps >= 0,

@@ -167,7 +167,8 @@ def _list_folder(part: str) -> tuple[str, list[str]]:
 
 def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     shown = ", ".join(names[:_NUM_NAMES_SHOWN]) + (", ..." * (len(names) > _NUM_NAMES_SHOWN))
-    holds = f"holds {len(names)} entries: {shown}" if names else "is empty"
+    entries = f"{len(names)} entries" if len(names) > 1 else "1 entry"
+    holds = f"holds {entries}: {shown}" if names else "is empty"
     below = part[len(folder) :] if part.startswith(folder) else part
     missing = below.strip("/").split("/")[0]
     return DataError(

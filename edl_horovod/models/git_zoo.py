@@ -303,7 +303,9 @@ def _environment() -> dict[str, str]:
 def _failure(zoo: GitZoo, complaints: str) -> str:
     lines = [line.strip() for line in complaints.replace(zoo.url, zoo.shown_url).splitlines()]
     lines = [line for line in lines if line] or ["it said nothing"]
-    said = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
+    # What ssh says of a host comes before git's own account of it, which names no reason.
+    told = (line for line in lines if line.startswith(("ssh:", "fatal:", "error:")))
+    said = next(told, lines[-1])
     return (
         f"The Git repository of the model zoo cannot be read: {said.rstrip('.')}."
         f" Received: model_zoo={str(zoo)!r}. Check the URL, the network and your access to it."

@@ -208,14 +208,16 @@ class Checkpoints:
         return {name: int(text) for name, text in metadata.items() if name != "facts"}
 
     def _require_same_facts(self, path: Path, saved: Mapping[str, Any]) -> None:
-        for key in sorted({*saved, *self._facts}):
-            before, now = saved.get(key), self._facts.get(key)
-            if before != now:
-                raise ConfigError(
-                    f"The checkpoint {path} belongs to a training with another {key}, so going on "
-                    f"would not be the same training. Received: {key}={now!r}; the checkpoint has "
-                    f"{before!r}. Set it back; or begin anew with resume=never overwrite=true."
-                )
+        keys = sorted({*saved, *self._facts})
+        other = [key for key in keys if saved.get(key) != self._facts.get(key)]
+        if other:
+            now = ", ".join(f"{key}={self._facts.get(key)!r}" for key in other)
+            before = ", ".join(repr(saved.get(key)) for key in other)
+            raise ConfigError(
+                f"The checkpoint {path} belongs to a training with another {' and '.join(other)},"
+                f" so going on would not be the same training. Received: {now}; the checkpoint has"
+                f" {before}. Set it back; or begin anew with resume=never overwrite=true."
+            )
 
     def _require_same_variables(self, path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
         saved = {

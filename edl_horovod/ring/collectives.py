@@ -21,6 +21,8 @@ __all__ = [
     "sum_grouped",
 ]
 
+_GRAPH_PLACE = re.compile(r"\{\{function_node [^}]*\}\} ?")
+
 _SOURCE_PLACE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
 
 
@@ -56,7 +58,9 @@ def _cause(message: str) -> str:
     """What Horovod said, out of TensorFlow's report of the graph around it."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     said = [line for line in lines if "orovod" in line and not line.startswith("File ")]
-    return (said or lines)[-1][:300]
+    # After its first sentence Horovod guesses what may have been.
+    told = (said or lines)[-1].partition(" This was caused by ")[0]
+    return _GRAPH_PLACE.sub("", told)[:300]
 
 
 def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:

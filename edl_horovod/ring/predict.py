@@ -131,7 +131,9 @@ class PredictWork(Work):
     def finish(self, world: World) -> dict[str, Any]:
         """Put the output together; the others wait, and take over if the leader is lost."""
         if world.is_leader and self._encoder is None:
-            message = f"{self._plan.num_records} predictions went to the PredictionOutputsProcessor"
+            message = (
+                f"{self._plan.num_records:,} predictions went to the PredictionOutputsProcessor"
+            )
             self._events.write("log", message=message)
         # Where the segments are gone, a former leader had put the output in its place.
         if world.is_leader and self._encoder is not None and self._segments.are_there:
@@ -225,7 +227,7 @@ class PredictWork(Work):
                 self._write_parts(folder, outputs)
                 write_json(folder / SCHEMA_FILE, schema)
         total = self._plan.num_records
-        self._events.write("log", message=f"{total} predictions are in {output}")
+        self._events.write("log", message=f"{total:,} predictions are in {output}")
 
     def _write_parts(self, folder: Path, outputs: Iterator[bytes]) -> None:
         num_files = -(-self._plan.num_records // RECORDS_PER_FILE)

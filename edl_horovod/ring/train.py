@@ -280,8 +280,8 @@ class TrainWork(Work):
         if not sums.is_finite:
             raise TrainingError(
                 f"The loss of step {self.state.step} is not finite. Received: loss={sums.loss}. "
-                f"The variables are still those of step {self.state.step - 1}. Lower the "
-                "learning rate (train.learning_rate), or look for bad values in the data."
+                "The variables are still those before it. Lower the learning rate "
+                "(train.learning_rate), or look for bad values in the data."
             )
 
     def _tell(self, sums: StepSums, world: World) -> None:

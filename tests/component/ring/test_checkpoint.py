@@ -163,6 +163,13 @@ def test_other_data_or_another_batch_is_refused_by_name(make):
         checkpoints.load(after=-1)
 
 
+def test_all_that_differs_is_named(make):
+    train(*make(), [5])
+    checkpoints, _ = make(facts={**FACTS, "train.batch_size": 48, "data_plan.lanes": 9})
+    with pytest.raises(ConfigError, match=r"another data_plan.lanes and train.batch_size, so"):
+        checkpoints.load(after=-1)
+
+
 def test_another_model_is_refused_by_its_variables(make):
     train(*make(), [5])
     checkpoints, _ = make(shape=(3,))

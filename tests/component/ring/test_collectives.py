@@ -21,6 +21,13 @@ def test_a_broken_ring_is_told_without_places_in_source_files():
     assert str(caught.value) == told
 
 
+def test_a_broken_ring_is_told_without_the_graph_and_without_guesses():
+    said = "{{function_node __f_1}} Horovod has been shut down. This was caused by an exception"
+    with pytest.raises(CollectiveFailed) as caught, catch_failures():
+        raise tf.errors.UnknownError(None, None, said)
+    assert str(caught.value) == "Horovod has been shut down."
+
+
 def test_an_error_of_the_users_ops_is_not_although_our_files_stand_in_it():
     with pytest.raises(tf.errors.InvalidArgumentError), catch_failures():
         raise tf.errors.InvalidArgumentError(None, None, f"{OURS}\nindices[0] = 7 is not in [0, 5)")

@@ -174,6 +174,7 @@ def test_a_param_inside_a_param_is_set():
         ("overwrite=maybe", "overwrite must be of type bool"),
         ("train.learning_rate=fast", "must be of type float or null"),
         ("train.epochs=0", "train.epochs must be 1 or more"),
+        ("train.learning_rate=-1", "train.learning_rate must not be negative"),
         ("log_level=dbug", "Did you mean 'debug'?"),
         ("output=", "Give what is missing:\n  output=...  Directory that will hold"),
         ("num_epochs=3", "It is called 'train.epochs' here."),

@@ -182,6 +182,11 @@ def test_a_repository_that_does_not_answer_is_one_error(where):
     assert "\n" not in str(error.value)
 
 
+def test_what_ssh_says_of_a_host_is_told():
+    with pytest.raises(ConfigError, match=r"cannot be read: ssh: .* Connection refused\. Received"):
+        bring("git+ssh://git@127.0.0.1:9/a@main")
+
+
 def test_a_server_that_says_nothing_is_given_up(monkeypatch):
     import socket
 
