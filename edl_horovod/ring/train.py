@@ -279,9 +279,9 @@ class TrainWork(Work):
     def _check(self, sums: StepSums) -> None:
         if not sums.is_finite:
             raise TrainingError(
-                f"The loss of step {self.state.step} is not finite. Received: loss={sums.loss}. "
-                "The variables are still those before it. Lower the learning rate "
-                "(train.learning_rate), or look for bad values in the data."
+                f"The loss of step {self.state.step + 1} is not finite. Received:"
+                f" loss={sums.loss}. The variables are still those before it. Lower the learning"
+                " rate (train.learning_rate), or look for bad values in the data."
             )
 
     def _tell(self, sums: StepSums, world: World) -> None:
