@@ -238,7 +238,7 @@ def main() -> int:
     parser.add_argument("--slots", type=int, required=True, help="ranks in each worker pod")
     parser.add_argument("--output", type=Path, required=True, help="the hosts file")
     parser.add_argument(
-        "--names", choices=get_args(Names), default="uid", help="dns: for ssh and horovodrun"
+        "--names", choices=get_args(Names), default="uid", help="address: for ssh and horovodrun"
     )
     parser.add_argument(
         "--replace-failed", action="store_true", help="remove pods that failed for good"

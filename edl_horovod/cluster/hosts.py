@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 __all__ = ["Names", "WorkerPod", "hosts_of", "pod_of"]
 
-Names = Literal["uid", "dns"]
-"""What a host is called: `<pod>.<UID>`, which no later pod has, or what `ssh` can resolve."""
+Names = Literal["uid", "address"]
+"""What a host is called: `<pod>.<UID>`, which no later pod has, or what `ssh` can reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class WorkerPod:
     name: str
     uid: str
     address: str
-    """A name or number that other pods reach it by; empty where it has none yet."""
+    """Its IP address; empty where it has none yet."""
     is_usable: bool
     """Ready, which is warm, and not terminating."""
     has_failed: bool = False
@@ -30,16 +30,12 @@ def pod_of(manifest: dict[str, Any]) -> WorkerPod:
     Args:
         manifest: Of a worker pod.
     """
-    meta, spec = manifest["metadata"], manifest.get("spec") or {}
-    status = manifest.get("status") or {}
+    meta, status = manifest["metadata"], manifest.get("status") or {}
     is_ready = any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
         for condition in status.get("conditions") or ()
     )
     address = status.get("podIP") or ""
-    if address and spec.get("hostname") and spec.get("subdomain"):
-        # As mpi-operator's own hosts file names it; its Service is the subdomain.
-        address = f"{spec['hostname']}.{spec['subdomain']}.{meta['namespace']}.svc"
     is_deleted = "deletionTimestamp" in meta
     is_staying = not is_deleted and status.get("phase") == "Running"
     return WorkerPod(

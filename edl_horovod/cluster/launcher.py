@@ -28,6 +28,9 @@ log = logging.getLogger("edl_horovod.cluster.launcher")  # Run as a program, it 
 
 HOSTFILE = "/etc/mpi/hostfile"
 """Where mpi-operator mounts the hosts of mpirun."""
+COOLDOWN_SECONDS = ("5", "600")
+"""Lower and upper bound of how long horovodrun leaves out a host that failed: 10 to 15 s at first,
+twice as long each time."""
 GRACE_SHARE = 0.9
 """Of the pod's grace: what the coordinator may take until its workers have saved a checkpoint."""
 SCRIPT = Path(__file__).with_name("host-discovery.sh")
@@ -100,7 +103,7 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
 
 
 def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
-    names = "dns" if config.kubernetes.style == "horovodrun" else "uid"
+    names = "address" if config.kubernetes.style == "horovodrun" else "uid"
     argv = (
         sys.executable, "-m", "edl_horovod.cluster.discovery",
         "--namespace", environment["EDL_NAMESPACE"], "--job", environment["EDL_JOB"],
@@ -113,10 +116,14 @@ def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
 
 def _horovodrun(config: JobConfig, config_file: Path) -> Command:
     """Horovod's own elastic driver; it hands its environment on to the ranks."""
+    # A host whose time-out ends while the driver waits for `min_np` hosts is given a rank, but no
+    # process: only where the survivors are always enough may it come back.
+    is_forgiving = config.elastic.min_np == 1
     argv = (
         "horovodrun", "-np", str(config.launch.np), "--min-np", str(config.elastic.min_np),
         "--max-np", str(largest_ring(config)),
-        "--start-timeout", str(round(config.elastic.wait_seconds)),
+        "--elastic-timeout", str(round(config.elastic.wait_seconds)),
+        *(("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if is_forgiving else ()),
         "--network-interfaces", config.kubernetes.interface,
         "--host-discovery-script", f"{SCRIPT} {shlex.quote(f'{config.job_dir}/hosts')}",
         sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),

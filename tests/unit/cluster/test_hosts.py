@@ -61,14 +61,10 @@ def test_a_pod_that_has_the_name_of_an_earlier_one_is_another_host():
     assert hosts_of([first], 1) != hosts_of([second], 1)
 
 
-def test_for_ssh_a_host_has_the_name_that_its_service_gives():
+def test_for_ssh_a_host_is_its_address_which_the_next_pod_of_that_name_has_not():
     pod = pod_of(manifest(spec={"hostname": "job-worker-0", "subdomain": "job"}))
 
-    assert hosts_of([pod], 1, names="dns") == {"job-worker-0.job.team.svc": 1}
-
-
-def test_for_ssh_a_pod_without_a_name_has_its_address():
-    assert hosts_of([pod_of(manifest())], 1, names="dns") == {"10.0.0.7": 1}
+    assert hosts_of([pod], 1, names="address") == {"10.0.0.7": 1}
 
 
 def test_hosts_are_in_the_order_of_their_numbers():

@@ -13,14 +13,14 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def plan(style, **environment):
+def plan(style, *, min_np=1):
     overrides = [
         "data=/data/x", "model_def=m", "job_dir=/data/out.job", "output=/data/out",
         "launch=kubernetes", "launch.np=4", "elastic.max_np=6", "kubernetes.worker.cpu=3",
-        f"kubernetes.style={style}", "kubernetes.env={COLOUR: blue}",
+        f"kubernetes.style={style}", f"elastic.min_np={min_np}", "kubernetes.env={COLOUR: blue}",
     ]  # fmt: skip
     config = compose("train", overrides)
-    return launcher.plan_in_pod(config, CONFIG_FILE, {**ENVIRONMENT, **environment})
+    return launcher.plan_in_pod(config, CONFIG_FILE, ENVIRONMENT)
 
 
 def text(command):
@@ -41,12 +41,17 @@ def test_under_horovodrun_discovery_names_what_ssh_can_reach():
     made = plan("horovodrun")
 
     assert made.coordinator is made.worker is None
-    assert "--names dns" in text(made.discovery)
+    assert "--names address" in text(made.discovery)
     said = text(made.ring)
-    assert "horovodrun -np 4 --min-np 1 --max-np 6" in said
+    assert "horovodrun -np 4 --min-np 1 --max-np 6 --elastic-timeout 600" in said
     assert "--network-interfaces eth0" in said
     assert "host-discovery.sh /data/out.job/hosts" in said
     assert made.ring.environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_horovodrun_forgives_a_host_only_where_the_others_are_always_enough():
+    assert "--blacklist-cooldown-range 5 600" in text(plan("horovodrun").ring)
+    assert "--blacklist-cooldown-range" not in text(plan("horovodrun", min_np=2).ring)
 
 
 def test_mpirun_hands_its_variables_to_the_other_pods():
