@@ -9,8 +9,8 @@ A number that is not finite is null, here as in all JSON of ours.
 
 Kinds and their fields:
 
-- `job`: `state` (`starting`, `running`, `finished`, `failed`), `task`, `message`, `total_steps`,
-`output`
+- `job`: `state` (`starting`, `taken over`: by another launcher, `running`, `finished`, `failed`),
+`task`, `message`, `total_steps`, `output`
 - `worker`: `worker`, `state` (`started`, `warm`, `left`, `lost`, `failed`, `waiting`, `hung`),
 `message`, `pid` (where it started or hung)
 - `coordinator`: `pid` (it started)

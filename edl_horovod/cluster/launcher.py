@@ -28,6 +28,7 @@ log = logging.getLogger("edl_horovod.cluster.launcher")  # Run as a program, it 
 
 HOSTFILE = "/etc/mpi/hostfile"
 """Where mpi-operator mounts the hosts of mpirun."""
+SSH_KEY = f"{pods.SSH_KEYS}/id_rsa"
 COOLDOWN_SECONDS = ("5", "600")
 """Lower and upper bound of how long horovodrun leaves out a host that failed: 10 to 15 s at first,
 twice as long each time."""
@@ -77,14 +78,17 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: Mapping[str, 
 def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
     job_dir = Path(config.job_dir)
     style = config.kubernetes.style
-    if style == "mpirun":
+    if style != "elastic":
+        is_static = style == "mpirun"
         return LaunchPlan(
-            config=config, job_dir=job_dir, hosts={}, ring=_mpirun(config, config_file)
+            config=config,
+            job_dir=job_dir,
+            hosts={},
+            ring=(_mpirun if is_static else _horovodrun)(config, config_file),
+            discovery=None if is_static else _discovery(config, environment),
+            # mpi-operator makes one for each MPIJob, so the job's next launcher has it too.
+            secret_file=Path(SSH_KEY),
         )
-    discovery = _discovery(config, environment)
-    if style == "horovodrun":
-        ring = _horovodrun(config, config_file)
-        return LaunchPlan(config=config, job_dir=job_dir, hosts={}, ring=ring, discovery=discovery)
     secret = environment["EDL_SECRET_FILE"]
     argv = (
         sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir),
@@ -96,7 +100,7 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
         job_dir=job_dir,
         hosts={},
         coordinator=Command(argv=argv),
-        discovery=discovery,
+        discovery=_discovery(config, environment),
         grace_seconds=GRACE_SHARE * config.kubernetes.grace_seconds,
         secret_file=Path(secret),
     )

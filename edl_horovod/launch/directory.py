@@ -38,8 +38,9 @@ def job_directory(plan: LaunchPlan, *, is_left: bool) -> Iterator[None]:
 
     Args:
         plan: Of the job.
-        is_left: Whether an earlier launcher of this very job left it. Then nothing in it is
-            changed: the ring trains on meanwhile, and the next coordinator takes it over.
+        is_left: Whether an earlier launcher of this very job left it. Then a ring with a
+            coordinator trains on meanwhile, and nothing is changed; one that another program
+            starts has ended with that launcher, and the next one goes on from its checkpoint.
 
     Raises:
         ConfigError: Another launcher holds the directory.
@@ -66,6 +67,8 @@ def job_directory(plan: LaunchPlan, *, is_left: bool) -> Iterator[None]:
                     if plan.config.task == "train":
                         checkpoints.settle(plan.config, job_dir)
                     _fill_job_directory(plan)
+                elif plan.ring is not None:
+                    _remove_what_ended_with_its_ring(plan)
             yield
         finally:
             (job_dir / "secret").unlink(missing_ok=True)
@@ -99,6 +102,17 @@ def _fill_job_directory(plan: LaunchPlan) -> None:
     _settle_secret(plan)
     hosts.write(job_dir / "hosts", plan.hosts)
     resolved.dump(plan.config, job_dir / "config.yaml")
+
+
+def _remove_what_ended_with_its_ring(plan: LaunchPlan) -> None:
+    """Keep what the job's next ring goes on from, or what says that there need be none."""
+    job_dir = plan.job_dir
+    if checkpoints.has_ended_well(job_dir):
+        return
+    (job_dir / "result.json").unlink(missing_ok=True)  # That ring's failure.
+    hosts.write(job_dir / "hosts", plan.hosts)
+    if not checkpoint_files.steps_in(checkpoint_files.folder_of(job_dir)):
+        shutil.rmtree(job_dir / "ledger", ignore_errors=True)
 
 
 def _settle_secret(plan: LaunchPlan) -> None:

@@ -27,6 +27,7 @@ from edl_horovod.errors import (
 )
 from edl_horovod.events import EventLog, follow
 from edl_horovod.json_text import numbers
+from edl_horovod.launch import checkpoints
 from edl_horovod.launch.directory import is_left_by_this_job, job_directory
 from edl_horovod.launch.kept import Kept
 from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
@@ -98,8 +99,11 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
         job_directory(plan, is_left=is_left),
         EventLog(plan.job_dir / "events.jsonl", "launcher") as events,
     ):
-        state = "taken over" if is_left else "starting"
-        events.write("job", state=state, task=config.task, message="", output=config.output)
+        state, message = "taken over" if is_left else "starting", ""
+        if is_left and plan.ring is not None:
+            message = checkpoints.where_it_goes_on(config, plan.job_dir)
+            log.warning("%s", message)
+        events.write("job", state=state, task=config.task, message=message, output=config.output)
         new_events = follow(plan.job_dir / "events.jsonl")
 
         def show() -> list[dict[str, Any]]:
@@ -318,7 +322,8 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any
     result = _result(plan.job_dir)
     if result is None:
         raise JobFailed(
-            f"{plan.ring.argv[0]} ended with {code}. Its log ({ring.log_path}) ends:\n{ring.tail()}"
+            f"{plan.ring.argv[0]} ended with {code} before the job was done. Its log "
+            f"({ring.log_path}) ends:\n{ring.tail()}"
         )
     return result
 

@@ -54,6 +54,11 @@ def test_horovodrun_forgives_a_host_only_where_the_others_are_always_enough():
     assert "--blacklist-cooldown-range" not in text(plan("horovodrun", min_np=2).ring)
 
 
+@pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
+def test_over_ssh_a_job_is_known_by_the_key_that_the_operator_made_for_it(style):
+    assert plan(style).secret_file == Path("/home/edl/.ssh/id_rsa")
+
+
 def test_mpirun_hands_its_variables_to_the_other_pods():
     made = plan("mpirun")
 

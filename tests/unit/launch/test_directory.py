@@ -5,10 +5,12 @@ import json
 
 import pytest
 
-from edl_horovod import events
+from edl_horovod import checkpoint_files, events
 from edl_horovod.config.compose import compose
 from edl_horovod.launch import directory
-from edl_horovod.launch.plan import make_plan
+from edl_horovod.launch.checkpoints import where_it_goes_on
+from edl_horovod.launch.job import run_plan
+from edl_horovod.launch.plan import Command, make_plan
 
 
 @pytest.fixture
@@ -48,6 +50,47 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
         assert events.read(plan.job_dir / "events.jsonl") == []
         assert not (plan.job_dir / "coordinator.json").exists()
         assert "a trace" not in (plan.job_dir / "hosts").read_text()
+
+
+@pytest.fixture
+def plan_over_ssh(plan):
+    """Of a job in whose place another program starts the ranks, as horovodrun does."""
+    return dataclasses.replace(plan, coordinator=None, worker=None, ring=Command(argv=("false",)))
+
+
+def test_a_ring_that_ended_with_its_launcher_leaves_checkpoint_ledger_and_events(plan_over_ssh):
+    plan = plan_over_ssh
+    leave_traces(plan)
+    (plan.job_dir / "result.json").write_text(json.dumps({"state": "failed"}))
+    for folder in ("checkpoints", "ledger"):
+        (plan.job_dir / folder).mkdir()
+    checkpoint_files.path_of(plan.job_dir / "checkpoints", 40).touch()
+
+    assert "from the checkpoint of step 40" in where_it_goes_on(plan.config, plan.job_dir)
+    with directory.job_directory(plan, is_left=True):
+        left = {path.name for path in plan.job_dir.iterdir()}
+        assert {"checkpoints", "ledger", "events.jsonl"} <= left
+        assert "result.json" not in left, "it would be told as the next ring's"
+        assert "a trace" not in (plan.job_dir / "hosts").read_text(), "pods that may be gone"
+
+
+def test_a_ring_that_left_no_checkpoint_begins_anew_and_says_so(plan_over_ssh):
+    plan = plan_over_ssh
+    leave_traces(plan)
+    (plan.job_dir / "ledger").mkdir()
+
+    said = where_it_goes_on(plan.config, plan.job_dir)
+    assert "before there was a checkpoint; training begins at step 0 again" in said
+    with directory.job_directory(plan, is_left=True):
+        assert not (plan.job_dir / "ledger").exists()
+
+
+def test_a_job_whose_launcher_was_lost_at_the_very_end_has_finished(plan_over_ssh):
+    leave_traces(plan_over_ssh)
+    result = {"state": "finished", "steps": 7, "metrics": {}, "output": "o"}
+    (plan_over_ssh.job_dir / "result.json").write_text(json.dumps(result))
+
+    assert run_plan(plan_over_ssh).steps == 7
 
 
 def test_a_job_without_a_secret_of_its_own_is_never_taken_over(plan):
