@@ -101,7 +101,7 @@ def _shown_as_ready() -> Iterator[None]:
 
 
 def _name() -> str:
-    host = os.environ.get("EDL_HOST") or os.environ.get("HOROVOD_HOSTNAME") or "localhost"
+    host = os.environ.get("EDL_HOST") or os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
     slot = os.environ.get("EDL_SLOT") or os.environ.get("HOROVOD_LOCAL_RANK")
     return f"{host}:{slot or os.environ.get('OMPI_COMM_WORLD_LOCAL_RANK', '0')}"
 

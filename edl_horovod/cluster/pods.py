@@ -11,7 +11,7 @@ from edl_horovod.launch.plan import THREAD_VARIABLES
 
 __all__ = [
     "CONFIG_DIR", "COORDINATOR_PORT", "Manifest", "READY_DIR", "SECRET_FILE", "SSH_KEYS",
-    "launcher", "texts", "thread_variables", "worker",
+    "SSH_PORT", "launcher", "texts", "thread_variables", "worker",
 ]  # fmt: skip
 
 Manifest = dict[str, Any]
