@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from edl_horovod.cluster.client import Cluster
@@ -226,6 +227,10 @@ class Nodes:
             "podIP": running.host.address,
             "conditions": [{"type": "Ready", "status": str(is_ready)}],
         }
+        if phase in ("Succeeded", "Failed"):
+            now = datetime.now(UTC).isoformat()
+            ended = {"exitCode": running.child.returncode, "finishedAt": now}
+            status["containerStatuses"] = [{"state": {"terminated": ended}}]
         if {key: pod["status"].get(key) for key in status} != status:
             self._set_status(pod, status)
 

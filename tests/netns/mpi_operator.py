@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,6 +14,7 @@ OPEN_MPI = {
     "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
     "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
 }
+BACKOFF_SECONDS = 10
 DEFAULT_SSH = "/root/.ssh"
 """Where nobody of ours looks: then neither the key nor ssh-keygen is needed."""
 SSH_FILES = {"id_rsa": "ssh-privatekey", "id_rsa.pub": "ssh-publickey"}
@@ -45,10 +47,24 @@ def operate(cluster, job, pods):
     _delete(cluster, {key: pod for key, pod in workers.items() if key not in wanted})
     is_awaited = spec["launcherCreationPolicy"] == "WaitForWorkersReady"
     ready = [pod for pod in workers.values() if _is_ready(pod)]
-    # The launcher's Job makes another pod after one that failed.
-    if phases.count("Failed") == len(phases) and (not is_awaited or len(ready) == replicas):
+    # Its Job is made once, and makes another pod after one that failed, whatever the workers do.
+    is_due = _has_backed_off(launchers) if launchers else not is_awaited or len(ready) == replicas
+    if phases.count("Failed") == len(phases) and is_due:
         pod_name = f"{name}-launcher-{len(phases)}"
         _create_pod(cluster, job, "Launcher", pod_name, hostname=f"{name}-launcher")
+
+
+def _has_backed_off(failed):
+    """Whether a Job would make the next pod: ten seconds after the first failure, then twice."""
+    ends = [
+        status["state"]["terminated"]["finishedAt"]
+        for pod in failed
+        for status in pod["status"].get("containerStatuses", ())
+    ]
+    if not ends:
+        return True
+    since = datetime.now(UTC) - datetime.fromisoformat(max(ends))
+    return since.total_seconds() >= BACKOFF_SECONDS * 2 ** (len(failed) - 1)
 
 
 def _delete(cluster, pods):

@@ -14,8 +14,8 @@ from tests.netns import ssh
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
-EPOCHS = 30
-"""Of jobs that wait for no newcomer."""
+EPOCHS = 40
+"""Enough for a ring that begins twice."""
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def can_have_ssh():
         pytest.skip(reason)
 
 
-def test_horovodrun_goes_on_without_a_deleted_pod(job, say):
+def test_horovodrun_goes_on_without_a_deleted_pod_and_then_with_the_next(job, say):
     job.submit(epochs=EPOCHS, **{"kubernetes.style": "horovodrun", "elastic.max_np": 2})
     # The first ring is formed twice; who is lost meanwhile holds up the others.
     job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
@@ -33,10 +33,57 @@ def test_horovodrun_goes_on_without_a_deleted_pod(job, say):
 
     deleted_at = time.time()
     job.ask(lambda cluster: cluster.delete("Pod", "count-worker-1"))
-    job.train_on(size=1, since=deleted_at, seconds=90)
+    job.train_on(size=1, since=deleted_at)
     say(f"a pod was deleted: a step of the other {time.time() - deleted_at:.1f} s later")
+    job.train_on(size=2, since=time.time())
+    say(f"and one with the pod in its place {time.time() - deleted_at:.1f} s later")
 
     job.finish()
+
+
+def test_horovodrun_takes_a_pod_back_whose_container_was_killed(job, say):
+    job.submit(epochs=EPOCHS, **{"kubernetes.style": "horovodrun", "elastic.max_np": 2})
+    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
+    job.ring(2)
+    uid = job.nodes.pods["count-worker-1"]["metadata"]["uid"]
+
+    killed_at = time.time()
+    job.nodes.kill("count-worker-1")
+    job.train_on(size=1, since=killed_at)
+    say(f"a container was killed: a step of the other {time.time() - killed_at:.1f} s later")
+    job.train_on(size=2, since=time.time())
+    say(f"and one with its container in place again {time.time() - killed_at:.1f} s later")
+
+    assert job.nodes.pods["count-worker-1"]["metadata"]["uid"] == uid
+    job.finish()
+
+
+@pytest.mark.parametrize("how", ["killed", "cut off"])
+def test_horovodrun_goes_on_from_the_checkpoint_when_its_launcher_is(how, job, say):
+    style = {"kubernetes.style": "horovodrun", "checkpoint.every_steps": 10}
+    job.submit(epochs=EPOCHS, **style, **{"elastic.max_np": 2})
+    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
+    step = written_after(job, job.ring(2))
+    ranks = [pid for index in (0, 1) for pid in workers_of(job, index)]
+    assert len(ranks) == 2
+    lost = job.nodes.container_of("count-launcher-0")
+
+    lost_at = time.time()
+    if how == "killed":
+        job.nodes.kill("count-launcher-0")
+    else:
+        lost.host.cut()
+    job.wait_for(lambda: not any(map(is_running, ranks)), "the end of the ranks", 20)
+    say(f"the launcher was {how}: its ranks were gone {time.time() - lost_at:.1f} s later")
+    (taken,) = job.wait_for(lambda: taken_over(job), "another launcher", 60)
+    assert "goes on from the checkpoint of step" in taken["message"]
+    lost.host.mend()  # What was left of it there has ended.
+    first = job.train_on(size=2, since=taken["time"])
+    say(f"the next launcher's ring ended a step {first - lost_at:.1f} s after the loss")
+    (begun, *_) = [e for e in job.events("reset") if e["time"] > taken["time"]]
+    assert begun["step"] >= step > 0
+
+    job.finish("count-launcher-1")
 
 
 def test_mpirun_trains_to_the_end(job):
@@ -46,9 +93,58 @@ def test_mpirun_trains_to_the_end(job):
     job.submit(epochs=EPOCHS, **{"elastic.max_np": 2, **style})
     job.ring(2)
 
-    workers = [job.nodes.container_of(f"count-worker-{index}").workers() for index in (0, 1)]
+    workers = [workers_of(job, index) for index in (0, 1)]
     assert [len(pids) for pids in workers] == [1, 1], "a rank in each pod"
     for (pid,) in workers:
         assert b"COLOUR=blue" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
     job.finish()
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut off"])
+def test_mpirun_goes_on_from_the_checkpoint_when_a_pod_is(how, job, say):
+    style = {"kubernetes.style": "mpirun", "checkpoint.every_steps": 10}
+    job.submit(epochs=EPOCHS, **style, **{"elastic.max_np": 2})
+    step = written_after(job, job.ring(2))
+    lost = job.nodes.container_of("count-worker-1")
+
+    lost_at = time.time()
+    if how == "deleted":
+        job.ask(lambda cluster: cluster.delete("Pod", "count-worker-1"))
+    else:
+        lost.host.cut()
+    job.wait_for(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", 60)
+    assert job.nodes.pods["count-launcher-0"]["status"]["phase"] == "Failed"
+    (failed,) = [e for e in job.events("job") if e["state"] == "failed"]
+    say(f"a pod was {how}: the launcher failed {failed['time'] - lost_at:.1f} s later")
+    assert "count-worker-1" in failed["message"]
+    lost.host.mend()
+    (taken,) = job.wait_for(lambda: taken_over(job), "the next launcher's ring", 60)
+    assert "goes on from the checkpoint of step" in taken["message"]
+    job.train_on(size=2, since=taken["time"])
+    (begun, *_) = [e for e in job.events("reset") if e["time"] > taken["time"]]
+    assert begun["step"] >= step > 0
+
+    job.finish("count-launcher-1")
+
+
+def workers_of(job, index):
+    return job.nodes.container_of(f"count-worker-{index}").workers()
+
+
+def is_running(pid):
+    return Path(f"/proc/{pid}").exists()
+
+
+def taken_over(job):
+    return [e for e in job.events("job") if e["state"] == "taken over"]
+
+
+def written_after(job, since):
+    """Wait for a checkpoint; returns its step."""
+
+    def written():
+        found = [e for e in job.events("checkpoint") if e["time"] > since]
+        return [e["step"] for e in found if e["state"] == "written"]
+
+    return job.wait_for(written, "a checkpoint")[0]
