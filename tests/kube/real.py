@@ -49,12 +49,12 @@ def server(assets: Path, folder: Path, tokens: dict[str, tuple[str, str]]) -> It
         # Nobody is there who would make the service accounts that this one waits for.
         "--disable-admission-plugins=ServiceAccount",
     ]  # fmt: skip
-    with (
-        _process(etcd, folder / "etcd.log"),
-        _process(apiserver, folder / "apiserver.log") as child,
-    ):
-        _wait_until_ready(url, folder, child)
-        yield url
+    with _process(etcd, folder / "etcd.log") as child:
+        _age(etcd_url, folder, child)
+        with _process(apiserver, folder / "apiserver.log") as child:
+            trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+            _wait_for(f"{url}/readyz", folder, child, context=trust)
+            yield url
 
 
 @contextlib.contextmanager
@@ -72,17 +72,26 @@ def _process(command: list, log_path: Path) -> Iterator[subprocess.Popen]:
             child.wait()
 
 
-def _wait_until_ready(url: str, folder: Path, child: subprocess.Popen) -> None:
-    trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+def _age(etcd_url: str, folder: Path, child: subprocess.Popen) -> None:
+    """Write something: of versions from before the API server it cannot tell any more."""
+    _wait_for(f"{etcd_url}/health", folder, child)
+    request = urllib.request.Request(f"{etcd_url}/v3/kv/put", data=b'{"key": "YQ==", "value": ""}')
+    for _ in range(10):
+        urllib.request.urlopen(request, timeout=5).close()
+
+
+def _wait_for(
+    url: str, folder: Path, child: subprocess.Popen, *, context: ssl.SSLContext | None = None
+) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and child.poll() is None:
         try:
-            with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=trust):
+            with urllib.request.urlopen(url, timeout=5, context=context):
                 return
         except OSError:  # HTTPError is one too.
             time.sleep(0.2)
     logs = [f"{path.name}:\n{path.read_text()[-4000:]}" for path in sorted(folder.glob("*.log"))]
-    raise AssertionError("the API server is not ready\n" + "\n".join(logs))
+    raise AssertionError(f"{url} does not answer\n" + "\n".join(logs))
 
 
 def _free_ports(number: int) -> list[int]:
