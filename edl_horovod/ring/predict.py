@@ -3,12 +3,15 @@
 A rank predicts a segment's steps on its lanes, hands the outputs to the user's processor, writes
 them to a file, and only then says so in the segment's collective. What a lost rank broke is done
 again by the next ring. At the end the leader puts the files together (`ring.segments`).
+
+Two steps are computed side by side: between the ops of one there is too little to do for all cores.
 """
 
 import itertools
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.data.plan import DataPlan
+from edl_horovod.data.plan import DataPlan, Ids
 from edl_horovod.data.recordio import Writer
 from edl_horovod.data.stream import StepStream
 from edl_horovod.errors import ConfigError, UserCodeError
@@ -40,6 +43,19 @@ __all__ = ["PredictWork"]
 
 RECORDS_PER_FILE = 65_536
 SCHEMA_FILE = "schema.json"
+STEPS_AT_ONCE = 2
+"""More gained nothing on two cores; each holds a batch and its outputs in memory."""
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """What a rank gives to one step."""
+
+    step: int
+    ids: Ids
+    """Of its records; none where the rank has no part in the step."""
+    outputs: Future[Any]
+    """Of the model; None where there are no records."""
 
 
 class PredictWork(Work):
@@ -114,12 +130,17 @@ class PredictWork(Work):
         first_step = self._segments.steps(self.state.step).start
         self._stream.restart(lanes, first_step, self._plan.steps_per_epoch)
         # A segment is written while the next one is computed.
-        with ThreadPoolExecutor(1, thread_name_prefix="write") as writing:
+        with (
+            ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
+            ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
+        ):
+            predicted = self._predict(first_step, lanes, predicting)
             waiting: deque[Future[None]] = deque()
             wants_change = False
             for segment in range(self.state.step, num_segments):
                 membership.doing("works", f"segment {segment}")
-                waiting.append(self._start_segment(segment, lanes, world, writing))
+                steps = itertools.islice(predicted, len(self._segments.steps(segment)))
+                waiting.append(self._start_segment(segment, steps, lanes, world, writing))
                 if len(waiting) > 1:
                     wants_change = self._complete_segment(waiting.popleft(), world, membership)
                 if wants_change:
@@ -148,23 +169,46 @@ class PredictWork(Work):
             "output": self._config.output,
         }
 
-    def _start_segment(
-        self, segment: int, lanes: range, world: World, writing: ThreadPoolExecutor
-    ) -> Future[None]:
-        """Compute a segment; the future is done when this rank's file of it is written."""
-        encoded: list[tuple[int, Future[list[bytes]]]] = []
-        for step in self._segments.steps(segment):
+    def _predict(
+        self, first_step: int, lanes: range, predicting: ThreadPoolExecutor
+    ) -> Iterator[_Predicted]:
+        """Step after step, in order, while those that follow are computed."""
+        ahead: deque[_Predicted] = deque()
+        for step in range(first_step, self._plan.steps_per_epoch):
             batch = self._stream.next_batch()
             ids = self._order.records(step, lanes)
             self._require_one_each(step, ids, 0 if batch is None else batch.num_examples)
-            if batch is None:
+            features = None if batch is None else batch.features
+            ahead.append(_Predicted(step, ids, predicting.submit(self._call_model, features)))
+            if len(ahead) > STEPS_AT_ONCE:
+                yield ahead.popleft()
+        yield from ahead
+
+    def _call_model(self, features: Any) -> Any:
+        if features is None:
+            return None
+        with user_code(f"Running the model of {self._name}", root=self._loaded.zoo):
+            return self._outputs(features)
+
+    def _start_segment(
+        self,
+        segment: int,
+        steps: Iterator[_Predicted],
+        lanes: range,
+        world: World,
+        writing: ThreadPoolExecutor,
+    ) -> Future[None]:
+        """Compute a segment; the future is done when this rank's file of it is written."""
+        encoded: list[tuple[int, Future[list[bytes]]]] = []
+        for predicted in steps:
+            ids, outputs = predicted.ids, predicted.outputs.result()
+            if outputs is None:
                 continue
-            with user_code(f"Running the model of {self._name}", root=self._loaded.zoo):
-                outputs = self._outputs(batch.features)
             if self._processor is not None:
                 self._processor.process(outputs, worker_id=world.rank, record_ids=ids)
             if self._encoder is not None:
-                encoded.append((step, writing.submit(self._encoder.encode, ids, outputs)))
+                made = writing.submit(self._encoder.encode, ids, outputs)
+                encoded.append((predicted.step, made))
 
         def write() -> None:
             if self._encoder is not None:
