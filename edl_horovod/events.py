@@ -17,7 +17,8 @@ Kinds and their fields:
 - `generation`: `generation`, `size`, `members`, `reason`
 - `reset`: `generation`, `old_size`, `new_size`, `step`, `records_seen`, `seconds`, `reason`
 - `autoscale`: `limit` (most ranks of a ring from now on), `reason`
-- `step`: `step`, `epoch`, `loss`, `records_per_second`, `records_seen`, `size`, `metrics`
+- `step` (the first of each ring and the job's last, others at most five a second): `step`, `epoch`,
+`loss`, `records_per_second`, `records_seen`, `size`, `metrics`
 - `evaluation`: `step`, `metrics`, `examples`
 - `progress`: `records`, `total_records`, `size` (evaluate, predict)
 - `checkpoint`: `state` (`written`, `failed`, `damaged`), `step`, `message`, `num_bytes`,

@@ -88,6 +88,7 @@ class TrainWork(Work):
         self._ledger = ledger
         self._told_at = 0.0
         self._told_records = 0
+        self._is_ring_told = False
         self._may_be_last = False
 
     def records_seen(self) -> int:
@@ -115,6 +116,7 @@ class TrainWork(Work):
         lanes = world.lanes(self._plan.num_lanes)
         self._stream.restart(lanes, self.state.step, self.num_steps)
         self._told_at, self._told_records = time.monotonic(), self.records_seen()
+        self._is_ring_told = False
         while True:
             if self._is_evaluation_due():
                 self._evaluate(world, membership)
@@ -286,7 +288,9 @@ class TrainWork(Work):
 
     def _tell(self, sums: StepSums, world: World) -> None:
         now = time.monotonic()
-        if now - self._told_at < EVENT_SECONDS and self.state.step < self.num_steps:
+        # Each ring's first step is told, however short it lives: it ends the stall before it.
+        is_due = now - self._told_at >= EVENT_SECONDS or not self._is_ring_told
+        if not is_due and self.state.step < self.num_steps:
             return
         records = self.records_seen()
         rate = (records - self._told_records) / max(now - self._told_at, 1e-9)
@@ -301,7 +305,7 @@ class TrainWork(Work):
             size=world.size,
             metrics=sums.metrics,
         )
-        self._told_at, self._told_records = now, records
+        self._told_at, self._told_records, self._is_ring_told = now, records, True
 
 
 def _early_stopping(

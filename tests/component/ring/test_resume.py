@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from edl_horovod import checkpoint_files
+from edl_horovod import checkpoint_files, events
 from edl_horovod.errors import ConfigError, DataError
 
 EPOCHS = "train.epochs=3"
@@ -110,3 +110,9 @@ def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
     fresh = train(EPOCHS, until=1, job="fresh")
     assert second.losses[1] < fresh.losses[1]
     assert int(second.work._trainer.optimizer.iterations.numpy()) == 1
+
+
+def test_a_ring_of_one_step_is_told(train, tmp_path):
+    train(until=1)
+    found = events.read(tmp_path / "job" / "events.jsonl")
+    assert [(e["step"], e["size"]) for e in found if e["kind"] == "step"] == [(1, 1)]
