@@ -258,10 +258,13 @@ class StepStream:
         return _Run(number, lanes, steps)
 
     def _build(self, prefetch: int) -> tf.data.Dataset:
-        # Autograph would put the user's function into words of its own, also in its errors.
-        examples = tf.autograph.experimental.do_not_convert(self._examples)
+        # Autograph would put the user's function into words of its own, also in its errors; to
+        # convert ours, which gain nothing by it, takes a third of the time that a worker gets warm.
+        examples, records_of = map(
+            tf.autograph.experimental.do_not_convert, (self._examples, self._records)
+        )
         # Not `from_generator`: that spends 0.1 ms a step more on the same call.
-        records = tf.data.Dataset.from_tensors(0).flat_map(self._records)
+        records = tf.data.Dataset.from_tensors(0).flat_map(records_of)
         dataset = records.interleave(
             examples,
             cycle_length=STEPS_IN_PARALLEL,
