@@ -1,47 +1,23 @@
 """The API server of a cluster: plain dicts in and out, every failure one of our errors."""
 
-import contextlib
 import json
-import logging
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from edl_horovod.cluster.connection import ANSWER_SECONDS, Call, Connection, Object, broken
 from edl_horovod.cluster.credentials import Place, find_cluster
 from edl_horovod.cluster.kinds import kind_of
-from edl_horovod.cluster.refusals import Attempt, Expired, refusal, refusal_of_status
-from edl_horovod.errors import ClusterUnreachable, MissingDependency, NoCluster
-
-try:
-    import urllib3
-    import yaml
-    from kubernetes.client import ApiClient, Configuration
-    from kubernetes.client.exceptions import ApiException
-    from kubernetes.config import ConfigException, incluster_config, kube_config
-except ImportError as e:
-    raise MissingDependency(
-        f"Talking to a cluster needs a package that is not installed: {e}. Install it where this "
-        "command runs: pip install 'edl_horovod[kubernetes]'"
-    ) from e
+from edl_horovod.cluster.refusals import Attempt, Expired, refusal_of_status
+from edl_horovod.errors import ClusterUnreachable
 
 __all__ = ["Cluster", "Page", "WatchEvent"]
 
-log = logging.getLogger(__name__)
-
-Object = dict[str, Any]
-
-CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 30.0
 WATCH_SECONDS = 60
 """The server ends a watch after so long; then a new one goes on where it was. A server that hangs
 is noticed half a minute later, since a watch may be silent until its end."""
 PAGE_SIZE = 500
-KEEPALIVE_SECONDS = 10
-VANISHED_SECONDS = 20
-"""An idle connection is probed after the first and broken after the second: a log that is followed
-may be silent for hours, and must not hang on a host that is gone."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +56,7 @@ class Cluster:
             NoCluster: The credentials cannot be used.
         """
         self._place = place
-        self._client = _connect(place)
+        self._connection = Connection(place)
 
     @classmethod
     def connect(cls, *, context: str = "", namespace: str = "") -> "Cluster":
@@ -106,13 +82,13 @@ class Cluster:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._connection.close()
 
     # -- one object. All of these raise ClusterError.
 
     def get(self, kind: str, name: str) -> Object:
         """An object as it is now."""
-        return self._json(_Call(self._attempt("get", kind, name=name)))
+        return self._connection.answer(Call(self._attempt("get", kind, name=name)))
 
     def create(self, manifest: Mapping[str, Any], *, is_dry_run: bool = False) -> Object:
         """Make an object.
@@ -127,7 +103,7 @@ class Cluster:
         kind = kind_of(manifest["kind"], manifest["apiVersion"])
         name = manifest["metadata"].get("name", "")
         attempt = self._attempt("create", kind.name, name=name)
-        return self._json(_Call(attempt, "POST", _checks(is_dry_run), manifest))
+        return self._connection.answer(Call(attempt, "POST", _checks(is_dry_run), manifest))
 
     def patch(
         self, kind: str, name: str, changes: Mapping[str, Any], *, is_dry_run: bool = False
@@ -142,7 +118,7 @@ class Cluster:
             is_dry_run: The server checks it and changes nothing.
         """
         attempt = self._attempt("patch", kind, name=name)
-        return self._json(_Call(attempt, "PATCH", _checks(is_dry_run), changes))
+        return self._connection.answer(Call(attempt, "PATCH", _checks(is_dry_run), changes))
 
     def delete(
         self, kind: str, name: str, *, grace_seconds: int | None = None, uid: str = ""
@@ -160,7 +136,9 @@ class Cluster:
             options["gracePeriodSeconds"] = grace_seconds
         if uid:
             options["preconditions"] = {"uid": uid}
-        self._json(_Call(self._attempt("delete", kind, name=name), "DELETE", body=options))
+        self._connection.answer(
+            Call(self._attempt("delete", kind, name=name), "DELETE", body=options)
+        )
 
     def log_lines(
         self, pod: str, *, follow: bool = False, tail: int | None = None, since: int | None = None
@@ -177,7 +155,7 @@ class Cluster:
         query = [(key, str(value).lower()) for key, value in asked.items() if value is not None]
         attempt = self._attempt("get", "Pod", name=pod, subresource="log")
         seconds = None if follow else ANSWER_SECONDS
-        for line in self._lines(_Call(attempt, query=query, answer_seconds=seconds)):
+        for line in self._connection.lines(Call(attempt, query=query, answer_seconds=seconds)):
             yield line.decode("utf-8", "replace").rstrip("\n")
 
     # -- many objects
@@ -229,7 +207,7 @@ class Cluster:
         ]  # fmt: skip
         attempt = self._attempt("watch", kind)
         seconds = WATCH_SECONDS + ANSWER_SECONDS
-        lines = self._lines(_Call(attempt, query=query, answer_seconds=seconds))
+        lines = self._connection.lines(Call(attempt, query=query, answer_seconds=seconds))
         return _events(attempt, lines)
 
     def _pages(
@@ -241,7 +219,7 @@ class Cluster:
             query = [*selectors, ("limit", str(PAGE_SIZE))]
             if more:
                 query.append(("continue", more))
-            answer = self._json(_Call(attempt, query=query))
+            answer = self._connection.answer(Call(attempt, query=query))
             metadata = answer["metadata"]
             for item in answer["items"]:
                 # The server leaves these out of a list's items.
@@ -251,8 +229,6 @@ class Cluster:
             more = metadata.get("continue", "")
             if not more:
                 return
-
-    # -- requests
 
     def _attempt(
         self,
@@ -267,113 +243,10 @@ class Cluster:
             verb=verb,
             kind=kind_of(kind),
             namespace=None if all_namespaces else self.namespace,
-            server=self._client.configuration.host,
+            server=self._connection.server,
             name=name,
             subresource=subresource,
         )
-
-    def _json(self, call: "_Call") -> Object:
-        with _explained(call.attempt):
-            answer: Object = json.loads(self._send(call).data)
-            return answer
-
-    def _lines(self, call: "_Call") -> Iterator[bytes]:
-        """Send now; the lines are read as they come."""
-        with _explained(call.attempt):
-            response = self._send(call)
-        return _read_lines(call.attempt, response)
-
-    def _send(self, call: "_Call") -> urllib3.HTTPResponse:
-        response = self._send_once(call)
-        if response.status == 401:
-            # A token lives for an hour or less: the file, or the login program, has the next one.
-            log.debug("%s: the credentials are read again", call.attempt)
-            response.drain_conn()
-            self._client.close()
-            self._client = _connect(self._place)
-            response = self._send_once(call)
-        if not 200 <= response.status < 300:
-            raise refusal(call.attempt, response.status, response.data)
-        return response
-
-    def _send_once(self, call: "_Call") -> urllib3.HTTPResponse:
-        headers = {"Accept": "application/json"}
-        if call.body is not None:
-            kind = "merge-patch+json" if call.method == "PATCH" else "json"
-            headers["Content-Type"] = f"application/{kind}"
-        request = self._client.param_serialize(
-            call.method,
-            call.attempt.path,
-            query_params=list(call.query),
-            header_params=headers,
-            body=call.body,
-            auth_settings=["BearerToken"],
-        )
-        timeouts = (CONNECT_SECONDS, call.answer_seconds)
-        response: urllib3.HTTPResponse = self._client.call_api(
-            *request, _request_timeout=timeouts
-        ).response
-        return response
-
-
-@dataclass(frozen=True)
-class _Call:
-    """One request."""
-
-    attempt: Attempt
-    method: str = "GET"
-    query: Sequence[tuple[str, str]] = ()
-    body: Mapping[str, Any] | None = None
-    answer_seconds: float | None = field(default_factory=lambda: ANSWER_SECONDS)
-    """Longest silence; None means any."""
-
-
-def _connect(place: Place) -> ApiClient:
-    """A client with the credentials as they are now."""
-    configuration = Configuration()
-    # A connection that the server closed while it was idle is worth a second try, an answer of a
-    # busy server that says when to come back too. Longer trouble is for who called.
-    configuration.retries = urllib3.Retry(
-        connect=0, read=1, redirect=0, status=2, other=0, raise_on_status=False
-    )
-    configuration.socket_options = [
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS // 2),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_SECONDS * 1000),
-    ]
-    try:
-        _load(place, configuration)
-        return ApiClient(configuration)
-    except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as e:
-        raise NoCluster(f"The credentials cannot be used. Received: {place}: {e}") from e
-
-
-def _load(place: Place, configuration: Configuration) -> None:
-    if not place.kubeconfig:
-        incluster_config.InClusterConfigLoader(
-            token_filename=place.service_account / "token",
-            cert_filename=place.service_account / "ca.crt",
-        ).load_and_set(configuration)
-        return
-    merged = kube_config.KubeConfigMerger(place.kubeconfig)
-    loader = kube_config.KubeConfigLoader(
-        config_dict=merged.config,
-        active_context=place.context,
-        config_base_path=None,
-        config_persister=merged.save_changes,
-    )
-    loader.load_and_set(configuration)
-
-
-def _read_lines(attempt: Attempt, response: urllib3.HTTPResponse) -> Iterator[bytes]:
-    with _explained(attempt):
-        try:
-            yield from response
-        finally:
-            # Not `release_conn`: what is left of an unfinished answer must not be the next one.
-            response.close()
 
 
 def _events(attempt: Attempt, lines: Iterator[bytes]) -> Iterator[WatchEvent]:
@@ -381,27 +254,10 @@ def _events(attempt: Attempt, lines: Iterator[bytes]) -> Iterator[WatchEvent]:
         try:
             event = json.loads(line)
         except ValueError as e:  # Cut off in the middle of a line.
-            raise ClusterUnreachable(_broken(attempt, e)) from e
+            raise ClusterUnreachable(broken(attempt, e)) from e
         if event["type"] == "ERROR":
             raise refusal_of_status(attempt, event["object"])
         yield WatchEvent(event["type"], event["object"])
-
-
-@contextlib.contextmanager
-def _explained(attempt: Attempt) -> Iterator[None]:
-    """Turn failures below HTTP into an error that names what was tried."""
-    try:
-        yield
-    except (urllib3.exceptions.HTTPError, ApiException, OSError) as e:
-        raise ClusterUnreachable(_broken(attempt, e)) from e
-
-
-def _broken(attempt: Attempt, error: Exception) -> str:
-    cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
-    return (
-        f"The API server {attempt.server} cannot be reached, or broke the connection. Received: "
-        f"{attempt}: {cause}. Check the address, the network, the certificates and the proxy."
-    )
 
 
 def _checks(is_dry_run: bool) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from edl_horovod.cluster import client as client_module
+from edl_horovod.cluster import connection as connection_module
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place, find_cluster
 from edl_horovod.cluster.refusals import Expired
@@ -96,7 +97,7 @@ def test_a_server_that_fails_is_told(cluster: Cluster, server: ApiServer):
 def test_a_server_that_is_slow_is_told(
     cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(client_module, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(connection_module, "ANSWER_SECONDS", 0.2)
     server.faults.delay_seconds = 1.0
 
     with pytest.raises(ClusterUnreachable, match="timed out"):
