@@ -1,7 +1,9 @@
 """The life of a job as a user drives it: the verbs, through the real client."""
 
+import io
 import json
 import signal
+import sys
 import threading
 import time
 
@@ -202,21 +204,26 @@ def test_stop_and_resume_suspend_the_job(lab, capsys):
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
 
 
-def test_stop_waits_for_the_pods_to_end(lab, capsys):
+def test_stop_waits_for_the_pods_to_end(lab, monkeypatch):
     lab.run()
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said)
+    waits = "2 of 2 worker pods warm"
 
     def end_pods() -> None:
-        time.sleep(1.0)
+        deadline = time.monotonic() + 60
+        while waits not in said.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.05)
         for name in ("mnist-launcher-abcde", *WORKERS):
             lab.cluster.delete("Pod", name, grace_seconds=0)
 
     operator = threading.Thread(target=end_pods)
     operator.start()
-    code, _, said = edl(capsys, "stop", "mnist")
+    code = main(["stop", "mnist"])
     operator.join()
 
     assert code == 0
-    assert "2 of 2 worker pods warm" in said
+    assert waits in said.getvalue()
 
 
 def test_a_job_without_checkpoints_is_not_stopped(lab, capsys):
