@@ -18,6 +18,7 @@ Manifest = dict[str, Any]
 
 COORDINATOR_PORT = 7707
 CONFIG_DIR = "/edl"
+CONFIG_FILE = f"{CONFIG_DIR}/config.yaml"
 SECRET_DIR = "/edl-secret"
 SECRET_FILE = f"{SECRET_DIR}/secret"
 READY_DIR = "/tmp/edl-ready"
@@ -45,13 +46,7 @@ def launcher(config: JobConfig, name: str) -> Manifest:
     variables.append(_variable("EDL_JOB", name))
     if settings.style == "elastic":
         variables.append(_variable("EDL_SECRET_FILE", SECRET_FILE))
-    command = [
-        "python",
-        "-m",
-        "edl_horovod.cluster.launcher",
-        "--config",
-        f"{CONFIG_DIR}/config.yaml",
-    ]
+    command = ["python", "-m", "edl_horovod.cluster.launcher", "--config", CONFIG_FILE]
     container = _container(config, labels.LAUNCHER, command, variables)
     spec = _spec(config, name, container)
     spec["priorityClassName"] = settings.launcher_priority_class or settings.priority_class
@@ -74,8 +69,7 @@ def worker(config: JobConfig, name: str) -> Manifest:
     if settings.style == "elastic":
         container = _elastic_worker(config, name)
     else:
-        container = _container(config, labels.WORKER, SSHD, [])
-        container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
+        container = _ssh_worker(config)
     spec = _spec(config, name, container)
     spec["automountServiceAccountToken"] = False
     spec["priorityClassName"] = settings.priority_class
@@ -101,11 +95,10 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _elastic_worker(config: JobConfig, name: str) -> Manifest:
     settings = config.kubernetes
-    config_file = f"{CONFIG_DIR}/config.yaml"
-    command = ["python", "-m", "edl_horovod.worker", "--config", config_file]
+    command = ["python", "-m", "edl_horovod.worker", "--config", CONFIG_FILE]
     if settings.slots_per_worker > 1:
         slots = str(settings.slots_per_worker)
-        command = ["python", "-m", "edl_horovod.cluster.worker_pod", "--config", config_file]
+        command = ["python", "-m", "edl_horovod.cluster.worker_pod", "--config", CONFIG_FILE]
         command += ["--slots", slots]
     variables = [
         _field("EDL_POD_NAME", "metadata.name"),
@@ -128,6 +121,18 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
         "timeoutSeconds": 5,
         "failureThreshold": 3,
     }
+    return container
+
+
+def _ssh_worker(config: JobConfig) -> Manifest:
+    is_elastic = config.kubernetes.style == "horovodrun"
+    variables = [_field("EDL_POD_IP", "status.podIP")] if is_elastic else []
+    container = _container(config, labels.WORKER, SSHD, variables)
+    container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
+    if is_elastic:
+        # The sshd ends on SIGTERM, and its ranks with it: before that they are let go.
+        command = ["python", "-m", "edl_horovod.cluster.pre_stop", "--config", CONFIG_FILE]
+        container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
     return container
 
 

@@ -29,6 +29,8 @@ from tests.netns import container, mpi_operator
 from tests.netns.job import REPOSITORY
 
 POLL_SECONDS = 0.1
+LEAST_SECONDS = 2.0
+"""Between SIGTERM and SIGKILL, also where a preStop hook took all of the grace."""
 PORT = 6443
 CLONE_NEWNET = 0x40000000
 
@@ -59,14 +61,18 @@ class Container:
 
     def __init__(self, pod, host, folder):
         self.uid, self.host, self.folder = pod["metadata"]["uid"], host, folder
-        self.child = None
+        self.child = self.spec = None
+        self.hook = None
+        """The preStop hook, once it was started."""
         self.kill_at = None
+        self.is_told_to_end = False
         self.num_starts = 0
 
     def start(self, spec):
         root = self.folder / f"root-{self.num_starts}"
         root.mkdir()
         self.num_starts += 1
+        self.spec = spec
         path = self.folder / f"container-{self.num_starts}.json"
         path.write_text(json.dumps({**spec, "root": str(root)}))
         self.child = self.host.start(
@@ -84,13 +90,26 @@ class Container:
             except OSError:
                 return False
             return True
-        command = ["nsenter", f"--target={self.child.pid}", "--mount", "--net", "--root"]
-        command += ["--wd=/", *probe["exec"]["command"]]
+        command = [*self._enter(), *probe["exec"]["command"]]
         try:
             done = subprocess.run(command, capture_output=True, timeout=probe["timeoutSeconds"])
         except subprocess.TimeoutExpired:
             return False
         return done.returncode == 0
+
+    def run_hook(self, action):
+        """Start what its preStop hook asks for, as the container's user and with its variables."""
+        user, group = str(container.USER), str(self.spec["group"])
+        variables = (f"{name}={value}" for name, value in self.spec["environment"].items())
+        self.hook = self.host.start(
+            *self._enter(), "setpriv", "--reuid", user, "--regid", user, "--groups", group,
+            "env", "-i", "-C", container.HOME, *variables, *action["exec"]["command"],
+            log=self.folder / "pre-stop-log",
+        )  # fmt: skip
+
+    def _enter(self):
+        target = f"--target={self.child.pid}"
+        return ["nsenter", target, "--mount", "--uts", "--net", "--root", "--wd=/"]
 
     def workers(self):
         """The numbers of the processes there that are workers."""
@@ -212,11 +231,20 @@ class Nodes:
             self._report(pod, "Succeeded" if code == 0 else "Failed", running)
 
     def _end(self, pod, running):
+        """The hook first, then SIGTERM, then SIGKILL: all of it within the grace."""
         now = time.monotonic()
         if running.kill_at is None:
             running.kill_at = now + pod["metadata"]["deletionGracePeriodSeconds"]
-            running.child.send_signal(signal.SIGTERM)
-        elif now > running.kill_at:
+            lifecycle = pod["spec"]["containers"][0].get("lifecycle", {})
+            if "preStop" in lifecycle:
+                running.run_hook(lifecycle["preStop"])
+        is_over = now > running.kill_at
+        if not running.is_told_to_end:
+            if running.hook is None or running.hook.poll() is not None or is_over:
+                running.is_told_to_end = True
+                running.kill_at = max(running.kill_at, now + LEAST_SECONDS)
+                running.child.send_signal(signal.SIGTERM)
+        elif is_over:
             running.end_all()
 
     def _report(self, pod, phase, running):

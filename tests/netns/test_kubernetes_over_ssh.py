@@ -31,12 +31,40 @@ def test_horovodrun_goes_on_without_a_deleted_pod_and_then_with_the_next(job, sa
     job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
     job.ring(2)
 
+    lost = job.nodes.container_of("count-worker-1")
     deleted_at = time.time()
     job.ask(lambda cluster: cluster.delete("Pod", "count-worker-1"))
-    job.train_on(size=1, since=deleted_at)
-    say(f"a pod was deleted: a step of the other {time.time() - deleted_at:.1f} s later")
+    first = job.train_on(size=1, since=deleted_at)
+    last = max(e["time"] for e in job.events("step") if e["time"] < first)
+    say(f"a pod was deleted: a step of the other {first - deleted_at:.1f} s later")
+    say(f"between that and the one before it {first - last:.2f} s")
     job.train_on(size=2, since=time.time())
     say(f"and one with the pod in its place {time.time() - deleted_at:.1f} s later")
+    (left, *_) = [e for e in job.events("reset") if e["time"] > deleted_at]
+    assert (left["new_size"], left["reason"]) == (1, "membership changed"), "after a whole step"
+    assert lost.hook.returncode == 0, (lost.folder / "pre-stop-log").read_text()
+    said = (job.job_dir / "logs" / "worker.log").read_text().splitlines()
+    assert [line for line in said if f"{lost.host.address}:0 I dismissed" in line]
+
+    job.finish()
+
+
+def test_the_last_pods_that_horovodrun_needs_wait_for_nothing(job, say):
+    style = {"kubernetes.style": "horovodrun", "elastic.min_np": 2, "elastic.max_np": 2}
+    job.submit(epochs=EPOCHS, **style)
+    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
+    job.ring(2)
+    lost = job.nodes.container_of("count-worker-1")
+
+    deleted_at = time.time()
+    job.ask(lambda cluster: cluster.delete("Pod", "count-worker-1"))
+    job.wait_for(lambda: lost.child.poll() is not None, "the end of the pod", 20)
+    say(f"a pod without which there is no ring was gone {time.time() - deleted_at:.1f} s later")
+    reset = job.wait_for(
+        lambda: [e for e in job.events("reset") if e["time"] > deleted_at], "a ring"
+    )
+    first = job.train_on(size=2, since=reset[0]["time"])
+    say(f"and a step with the pod in its place ended {first - deleted_at:.1f} s later")
 
     job.finish()
 

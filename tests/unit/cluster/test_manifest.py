@@ -177,6 +177,16 @@ def test_under_ssh_the_workers_are_what_the_image_is_made_for(style):
     assert part(job, "Secret") is None
 
 
+def test_only_a_worker_whose_end_would_end_its_ranks_has_a_hook():
+    workers = {style: pod(made(f"kubernetes.style={style}"), "Worker")[1] for style in STYLES}
+
+    assert "lifecycle" not in workers["elastic"], "it leaves on SIGTERM"
+    assert "lifecycle" not in workers["mpirun"], "a ring that is static ends with each of its ranks"
+    command = workers["horovodrun"]["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:3] == ["python", "-m", "edl_horovod.cluster.pre_stop"]
+    assert "EDL_POD_IP" in env(workers["horovodrun"])
+
+
 def test_secrets_are_references_wherever_they_stand():
     job = made("kubernetes.secret_env={KEY: s3/key}")
     found = [item for item in pod(job, "Worker")[1]["env"] if item["name"] == "KEY"]
