@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
 
 EPOCHS = 40
 """Enough for a ring that begins twice."""
+NO_MPIRUN = "mpirun not found (pip install 'edl_horovod[mpi]')"
 
 
 @pytest.fixture(autouse=True)
@@ -87,10 +88,14 @@ def test_horovodrun_takes_a_pod_back_whose_container_was_killed(job, say):
 
 
 @pytest.mark.parametrize("how", ["killed", "cut off"])
-def test_horovodrun_goes_on_from_the_checkpoint_when_its_launcher_is(how, job, say):
-    style = {"kubernetes.style": "horovodrun", "checkpoint.every_steps": 10}
-    job.submit(epochs=EPOCHS, **style, **{"elastic.max_np": 2})
-    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
+@pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
+def test_a_job_goes_on_from_the_checkpoint_when_its_launcher_is(style, how, job, say):
+    if style == "mpirun" and shutil.which("mpirun") is None:
+        pytest.skip(NO_MPIRUN)
+    settings = {"kubernetes.style": style, "checkpoint.every_steps": 10}
+    job.submit(epochs=EPOCHS, **settings, **{"elastic.max_np": 2})
+    num_formings = 2 if style == "horovodrun" else 1
+    job.wait_for(lambda: len(job.events("reset")) >= num_formings, "the whole ring", 180)
     step = written_after(job, job.ring(2))
     ranks = [pid for index in (0, 1) for pid in workers_of(job, index)]
     assert len(ranks) == 2
@@ -116,7 +121,7 @@ def test_horovodrun_goes_on_from_the_checkpoint_when_its_launcher_is(how, job, s
 
 def test_mpirun_trains_to_the_end(job):
     if shutil.which("mpirun") is None:
-        pytest.skip("mpirun not found (pip install 'edl_horovod[mpi]')")
+        pytest.skip(NO_MPIRUN)
     style = {"kubernetes.style": "mpirun", "kubernetes.env": "{COLOUR: blue}"}
     job.submit(epochs=EPOCHS, **{"elastic.max_np": 2, **style})
     job.ring(2)
