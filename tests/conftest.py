@@ -2,5 +2,30 @@
 
 import signal
 
+import pytest
+
 # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+FIGURE = "figure"
+
+
+@pytest.fixture
+def say(record_property):
+    """Print a measured figure at the end of the run, also where the test succeeds."""
+
+    def write(text):
+        record_property(FIGURE, text)
+
+    return write
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the figures of all tests; those of other processes come with their reports."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    calls = [report for report in reports if getattr(report, "when", None) == "call"]
+    told = [(call, text) for call in calls for name, text in call.user_properties if name == FIGURE]
+    if told:
+        terminalreporter.section("measured figures")
+    for call, text in told:
+        terminalreporter.write_line(f"{call.nodeid}: {text}")

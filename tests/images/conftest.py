@@ -112,18 +112,6 @@ def builder(podman, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def say(request, capsys):
-    """Print a measured figure, also where the test succeeds."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-
-    def write(text):
-        with capsys.disabled():
-            reporter.write_line(f"\n{text}")
-
-    return write
-
-
-@pytest.fixture
 def zoo(tmp_path, index):
     """A model zoo that needs a package."""
     made = tmp_path / "zoo"

@@ -32,15 +32,3 @@ def cluster_job(lab, tmp_path):
     with made.nodes:
         yield made
     made.server.stop()
-
-
-@pytest.fixture
-def say(request, capsys):
-    """Print a measured figure, also where the test succeeds."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-
-    def write(text):
-        with capsys.disabled():
-            reporter.write_line(f"\n{text}")
-
-    return write

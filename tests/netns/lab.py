@@ -1,8 +1,8 @@
 """Hosts on one machine: network namespaces with own addresses, joined by a switch.
 
-The switch is a bridge in a namespace of its own, so nothing here touches the machine's network. All
-names begin with `edl-` and this process' number; what a killed run left behind is removed by the
-next one.
+The switch is a bridge in a namespace of its own, so nothing here touches the machine's network, nor
+the hosts of another process that have the same addresses. All names begin with `edl-` and this
+process' number; what a killed run left behind is removed by the next one.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 PREFIX = "edl-"
+NAMESPACES = Path("/run/netns")
+"""Where `ip` keeps them by name."""
 INTERFACE = "eth0"
 """Name of the one interface inside each host."""
 
@@ -25,9 +27,7 @@ def what_is_missing():
         return "network namespaces need root"
     if shutil.which("ip") is None:
         return "network namespaces need `ip` (Debian's iproute2)"
-    tried = subprocess.run(
-        ["ip", "netns", "add", f"{PREFIX}{os.getpid()}-try"], capture_output=True, text=True
-    )
+    tried = try_ip("netns", "add", f"{PREFIX}{os.getpid()}-try")
     if tried.returncode != 0:
         return f"no network namespace can be made here: {tried.stderr.strip()}"
     ip("netns", "del", f"{PREFIX}{os.getpid()}-try")
@@ -36,9 +36,14 @@ def what_is_missing():
 
 def ip(*arguments):
     """Run `ip`; returns what it printed."""
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True)
+    done = try_ip(*arguments)
     assert done.returncode == 0, f"ip {' '.join(arguments)}: {done.stderr}"
     return done.stdout
+
+
+def try_ip(*arguments):
+    """Run `ip`, which may fail."""
+    return subprocess.run(["ip", *arguments], capture_output=True, text=True)
 
 
 class Host:
@@ -134,26 +139,26 @@ class Lab:
 
 
 def remove(prefix):
-    """Remove all namespaces with a prefix, and what runs in them."""
-    for line in ip("netns", "list").splitlines():
-        name = line.split()[0] if line.strip() else ""
-        if not name.startswith(prefix):
-            continue
+    """Remove all namespaces with a prefix, and what runs in them; others may do so meanwhile."""
+    for path in NAMESPACES.glob(f"{prefix}*"):
         deadline = time.monotonic() + 10
         # A namespace lives as long as a process in it, and what runs here was started here.
-        while (pids := ip("netns", "pids", name).split()) and time.monotonic() < deadline:
+        while (pids := _pids(path.name)) and time.monotonic() < deadline:
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.05)
-        ip("netns", "del", name)
+        removed = try_ip("netns", "del", path.name)
+        assert removed.returncode == 0 or not path.exists(), removed.stderr
+
+
+def _pids(namespace):
+    return try_ip("netns", "pids", namespace).stdout.split()
 
 
 def remove_what_dead_runs_left():
     """Remove namespaces of runs whose process is no more."""
-    for line in ip("netns", "list").splitlines():
-        name = line.split()[0] if line.strip() else ""
-        number = name.removeprefix(PREFIX).split("-")[0]
-        is_ours = name.startswith(PREFIX) and number.isdigit()
-        if is_ours and not Path(f"/proc/{number}").exists():
+    numbers = {path.name.split("-")[1] for path in NAMESPACES.glob(f"{PREFIX}*-*")}
+    for number in numbers:
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
             remove(f"{PREFIX}{number}-")
