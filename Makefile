@@ -100,9 +100,10 @@ parallel: $(READY)
 integration: $(READY)
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/integration
 
-# Not a part of `test`: it needs root, iproute2 and openssh-server, as .ci/run has them.
+# Not a part of `test`: it needs root, iproute2 and openssh-server, as .ci/run has them. Two at a time:
+# some hold a stall against a bound, and three jobs of several hosts are too many for two cores.
 netns: $(READY)
-	$(BIN)/python -m pytest -q tests/netns
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/netns
 
 # Not a part of `test` either: it needs root, podman and docker-registry, as .ci/run has them.
 images: $(READY)
