@@ -12,8 +12,8 @@ from tests.kube.conftest import ADMIN, CRD, add_tokens, write_kubeconfig
 from tests.netns import kubelet
 from tests.netns.job import REPOSITORY, Watched
 
-EPOCHS = 400
-"""Enough for a job that waits for several newcomers."""
+EPOCHS = 200
+"""Enough for a job that waits for a newcomer: slow steps for three minutes, however quick it is."""
 CLAIM = "shared"
 CONFIG = {
     "launch": "kubernetes", "launch.np": 2, "elastic.max_np": 3, "image": "registry.example/edl:1",

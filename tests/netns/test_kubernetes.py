@@ -15,9 +15,12 @@ from tests.netns import kubelet
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(900)]
 
+LONG, SHORT = 300, 100
+"""Epochs of a job that waits for several newcomers, and of one whose workers are soon back."""
+
 
 def test_the_ring_follows_the_pods_of_its_job(job, say):
-    said = job.submit()
+    said = job.submit(epochs=LONG)
     assert "job:" in said
     job.ring(2)
 
@@ -83,7 +86,7 @@ def test_workers_and_launcher_come_back(job, say):
 
 
 def test_the_slots_of_a_pod_fail_one_by_one(job):
-    job.submit(**{"kubernetes.slots_per_worker": 2, "elastic.max_np": 2})
+    job.submit(epochs=SHORT, **{"kubernetes.slots_per_worker": 2, "elastic.max_np": 2})
     job.ring(2)
     (pod,) = [name for name in job.nodes.pods if "-worker-" in name]
     running = job.nodes.containers[job.nodes.pods[pod]["metadata"]["uid"]]
