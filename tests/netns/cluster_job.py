@@ -14,6 +14,8 @@ from tests.netns.job import REPOSITORY, Watched
 
 EPOCHS = 200
 """Enough for a job that waits for a newcomer: slow steps for three minutes, however quick it is."""
+START_SECONDS = 240
+"""For ranks that start in pods, on a machine that is busy with other jobs."""
 CLAIM = "shared"
 CONFIG = {
     "launch": "kubernetes", "launch.np": 2, "elastic.max_np": 3, "image": "registry.example/edl:1",
@@ -74,9 +76,9 @@ class Job(Watched):
         changes = {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": num_pods}}}}
         self.ask(lambda cluster: cluster.patch("MPIJob", "count", changes))
 
-    def ring(self, size, seconds=240):
+    def ring(self, size, *, since=None):
         """Wait for a step of a ring of that size from now on; returns when it ended."""
-        return self.train_on(size=size, seconds=seconds)
+        return self.train_on(size=size, since=since, seconds=START_SECONDS)
 
     def describe(self):
         return kubelet.describe(self.nodes) + "\n" + super().describe()

@@ -41,7 +41,7 @@ def test_horovodrun_goes_on_without_a_deleted_pod_and_then_with_the_next(job, sa
     last = max(e["time"] for e in job.events("step") if e["time"] < first)
     say(f"a pod was deleted: a step of the other {first - deleted_at:.1f} s later")
     say(f"between that and the one before it {first - last:.2f} s")
-    job.train_on(size=2, since=time.time())
+    job.ring(2)
     say(f"and one with the pod in its place {time.time() - deleted_at:.1f} s later")
     (left, *_) = [e for e in job.events("reset") if e["time"] > deleted_at]
     assert (left["new_size"], left["reason"]) == (1, "membership changed"), "after a whole step"
@@ -66,7 +66,7 @@ def test_the_last_pods_that_horovodrun_needs_wait_for_nothing(job, say):
     reset = job.wait_for(
         lambda: [e for e in job.events("reset") if e["time"] > deleted_at], "a ring"
     )
-    first = job.train_on(size=2, since=reset[0]["time"])
+    first = job.ring(2, since=reset[0]["time"])
     say(f"and a step with the pod in its place ended {first - deleted_at:.1f} s later")
 
     job.finish()
@@ -82,7 +82,7 @@ def test_horovodrun_takes_a_pod_back_whose_container_was_killed(job, say):
     job.nodes.kill("count-worker-1")
     job.train_on(size=1, since=killed_at)
     say(f"a container was killed: a step of the other {time.time() - killed_at:.1f} s later")
-    job.train_on(size=2, since=time.time())
+    job.ring(2)
     say(f"and one with its container in place again {time.time() - killed_at:.1f} s later")
 
     assert job.nodes.pods["count-worker-1"]["metadata"]["uid"] == uid
@@ -113,7 +113,7 @@ def test_a_job_goes_on_from_the_checkpoint_when_its_launcher_is(style, how, job,
     (taken,) = job.wait_for(lambda: taken_over(job), "another launcher", 60)
     assert "goes on from the checkpoint of step" in taken["message"]
     lost.host.mend()  # What was left of it there has ended.
-    first = job.train_on(size=2, since=taken["time"])
+    first = job.ring(2, since=taken["time"])
     say(f"the next launcher's ring ended a step {first - lost_at:.1f} s after the loss")
     (begun, *_) = [e for e in job.events("reset") if e["time"] > taken["time"]]
     assert begun["step"] >= step > 0
@@ -156,7 +156,7 @@ def test_mpirun_goes_on_from_the_checkpoint_when_a_pod_is(how, job, say):
     lost.host.mend()
     (taken,) = job.wait_for(lambda: taken_over(job), "the next launcher's ring", 60)
     assert "goes on from the checkpoint of step" in taken["message"]
-    job.train_on(size=2, since=taken["time"])
+    job.ring(2, since=taken["time"])
     (begun, *_) = [e for e in job.events("reset") if e["time"] > taken["time"]]
     assert begun["step"] >= step > 0
 
