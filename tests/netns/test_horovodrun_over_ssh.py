@@ -35,7 +35,7 @@ def test_a_job_over_ssh_survives_a_host_that_vanishes(lab, tmp_path, say):
         **{**VARIABLES, "PATH": f"{tools}:{os.environ['PATH']}"},
     )  # fmt: skip
     # The first ring is formed twice; who is lost meanwhile holds up the others for Gloo's time-out.
-    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming")
+    job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
     job.train_on(size=2)
     cut_at = time.time()
     workers[1].cut()
