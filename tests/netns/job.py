@@ -14,18 +14,18 @@ from tests import counting_job
 from tests.netns.lab import INTERFACE
 
 REPOSITORY = Path(__file__).parents[2]
-EPOCHS = 100
-"""Enough for a job that waits for several cuts and returns."""
+EPOCHS = 50
+"""Enough for a job that waits for a few cuts and returns: slow steps for most of a minute."""
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 PATHS = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 VARIABLES = {"PYTHONPATH": PATHS, **dict.fromkeys(THREADS, "1")}
 
 
-def write_config(folder, job_dir, **settings):
+def write_config(folder, job_dir, *, epochs=EPOCHS, **settings):
     """Resolve the settings of a job that counts its records; returns the path of config.yaml."""
     job_dir.mkdir()
     command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run"]
-    command += counting_job.overrides(folder, epochs=EPOCHS, **settings)
+    command += counting_job.overrides(folder, epochs=epochs, **settings)
     zoo = REPOSITORY / "tests" / "zoo"
     command += [f"model_zoo={zoo}", f"output={folder}/out", f"job_dir={job_dir}"]
     config = job_dir / "config.yaml"
@@ -68,8 +68,8 @@ class Watched:
         """Let the job run to its end, as fast as it can."""
         (self.folder / "hurry").touch()
 
-    def assert_each_record_once_an_epoch(self):
-        counting_job.assert_each_record_once_an_epoch(self.folder / "out", epochs=EPOCHS)
+    def assert_each_record_once_an_epoch(self, epochs=EPOCHS):
+        counting_job.assert_each_record_once_an_epoch(self.folder / "out", epochs=epochs)
 
     def describe(self):
         parts = [

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.root
 
 GIVE_UP_SECONDS = 20.0
 """From the cut to the end of a smaller ring's first step, at most."""
-
-
 WATCHED_SECONDS = 40.0
+EPOCHS = 100
+"""Enough for a job that is watched for so long."""
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ WATCHED_SECONDS = 40.0
 def test_a_smaller_ring_trains_and_tries_the_others_ever_more_rarely(
     lab, tmp_path, say, num_hosts, silently
 ):
-    job = HostsJob(lab, tmp_path, num_hosts=num_hosts)
+    job = HostsJob(lab, tmp_path, num_hosts=num_hosts, epochs=EPOCHS)
     job.train_on(size=num_hosts)
     parted_at = time.time()
     job.hosts[0].part_from(job.hosts[1], silently=silently)
@@ -46,4 +46,4 @@ def test_a_smaller_ring_trains_and_tries_the_others_ever_more_rarely(
     assert len(gaps) < 3 or gaps[-1] > 1.5 * gaps[0], job.describe()
     assert any(e["state"] == "waiting" for e in job.events("worker"))
     job.finish()
-    job.assert_each_record_once_an_epoch()
+    job.assert_each_record_once_an_epoch(EPOCHS)
