@@ -5,6 +5,7 @@ import json
 import logging
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ from edl_horovod.json_text import numbers
 from edl_horovod.launch import checkpoints
 from edl_horovod.launch.directory import is_left_by_this_job, job_directory
 from edl_horovod.launch.kept import Kept
-from edl_horovod.launch.plan import LOCAL_HOST, LaunchPlan, make_plan
+from edl_horovod.launch.plan import LOCAL_HOST, Command, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
 from edl_horovod.models import git_zoo, lookup
@@ -113,9 +114,9 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
             return found
 
         try:
-            with _signals_interrupt():
+            with _signals_interrupt(), _own_temporary_files(plan) as run_as:
                 run_ring = _run_static if plan.coordinator is None else _run_elastic
-                result = _result(plan.job_dir) or run_ring(plan, events, show)
+                result = _result(plan.job_dir) or run_ring(run_as, events, show)
                 if result["state"] != "finished":
                     raise _reported(result)
         except EdlError as error:
@@ -203,6 +204,23 @@ def _signals_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
+    """The plan with a folder for temporary files of this machine's workers; it goes with the job.
+
+    TensorFlow writes a file for each function that it converts and removes it when the interpreter
+    ends, to which a worker never comes (`worker._end`), nor one that is killed.
+    """
+    with tempfile.TemporaryDirectory(prefix="edl-", ignore_cleanup_errors=True) as folder:
+
+        def put(command: Command | None) -> Command | None:
+            if command is None or LOCAL_HOST not in plan.hosts:
+                return command
+            return replace(command, environment={**command.environment, "TMPDIR": folder})
+
+        yield replace(plan, worker=put(plan.worker), ring=put(plan.ring))
 
 
 def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:

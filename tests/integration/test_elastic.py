@@ -20,15 +20,19 @@ def assert_each_record_once_an_epoch(tmp_path):
 
 
 def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_path):
-    job = start("train", *counting(**{"launch.np": 2}))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    job = start("train", *counting(**{"launch.np": 2}), TMPDIR=str(temporary))
     job.wait_for_step(5)
     first = job.generation()
     job.signal_worker(1, signal.SIGKILL)
     shrunk = job.wait_for_ring(1, after=first)
     job.wait_for_ring(2, after=shrunk)
+    assert list(temporary.rglob("*.py")), "functions that TensorFlow converted"
     (tmp_path / "hurry").touch()
     job.succeed()
     assert_each_record_once_an_epoch(tmp_path)
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -141,8 +145,8 @@ def test_ctrl_c_ends_everything(start, counting, tmp_path):
     assert "Traceback" not in job.printed
 
 
-def test_a_killed_launcher_leaves_nothing_behind(start, counting):
-    job = start("train", *counting(**{"launch.np": 2}))
+def test_a_killed_launcher_leaves_no_process_behind(start, counting, tmp_path):
+    job = start("train", *counting(**{"launch.np": 2}), TMPDIR=str(tmp_path))
     job.wait_for_step(3)
     job.process.kill()
     job.process.wait()

@@ -43,7 +43,7 @@ def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, 
     (tmp_path / "out").rename(tmp_path / "whole")
 
     saving = ["overwrite=true", "checkpoint.every_steps=2", "launch.np=2"]
-    job = start("train", *paced, *saving)
+    job = start("train", *paced, *saving, TMPDIR=str(tmp_path))
     job.wait_for_step(5)
     # All workers at once, while coordinator and launcher live: new ones begin at the checkpoint.
     for slot in (0, 1):
