@@ -5,8 +5,8 @@ from pathlib import Path
 
 __all__ = ["is_patched", "library"]
 
-MARK = b"The rendezvous answered "
-"""A text that the newest change of docker/horovod/survive-members.patch adds to the library."""
+MARK = b"TensorQueue14WaitForTensors"
+"""Of the symbol that the newest change of docker/horovod/survive-members.patch adds."""
 
 
 def library() -> Path:
