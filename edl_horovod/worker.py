@@ -14,9 +14,10 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from edl_horovod import fork_server
 from edl_horovod import log as logs
@@ -37,6 +38,10 @@ log = logging.getLogger("edl_horovod.worker")  # Run as a program, it is called 
 READY_VARIABLE = "EDL_READY_FILE"
 EXIT_FOR_ANOTHER = 75
 """Beyond the codes of `EdlError`: dismissed, but a worker that is warm again would be of use."""
+SLOW_END_SECONDS = 30.0
+"""A worker that is dismissed and still there shows where its threads are, in its log."""
+LAST_WORDS_SECONDS = 5.0
+"""Longest wait for whoever reads this process' output."""
 
 
 def main() -> int:
@@ -168,6 +173,7 @@ def _be_rank(
             membership.finished(run(work, membership, events))
         except Dismissed as dismissal:
             log.info("dismissed: %s", dismissal)
+            faulthandler.dump_traceback_later(SLOW_END_SECONDS)
             return dismissal.is_final
         except EdlError as error:
             membership.report_error(error)
@@ -227,17 +233,31 @@ def _leave_on_sigterm(membership: "Membership") -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def _end(code: int) -> None:
+def _code_of_main() -> int:
+    try:
+        return main()
+    except SystemExit as ending:  # Of argparse.
+        return int(ending.code or 0)
+    except BaseException:  # The interpreter would print it and end, and that end may never come.
+        traceback.print_exc()
+        return 1
+
+
+def _end(code: int) -> NoReturn:
     """End this process, at once: everything that must be closed is.
 
     The interpreter's own end would destroy TensorFlow's iterators, which wait for their threads,
-    and a thread that is about to run the user's Python waits for the interpreter: for ever.
+    and a thread that is about to run the user's Python waits for the interpreter: for ever. An
+    error here would lead there, too; and who is to read the output may be gone, or stuck.
     """
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    last = threading.Timer(LAST_WORDS_SECONDS, os._exit, [code])
+    last.daemon = True
+    last.start()
+    for say in (logging.shutdown, sys.stdout.flush, sys.stderr.flush):
+        with contextlib.suppress(OSError):
+            say()
     os._exit(code)
 
 
 if __name__ == "__main__":
-    _end(main())
+    _end(_code_of_main())
