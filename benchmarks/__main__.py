@@ -39,7 +39,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a short smoke run")
     parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table as Markdown")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="write the table as Markdown; what --only leaves out stays as it is there",
+    )
     args = parser.parse_args()
     # SIGTERM ends the run as Ctrl-C does: the side ends, the temporary folder goes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -58,7 +63,9 @@ def main() -> int:
         return Interrupted.exit_code
     Console().print(to_table(found))
     if args.write is not None:
-        write_text(args.write, to_markdown(found, surroundings, settings))
+        is_partial = set(args.only) != set(BENCHMARKS) and args.write.exists()
+        former = args.write.read_text(encoding="utf-8") if is_partial else ""
+        write_text(args.write, to_markdown(found, surroundings, settings, former))
     return int(any(comparison.is_reached is False for comparison in found))
 
 

@@ -16,6 +16,7 @@ __all__ = ["Surroundings", "look_around", "to_markdown", "to_table"]
 
 LIBRARIES = ("tensorflow-cpu", "keras", "horovod", "numpy", "cramjam")
 HEADERS = ("What", "Target", "Median", "Min to max", "Reached", "Behind it (medians)")
+MEASURED = "Measured"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,10 @@ def to_table(comparisons: list[Comparison]) -> Table:
 
 
 def to_markdown(
-    comparisons: list[Comparison], surroundings: Surroundings, settings: Settings
+    comparisons: list[Comparison],
+    surroundings: Surroundings,
+    settings: Settings,
+    former: str = "",
 ) -> str:
     """The whole of `docs/benchmarks.md`.
 
@@ -71,7 +75,12 @@ def to_markdown(
         comparisons: In the order of the report.
         surroundings: Where and when.
         settings: How long; anything but the full run is marked as such.
+        former: The page as it is; its lines stay where they are not measured anew.
     """
+    measured = f"{surroundings.date.partition(' ')[0]}, {surroundings.commit[:8]}"
+    rows = _rows(former) | {
+        comparison.name: _row((*_cells(comparison), measured)) for comparison in comparisons
+    }
     lines = ["# Benchmarks", "", "Written by `python -m benchmarks --write`; do not edit.", ""]
     if settings.name != "full":
         lines += [f"**A {settings.name} run: too short to quote.**", ""]
@@ -79,16 +88,16 @@ def to_markdown(
     gibibytes = surroundings.memory_bytes / 2**30
     lines += [
         f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
-        f"- Commit: {surroundings.commit}",
-        f"- Date: {surroundings.date}; load before the start: {surroundings.load:.2f}",
+        f"- Latest run: {surroundings.date}, commit {surroundings.commit}; "
+        f"load before the start: {surroundings.load:.2f}",
         f"- Versions: {versions}",
         f"- {settings.repetitions} repetitions, the sides in turn; global batch "
         f"{settings.batch_size}, {settings.timed_steps} timed steps after "
         f"{settings.warmup_steps}; {settings.num_records} records of 784 floats and a label",
         "",
-        _row(HEADERS),
-        _row(["---"] * len(HEADERS)),
-        *(_row(_cells(comparison)) for comparison in comparisons),
+        _row((*HEADERS, MEASURED)),
+        _row(["---"] * (len(HEADERS) + 1)),
+        *rows.values(),
         "",
         "A ratio is our records per second over the other side's in the same repetition. The "
         "median is what is held against the target; a line without a target is for information.",
@@ -110,6 +119,13 @@ def _cells(comparison: Comparison) -> tuple[str, ...]:
         reached = "yes" if comparison.is_reached else "NO"
     spread = f"{shown(min(comparison.values))} to {shown(max(comparison.values))}"
     return (comparison.name, target, shown(comparison.median), spread, reached, comparison.detail)
+
+
+def _rows(page: str) -> dict[str, str]:
+    """The lines of a page's table, by the names in their first cells."""
+    _, _, table = page.partition(_row((*HEADERS, MEASURED)) + "\n")
+    lines = [line for line in table.splitlines()[1:] if line.startswith("|")]
+    return {line.split("|")[1].strip(): line for line in lines}
 
 
 def _row(cells: tuple[str, ...] | list[str]) -> str:
