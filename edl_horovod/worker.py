@@ -7,7 +7,6 @@ ring. Who deals the places shows in its environment: the job's coordinator, horo
 import argparse
 import contextlib
 import faulthandler
-import importlib
 import logging
 import os
 import signal
@@ -26,6 +25,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
+from edl_horovod.quick_import import import_modules
 
 if TYPE_CHECKING:
     from edl_horovod.ring.loop import Work
@@ -66,7 +66,7 @@ def main() -> int:
     try:
         config = resolved.load(args.config)
         logs.setup(name, level=config.log_level)
-        _set_defaults()
+        _import_all()
         return _work_when_launched(config, args.config) if args.wait else _work(config, name)
     except EdlError as error:
         log.error("%s", error)
@@ -76,9 +76,8 @@ def main() -> int:
 def _import_all() -> None:
     """Import what takes long: nothing of the user's, and nothing that starts a thread."""
     _set_defaults()
-    importlib.import_module("horovod.tensorflow")
-    for name in ("coordinated", "loop", "prepare"):
-        importlib.import_module(f"edl_horovod.ring.{name}")
+    ours = (f"edl_horovod.ring.{name}" for name in ("coordinated", "loop", "prepare"))
+    import_modules(["horovod.tensorflow", *ours])
 
 
 def _begin_as_main_process() -> None:

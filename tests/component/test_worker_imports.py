@@ -7,7 +7,8 @@ from pathlib import Path
 
 import edl_horovod
 
-CODE = """
+ROOT = str(Path(edl_horovod.__file__).parent.parent)
+NOTHING_RUNS = """
 import os
 from edl_horovod import worker
 worker._import_all()
@@ -24,11 +25,35 @@ print(len(os.listdir("/proc/self/task")))
 """
 
 
-def test_no_thread_runs_and_nothing_is_initialised():
-    root = str(Path(edl_horovod.__file__).parent.parent)
+LEFT_OUT = """
+import gc, inspect, sys
+from edl_horovod import worker
+worker._import_all()
+assert gc.isenabled()
+inspect.getmodule(worker.main)  # As every process does when TensorFlow first converts a function.
+print(*sorted({"sklearn", "matplotlib"} & set(sys.modules)))
+import keras
+print(keras.wrappers.SKLearnClassifier.__name__, keras.visualization.plot_image_gallery.__name__)
+print(*sorted({"sklearn", "matplotlib"} & set(sys.modules)))
+"""
+
+
+def _run(code):
     run = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "2"},
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "2"},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "1\n"
+    return run.stdout
+
+
+def test_no_thread_runs_and_nothing_is_initialised():
+    assert _run(NOTHING_RUNS) == "1\n"
+
+
+def test_what_hardly_any_training_uses_is_imported_when_it_is_used():
+    assert _run(LEFT_OUT).splitlines() == [
+        "",
+        "SKLearnClassifier plot_image_gallery",
+        "matplotlib sklearn",
+    ]
