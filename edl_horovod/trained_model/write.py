@@ -83,8 +83,10 @@ def write(
 
 def installed_version(package: str) -> str:
     """The version of a package that is installed, under whatever name (tensorflow-cpu)."""
-    names = importlib.metadata.packages_distributions().get(package, [package])
-    return importlib.metadata.version(names[0])
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # What it is called takes long to find out.
+        return importlib.metadata.version(importlib.metadata.packages_distributions()[package][0])
 
 
 def _save_keras(model: Any, path: Path) -> None:
