@@ -10,8 +10,6 @@ from tests.records import write_records
 
 NUM_RECORDS, BATCH, EPOCHS = 480, 24, 15
 ZOO = Path(__file__).parent / "zoo"
-LONG = 45
-"""Epochs of a job that may have to wait for several newcomers on a busy machine."""
 
 
 def overrides(folder, *, epochs=EPOCHS, **settings):

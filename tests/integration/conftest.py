@@ -1,5 +1,7 @@
 """Jobs as a user starts them, with a schedule of what happens to them; judged by events."""
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -143,6 +145,23 @@ class Job:
                 self.process.wait()
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory, worker_id):
+    """A folder of a name that all processes of this run share, for one of them at a time."""
+    base = tmp_path_factory.getbasetemp()
+    base = base if worker_id == "master" else base.parent
+
+    @contextlib.contextmanager
+    def use(name):
+        folder = base / f"shared-{name}"
+        folder.mkdir(exist_ok=True)
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+
+    return use
 
 
 @pytest.fixture

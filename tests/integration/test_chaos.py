@@ -21,14 +21,14 @@ from tests import counting_job, dying_worker
 from tests.records import write_records
 
 QUIET_SECONDS = 2.0
-DEATHS_EPOCHS = 20
+DEATHS_EPOCHS = 6
 """Most of what is left after the deaths is done by four ranks, on whatever cores there are."""
 LONG_RUNS = int(os.environ.get("EDL_CHAOS_RUNS", "0"))
 
 
-def counting(tmp_path, epochs=counting_job.LONG, **settings):
+def counting(tmp_path, **settings):
     given = {"debug.ledger": "true", "elastic.restart_backoff_seconds": 0.1, **settings}
-    return counting_job.overrides(tmp_path, epochs=epochs, **given)
+    return counting_job.overrides(tmp_path, **given)
 
 
 def assert_proven(job):
@@ -59,7 +59,7 @@ def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
         "launch.np": 4, "train.evaluate_steps": 5, "params.keep_every": 2,
         "validation_data": write_records(tmp_path / "held_out", 48),
     }  # fmt: skip
-    overrides = [*counting(tmp_path, DEATHS_EPOCHS, **settings), f"output={tmp_path}/out"]
+    overrides = [*counting(tmp_path, epochs=DEATHS_EPOCHS, **settings), f"output={tmp_path}/out"]
     overrides += [f"job_dir={tmp_path}/job-0", f"model_zoo={counting_job.ZOO}"]
     command = [sys.executable, "-m", "tests.dying_job", "train", *overrides]
     job = start("train", launcher=command, **{dying_worker.VARIABLE: " ".join(DEATHS)})
@@ -86,6 +86,8 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     seed = time.time_ns() % (1 << 31) if is_long else seed
     seconds, every = (60, 4) if is_long else (15, 3)
     settings = {"launch.np": 3, "elastic.max_np": 4, "params.keep_every": 3}
+    if is_long:  # At one pace all the time, so that what was lost can be compared.
+        settings |= {"epochs": 45, "params.slower_after": 900}
     job = start("train", *counting(tmp_path, **settings))
     job.wait_for_ring(3)
     job.wait_for_step(5)
@@ -112,7 +114,7 @@ def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
     data = write_records(tmp_path / "data", 480)
     job = start(
         "train", "model_def=curve", f"data={data}", "params.width=120000", "launch.np=3",
-        "train.batch_size=24", "data_plan.lanes=12", "train.epochs=20", "debug.ledger=true",
+        "train.batch_size=24", "data_plan.lanes=12", "train.epochs=10", "debug.ledger=true",
     )  # fmt: skip
     job.wait_for_ring(3)
     job.wait_for_step(20)

@@ -36,12 +36,14 @@ def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "exported", [{}, {"HOROVOD_CYCLE_TIME": "2"}, {"HOROVOD_FUSION_THRESHOLD": "1500000"}], ids=str
+    "exported",
+    [{}, {"HOROVOD_CYCLE_TIME": "2", "HOROVOD_FUSION_THRESHOLD": "1500000"}],
+    ids=["nothing", "horovod"],
 )
 def test_a_lost_slot_joins_again_where_gradients_are_large(start, counting, tmp_path, exported):
     """Survivors and newcomers must cut a step's gradients alike, whatever is exported."""
     settings = {"launch.np": 2, "params.num_records": 600_000}  # 2.4 MB, above 1 MB.
-    job = start("train", *counting(epochs=counting_job.LONG, **settings), **exported)
+    job = start("train", *counting(**settings), **exported)
     job.wait_for_step(5)
     first = job.generation()
     job.signal_worker(1, signal.SIGKILL)
@@ -112,7 +114,7 @@ def test_the_ring_trains_on_without_its_coordinator(start, counting, tmp_path):
 
 
 def test_below_min_np_the_job_waits_then_ends_with_its_reason(start, counting):
-    settings = {"launch.np": 2, "elastic.min_np": 2, "elastic.wait_seconds": 40}
+    settings = {"launch.np": 2, "elastic.min_np": 2, "elastic.wait_seconds": 15}
     job = start("train", *counting(**settings))
     job.wait_for_step(3)
     job.want(1)
@@ -123,14 +125,15 @@ def test_below_min_np_the_job_waits_then_ends_with_its_reason(start, counting):
 def test_evaluation_between_steps_survives_a_kill(start, counting, tmp_path):
     data = write_records(tmp_path / "held_out", 96)
     settings = {"launch.np": 2, "validation_data": data, "train.evaluate_steps": 2}
-    job = start("train", *counting(**settings))
+    job = start("train", *counting(epochs=3, **settings))
     job.wait_for_step(5)
     job.signal_worker(1, signal.SIGKILL)
     (tmp_path / "hurry").touch()
     job.succeed()
-    assert_each_record_once_an_epoch(tmp_path)
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=3)
     evaluations = job.events("evaluation")
-    assert [e["step"] for e in evaluations] == sorted({e["step"] for e in evaluations})
+    steps = [e["step"] for e in evaluations]
+    assert steps == sorted(set(steps)), job.describe()
     assert {e["examples"] for e in evaluations} == {96}
     assert {round(e["metrics"]["mean_id"], 3) for e in evaluations} == {47.5}
 

@@ -13,9 +13,7 @@ def counting(start, tmp_path):
     """Start a job that counts its records."""
 
     def start_job(**settings):
-        job = start(
-            "train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG, **settings)
-        )
+        job = start("train", *counting_job.overrides(tmp_path, **settings))
         job.wait_for_step(3)
         return job
 
@@ -26,7 +24,7 @@ def finish(job, folder):
     """Let the job end; its weights and its steps are those of a job that nothing happened to."""
     (folder / "hurry").touch()
     job.succeed()
-    counting_job.assert_each_record_once_an_epoch(folder / "out", epochs=counting_job.LONG)
+    counting_job.assert_each_record_once_an_epoch(folder / "out")
     done = 0
     for event in job.events():
         if event["kind"] == "step":
@@ -97,7 +95,7 @@ def test_slots_beyond_the_lanes_stay_warm_and_follow_at_once(counting, tmp_path)
 
 def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
     settings = {"launch.np": 1, "checkpoint.every_steps": 1}
-    job = start("train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG, **settings))
+    job = start("train", *counting_job.overrides(tmp_path, **settings))
     # Written beside training: on a busy machine some steps late.
     job.wait_for(
         lambda found: any(
@@ -113,12 +111,12 @@ def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
     assert job.events("reset")[-1]["step"] >= 5
     waits = [e for e in job.events("job") if e["state"] == "waiting"]
     assert "0 workers, 1 needed" in waits[-1]["message"]
-    counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=counting_job.LONG)
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
 
 
 def test_the_only_rank_of_a_withdrawn_slot_hands_its_steps_over_to_the_next(start, tmp_path):
     """Slot 0 died and gets warm again while slot 1, which alone has the state, is withdrawn."""
-    job = start("train", *counting_job.overrides(tmp_path, epochs=counting_job.LONG))
+    job = start("train", *counting_job.overrides(tmp_path))
     job.wait_for_step(1)
     job.want(2)
     generation = job.wait_for_ring(2)
@@ -132,7 +130,7 @@ def test_the_only_rank_of_a_withdrawn_slot_hands_its_steps_over_to_the_next(star
     assert job.events("generation")[-1]["members"] == ["localhost:0"]
     (tmp_path / "hurry").touch()
     job.succeed()
-    counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=counting_job.LONG)
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
     steps = [e["step"] for e in job.events("reset")]
     assert steps == sorted(steps)
     assert steps[-1] > 5

@@ -18,6 +18,8 @@ from tests.records import write_records
 NUM_RECORDS, BATCH = 200, 16
 PREDICT_CODE = """
 import json, sys
+from edl_horovod.quick_import import import_modules
+import_modules(["tensorflow"])
 import keras, numpy as np, tensorflow as tf
 from edl_horovod.data.recordio import Reader
 
@@ -43,18 +45,24 @@ print(json.dumps({"outputs": outputs[:, 0].tolist(), "given": outputs_given,
 """
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write_records(tmp_path_factory.mktemp("data"), NUM_RECORDS)
+@pytest.fixture
+def data(tmp_path):
+    return write_records(tmp_path / "data", NUM_RECORDS)
 
 
 @pytest.fixture
-def model(start, data, tmp_path):
-    output = tmp_path / "model"
-    start(
-        "train", "model_def=tiny", f"data={data}", f"output={output}", f"train.batch_size={BATCH}",
-        "train.epochs=2", "launch.np=1",
-    ).succeed()  # fmt: skip
+def model(start, data, shared_folder):
+    """A trained model, of all tests; its zoo is gone. The data is the same for each."""
+    with shared_folder("tiny") as folder:
+        output, zoo = folder / "model", folder / "zoo"
+        if not output.exists():
+            shutil.copytree(Path(__file__).parents[1] / "zoo", zoo)
+            start(
+                "train", "model_def=tiny", f"model_zoo={zoo}", f"data={data}", f"output={output}",
+                f"job_dir={folder}/job", f"train.batch_size={BATCH}", "train.epochs=2",
+                "launch.np=1",
+            ).succeed()  # fmt: skip
+            shutil.rmtree(zoo)
     return output
 
 
@@ -187,17 +195,10 @@ def test_evaluate_survives_a_kill_and_writes_its_metrics(start, data, tmp_path, 
     np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 
 
-def test_a_model_predicts_from_an_empty_folder_without_its_zoo(start, data, tmp_path):
-    zoo = shutil.copytree(Path(__file__).parents[1] / "zoo", tmp_path / "zoo")
-    output = tmp_path / "model"
-    start(
-        "train", "model_def=tiny", f"model_zoo={zoo}", f"data={data}", f"output={output}",
-        f"train.batch_size={BATCH}",
-    ).succeed()  # fmt: skip
-    shutil.rmtree(zoo)
+def test_a_model_predicts_from_an_empty_folder_without_its_zoo(start, data, model, tmp_path):
     fresh = tmp_path / "elsewhere"
     fresh.mkdir()
-    output.rename(fresh / "model")
+    shutil.copytree(model, fresh / "model")
     start("predict", "trained_model=model", f"data={data}", "output=new", cwd=fresh).succeed()
     assert json.loads((fresh / "new" / "schema.json").read_text())["num_records"] == NUM_RECORDS
     result = in_plain_keras(fresh / "model", data, fresh / "new")

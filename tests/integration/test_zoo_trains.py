@@ -14,25 +14,27 @@ REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "model_zoo"
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory):
+@pytest.fixture
+def records(shared_folder):
     """Prepared records by kind of picture: folder with train/ and test/."""
-    made = {}
 
     def make(kind, model_def):
-        if kind not in made:
-            folder = tmp_path_factory.mktemp(kind)
-            maker = [sys.executable, str(ZOO / "sample_images.py"), kind, str(folder / "images")]
-            subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
-            for part in ("train", "test"):
-                prepare = [sys.executable, "-m", "edl_horovod", "prepare", "-q"]
-                prepare += [f"model_zoo={ZOO}", f"model_def={model_def}", "records_per_shard=512"]
-                prepare += [f"data={folder}/images/{part}", f"output={folder}/{part}"]
-                subprocess.run(prepare, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
-            made[kind] = folder
-        return made[kind]
+        with shared_folder(kind) as folder:
+            if not (folder / "test").exists():
+                _make_records(folder, kind, model_def)
+            return folder
 
     return make
+
+
+def _make_records(folder, kind, model_def):
+    maker = [sys.executable, str(ZOO / "sample_images.py"), kind, str(folder / "images")]
+    subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
+    for part in ("train", "test"):
+        prepare = [sys.executable, "-m", "edl_horovod", "prepare", "-q", f"model_zoo={ZOO}"]
+        prepare += [f"model_def={model_def}", "records_per_shard=512", "processes=1"]
+        prepare += [f"data={folder}/images/{part}", f"output={folder}/{part}"]
+        subprocess.run(prepare, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.parametrize("model_def", ["mnist_functional_api", "mnist_subclass"])
@@ -40,7 +42,7 @@ def test_digits(start, records, model_def):
     folder = records("digits", model_def)
     job = start(
         "train", f"model_zoo={ZOO}", f"model_def={model_def}", f"data={folder}/train",
-        f"validation_data={folder}/test", "launch.np=2", "train.batch_size=64", "train.epochs=5",
+        f"validation_data={folder}/test", "launch.np=2", "train.batch_size=64", "train.epochs=4",
     ).succeed()  # fmt: skip
     assert job.events("evaluation")[-1]["metrics"]["accuracy"] >= 0.95
 
@@ -51,10 +53,10 @@ def test_patches_of_photographs(start, records, model_def):
     job = start(
         "train", f"model_zoo={ZOO}", f"model_def={model_def}", f"data={folder}/train",
         f"validation_data={folder}/test", "launch.np=2", "train.batch_size=32",
-        "train.max_steps=20", "train.epochs=20",
+        "train.max_steps=12", "train.epochs=20",
     ).succeed()  # fmt: skip
     steps = job.events("step")
-    assert steps[-1]["step"] == 20
+    assert steps[-1]["step"] == 12
     assert steps[-1]["loss"] < steps[0]["loss"]
 
 
@@ -86,7 +88,7 @@ def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
     columns = "numeric=['age'], categorical=['role'], label='salary'"
     job = start(
         "train", *zoo, f"data={tmp_path}/train", f"validation_data={tmp_path}/train",
-        f"output={model}", "launch.np=2", "train.batch_size=32", "train.epochs=20",
+        f"output={model}", "launch.np=2", "train.batch_size=32", "train.epochs=10",
         f"params={columns}, hidden_units=[10, 100, 20, 5], learning_rate=0.01",
     ).succeed()  # fmt: skip
     assert job.events("evaluation")[-1]["metrics"]["absolute_error"] < 0.2

@@ -10,7 +10,7 @@ from tests.kube import certificates
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.conftest import ADMIN, CRD, add_tokens, write_kubeconfig
 from tests.netns import kubelet
-from tests.netns.job import REPOSITORY, Watched
+from tests.netns.job import AT_ONE_PACE, REPOSITORY, Watched
 
 EPOCHS = 200
 """Enough for a job that waits for a newcomer: slow steps for three minutes, however quick it is."""
@@ -52,7 +52,8 @@ class Job(Watched):
         self.epochs = epochs
         zoo = REPOSITORY / "tests" / "zoo"
         subprocess.run(["cp", "-r", str(zoo), str(self.volume / "zoo")], check=True)
-        words = counting_job.overrides(self.volume, epochs=epochs, **{**CONFIG, **settings})
+        settings = {**CONFIG, **AT_ONE_PACE, **settings}
+        words = counting_job.overrides(self.volume, epochs=epochs, **settings)
         # In the pods the volume is somewhere else.
         words = [word.replace(str(self.volume), "/data") for word in words]
         log = self.volume.parent / "submit.log"

@@ -16,6 +16,8 @@ from tests.netns.lab import INTERFACE
 REPOSITORY = Path(__file__).parents[2]
 EPOCHS = 50
 """Enough for a job that waits for a few cuts and returns: slow steps for most of a minute."""
+AT_ONE_PACE = {"params.slower_after": 1_000_000}
+"""A stall is held against the length of a step."""
 THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 PATHS = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 VARIABLES = {"PYTHONPATH": PATHS, **dict.fromkeys(THREADS, "1")}
@@ -25,7 +27,7 @@ def write_config(folder, job_dir, *, epochs=EPOCHS, **settings):
     """Resolve the settings of a job that counts its records; returns the path of config.yaml."""
     job_dir.mkdir()
     command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run"]
-    command += counting_job.overrides(folder, epochs=epochs, **settings)
+    command += counting_job.overrides(folder, epochs=epochs, **AT_ONE_PACE, **settings)
     zoo = REPOSITORY / "tests" / "zoo"
     command += [f"model_zoo={zoo}", f"output={folder}/out", f"job_dir={job_dir}"]
     config = job_dir / "config.yaml"

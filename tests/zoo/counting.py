@@ -26,10 +26,12 @@ class Counter(keras.Model):
 
 
 class CountingSpec(ElasticDLSpec):
-    def __init__(self, context=None, num_records=0, rate=1.0, slow_until="", keep_every=1):
+    def __init__(
+        self, context=None, num_records=0, rate=1.0, slow_until="", slower_after=60, keep_every=1
+    ):
         super().__init__(context)
         self._num_records, self._rate, self._slow_until = num_records, rate, slow_until
-        self._keep_every = keep_every
+        self._slower_after, self._keep_every = slower_after, keep_every
 
     def create_model(self):
         return Counter(self._num_records)
@@ -46,7 +48,7 @@ class CountingSpec(ElasticDLSpec):
         if self._keep_every > 1:
             dataset = dataset.filter(lambda features, label: label[0] % self._keep_every == 0)
         if self._slow_until:
-            dataset = pause_each_step(dataset, self._slow_until)
+            dataset = pause_each_step(dataset, self._slow_until, slower_after=self._slower_after)
         return dataset if mode == Mode.PREDICTION else dataset.shuffle(64)
 
     def create_loss(self, outputs, labels):
