@@ -83,7 +83,7 @@ component: $(READY)
 # With KUBEBUILDER_ASSETS the contract tests run against the kube-apiserver and etcd in that folder,
 # without it against the API server in tests/kube.
 kube: $(READY)
-	$(BIN)/python -m pytest -q tests/kube
+	$(BIN)/python -m pytest -q -n 4 tests/kube
 
 golden: $(READY)
 	$(BIN)/python -m pytest -q tests/component/cluster/test_golden.py --update-golden
@@ -96,7 +96,7 @@ test-kube: $(READY)
 parallel: $(READY)
 	$(BIN)/python -m pytest -q -n 2 tests/parallel
 
-# A job mostly waits, so three of them share two cores well.
+# A job waits for much, so three of them share two cores well; four take as long.
 integration: $(READY)
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/integration
 
