@@ -93,7 +93,8 @@ class VainFormings:
     def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:
         """A ring works: whose leaving out made it so waits longer than the failures cost.
 
-        Who was left out before, in vain, comes in again at once.
+        And twice as long as after the failures before, however little these cost. Who was left out
+        before, in vain, comes in again at once.
 
         Args:
             members: Of the ring.
@@ -103,12 +104,14 @@ class VainFormings:
             cost = time.monotonic() - self._since
             for worker in known:
                 if worker.is_connected and worker not in members and worker in self._left_out:
-                    self._hold_back(worker, cost * 2 ** min(worker.num_vain, 10))
+                    wait = cost * 2 ** min(worker.num_vain, 10)
+                    worker.left_out_seconds = max(wait, 2 * worker.left_out_seconds)
+                    self._hold_back(worker, worker.left_out_seconds)
                 elif worker.num_vain > 0:
                     worker.not_before = 0.0
         self._since, self._left_out = None, []
         for worker in members:
-            worker.num_vain = 0
+            worker.num_vain, worker.left_out_seconds = 0, 0.0
             worker.unreached.clear()
 
     def _hold_back(self, worker: Worker, wait: float) -> None:

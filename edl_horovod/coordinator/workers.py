@@ -62,6 +62,8 @@ class Worker:
     """Whether host discovery has named its host since it called first."""
     num_vain: int = 0
     """Formings in a row that failed and may have failed because of it."""
+    left_out_seconds: float = 0.0
+    """How long it last had to wait while a ring trained that formed without it."""
     unreached: set[str] = field(default_factory=set)
     """Addresses of other members that it could not reach since it was last in a ring."""
     not_before: float = 0.0

@@ -1,10 +1,12 @@
 """Rings that never form although all their members live: a smaller one trains meanwhile."""
 
 import asyncio
+import time
 
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.vain import suspects, unreachable
+from edl_horovod.coordinator.vain import VainFormings, suspects, unreachable
 from edl_horovod.coordinator.workers import Worker
+from edl_horovod.events import EventLog
 
 
 def part(*workers):
@@ -63,6 +65,22 @@ class Member(Worker):
     @property
     def address(self):
         return f"10.0.0.{self.candidate.host}"
+
+
+def test_each_wait_is_twice_the_one_before_however_little_the_failures_cost(tmp_path):
+    first, second = (
+        Member(
+            Candidate(worker=host, host=host, slot=0, order=order), is_ready=True, step=order,
+        )
+        for order, host in enumerate("12")
+    )  # fmt: skip
+    formings = VainFormings(EventLog(tmp_path / "events.jsonl", source="coordinator"), min_np=1)
+    waits = []
+    for cost in [2.0, 0.1, 0.1, 0.1, 0.1]:  # To find out who it is costs most.
+        formings.failed([first, second], ["1"], time.monotonic() - cost)
+        formings.formed([first], [first, second])
+        waits.append(second.not_before - time.monotonic())
+    assert [round(wait) for wait in waits] == [4, 8, 16, 32, 60]
 
 
 def test_the_host_that_others_name_is_left_out_with_all_its_workers():
