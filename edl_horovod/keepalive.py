@@ -5,9 +5,11 @@ host that is gone, and not a rank that is slow.
 """
 
 import contextlib
+import math
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -38,7 +40,9 @@ def notice_vanished_host(connection: _Socket) -> None:
 
 
 @contextlib.contextmanager
-def vanished_hosts_noticed(is_in_vain: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def vanished_hosts_noticed(
+    is_in_vain: Callable[[], bool] = lambda: False, *, patience_seconds: float = math.inf
+) -> Iterator[None]:
     """Let what a library connects in the block notice vanished hosts, where it offers no option.
 
     Gloo waits for data, and Horovod for an HTTP answer, on sockets that nobody else can reach. The
@@ -48,14 +52,19 @@ def vanished_hosts_noticed(is_in_vain: Callable[[], bool] = lambda: False) -> It
     Args:
         is_in_vain: Whether those that the library waits for will not all come; it then listens for
             them no longer, and fails.
+        patience_seconds: After so long without a connection that comes or goes it is known, too.
     """
     before = frozenset(_sockets().values())
     is_done = threading.Event()
 
     def look() -> None:
+        last, changed_at = before, time.monotonic()
         while not is_done.wait(LOOK_SECONDS):
             _do_to_all_but(before, notice_vanished_host)
-            if is_in_vain():
+            there = frozenset(_sockets().values())
+            if there != last:
+                last, changed_at = there, time.monotonic()
+            if is_in_vain() or time.monotonic() - changed_at > patience_seconds:
                 _do_to_all_but(before, _stop_listening)
 
     thread = threading.Thread(target=look, name="keepalive", daemon=True)

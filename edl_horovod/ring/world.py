@@ -73,10 +73,11 @@ def form_assigned(
         HOROVOD_GLOO_TIMEOUT_SECONDS=str(max(1, round(timeout_seconds))),
     )
     # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank; every trace
-    # of a # collective, however, must see 1, or the ring's size is baked into it.
+    # of a collective, however, must see 1, or the ring's size is baked into it.
     os.environ["HOROVOD_ELASTIC"] = "0"
     try:
-        with vanished_hosts_noticed(is_in_vain):
+        # Who listens for a member to connect waits for five times the time-out in Gloo.
+        with vanished_hosts_noticed(is_in_vain, patience_seconds=timeout_seconds):
             _init()
     finally:
         os.environ["HOROVOD_ELASTIC"] = "1"

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 import pytest
 
@@ -87,6 +88,25 @@ def test_what_the_block_waits_for_in_vain_is_waited_for_no_longer(connect, monke
         connection.sendall(b"connections go on")
         socket.create_connection(before.getsockname()).close()
         before.accept()[0].close()
+
+
+def test_nobody_listens_for_longer_than_nothing_connects(monkeypatch):
+    monkeypatch.setattr(keepalive, "LOOK_SECONDS", 0.01)
+    patience = 0.3
+    began = time.monotonic()
+    with (
+        vanished_hosts_noticed(patience_seconds=patience),
+        socket.create_server(("127.0.0.1", 0)) as it,
+        contextlib.ExitStack() as connections,
+    ):
+        it.settimeout(5.0)
+        for _ in range(3):  # Each connection starts the time anew.
+            time.sleep(patience / 2)
+            connections.enter_context(socket.create_connection(it.getsockname()))
+            connections.enter_context(it.accept()[0])
+        with pytest.raises(OSError, match="Invalid argument"):
+            it.accept()
+    assert time.monotonic() - began > 2.5 * patience
 
 
 def test_a_block_that_fails_is_told_too(connect):
