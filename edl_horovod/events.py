@@ -77,6 +77,13 @@ class EventLog:
         else:
             self._is_failing = False
 
+    def has(self, kind: str, **fields: Any) -> bool:
+        """Whether anybody wrote such an event to this log; reads all of it."""
+        return any(
+            event["kind"] == kind and fields.items() <= event.items()
+            for event in Tail(self._path).new_events()
+        )
+
     def _is_torn(self) -> bool:
         """Whether the last line lacks its end: its writer was killed, or the disk was full."""
         size = os.fstat(self._file).st_size

@@ -89,6 +89,7 @@ class TrainWork(Work):
         self._told_at = 0.0
         self._told_records = 0
         self._is_ring_told = False
+        self._began_at = -1
         self._may_be_last = False
 
     def records_seen(self) -> int:
@@ -117,6 +118,7 @@ class TrainWork(Work):
         self._stream.restart(lanes, self.state.step, self.num_steps)
         self._told_at, self._told_records = time.monotonic(), self.records_seen()
         self._is_ring_told = False
+        self._began_at = self.state.step
         while True:
             if self._is_evaluation_due():
                 self._evaluate(world, membership)
@@ -220,7 +222,7 @@ class TrainWork(Work):
         if self._stopping is not None:
             self._stopping.after_evaluation(self.state.step, metrics, row)
         self.state.evaluated_step = self.state.step
-        if world.is_leader:
+        if world.is_leader and not self._was_evaluation_told():
             self._events.write(
                 "evaluation",
                 step=self.state.step,
@@ -232,6 +234,11 @@ class TrainWork(Work):
                 name = self._config.train.early_stopping.metric
                 message = f"training stops early: the best {name} was {best:.4g}, at step {step:,}"
                 self._events.write("log", message=message)
+
+    def _was_evaluation_told(self) -> bool:
+        """Whether a former leader told it, and was lost before the others had the end of it, too."""
+        step = self.state.step
+        return step == self._began_at and self._events.has("evaluation", step=step)
 
     def _is_over(self) -> bool:
         """Whether no step follows; the state decides, so all ranks agree."""

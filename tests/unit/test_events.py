@@ -31,6 +31,14 @@ def test_no_log_has_no_events(path):
     assert next(events.follow(path)) == []
 
 
+def test_a_log_knows_what_anybody_wrote(path):
+    with EventLog(path, "a") as first, EventLog(path, "b") as second:
+        first.write("evaluation", step=7, examples=96)
+        assert second.has("evaluation", step=7)
+        assert not second.has("evaluation", step=8)
+        assert not second.has("step", step=7)
+
+
 def test_a_second_writer_appends(path):
     for source in ("a", "b"):
         with EventLog(path, source) as log:

@@ -72,6 +72,19 @@ def test_the_last_evaluation_is_not_lost_with_those_who_made_it(train, tmp_path)
     assert second.result["metrics"]["loss"] > 0
 
 
+def test_an_evaluation_that_a_lost_leader_told_is_made_but_told_no_second_time(train, tmp_path):
+    held_out = f"validation_data={tmp_path}/data/part-0.recordio"
+    train(EPOCHS, held_out, until=5)
+    log = tmp_path / "job" / "events.jsonl"
+    assert not [e for e in events.read(log) if e["kind"] == "evaluation"]
+    with events.EventLog(log, "lost") as lost:
+        lost.write("evaluation", step=5, metrics={}, examples=0)
+    second = train(EPOCHS, held_out, "resume=must")
+    told = [(e["source"], e["step"]) for e in events.read(log) if e["kind"] == "evaluation"]
+    assert told == [("lost", 5), ("test", 10), ("test", 15)]
+    assert second.work.state.evaluated_step == 15
+
+
 def test_an_evaluation_may_be_new_where_a_training_goes_on(train, tmp_path):
     train(EPOCHS, until=7)
     second = train(EPOCHS, f"validation_data={tmp_path}/data/part-0.recordio", "resume=must")
