@@ -52,19 +52,19 @@ def vanished_hosts_noticed(
     Args:
         is_in_vain: Whether those that the library waits for will not all come; it then listens for
             them no longer, and fails.
-        patience_seconds: After so long without a connection that comes or goes it is known, too.
+        patience_seconds: After so long without a new connection it is known, too.
     """
     before = frozenset(_sockets().values())
     is_done = threading.Event()
 
     def look() -> None:
-        last, changed_at = before, time.monotonic()
+        seen, came_at = before, time.monotonic()
         while not is_done.wait(LOOK_SECONDS):
             _do_to_all_but(before, notice_vanished_host)
             there = frozenset(_sockets().values())
-            if there != last:
-                last, changed_at = there, time.monotonic()
-            if is_in_vain() or time.monotonic() - changed_at > patience_seconds:
+            if there - seen:  # One that goes is no progress: another member gave up.
+                seen, came_at = seen | there, time.monotonic()
+            if is_in_vain() or time.monotonic() - came_at > patience_seconds:
                 _do_to_all_but(before, _stop_listening)
 
     thread = threading.Thread(target=look, name="keepalive", daemon=True)

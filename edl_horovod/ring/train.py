@@ -236,7 +236,7 @@ class TrainWork(Work):
                 self._events.write("log", message=message)
 
     def _was_evaluation_told(self) -> bool:
-        """Whether a former leader told it, and was lost before the others had the end of it, too."""
+        """Whether a former leader told it, and was lost before the others had its end."""
         step = self.state.step
         return step == self._began_at and self._events.has("evaluation", step=step)
 
