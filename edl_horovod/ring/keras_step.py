@@ -83,6 +83,9 @@ class KerasTrainer:
         scalar = tf.TensorSpec((), tf.float32)
         salt = tf.TensorSpec((), tf.uint32)
         self._has_come = tf.Variable(False, trainable=False)
+        # Each is traced once, for the four kinds of step that call it.
+        self._local_sums = tf.function(self._sums_of_batch, autograph=False)
+        self._change = tf.function(self._change_if_good, autograph=False)
         self._steps: dict[bool, Any] = {}
         self._empty_steps: dict[bool, Any] = {}
         for in_ring in (False, True):
@@ -217,6 +220,12 @@ class KerasTrainer:
     def _step(
         self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, *, in_ring: bool
     ) -> tf.Tensor:
+        return self._finish(self._local_sums(flag, features, labels, salt), in_ring)
+
+    def _sums_of_batch(
+        self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """What this rank adds to the step: for each variable, then the step's numbers."""
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
         fed = [
@@ -231,7 +240,7 @@ class KerasTrainer:
             for old, new, was_fed in zip(before, after, fed, strict=True)
         ]
         numbers = tf.concat([[count], sums[-1][:1], [flag, 1.0], sums[-1][1:]], 0)
-        return self._finish(sums[:-1], moved, numbers, in_ring)
+        return [*sums[:-1], *moved, numbers]
 
     def _part_sums(
         self, batch: tuple[Any, Any], moving: list[tf.Tensor]
@@ -265,33 +274,34 @@ class KerasTrainer:
         moved = [tf.zeros(variable.shape, _sum_dtype(variable.value)) for variable in self._moving]
         zeros = [tf.zeros(()) for _ in self._metric_names]
         numbers = tf.stack([tf.zeros(()), tf.zeros(()), flag, tf.zeros(()), *zeros])
-        return self._finish(sums, moved, numbers, in_ring)
+        return self._finish([*sums, *moved, numbers], in_ring)
 
-    def _finish(
-        self, sums: list[tf.Tensor], moved: list[tf.Tensor], numbers: tf.Tensor, in_ring: bool
-    ) -> tf.Tensor:
+    def _finish(self, sums: list[tf.Tensor], in_ring: bool) -> tf.Tensor:
         """The step's one collective, then the update, the same on all ranks."""
-        reduced = [*sums, *moved, numbers]
         if in_ring:
-            with tf.control_dependencies(reduced):
+            with tf.control_dependencies(sums):
                 self._has_come.assign(True)
-            reduced = sum_grouped(reduced, GROUP)
-        numbers = reduced[-1]
+            sums = sum_grouped(sums, GROUP)
         # All parts of the group are there before any variable changes.
-        with tf.control_dependencies(reduced):
-            is_good = tf.math.is_finite(numbers[LOSS]) & (numbers[EXAMPLES] > 0)
+        with tf.control_dependencies(sums):
+            return self._change(sums)
 
-            def update() -> tf.Tensor:
-                count = numbers[EXAMPLES]
-                gradients = [total / tf.cast(count, total.dtype) for total in reduced[: len(sums)]]
-                gradients = clip(gradients, self._options, self._scale)
-                self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
-                totals = reduced[len(sums) : -1]
-                for variable, total in zip(self._moving, totals, strict=True):
-                    _move(variable.value, total, count, numbers[CONTRIBUTORS])
-                return tf.constant(True)
+    def _change_if_good(self, reduced: list[tf.Tensor]) -> tf.Tensor:
+        """Change the variables, if the step's loss is finite; returns the step's numbers."""
+        *totals, numbers = reduced
+        gradient_sums, moved = totals[: len(self._trainable)], totals[len(self._trainable) :]
 
-            done = tf.cond(is_good, update, lambda: tf.constant(False))
+        def change() -> tf.Tensor:
+            count = numbers[EXAMPLES]
+            gradients = [total / tf.cast(count, total.dtype) for total in gradient_sums]
+            gradients = clip(gradients, self._options, self._scale)
+            self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
+            for variable, total in zip(self._moving, moved, strict=True):
+                _move(variable.value, total, count, numbers[CONTRIBUTORS])
+            return tf.constant(True)
+
+        is_good = tf.math.is_finite(numbers[LOSS]) & (numbers[EXAMPLES] > 0)
+        done = tf.cond(is_good, change, lambda: tf.constant(False))
         with tf.control_dependencies([done]):
             return tf.identity(numbers)
 

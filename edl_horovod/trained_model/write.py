@@ -1,5 +1,6 @@
 """Write a trained model: the directory that `evaluate` and `predict` work on."""
 
+import contextlib
 import importlib.metadata
 import logging
 from collections.abc import Mapping
@@ -83,10 +84,11 @@ def write(
 
 def installed_version(package: str) -> str:
     """The version of a package that is installed, under whatever name (tensorflow-cpu)."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # What it is called takes long to find out.
-        return importlib.metadata.version(importlib.metadata.packages_distributions()[package][0])
+    for name in (package, f"{package}-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    # What else may it be called? That takes long to find out.
+    return importlib.metadata.version(importlib.metadata.packages_distributions()[package][0])
 
 
 def _save_keras(model: Any, path: Path) -> None:
