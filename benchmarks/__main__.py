@@ -19,7 +19,7 @@ from benchmarks import (
     bench_step,
 )
 from benchmarks.common import FULL, QUICK, Comparison, SideFailed, Workspace
-from benchmarks.report import look_around, to_markdown, to_table
+from benchmarks.report import length_of, look_around, to_markdown, to_table
 from edl_horovod.errors import Interrupted
 from edl_horovod.whole_file import write_text
 
@@ -49,6 +49,14 @@ def main() -> int:
     # SIGTERM ends the run as Ctrl-C does: the side ends, the temporary folder goes.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = QUICK if args.quick else FULL
+    is_partial = set(args.only) != set(BENCHMARKS) and args.write is not None
+    former = args.write.read_text(encoding="utf-8") if is_partial and args.write.exists() else ""
+    if former and length_of(former) != settings.name:
+        parser.error(
+            f"{args.write} is of a {length_of(former)} run, and --only keeps the lines that it "
+            f"leaves out; those of a {settings.name} run do not fit to them. Write another file, "
+            "or measure all"
+        )
     surroundings = look_around()
     try:
         with tempfile.TemporaryDirectory(prefix="edl-benchmarks-") as folder:
@@ -63,8 +71,6 @@ def main() -> int:
         return Interrupted.exit_code
     Console().print(to_table(found))
     if args.write is not None:
-        is_partial = set(args.only) != set(BENCHMARKS) and args.write.exists()
-        former = args.write.read_text(encoding="utf-8") if is_partial else ""
         write_text(args.write, to_markdown(found, surroundings, settings, former))
     return int(any(comparison.is_reached is False for comparison in found))
 

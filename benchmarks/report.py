@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 import time
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from pathlib import Path
 
 from rich.table import Table
 
-from benchmarks.common import ROOT, Comparison, Settings
+from benchmarks.common import FULL, ROOT, Comparison, Settings
 
-__all__ = ["Surroundings", "look_around", "to_markdown", "to_table"]
+__all__ = ["Surroundings", "length_of", "look_around", "to_markdown", "to_table"]
 
 LIBRARIES = ("tensorflow-cpu", "keras", "horovod", "numpy", "cramjam")
 HEADERS = ("What", "Target", "Median", "Min to max", "Reached", "Behind it (medians)")
 MEASURED = "Measured"
+SHORT = "**A {} run: too short to quote.**"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +84,8 @@ def to_markdown(
         comparison.name: _row((*_cells(comparison), measured)) for comparison in comparisons
     }
     lines = ["# Benchmarks", "", "Written by `python -m benchmarks --write`; do not edit.", ""]
-    if settings.name != "full":
-        lines += [f"**A {settings.name} run: too short to quote.**", ""]
+    if settings.name != FULL.name:
+        lines += [SHORT.format(settings.name), ""]
     versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
     gibibytes = surroundings.memory_bytes / 2**30
     lines += [
@@ -104,6 +106,16 @@ def to_markdown(
         "",
     ]
     return "\n".join(lines)
+
+
+def length_of(page: str) -> str:
+    """Name of the settings that a page was measured with.
+
+    Args:
+        page: As `to_markdown` wrote it.
+    """
+    mark = re.search(re.escape(SHORT).replace(r"\{\}", r"(\w+)"), page)
+    return mark[1] if mark else FULL.name
 
 
 def _cells(comparison: Comparison) -> tuple[str, ...]:

@@ -1,9 +1,13 @@
 """The page of the benchmarks, measured as a whole or in part."""
 
+import sys
 from dataclasses import replace
 
-from benchmarks.common import FULL, Comparison
-from benchmarks.report import Surroundings, to_markdown
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.common import FULL, QUICK, Comparison
+from benchmarks.report import Surroundings, length_of, to_markdown
 
 FIRST = Surroundings(
     cpu="a processor", num_cores=2, memory_bytes=24 * 2**30, load=0.1,
@@ -33,3 +37,19 @@ def test_a_whole_run_forgets_the_former_one():
     page = to_markdown([line("one", 0.5)], FIRST, FULL)
     assert "| one | at least 1.00 | 0.50 | 0.50 to 0.50 | NO |  | 2026-01-02, aaaaaaaa |" in page
     assert "two" not in page
+
+
+@pytest.mark.parametrize("settings", [FULL, QUICK])
+def test_a_page_says_how_long_its_run_was(settings):
+    assert length_of(to_markdown([line("one", 0.5)], FIRST, settings)) == settings.name
+
+
+def test_a_short_run_is_not_mixed_with_a_long_one(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.md"
+    page.write_text(to_markdown([line("one", 0.5)], FIRST, FULL))
+    command = ["benchmarks", "--quick", "--only", "step", "--write", str(page)]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit):
+        main()
+    assert "page.md is of a full run" in capsys.readouterr().err
+    assert length_of(page.read_text()) == "full"
