@@ -5,7 +5,6 @@ Only what is imported is shared: nothing is initialised and no thread runs when 
 (docs/adr/0008).
 """
 
-import gc
 import json
 import os
 import socket
@@ -27,9 +26,6 @@ def serve(channel: socket.socket) -> None:
     standard input, and its output. The answer is its pid, or a negative errno. The worker is a
     child of the one who asks, if that one is a subreaper meanwhile.
     """
-    # What is there now lives as long as the workers: marking it would only unshare its pages.
-    gc.collect()
-    gc.freeze()
     channel.send(READY)
     while True:
         request, files, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 2)

@@ -77,5 +77,7 @@ def import_modules(names: Iterable[str]) -> None:
     try:
         for name in names:
             importlib.import_module(name)
+        # It lives as long as the process: nobody need look through it for garbage ever again.
+        gc.freeze()
     finally:
         gc.enable()

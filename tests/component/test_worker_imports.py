@@ -29,7 +29,7 @@ LEFT_OUT = """
 import gc, inspect, sys
 from edl_horovod import worker
 worker._import_all()
-assert gc.isenabled()
+assert gc.isenabled() and gc.get_freeze_count() > 100_000
 inspect.getmodule(worker.main)  # As every process does when TensorFlow first converts a function.
 print(*sorted({"sklearn", "matplotlib"} & set(sys.modules)))
 import keras
