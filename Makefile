@@ -62,7 +62,12 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 
 # -- checks --------------------------------------------------------------------------------------
 
-test: lint unit component kube parallel integration
+# The first three side by side: a linter has one core, and the tests of Kubernetes mostly wait.
+test: $(READY)
+	$(MAKE) -j 3 --output-sync=target lint unit kube
+	$(MAKE) component
+	$(MAKE) parallel
+	$(MAKE) integration
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -74,11 +79,11 @@ lint: $(READY)
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q -n 2 tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/unit
 
 # In one process, but with TensorFlow; and with small processes of their own.
 component: $(READY)
-	$(BIN)/python -m pytest -q -n 2 tests/component
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/component
 
 # With KUBEBUILDER_ASSETS the contract tests run against the kube-apiserver and etcd in that folder,
 # without it against the API server in tests/kube.
