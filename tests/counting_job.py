@@ -8,7 +8,7 @@ from edl_horovod import trained_model
 from edl_horovod.trained_model.params import read_params
 from tests.records import write_records
 
-NUM_RECORDS, BATCH, EPOCHS = 480, 24, 15
+NUM_RECORDS, BATCH, EPOCHS = 480, 24, 10
 ZOO = Path(__file__).parent / "zoo"
 
 
