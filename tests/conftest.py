@@ -1,5 +1,6 @@
 """What all tests start from."""
 
+import gc
 import signal
 
 import pytest
@@ -12,6 +13,12 @@ put_off_what_is_rarely_used()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIGURE = "figure"
+
+
+def pytest_collection_finish():
+    """Search what is imported by now for garbage once, and not again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Hydra chooses the files of conf/ and reads numbers, booleans and parameters. Tex
 globs, names) are taken letter for letter, so a path needs no quotes but those for the shell.
 """
 
+import functools
 import os
 import re
 import threading
@@ -258,6 +259,7 @@ def _outer_hydra_kept() -> Iterator[None]:
         JobRuntime.instance().conf = outer_job
 
 
+@functools.cache  # Hydra copies what it takes out of its store.
 def _schema_node(config_class: type) -> DictConfig:
     """The schema for Hydra; OmegaConf makes frozen dataclasses read-only: no use for composing."""
     node: DictConfig = OmegaConf.structured(config_class)
