@@ -78,11 +78,18 @@ class EventLog:
             self._is_failing = False
 
     def has(self, kind: str, **fields: Any) -> bool:
-        """Whether anybody wrote such an event to this log; reads all of it."""
-        return any(
-            event["kind"] == kind and fields.items() <= event.items()
-            for event in Tail(self._path).new_events()
-        )
+        """Whether anybody wrote such an event to this log; reads all of it.
+
+        False where it cannot be read: the job goes on without it.
+        """
+        try:
+            return any(
+                event["kind"] == kind and fields.items() <= event.items()
+                for event in Tail(self._path).new_events()
+            )
+        except OSError as error:
+            log.warning("%s cannot be read: %s", self._path, error)
+            return False
 
     def _is_torn(self) -> bool:
         """Whether the last line lacks its end: its writer was killed, or the disk was full."""

@@ -2,7 +2,7 @@
 
 Keras imports scikit-learn, SciPy and Matplotlib where they are installed, for wrappers and pictures
 that hardly any training asks for; and Python searches its growing heap for garbage again and again.
-The two were over a third of the processor time of a worker's start (docs/adr/0008).
+The two were over a quarter of the processor time of a worker's start (docs/adr/0008).
 """
 
 import gc

@@ -83,7 +83,7 @@ class KerasTrainer:
         scalar = tf.TensorSpec((), tf.float32)
         salt = tf.TensorSpec((), tf.uint32)
         self._has_come = tf.Variable(False, trainable=False)
-        # Each is traced once, for the four kinds of step that call it.
+        # Each is traced once, for all kinds of step that call it.
         self._local_sums = tf.function(self._sums_of_batch, autograph=False)
         self._change = tf.function(self._change_if_good, autograph=False)
         self._steps: dict[bool, Any] = {}

@@ -88,7 +88,8 @@ def installed_version(package: str) -> str:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
     # What else may it be called? That takes long to find out.
-    return importlib.metadata.version(importlib.metadata.packages_distributions()[package][0])
+    names = importlib.metadata.packages_distributions().get(package, [package])
+    return importlib.metadata.version(names[0])
 
 
 def _save_keras(model: Any, path: Path) -> None:

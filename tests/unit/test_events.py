@@ -39,6 +39,14 @@ def test_a_log_knows_what_anybody_wrote(path):
         assert not second.has("step", step=7)
 
 
+def test_a_log_that_cannot_be_read_knows_nothing_and_stops_nobody(path, caplog):
+    with EventLog(path, "a") as log:
+        path.unlink()
+        path.mkdir()
+        assert not log.has("evaluation", step=7)
+    assert "cannot be read" in caplog.text
+
+
 def test_a_second_writer_appends(path):
     for source in ("a", "b"):
         with EventLog(path, source) as log:

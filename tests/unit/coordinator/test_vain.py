@@ -74,12 +74,13 @@ def test_each_wait_is_twice_the_one_before_however_little_the_failures_cost(tmp_
         )
         for order, host in enumerate("12")
     )  # fmt: skip
-    formings = VainFormings(EventLog(tmp_path / "events.jsonl", source="coordinator"), min_np=1)
     waits = []
-    for cost in [2.0, 0.1, 0.1, 0.1, 0.1]:  # To find out who it is costs most.
-        formings.failed([first, second], ["1"], time.monotonic() - cost)
-        formings.formed([first], [first, second])
-        waits.append(second.not_before - time.monotonic())
+    with EventLog(tmp_path / "events.jsonl", source="coordinator") as log:
+        formings = VainFormings(log, min_np=1)
+        for cost in [2.0, 0.1, 0.1, 0.1, 0.1]:  # To find out who it is costs most.
+            formings.failed([first, second], ["1"], time.monotonic() - cost)
+            formings.formed([first], [first, second])
+            waits.append(second.not_before - time.monotonic())
     assert [round(wait) for wait in waits] == [4, 8, 16, 32, 60]
 
 
