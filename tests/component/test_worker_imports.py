@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import edl_horovod
 
 ROOT = str(Path(edl_horovod.__file__).parent.parent)
@@ -31,10 +33,22 @@ from edl_horovod import worker
 worker._import_all()
 assert gc.isenabled() and gc.get_freeze_count() > 100_000
 inspect.getmodule(worker.main)  # As every process does when TensorFlow first converts a function.
-print(*sorted({"sklearn", "matplotlib"} & set(sys.modules)))
-import keras
+import typing
+assert not hasattr(typing, "compile")
+late = {"sklearn", "matplotlib", "scipy", "IPython.core", "urllib3", "tensorflow.lite.python.lite"}
+print(*sorted(late & set(sys.modules)))
+import keras, tensorflow as tf
 print(keras.wrappers.SKLearnClassifier.__name__, keras.visualization.plot_image_gallery.__name__)
-print(*sorted({"sklearn", "matplotlib"} & set(sys.modules)))
+print(tf.lite.Optimize.__name__, tf.compat.v1.lite.TFLiteConverter.__name__)
+print(*sorted({"sklearn", "matplotlib", "tensorflow.lite.python.lite"} & set(sys.modules)))
+"""
+A_PACKAGE = """
+import concurrent.futures, threading
+from edl_horovod.quick_import import put_off_what_is_rarely_used
+put_off_what_is_rarely_used()
+import sys, requests
+assert "requests.models" not in sys.modules
+WHAT
 """
 
 
@@ -55,5 +69,32 @@ def test_what_hardly_any_training_uses_is_imported_when_it_is_used():
     assert _run(LEFT_OUT).splitlines() == [
         "",
         "SKLearnClassifier plot_image_gallery",
-        "matplotlib sklearn",
+        "Optimize TFLiteConverter",
+        "matplotlib sklearn tensorflow.lite.python.lite",
     ]
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "print(requests.get.__name__)",
+        "from requests import get; print(get.__name__)",
+        "from requests import *; print(get.__name__)",
+        "requests.__version__; print(vars(requests)['get'].__name__)",
+        # What is in a package finds the package run, as everywhere.
+        "from requests.api import get; print(vars(requests)['get'].__name__)",
+        # All see it whole, who asks while another thread runs it, too.
+        """
+gate = threading.Barrier(8)
+def ask(_):
+    gate.wait()
+    return requests.get.__name__
+print(*set(concurrent.futures.ThreadPoolExecutor(8).map(ask, range(8))))""",
+    ],
+)  # fmt: skip
+def test_a_package_that_was_put_off_is_run_by_any_use_of_it(what):
+    assert _run(A_PACKAGE.replace("WHAT", what)) == "get\n"
+
+
+def test_a_name_that_a_module_has_not_is_told_as_always():
+    assert _run(A_PACKAGE.replace("WHAT", "print(hasattr(requests, 'gat'))")) == "False\n"
