@@ -7,7 +7,8 @@ from pathlib import Path
 from benchmarks.common import MODELS, RECORDIO_PATTERN
 from edl_horovod.data.index import Index
 from edl_horovod.data.job_data import CACHE_BYTES
-from edl_horovod.data.plan import DataPlan, choose_num_lanes
+from edl_horovod.data.lanes import choose_num_lanes
+from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Reader
 from edl_horovod.data.stream import StepStream
 from edl_horovod.models.zoo import LoadedSpec, load_spec

@@ -2,7 +2,8 @@
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.data.index import Index
-from edl_horovod.data.plan import DataPlan, choose_num_lanes, choose_window
+from edl_horovod.data.lanes import choose_num_lanes
+from edl_horovod.data.plan import DataPlan, choose_window
 from edl_horovod.data.recordio import Reader, memory_bytes
 
 __all__ = ["CACHE_BYTES", "open_index", "plan_of"]

@@ -12,45 +12,16 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from edl_horovod.errors import ConfigError
-
 __all__ = [
-    "DEFAULT_MOST_LANES",
     "DataPlan",
     "EpochOrder",
     "FilledSteps",
-    "choose_num_lanes",
     "choose_window",
-    "lanes_of_rank",
 ]
 
-DEFAULT_MOST_LANES = 32
 MOST_WINDOW = 1024
 _NO_RECORD = -1
 Ids = npt.NDArray[np.int64]
-
-
-def choose_num_lanes(global_batch: int, wanted: int) -> int:
-    """The number of lanes of a job.
-
-    Args:
-        global_batch: Records of one step over the whole ring.
-        wanted: What the user asked for; 0 takes the largest divisor of the global batch up to 32.
-
-    Raises:
-        ConfigError: `wanted` does not divide the global batch.
-    """
-    if wanted == 0:
-        return max(n for n in range(1, DEFAULT_MOST_LANES + 1) if global_batch % n == 0)
-    if global_batch % wanted:
-        near = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
-        raise ConfigError(
-            "data_plan.lanes must divide train.batch_size, so that a step takes equally many "
-            f"records of every lane. Received: data_plan.lanes={wanted}, "
-            f"train.batch_size={global_batch}. "
-            f"Use one of {', '.join(map(str, near[-12:]))}, or another batch size."
-        )
-    return wanted
 
 
 def choose_window(wanted: int, *, num_lanes: int, record_bytes: float, most_bytes: int) -> int:
@@ -66,18 +37,6 @@ def choose_window(wanted: int, *, num_lanes: int, record_bytes: float, most_byte
         most_bytes: Room for the windows of all lanes, in bytes.
     """
     return wanted or max(1, min(MOST_WINDOW, int(most_bytes / (num_lanes * record_bytes))))
-
-
-def lanes_of_rank(rank: int, size: int, num_lanes: int) -> range:
-    """The contiguous lanes that a rank owns; groups differ by one lane at most.
-
-    Args:
-        rank: 0 to size - 1.
-        size: Ranks in the ring, at most `num_lanes`.
-        num_lanes: Lanes of the job.
-    """
-    assert 0 <= rank < size <= num_lanes, (rank, size, num_lanes)
-    return range(rank * num_lanes // size, (rank + 1) * num_lanes // size)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.decide import num_workers
-from edl_horovod.data.plan import choose_num_lanes
+from edl_horovod.data.lanes import choose_num_lanes
 from edl_horovod.errors import ConfigError
 from edl_horovod.models import git_zoo
 

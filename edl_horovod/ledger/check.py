@@ -15,7 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from edl_horovod.data.plan import DataPlan, EpochOrder, Ids, lanes_of_rank
+from edl_horovod.data.lanes import lanes_of_rank
+from edl_horovod.data.plan import DataPlan, EpochOrder, Ids
 from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
 from edl_horovod.ledger.files import Source
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from edl_horovod.data.plan import DataPlan, lanes_of_rank
+from edl_horovod.data.lanes import lanes_of_rank
+from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Codec, Reader, Writer
 
 __all__ = ["Segments"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
-from edl_horovod.data.plan import lanes_of_rank
+from edl_horovod.data.lanes import lanes_of_rank
 from edl_horovod.keepalive import vanished_hosts_noticed
 from edl_horovod.ring.collectives import CollectiveFailed
 

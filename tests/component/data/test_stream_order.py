@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from edl_horovod import ElasticDLSpec, Mode
 from edl_horovod.data.index import Index
-from edl_horovod.data.plan import DataPlan, lanes_of_rank
+from edl_horovod.data.lanes import lanes_of_rank
+from edl_horovod.data.plan import DataPlan
 from edl_horovod.data.recordio import Reader, Writer
 from edl_horovod.data.stream import StepStream
 from edl_horovod.errors import DataError

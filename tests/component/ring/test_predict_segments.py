@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.plan import DataPlan, lanes_of_rank
+from edl_horovod.data.lanes import lanes_of_rank
+from edl_horovod.data.plan import DataPlan
 from edl_horovod.errors import DataError
 from edl_horovod.ring import segments as module
 from edl_horovod.ring.segments import Segments

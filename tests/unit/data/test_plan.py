@@ -5,13 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.plan import (
-    DataPlan,
-    FilledSteps,
-    choose_num_lanes,
-    choose_window,
-    lanes_of_rank,
-)
+from edl_horovod.data.lanes import choose_num_lanes, lanes_of_rank
+from edl_horovod.data.plan import DataPlan, FilledSteps, choose_window
 from edl_horovod.errors import ConfigError
 
 

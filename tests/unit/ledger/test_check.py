@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.plan import DataPlan, lanes_of_rank
+from edl_horovod.data.lanes import lanes_of_rank
+from edl_horovod.data.plan import DataPlan
 from edl_horovod.ledger import LedgerFile, check, read
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave, decode, encode
 
