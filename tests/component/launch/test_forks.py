@@ -183,6 +183,8 @@ def test_slots_fork_their_workers_and_the_successors_of_the_lost(make, tmp_path)
             until(lambda: are_there(without=None))
             server, first = slots.processes[2].pid, slots.children[0].pid
             os.kill(server, signal.SIGKILL)
+            # One that dies while it is asked has no successor until another worker is wanted.
+            until(lambda: not is_alive(server))
             os.kill(first, signal.SIGKILL)
             until(lambda: are_there(without=first))
             assert slots.processes[2].pid != server
