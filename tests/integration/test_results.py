@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,33 +14,6 @@ from edl_horovod.data.recordio import Reader
 from tests.records import write_records
 
 NUM_RECORDS, BATCH = 200, 16
-PREDICT_CODE = """
-import json, sys
-from edl_horovod.quick_import import import_modules
-import_modules(["tensorflow"])
-import keras, numpy as np, tensorflow as tf
-from edl_horovod.data.recordio import Reader
-
-model = keras.models.load_model(sys.argv[1] + "/model.keras", compile=False)
-with Reader.open(sys.argv[2]) as reader:
-    records = list(reader)
-spec = {"x": tf.io.FixedLenFeature([4], tf.float32), "y": tf.io.FixedLenFeature([1], tf.float32)}
-parsed = tf.io.parse_example(records, spec)
-outputs = model.predict({"x": parsed["x"]}, verbose=0)
-model.compile(loss="mse", metrics=["mae"])
-loss, mae = model.evaluate({"x": parsed["x"]}, parsed["y"], verbose=0)
-outputs_given = []
-if len(sys.argv) > 3:
-    with Reader.open(sys.argv[3]) as reader:
-        spec = {"id": tf.io.FixedLenFeature([1], tf.int64),
-                "output": tf.io.FixedLenFeature([1], tf.float32)}
-        given = tf.io.parse_example(list(reader), spec)
-        outputs_given = given["output"].numpy()[:, 0].tolist()
-        ids = given["id"].numpy()[:, 0].tolist()
-        assert ids == list(range(len(records))), ids
-print(json.dumps({"outputs": outputs[:, 0].tolist(), "given": outputs_given,
-                  "loss": loss, "mae": mae}))
-"""
 
 
 @pytest.fixture
@@ -66,14 +37,31 @@ def model(start, data, shared_folder):
     return output
 
 
-def in_plain_keras(*arguments):
-    """What Keras itself makes of the saved model, in a process of its own."""
-    run = subprocess.run(
-        [sys.executable, "-c", PREDICT_CODE, *map(str, arguments)],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+def in_plain_keras(model, data, output=None):
+    """What Keras itself makes of the saved model, and the outputs in a folder, in their order."""
+    # Here, because most processes that collect these tests need none of it.
+    import keras
+    import tensorflow as tf
+
+    def parsed(path, spec):
+        with Reader.open(str(path)) as reader:
+            return tf.io.parse_example(list(reader), spec)
+
+    def floats(length):
+        return tf.io.FixedLenFeature([length], tf.float32)
+
+    keras.backend.clear_session()
+    plain = keras.models.load_model(Path(model) / "model.keras", compile=False)
+    examples = parsed(data, {"x": floats(4), "y": floats(1)})
+    outputs = plain.predict({"x": examples["x"]}, verbose=0)[:, 0]
+    plain.compile(loss="mse", metrics=["mae"])
+    loss, mae = plain.evaluate({"x": examples["x"]}, examples["y"], verbose=0)
+    given = []
+    if output is not None:
+        found = parsed(output, {"id": tf.io.FixedLenFeature([1], tf.int64), "output": floats(1)})
+        given = found["output"].numpy()[:, 0]
+        assert found["id"].numpy()[:, 0].tolist() == list(range(len(outputs)))
+    return {"outputs": outputs, "given": given, "loss": loss, "mae": mae}
 
 
 def test_evaluate_equals_keras(start, data, model):
