@@ -62,12 +62,11 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 
 # -- checks --------------------------------------------------------------------------------------
 
-# The first three side by side: a linter has one core, and the tests of Kubernetes mostly wait.
+# Side by side where one would leave a core idle: linters use one, the tests of Kubernetes mostly wait, and so
+# do many jobs, next to which the tests of component and parallel have much to do.
 test: $(READY)
 	$(MAKE) -j 3 --output-sync=target lint unit kube
-	$(MAKE) component
-	$(MAKE) parallel
-	$(MAKE) integration
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/component tests/parallel tests/integration
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
