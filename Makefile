@@ -10,6 +10,8 @@ RECIPE := $(shell find docker/horovod -type f)
 EXTRAS := tensorflow,horovod-build,mpi,demo,dev
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
+# Images of Python set it; here hundreds of processes would each compile this project anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
