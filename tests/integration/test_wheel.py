@@ -27,7 +27,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def unpacked(tmp_path_factory):
     """The wheel's contents."""
     folder = tmp_path_factory.mktemp("wheel")
