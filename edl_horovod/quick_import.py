@@ -49,6 +49,10 @@ class _LateLoader(importlib.abc.Loader):
         self._lock = threading.RLock()
         self._state: typing.Literal["put off", "running", "run"] = "put off"
 
+    def __getattr__(self, name: str) -> typing.Any:
+        # Its source, its data: whatever else a loader may be asked for.
+        return getattr(self._loader, name)
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 

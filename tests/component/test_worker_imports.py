@@ -83,6 +83,9 @@ def test_what_hardly_any_training_uses_is_imported_when_it_is_used():
         "requests.__version__; print(vars(requests)['get'].__name__)",
         # What is in a package finds the package run, as everywhere.
         "from requests.api import get; print(vars(requests)['get'].__name__)",
+        # Nothing of it is run for what its loader can tell.
+        "import pkgutil; assert pkgutil.get_data('requests', '__init__.py'); "
+        "assert 'requests.models' not in sys.modules; print(requests.get.__name__)",
         # All see it whole, who asks while another thread runs it, too.
         """
 gate = threading.Barrier(8)
