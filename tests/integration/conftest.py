@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -146,20 +145,6 @@ class Job:
                 self.process.wait()
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
-
-
-def pytest_collection_modifyitems(items):
-    """Deal out the tests of our files in turn: in some all wait for long, in some all compute."""
-    here = Path(__file__).parent
-    places = [at for at, item in enumerate(items) if item.path.is_relative_to(here)]
-    numbers = Counter()
-    in_turn = []
-    for at in places:
-        numbers[items[at].path] += 1
-        in_turn.append((numbers[items[at].path], at))
-    ours = [items[at] for _, at in sorted(in_turn)]
-    for at, item in zip(places, ours, strict=True):
-        items[at] = item
 
 
 @pytest.fixture(scope="session")

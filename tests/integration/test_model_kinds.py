@@ -18,7 +18,7 @@ from tests.records import write_records
 NUM_RECORDS = 200
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return write_records(tmp_path_factory.mktemp("data"), NUM_RECORDS)
 

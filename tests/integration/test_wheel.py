@@ -27,7 +27,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
     """The wheel's contents."""
     folder = tmp_path_factory.mktemp("wheel")
