@@ -19,6 +19,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.events import EventLog
+from edl_horovod.launch.directory import is_of_job
 from edl_horovod.launch.plan import Command
 from edl_horovod.launch.processes import end_all
 from edl_horovod.launch.slots import Slots
@@ -48,6 +49,7 @@ def main() -> int:
 
 def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
     job_dir, host = Path(config.job_dir), os.environ["EDL_HOST"]
+    secret_file = Path(os.environ["EDL_SECRET_FILE"])
     # The manifest names the file of slot 0.
     ready = Path(os.environ["EDL_READY_FILE"]).with_name("{slot}")
     argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file))
@@ -65,12 +67,20 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
         slots = Slots(command, None, events, backoff_seconds=backoff, host=host)
         slots.num_wanted = num_slots
         try:
-            while not is_leaving and not (job_dir / "result.json").exists():
+            while not is_leaving and not _is_over(job_dir, secret_file):
                 slots.keep()
                 time.sleep(POLL_SECONDS)
         finally:
             # They leave their ring after their step; whoever does not is killed.
             end_all(slots.processes, seconds=config.kubernetes.grace_seconds)
+
+
+def _is_over(job_dir: Path, secret_file: Path) -> bool:
+    """Whether this job has its result.
+
+    An earlier job's is there until this job's launcher removes it and then writes the identity.
+    """
+    return (job_dir / "result.json").exists() and is_of_job(job_dir, secret_file)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.launch import checkpoints
 from edl_horovod.launch.plan import LaunchPlan
 
-__all__ = ["is_left_by_this_job", "job_directory"]
+__all__ = ["is_left_by_this_job", "is_of_job", "job_directory"]
 
 JOB_ID = "job.id"
 """Tells a job from every other one that had its directory; only jobs that may be left have it."""
@@ -24,10 +24,13 @@ JOB_ID = "job.id"
 
 def is_left_by_this_job(plan: LaunchPlan) -> bool:
     """Whether an earlier launcher of this very job, known by its secret, filled the directory."""
-    if plan.secret_file is None:
-        return False
+    return plan.secret_file is not None and is_of_job(plan.job_dir, plan.secret_file)
+
+
+def is_of_job(job_dir: Path, secret_file: Path) -> bool:
+    """Whether a launcher of the job that has this secret filled the directory."""
     try:
-        return (plan.job_dir / JOB_ID).read_text() == _identity(plan.secret_file)
+        return (job_dir / JOB_ID).read_text() == _identity(secret_file)
     except FileNotFoundError:
         return False
 

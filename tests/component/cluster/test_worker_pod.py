@@ -1,0 +1,89 @@
+"""A worker pod with several slots, in a job's directory that other jobs had before."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.config import resolved
+from edl_horovod.config.compose import compose
+
+pytestmark = pytest.mark.timeout(120)
+
+LIMIT_SECONDS = 60.0
+SECRET = bytes(range(32))
+
+
+class Pod:
+    """The main process of a pod, with its job's directory and its folder for readiness."""
+
+    def __init__(self, folder):
+        self.job_dir, self.ready_dir, self.log = (
+            folder / name for name in ("job", "ready", "pod.log")
+        )
+        self.job_dir.mkdir()
+        self.ready_dir.mkdir()
+        self._folder = folder
+        (folder / "secret").write_bytes(SECRET)
+        config = compose(
+            "train",
+            [
+                "launch=kubernetes",
+                "model_def=m",
+                "data=/data/x",
+                f"output={folder}/out",
+                f"job_dir={self.job_dir}",
+            ],
+        )
+        resolved.dump(config, folder / "config.yaml")
+
+    def __enter__(self):
+        command = [sys.executable, "-m", "edl_horovod.cluster.worker_pod", "--slots", "2"]
+        variables = {
+            "EDL_HOST": "mnist-worker-0.uid",
+            "EDL_COORDINATOR": "127.0.0.1:9",
+            "EDL_SECRET_FILE": str(self._folder / "secret"),
+            "EDL_READY_FILE": str(self.ready_dir / "0"),
+        }
+        with self.log.open("wb") as stream:
+            self.process = subprocess.Popen(
+                [*command, "--config", str(self._folder / "config.yaml")],
+                env={**os.environ, **variables},
+                stdout=stream,
+                stderr=stream,
+            )
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(LIMIT_SECONDS)
+        finally:
+            self.process.kill()
+
+    def starts_its_workers(self):
+        """Wait for the process that forks them; returns whether it came."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if children.read_text():
+                return True
+            time.sleep(0.02)
+        return False
+
+
+def test_the_result_of_an_earlier_job_ends_no_pod_but_its_own_does(tmp_path):
+    pod = Pod(tmp_path)
+    (pod.job_dir / "result.json").write_text('{"state": "finished"}')
+    (pod.job_dir / "job.id").write_text(hashlib.sha256(b"of another job").hexdigest())
+
+    with pod:
+        assert pod.starts_its_workers(), f"{pod.process.returncode}: {pod.log.read_text()}"
+        (pod.job_dir / "job.id").write_text(hashlib.sha256(SECRET).hexdigest())
+
+        assert pod.process.wait(LIMIT_SECONDS) == 0, pod.log.read_text()
