@@ -52,6 +52,8 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
     secret_file = Path(os.environ["EDL_SECRET_FILE"])
     # The manifest names the file of slot 0.
     ready = Path(os.environ["EDL_READY_FILE"]).with_name("{slot}")
+    for left in ready.parent.glob("*"):  # By a container of this pod that was killed.
+        left.unlink()
     argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file))
     command = Command(argv=argv, environment={"EDL_READY_FILE": str(ready)}, can_fork=True)
     is_leaving = False

@@ -87,3 +87,14 @@ def test_the_result_of_an_earlier_job_ends_no_pod_but_its_own_does(tmp_path):
         (pod.job_dir / "job.id").write_text(hashlib.sha256(SECRET).hexdigest())
 
         assert pod.process.wait(LIMIT_SECONDS) == 0, pod.log.read_text()
+
+
+def test_what_a_killed_pod_left_makes_its_next_container_not_ready(tmp_path):
+    pod = Pod(tmp_path)
+    for slot in "01":
+        (pod.ready_dir / slot).touch()
+
+    with pod:
+        assert pod.starts_its_workers(), pod.log.read_text()
+
+        assert list(pod.ready_dir.iterdir()) == []
