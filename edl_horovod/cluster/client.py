@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from edl_horovod.cluster.connection import ANSWER_SECONDS, Call, Connection, Object, broken
 from edl_horovod.cluster.credentials import Place, find_cluster
-from edl_horovod.cluster.kinds import kind_of
+from edl_horovod.cluster.kinds import VERSION, kind_of
 from edl_horovod.cluster.refusals import Attempt, Expired, refusal_of_status
 from edl_horovod.errors import ClusterUnreachable
 
@@ -71,6 +71,16 @@ class Cluster:
     def namespace(self) -> str:
         """The namespace that all requests are for, but lists over all of them."""
         return self._place.namespace
+
+    @property
+    def server(self) -> str:
+        """Address of the API server."""
+        return self._connection.server
+
+    def server_version(self) -> str:
+        """The version of Kubernetes, for instance `v1.36.1`. Raises ClusterError."""
+        attempt = Attempt(verb="get", kind=VERSION, namespace=None, server=self.server)
+        return str(self._connection.answer(Call(attempt))["gitVersion"])
 
     def __enter__(self) -> Self:
         return self

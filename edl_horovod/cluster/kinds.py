@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from urllib.parse import quote
 
-__all__ = ["KINDS", "Kind", "kind_of", "path_of"]
+__all__ = ["KINDS", "VERSION", "Kind", "kind_of", "path_of"]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of object, in one version of its API; all of ours belong to a namespace."""
+    """One kind of object, in one version of its API; all of ours but one belong to a namespace."""
 
     name: str
     """As in a manifest."""
@@ -41,6 +41,8 @@ KINDS = {
         Kind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
     )
 }
+VERSION = Kind("Version", "version", "")
+"""What a server says of itself; it belongs to no API, and so to no namespace."""
 
 
 def kind_of(name: str, api_version: str = "") -> Kind:
@@ -64,6 +66,8 @@ def path_of(kind: Kind, namespace: str | None, name: str = "", subresource: str 
         name: Of the object; empty means the collection.
         subresource: For instance `log`.
     """
+    if not kind.api_version:
+        return f"/{kind.plural}"
     root = "/apis/" if "/" in kind.api_version else "/api/"
     parts = [root + kind.api_version]
     if namespace is not None:

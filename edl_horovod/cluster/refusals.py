@@ -44,6 +44,8 @@ class Attempt:
         return path_of(self.kind, self.namespace, name, self.subresource)
 
     def __str__(self) -> str:
+        if not self.kind.api_version:
+            return f"{self.verb} {self.path}"
         where = f"namespace {self.namespace}" if self.namespace else "all namespaces"
         return f"{self.verb} {' '.join(filter(None, (self.resource, self.name)))} in {where}"
 

@@ -60,10 +60,12 @@ def submit(config: JobConfig) -> SubmittedJob:
     Raises:
         EdlError: The job cannot be created; what was created of it is removed again, or named.
     """
+    from edl_horovod.cluster import preflight
     from edl_horovod.cluster.client import Cluster
 
     settings = config.kubernetes
     with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
+        preflight.check_version(cluster)
         name = settings.name or _new_name(config)
         if not config.image:
             _check_is_free(cluster, name)
@@ -90,9 +92,11 @@ def rehearse(config: JobConfig, who: DryRun) -> JobManifests:
     name = settings.name or _new_name(config)
     if who == "client":
         return _decide(config, name, _namespace(config), is_dry_run=True)
+    from edl_horovod.cluster import preflight
     from edl_horovod.cluster.client import Cluster
 
     with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
+        preflight.check_version(cluster)
         job = _decide(config, name, cluster.namespace, is_dry_run=True)
         for item in job.all:
             with _told_by_name(item, cluster.namespace):

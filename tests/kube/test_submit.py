@@ -15,6 +15,7 @@ from edl_horovod.cli import main as cli
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place
 from edl_horovod.errors import (
+    ClusterError,
     ClusterForbidden,
     ClusterUnreachable,
     ConfigError,
@@ -230,6 +231,39 @@ def test_a_cluster_without_mpijobs_is_known_before_an_image_is_built(
     with ApiServer(crd=None) as server:
         monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
         refused(capsys, NoMPIJobs, *unbuilt)
+
+
+@pytest.fixture
+def ours(server, tmp_path, monkeypatch):
+    """Our own server, for what only it can be made to do."""
+    if not CRD.is_file():
+        pytest.skip(NO_CRD)
+    monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
+    return server
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run=server",)])
+def test_a_kubernetes_that_cannot_suspend_jobs_is_refused_before_anything_is_made(
+    ours, capsys, words
+):
+    ours.set_kubernetes_version("1.23+")
+
+    said = refused(capsys, ClusterError, *words)
+
+    assert "Kubernetes 1.24 is the oldest version" in said
+    assert f"Received: {ours.url} runs Kubernetes v1.23.2" in said
+    assert [seen for seen in ours.seen if seen.verb == "create"] == []
+
+
+def test_an_old_kubernetes_is_known_before_an_image_is_built(ours, unbuilt, capsys):
+    ours.set_kubernetes_version("1.20")
+    refused(capsys, ClusterError, *unbuilt)
+
+
+def test_the_oldest_kubernetes_of_a_vendor_carries_jobs(ours, capsys):
+    ours.set_kubernetes_version("1.24+")
+
+    assert run(capsys)[0] == 0
 
 
 def test_without_rights(use, cluster, capsys):

@@ -62,6 +62,7 @@ class Api:
         self.faults = Faults()
         self.seen: list[Seen] = []
         self.bookmark_seconds = 60.0
+        self.kubernetes_version = "1.36"
         self.log_files: dict[tuple[str, str], Path] = {}
         """What the pods (namespace, name) write."""
         self._store = store
@@ -84,7 +85,11 @@ class Api:
         return web.Response(text="ok")
 
     async def _version(self, request: web.Request) -> web.Response:
-        return web.json_response({"major": "1", "minor": "20", "gitVersion": "v1.20.0"})
+        major, minor = self.kubernetes_version.split(".")
+        # Vendors write a plus behind the minor version, and more behind the whole one.
+        git = f"v{major}.{minor.removesuffix('+')}.2"
+        answer = {"major": major, "minor": minor, "gitVersion": git}
+        return web.json_response(answer)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         try:
