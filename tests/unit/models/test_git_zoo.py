@@ -1,6 +1,12 @@
+import contextlib
+import functools
+import http.server
 import logging
 import shutil
+import socket
 import subprocess
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +14,7 @@ import pytest
 
 import edl_horovod
 from edl_horovod.errors import ConfigError, MissingDependency
-from edl_horovod.models import git_zoo
+from edl_horovod.models import git_command, git_zoo
 from edl_horovod.models.git_zoo import GitZoo, bring, fetch, parse
 
 
@@ -30,6 +36,26 @@ class Repository:
 
     def url(self, ref: str) -> str:
         return f"git+file://{self.path}@{ref}"
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@contextlib.contextmanager
+def served_over_http(repository: Repository) -> Iterator[str]:
+    """The dumb protocol, which gives neither single commits nor shallow ones."""
+    repository.git("update-server-info")
+    handler = functools.partial(QuietHandler, directory=str(repository.path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"git+http://127.0.0.1:{server.server_port}/.git"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +102,8 @@ def test_paths_are_no_urls(path):
         ("git+https://host/a@main#subdirectory=../x", "no ref or folder"),
         ("git+https://host/a@main#sub=x", "What follows #"),
         ("git+https://-oProxyCommand=x/a@main", "no ref or folder"),
-        ("git+ext://sh/x@y", "kinds https, http, ssh, git, file"),
-        ("s3://bucket/zoo@main", "kinds https, http, ssh, git, file"),
+        ("git+ext://sh/x@y", "kinds https, ssh, file, http, git"),
+        ("s3://bucket/zoo@main", "kinds https, ssh, file, http, git"),
         ("git+https://@main", "names no repository"),
         ("git+https://[::1/a@main", "no URL"),
         ("git@github.com:a/b.git", "git+ssh://git@github.com/a/b.git"),
@@ -153,7 +179,7 @@ def test_two_jobs_at_once_share_what_both_fetched(repository: Repository, cache:
     assert [path.name for path in folder.iterdir()] == [commit]
 
 
-@pytest.mark.parametrize("ref", ["trunk", "0" * 40, "abcdef12", "refs/pull/7/head"])
+@pytest.mark.parametrize("ref", ["trunk", "abcdef12", "refs/pull/7/head"])
 def test_an_unknown_ref_is_named_with_what_there_is(repository: Repository, ref, cache: Path):
     repository.commit("x = 1\n")
     repository.git("tag", "v1")
@@ -175,7 +201,7 @@ def test_a_link_out_of_the_repository_is_no_zoo(repository: Repository, tmp_path
         bring(repository.url("main") + "#subdirectory=out")
 
 
-@pytest.mark.parametrize("where", ["file:///no/such/repository", "http://127.0.0.1:9/a"])
+@pytest.mark.parametrize("where", ["file:///no/such/repository", "https://127.0.0.1:9/a"])
 def test_a_repository_that_does_not_answer_is_one_error(where):
     with pytest.raises(ConfigError, match=r"cannot be read: fatal: .*Check the URL") as error:
         bring(f"git+{where}@main")
@@ -188,11 +214,9 @@ def test_what_ssh_says_of_a_host_is_told():
 
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch):
-    import socket
-
     monkeypatch.setattr(git_zoo, "_ASK_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"git+http://127.0.0.1:{server.getsockname()[1]}/a@main"
+        url = f"git+https://127.0.0.1:{server.getsockname()[1]}/a@main"
         with pytest.raises(ConfigError, match="no answer within 1 s"):
             bring(url)
 
@@ -231,27 +255,62 @@ def test_prepare_takes_its_function_from_git(repository: Repository, tmp_path: P
     assert result.num_records == 1
 
 
-def test_a_repository_is_fetched_over_http(repository: Repository, tmp_path: Path):
-    """The dumb protocol, which gives neither single commits nor shallow ones."""
-    import functools
-    import http.server
-    import threading
-
+def test_a_repository_is_fetched_over_http(repository: Repository):
     commit = repository.commit("x = 1\n")
-    repository.git("update-server-info")
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    handler = functools.partial(Handler, directory=str(repository.path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            zoo = bring(f"http://127.0.0.1:{server.server_port}/.git@main")
-        finally:
-            server.shutdown()
-            thread.join()
+    with served_over_http(repository) as url:
+        zoo = bring(f"{url}@{commit}")
     assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "x = 1\n"
     assert zoo.path.name == commit
+
+
+@pytest.mark.parametrize("kind", ["tags", "heads"])
+@pytest.mark.parametrize("server", ["of single commits", "of whole repositories"])
+@pytest.mark.parametrize("spelling", [str.lower, str.upper])
+def test_a_full_hash_is_that_commit_whatever_else_is_called_so(
+    repository: Repository, kind, server, spelling
+):
+    pinned = repository.commit("x = 'pinned'\n")
+    other = repository.commit("x = 'other'\n")
+    repository.git("update-ref", f"refs/{kind}/{spelling(pinned)}", other)
+
+    with contextlib.ExitStack() as stack:
+        url = f"git+file://{repository.path}"
+        if server == "of whole repositories":
+            url = stack.enter_context(served_over_http(repository))
+        zoo = bring(f"{url}@{spelling(pinned)}")
+
+    assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "x = 'pinned'\n"
+    assert (zoo.commit, zoo.path.name) == (pinned, pinned)
+
+
+@pytest.mark.parametrize("kind", ["tags", "heads"])
+def test_a_hash_that_only_a_name_is_like_is_no_commit(repository: Repository, kind, cache: Path):
+    other = repository.commit("x = 'other'\n")
+    name = "0123456789" * 4
+    repository.git("update-ref", f"refs/{kind}/{name}", other)
+    with pytest.raises(ConfigError, match=f"has no commit '{name}'"):
+        bring(repository.url(name))
+    assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
+
+
+def test_the_hash_of_a_tag_object_is_no_commit(repository: Repository):
+    commit = repository.commit("x = 1\n")
+    repository.git("tag", "-a", "v1", "-m", "a tag")
+    tag = repository.git("rev-parse", "v1")
+    with pytest.raises(ConfigError, match=f"is the hash of no commit.*it leads to {commit}"):
+        bring(repository.url(tag))
+
+
+@pytest.mark.parametrize("scheme", ["http", "git"])
+@pytest.mark.parametrize("ref", ["main", "v1", "HEAD", "abcdef12"])
+def test_what_nobody_vouches_for_is_named_by_its_hash(scheme, ref):
+    with pytest.raises(ConfigError, match=r"full hash.*https"):
+        parse(f"git+{scheme}://host/a.git@{ref}")
+    assert parse(f"git+{scheme}://host/a.git@{'ab' * 20}") is not None
+
+
+def test_https_does_not_become_http_on_the_way():
+    allowed = git_command.environment(GitZoo("https://host/a", "main"))["GIT_ALLOW_PROTOCOL"]
+    assert "http" not in allowed.split(":")
+    allowed = git_command.environment(GitZoo("http://host/a", "ab" * 20))["GIT_ALLOW_PROTOCOL"]
+    assert "http" in allowed.split(":")

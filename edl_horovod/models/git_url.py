@@ -1,0 +1,115 @@
+"""Which repository, ref and folder a `model_zoo` means that is a Git URL.
+
+A zoo is named as pip names a package in Git: `git+https://host/repo.git@REF#subdirectory=path`.
+"""
+
+import re
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl_horovod.errors import ConfigError
+
+__all__ = ["VOUCHED_SCHEMES", "GitZoo", "parse"]
+
+VOUCHED_SCHEMES = ("https", "ssh", "file")
+"""Schemes of Git's by which a branch or a tag is the one that its server has."""
+
+_SCHEMES = (*VOUCHED_SCHEMES, "http", "git")
+_FORM = "Write git+https://host/repo.git@REF, and #subdirectory=path for a part of it."
+_URL = re.compile(r"(?P<git>git\+)?(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)://")
+_SCP = re.compile(r"(?:git\+)?(?P<host>[\w.-]+@[\w.-]+):(?P<path>.+)")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class GitZoo:
+    """A model zoo in a Git repository."""
+
+    url: str
+    """What Git is given, with a password perhaps: never shown."""
+    ref: str
+    """A branch, a tag, a commit, or HEAD for the default branch."""
+    subdirectory: str = ""
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the ref is the full hash of a commit, which is never the name of anything."""
+        return _COMMIT.fullmatch(self.ref) is not None
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without a password."""
+        parts = urllib.parse.urlsplit(self.url)
+        netloc = parts.netloc
+        if "@" in netloc:
+            user, _, host = netloc.rpartition("@")
+            # A token may also stand where the user's name does, but for ssh, which needs the name.
+            netloc = f"{user.partition(':')[0]}@{host}" if parts.scheme == "ssh" else host
+        return urllib.parse.urlunsplit(parts._replace(netloc=netloc))
+
+    def __str__(self) -> str:
+        part = f"#subdirectory={self.subdirectory}" if self.subdirectory else ""
+        return f"git+{self.shown_url}@{self.ref}{part}"
+
+
+def parse(model_zoo: str) -> GitZoo | None:
+    """What a `model_zoo` means that is a Git URL; None where it is a path.
+
+    Raises:
+        ConfigError: It is a URL, but none of a Git repository at a ref.
+    """
+    if not (found := _URL.match(model_zoo)):
+        if scp := _SCP.fullmatch(model_zoo):
+            hint = f"Write git+ssh://{scp['host']}/{scp['path']}"
+            raise ConfigError(
+                f"model_zoo is no URL that is known. Received: model_zoo={model_zoo!r}. {hint}."
+            )
+        return None
+    try:
+        url = urllib.parse.urlsplit(model_zoo[len(found["git"] or "") :])
+    except ValueError as e:
+        raise ConfigError(f"model_zoo is no URL: {e}. Received: {model_zoo!r}. {_FORM}") from e
+    path, at, ref = url.path.rpartition("@")
+    if not at:
+        path, ref = url.path, ""
+    ref = ref.lower() if _COMMIT.fullmatch(ref) else ref
+    zoo = GitZoo(url._replace(path=path, fragment="").geturl(), ref, _subdirectory(url.fragment))
+    _check(zoo, url.scheme, url.hostname or "", path)
+    return zoo
+
+
+def _subdirectory(fragment: str) -> str:
+    """The part of the repository that a URL's fragment names; `egg` is pip's and means nothing."""
+    pairs = dict(urllib.parse.parse_qsl(fragment, keep_blank_values=True))
+    if fragment and (not pairs or pairs.keys() - {"subdirectory", "egg"}):
+        raise ConfigError(
+            f"What follows # in a model zoo's URL is not known. Received: #{fragment}. {_FORM}"
+        )
+    return pairs.get("subdirectory", "").strip("/")
+
+
+def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
+    received = f"Received: model_zoo={str(zoo)!r}."
+    if scheme not in _SCHEMES:
+        raise ConfigError(
+            f"A model zoo is a folder, a file or a Git URL of the kinds {', '.join(_SCHEMES)}."
+            f" {received} {_FORM}"
+        )
+    if (not host and scheme != "file") or not path.strip("/"):
+        raise ConfigError(f"The Git URL names no repository. {received} {_FORM}")
+    if not zoo.ref:
+        raise ConfigError(
+            f"The Git URL names no ref. Received: model_zoo='git+{zoo.shown_url}'. Add @ and a tag,"
+            " a branch or a commit, or @HEAD for the default branch as it is now."
+        )
+    if scheme not in VOUCHED_SCHEMES and not zoo.is_pinned:
+        raise ConfigError(
+            f"Over {scheme}:// anybody on the way can say what a branch or a tag is, and the zoo's"
+            f" code runs here. {received} Give the full hash of a commit as the ref, or use"
+            " https or ssh."
+        )
+    # Git would read these as options, or as ranges and other expressions.
+    is_odd = zoo.ref.startswith("-") or host.startswith("-") or re.search(r"[\s~^:?*\[\\]", zoo.ref)
+    if is_odd or ".." in zoo.ref or any(part == ".." for part in Path(zoo.subdirectory).parts):
+        raise ConfigError(f"The Git URL holds what no ref or folder is named like. {received}")
