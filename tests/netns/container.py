@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OWN = ("tmp", "run", "etc", "home", "root", "edl", "edl-secret", "data", "mnt", "lost+found")
+OWN = ["tmp", "run", "etc", "home", "root", "opt", "edl", "edl-secret", "data", "mnt", "lost+found"]
 """Not of the machine."""
 USER, HOME = 1000, "/home/edl"
 """Of docker/Dockerfile."""
@@ -43,8 +43,9 @@ def make_image(root, repository):
     users.append(f"edl:x:{USER}:{USER}::{HOME}:/bin/bash")
     (root / "etc/passwd").write_text("\n".join(users) + "\n")
     ssh = repository / "docker" / "ssh"
-    for name in ("etc/ssh/ssh_config.d", "etc/edl"):
+    for name in ("etc/ssh/ssh_config.d", "etc/edl", "opt/edl/bin"):
         (root / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy(ssh / "ssh", root / "opt/edl/bin/ssh")
     shutil.copy(ssh / "ssh_config", root / "etc/ssh/ssh_config.d/edl.conf")
     # There our package is installed; here it is where the tests are.
     server = (ssh / "sshd_config").read_text() + f"SetEnv PYTHONPATH={repository}\n"

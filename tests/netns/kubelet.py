@@ -290,7 +290,7 @@ class Nodes:
                 binds.append((needed, needed))
         environment = {
             # What the image would have.
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PATH": f"/opt/edl/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PYTHONPATH": str(REPOSITORY),
             "HOME": container.HOME,
             "TF_CPP_MIN_LOG_LEVEL": "2",
