@@ -377,8 +377,10 @@ def _is_there(job: JobView, condition: str) -> bool:
 def _refuse_ended(job: Object, change: str) -> None:
     now = view(job)
     if now.state in ENDED:
+        more = " With the same output and job_dir, a new one goes on from its last checkpoint."
         raise ConfigError(
             f"A job that has ended cannot be {change}. Received: job {now.name} has {now.state}."
+            f"{more if now.state == 'failed' else ''}"
         )
 
 

@@ -19,7 +19,7 @@ from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import settings_of
-from edl_horovod.errors import OutputError
+from edl_horovod.errors import NotEnoughWorkers, OutputError
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
 
@@ -56,6 +56,9 @@ def main() -> int:
         coordinator = Coordinator(settings, events)
         try:
             asyncio.run(_serve(coordinator))
+        except NotEnoughWorkers as error:
+            log.error("%s", error)  # The launcher tells its log's last line.
+            return error.exit_code
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise

@@ -14,6 +14,7 @@ from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.vain import VainFormings, unreachable
 from edl_horovod.coordinator.workers import Worker, WorkerServer
+from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.events import EventLog
 from edl_horovod.whole_file import write_json
 
@@ -87,13 +88,13 @@ class Coordinator:
     async def run(self) -> dict[str, Any] | None:
         """Serve until the job has a result, and return it: `state`, and what belongs to that state.
 
-        None where this coordinator was told to end before there was one.
-
-        A coordinator that is started again for the same job finds its number and its port, and
-        adopts the ring that goes on without it.
+        Returns None where this coordinator was told to end before there was one. A coordinator that
+        is started again for the same job finds its number and its port, and adopts the ring that
+        goes on without it.
 
         Raises:
             OSError: The job's directory cannot be written, or the address is taken.
+            NotEnoughWorkers: It waited in vain; the workers stay, and the next one waits anew.
         """
         port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
@@ -106,6 +107,10 @@ class Coordinator:
         try:
             while self._result is None and not self._is_left():
                 await self._advance(port)
+        except NotEnoughWorkers:
+            self._save_change(port)
+            self._server.close()
+            raise
         finally:
             for task in watch:
                 task.cancel()
@@ -286,16 +291,11 @@ class Coordinator:
             log.warning("the ring waits: %s", message)
         left = self._too_few_since + self._settings.wait_seconds - now
         if left <= 0:
-            self._end(
-                {
-                    "state": "failed",
-                    "error": "NotEnoughWorkers",
-                    "message": f"The ring had fewer than elastic.min_np={self._settings.min_np} "
-                    f"workers for {self._settings.wait_seconds:.0f} s. Received: {found}. Look "
-                    "at the workers' logs, add slots, or lower elastic.min_np.",
-                }
+            raise NotEnoughWorkers(
+                f"The ring had fewer than elastic.min_np={self._settings.min_np} workers for "
+                f"{self._settings.wait_seconds:.0f} s. Received: {found}. Look at the workers' "
+                "logs, add slots, or lower elastic.min_np."
             )
-            return
         await self._pulse.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 
     def _recall(self) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_horovod.errors import JobFailed, OutputError
+from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
 from edl_horovod.launch.plan import Command
 from edl_horovod.launch.processes import Child
 
@@ -58,6 +58,11 @@ class _Restarts:
             raise OutputError(
                 f"The job's directory cannot be written any more. The log of the {self._name} "
                 f"({child.log_path}) ends:\n{child.tail()}\nMake room on the disk."
+            )
+        if child.exit_code == NotEnoughWorkers.exit_code:
+            raise NotEnoughWorkers(
+                f"The {self._name} gave up waiting for workers. Its log ({child.log_path}) ends:\n"
+                f"{child.tail(1)}"
             )
         now = time.monotonic()
         self._ends = [*(at for at in self._ends if now - at < QUICK_SECONDS), now]

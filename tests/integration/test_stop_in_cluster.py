@@ -16,6 +16,7 @@ from edl_horovod.cli.ledger import prove
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.coordinator import hosts
+from edl_horovod.errors import NotEnoughWorkers
 from tests import counting_job
 from tests.integration.conftest import REPOSITORY
 
@@ -23,6 +24,7 @@ LAUNCHER = """
 import dataclasses, os, pathlib, sys
 from edl_horovod.cluster.launcher import plan_in_pod
 from edl_horovod.config import resolved
+from edl_horovod.errors import EdlError
 from edl_horovod.launch.job import run_plan
 
 file = pathlib.Path(sys.argv[1])
@@ -30,7 +32,10 @@ plan = plan_in_pod(resolved.load(file), file, os.environ)
 argv = list(plan.coordinator.argv)
 argv[argv.index("--port") + 1] = sys.argv[2]  # Pods have an address of their own each.
 coordinator = dataclasses.replace(plan.coordinator, argv=tuple(argv))
-run_plan(dataclasses.replace(plan, coordinator=coordinator, discovery=None))
+try:
+    run_plan(dataclasses.replace(plan, coordinator=coordinator, discovery=None))
+except EdlError as error:
+    sys.exit(error.exit_code)
 """
 """What the launcher pod runs, without an API server to ask for pods: the test writes the hosts."""
 
@@ -42,17 +47,20 @@ class PodJob:
         self.folder, self.job_dir = folder, folder / "job"
         self.config_file, self.secret = folder / "config.yaml", folder / "secret"
         self.secret.write_bytes(os.urandom(32))
-        settings = {
-            "launch": "kubernetes", "launch.np": 2, "kubernetes.worker.cpu": 1, "image": "none",
-            "model_zoo": counting_job.ZOO, "output": folder / "out", "job_dir": self.job_dir,
-            "debug.ledger": "true",
-        }  # fmt: skip
-        resolved.dump(
-            compose("train", counting_job.overrides(folder, **settings)), self.config_file
-        )
+        self.configure(self.config_file)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.num_pods, self.pods = 0, []
+        self.num_launchers, self.pods = 0, []
+
+    def configure(self, *files, **more_settings):
+        settings = {
+            "launch": "kubernetes", "launch.np": 2, "kubernetes.worker.cpu": 1, "image": "none",
+            "model_zoo": counting_job.ZOO, "output": self.folder / "out", "job_dir": self.job_dir,
+            "debug.ledger": "true", **more_settings,
+        }  # fmt: skip
+        config = compose("train", counting_job.overrides(self.folder, **settings))
+        for file in files:
+            resolved.dump(config, file)
 
     def run(self, name, *argv, **variables):
         shared = {"PYTHONPATH": str(REPOSITORY), "EDL_SECRET_FILE": str(self.secret)}
@@ -62,16 +70,24 @@ class PodJob:
                 env={**os.environ, **shared, **variables}, start_new_session=True,
             )  # fmt: skip
         self.pods.append(pod)
+        return pod
 
     def start(self):
         """New pods, as for a job that begins and for one that is resumed."""
         self.pods = []
-        self.num_pods += 1
-        self.run(
-            f"launcher-{self.num_pods}", "-c", LAUNCHER, self.config_file, self.port,
+        self.start_launcher()
+        names = [f"worker-{slot}.{self.num_launchers}" for slot in range(2)]
+        self.start_workers(names)
+        self.want(names)
+
+    def start_launcher(self):
+        self.num_launchers += 1
+        return self.run(
+            f"launcher-{self.num_launchers}", "-c", LAUNCHER, self.config_file, self.port,
             EDL_POD_IP="127.0.0.1", EDL_NAMESPACE="ml", EDL_JOB="counting",
         )  # fmt: skip
-        names = [f"worker-{slot}.{self.num_pods}" for slot in range(2)]
+
+    def start_workers(self, names):
         for name in names:
             self.run(
                 name, "-m", "edl_horovod.worker", "--config", self.config_file, EDL_SLOT="0",
@@ -79,7 +95,12 @@ class PodJob:
                 EDL_READY_FILE=str(self.folder / "ready" / name), OMP_NUM_THREADS="1",
                 TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1",
             )  # fmt: skip
-        self.wait_for(lambda: len(self.events("job", state="running")) == self.num_pods, "launcher")
+
+    def want(self, names):
+        """Have the newest launcher find these pods, as its discovery would."""
+        self.wait_for(
+            lambda: len(self.events("job", state="running")) == self.num_launchers, "launcher"
+        )
         hosts.write(self.job_dir / "hosts", dict.fromkeys(names, 1))
 
     def stop(self):
@@ -119,9 +140,8 @@ class PodJob:
 
 @pytest.fixture
 def job(tmp_path):
-    made = PodJob(tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(PodJob(tmp_path)) as made:
+        yield made
 
 
 def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job, tmp_path):
@@ -143,4 +163,21 @@ def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job,
     assert proof.is_finished
     assert proof.num_redone_steps == 0
     assert [e["step"] for e in job.events("reset")][1] == stopped.num_steps, job.describe()
+    counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
+
+
+def test_the_next_launcher_waits_anew_where_one_gave_up_waiting(job, tmp_path):
+    job.configure(job.config_file, **{"elastic.min_np": 2, "elastic.wait_seconds": 1})
+    first = job.start_launcher()
+    assert first.wait(60) == NotEnoughWorkers.exit_code, job.describe()
+
+    # Long enough for workers that get warm on a busy machine.
+    patient = {"elastic.min_np": 2, "elastic.wait_seconds": 120}
+    job.configure(job.config_file, job.job_dir / "config.yaml", **patient)
+    (tmp_path / "hurry").touch()
+    names = ["worker-0", "worker-1"]
+    job.start_workers(names)
+    second = job.start_launcher()
+    job.want(names)
+    assert second.wait(150) == 0, job.describe()
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out")

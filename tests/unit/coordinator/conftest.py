@@ -13,6 +13,7 @@ from edl_horovod.coordinator import forming, hosts, roster, server, vain
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
+from edl_horovod.errors import NotEnoughWorkers
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
@@ -193,7 +194,7 @@ class Job:
 
     async def close(self):
         self.task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        with contextlib.suppress(asyncio.CancelledError, NotEnoughWorkers):
             await self.task
         self.coordinator._server.close()
         for worker in self.workers:

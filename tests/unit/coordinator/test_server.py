@@ -8,6 +8,7 @@ import pytest
 
 from edl_horovod.coordinator import forming, liveness, server
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES
+from edl_horovod.errors import NotEnoughWorkers
 
 
 def test_the_first_ring_waits_for_all_that_were_asked_for(play):
@@ -188,17 +189,32 @@ def test_two_workers_of_one_slot_are_never_in_one_ring(play):
     play(scenario)
 
 
-def test_below_min_np_the_ring_waits_and_then_the_job_fails(play):
+def test_below_min_np_the_ring_waits_and_then_the_coordinator_gives_up(play):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1)
         await job.ring(first, second)
         second.hang_up()
         await job.until(lambda: first.is_ready)
-        result = await job.end()
-        assert (result["state"], result["error"]) == ("failed", "NotEnoughWorkers")
-        assert "elastic.min_np=2" in result["message"]
+        with pytest.raises(NotEnoughWorkers, match=r"elastic\.min_np=2 workers.*Received: 1\."):
+            await job.end()
         assert [e["state"] for e in job.events("job")] == ["waiting"]
-        assert json.loads((job.dir / "result.json").read_text()) == result
+
+    play(scenario, num_start=2, min_np=2, wait_seconds=0.3)
+
+
+def test_a_coordinator_that_gave_up_waiting_leaves_the_job_and_its_workers_to_the_next_one(play):
+    async def scenario(job):
+        first = await job.worker(0)
+        with pytest.raises(NotEnoughWorkers):
+            await job.end()
+        assert not (job.dir / "result.json").exists()
+        assert "stop" not in first.kinds()
+        first.hang_up()
+        await job.until(lambda: not first.is_connected)
+
+        await job.start()
+        await first.connect()
+        await job.ring(first, await job.worker(1))
 
     play(scenario, num_start=2, min_np=2, wait_seconds=0.3)
 
@@ -363,8 +379,8 @@ def test_a_ring_that_never_forms_is_tried_ever_more_slowly_and_then_the_job_fail
         for slot in range(2):
             worker = unforming(job.fake(slot))
             await worker.connect()
-        result = await job.end()
-        assert result["error"] == "NotEnoughWorkers"
+        with pytest.raises(NotEnoughWorkers):
+            await job.end()
         assert 3 <= len(job.generations()) <= 7
         assert not any(is_formed for _, is_formed in job.generations())
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod.errors import JobFailed, OutputError
+from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
 from edl_horovod.launch import kept
 
 
@@ -51,4 +51,14 @@ def test_ends_far_apart_are_survived(clock):
 def test_a_full_disk_is_told_at_once(clock):
     ended = SimpleNamespace(**{**vars(ENDED), "exit_code": OutputError.exit_code})
     with pytest.raises(OutputError, match="cannot be written any more"):
+        kept._Restarts("coordinator").count(ended)
+
+
+def test_a_coordinator_that_gave_up_waiting_is_not_started_again(clock):
+    ended = SimpleNamespace(
+        exit_code=NotEnoughWorkers.exit_code,
+        log_path="coordinator.log",
+        tail=lambda _num_lines: "fewer than elastic.min_np=2",
+    )
+    with pytest.raises(NotEnoughWorkers, match=r"fewer than elastic\.min_np=2"):
         kept._Restarts("coordinator").count(ended)
