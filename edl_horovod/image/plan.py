@@ -128,14 +128,7 @@ def make_plan(
 def _folder(zoo: Path) -> dict[str, Path]:
     found = {str(file.relative_to(zoo)): file for file in zoo_files.walk(zoo)}
     files = {name: found[name] for name in sorted(found) if not name.endswith(".pyc")}
-    root = zoo.resolve()
-    for name, file in files.items():
-        # A link that leads out would carry a file of this machine into the image.
-        if not file.resolve().is_relative_to(root) or not file.is_file():
-            raise ConfigError(
-                f"The model zoo holds what cannot be put into an image: {name!r} is no file of the"
-                f" zoo. Received: model_zoo={str(zoo)!r}. Remove it, or put the file itself there."
-            )
+    zoo_files.require_inside(zoo, map(Path, files))
     num_bytes = sum(file.stat().st_size for file in files.values())
     if num_bytes > MAX_BYTES:
         raise ConfigError(

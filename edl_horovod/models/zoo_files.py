@@ -1,13 +1,20 @@
-"""Which files of a model zoo travel with it."""
+"""Which files of a model zoo travel with it, and what tells them from others."""
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["walk"]
+from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.models.lookup import import_root
+
+__all__ = ["digest", "require_inside", "sources", "walk"]
 
 _NOT_A_ZOO = ("pyvenv.cfg", "trained_model.pb", "events.jsonl")
 """A folder that holds one of these is an environment, a trained model or a running job."""
+_SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})
+_MAX_FILE_BYTES = 1 << 20
+MAX_TOTAL_BYTES = 50 << 20
 
 
 def walk(zoo: Path) -> Iterator[Path]:
@@ -22,3 +29,65 @@ def walk(zoo: Path) -> Iterator[Path]:
             continue
         folders[:] = [f for f in folders if not f.startswith(".") and f != "__pycache__"]
         yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+
+def require_inside(zoo: Path, files: Iterable[Path]) -> None:
+    """Refuse what is no file of the zoo: a link that leads out carries another file along.
+
+    Args:
+        zoo: The folder.
+        files: Relative to it.
+
+    Raises:
+        ConfigError: One of them is a link to a file elsewhere, or no file.
+    """
+    root = zoo.resolve()
+    for name in files:
+        file = root / name
+        if not file.resolve().is_relative_to(root) or not file.is_file():
+            raise ConfigError(
+                f"The model zoo holds {name.as_posix()!r}, which is no file of the zoo: a link that"
+                " leads out of it would carry another file of this machine along. Received:"
+                f" model_zoo={str(zoo)!r}. Remove it, or put the file itself there."
+            )
+
+
+def sources(zoo: Path) -> list[Path]:
+    """The files that a trained model carries of its zoo, relative to it, sorted.
+
+    Sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB); nothing hidden.
+
+    Args:
+        zoo: Folder of model files, or one file, which is carried alone.
+
+    Raises:
+        ConfigError: One of them is a link that leads out of the zoo.
+        OutputError: Together they are larger than 50 MiB.
+    """
+    root = import_root(zoo)
+    found = [zoo] if zoo.is_file() else [file for file in walk(zoo) if _is_source(file)]
+    files = sorted(file.relative_to(root) for file in found)
+    require_inside(root, files)
+    num_bytes = sum(root.joinpath(file).stat().st_size for file in files)
+    if num_bytes > MAX_TOTAL_BYTES:
+        raise OutputError(
+            f"The sources and texts of the model zoo take {num_bytes} bytes; a trained model may"
+            f" carry {MAX_TOTAL_BYTES}. Received: model_zoo={str(zoo)!r}, {len(files)} files."
+            " Keep data and environments out of the model zoo, or give a narrower folder."
+        )
+    return files
+
+
+def digest(zoo: Path, files: Sequence[Path]) -> str:
+    """SHA-256 of the names and contents of files of a zoo, in hex."""
+    found = hashlib.sha256()
+    for file in sorted(files):
+        content = zoo.joinpath(file).read_bytes()
+        found.update(f"{file.as_posix()}\0{len(content)}\0".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def _is_source(file: Path) -> bool:
+    is_wanted = file.suffix in _SUFFIXES and file.is_file()
+    return is_wanted and file.stat().st_size <= _MAX_FILE_BYTES

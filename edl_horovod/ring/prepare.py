@@ -18,6 +18,7 @@ from edl_horovod.data.recordio import Reader
 from edl_horovod.data.stream import Batch, StepStream
 from edl_horovod.errors import DataError
 from edl_horovod.events import EventLog
+from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.evaluate import EvaluateWork, Evaluator
 from edl_horovod.ring.gradients import GradientOptions
@@ -62,6 +63,7 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
         config.model_zoo, config.model_def, params=config.params, context=context,
         overrides=Overrides.of(config),
     )  # fmt: skip
+    zoo_files.sources(loaded.zoo)  # What the trained model cannot carry is told before training.
     stream, plan, first = _open(config, config.data, loaded, Mode.TRAINING, stack)
     trainer = KerasTrainer(
         loaded,

@@ -15,12 +15,11 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
 from edl_horovod.json_text import numbers
-from edl_horovod.models import zoo
+from edl_horovod.models import zoo, zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import read_params, variable_names
 from edl_horovod.trained_model.write import FORMAT_VERSION, FRAMEWORK, installed_version
-from edl_horovod.trained_model.zoo_copy import zoo_files, zoo_hash
 
 __all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights", "versions_told"]
 
@@ -176,7 +175,7 @@ def _warn_of_changes(files: TrainedModelFiles) -> None:
     if others := _other_versions(files):
         log.warning("%s If it gives other outputs, install those.", others)
     copy = files.path / "zoo"
-    if zoo_hash(copy, zoo_files(copy)) != files.message.zoo_hash:
+    if zoo_files.digest(copy, zoo_files.sources(copy)) != files.message.zoo_hash:
         log.warning("The code in %s is not the code that the model was trained with.", copy)
 
 

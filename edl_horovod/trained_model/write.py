@@ -3,7 +3,8 @@
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from edl_horovod import json_text
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.models import zoo_files
 from edl_horovod.models.calling import user_code
+from edl_horovod.models.lookup import import_root
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.output_dir import staged
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import variable_names, write_params
-from edl_horovod.trained_model.zoo_copy import copy_zoo, zoo_files, zoo_hash
 
 __all__ = ["FORMAT_VERSION", "FRAMEWORK", "installed_version", "write"]
 
@@ -48,12 +50,13 @@ def write(
         overwrite: Whether an earlier trained model there may be replaced.
 
     Raises:
+        ConfigError: The zoo holds a link that leads out of it.
         OutputError: The output is in the way or cannot be written, or the zoo or a tensor is too
             large.
     """
-    files = zoo_files(loaded.zoo)
+    files = zoo_files.sources(loaded.zoo)
     with staged(output, overwrite=overwrite) as folder:
-        copy_zoo(loaded.zoo, files, to=folder / "zoo")
+        _copy_zoo(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, model.weights, version=steps)
         message = TrainedModel(
             docker_commit_id=config.image,
@@ -67,7 +70,7 @@ def write(
             framework=FRAMEWORK,
             framework_version=installed_version(FRAMEWORK),
             tensorflow_version=installed_version("tensorflow"),
-            zoo_hash=zoo_hash(folder / "zoo", files),
+            zoo_hash=zoo_files.digest(folder / "zoo", files),
             metrics=metrics,
             steps=steps,
             more_params_filenames=filenames[1:],
@@ -90,6 +93,13 @@ def installed_version(package: str) -> str:
     # What else may it be called? That takes long to find out.
     names = importlib.metadata.packages_distributions().get(package, [package])
     return importlib.metadata.version(names[0])
+
+
+def _copy_zoo(zoo: Path, files: Sequence[Path], *, to: Path) -> None:
+    for file in files:
+        copy = to / file
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(import_root(zoo) / file, copy)
 
 
 def _save_keras(model: Any, path: Path) -> None:

@@ -1,8 +1,14 @@
 """Examples that a model cannot train on end the job with what does not fit."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from edl_horovod.errors import TrainingError, UserCodeError
+from edl_horovod import events
+from edl_horovod.errors import ConfigError, TrainingError, UserCodeError
+
+ZOO = Path(__file__).parents[2] / "zoo"
 
 TOLD = r"^The {} of {} of .*misfit\.py for .*shape=\(24, 4\).*: Incompatible shapes: \[48\]"
 
@@ -20,3 +26,12 @@ def test_a_metric_that_fails_in_an_evaluation_is_one_too(train, tmp_path):
 def test_a_loss_that_is_not_finite_is_told_with_its_step_counted_from_1(train):
     with pytest.raises(TrainingError, match=r"^The loss of step 1 is not finite"):
         train("params.bad_id=0", "data_plan.shuffle=false")
+
+
+def test_a_link_out_of_the_zoo_is_told_before_the_training(train, tmp_path):
+    shutil.copytree(ZOO, tmp_path / "zoo")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "zoo" / "notes.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(ConfigError, match=r"'notes\.txt', which is no file of the zoo"):
+        train(f"model_zoo={tmp_path / 'zoo'}")
+    assert events.read(tmp_path / "job" / "events.jsonl") == []

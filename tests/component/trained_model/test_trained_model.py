@@ -13,7 +13,7 @@ import pytest
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
-from edl_horovod.models import zoo
+from edl_horovod.models import zoo, zoo_files
 from edl_horovod.proto.trained_model_pb2 import Model, TrainedModel
 from edl_horovod.trained_model import (
     TrainedModelFiles,
@@ -24,7 +24,6 @@ from edl_horovod.trained_model import (
     write,
 )
 from edl_horovod.trained_model.params import variable_names, write_params
-from edl_horovod.trained_model.zoo_copy import zoo_files, zoo_hash
 
 SPEC = """
 from edl_horovod.spec import ElasticDLSpec
@@ -391,26 +390,44 @@ def test_what_of_a_zoo_is_copied(model_zoo: Path):
         (model_zoo / name).parent.mkdir(exist_ok=True)
         (model_zoo / name).write_text("x")
     (model_zoo / "large.json").write_bytes(b" " * ((1 << 20) + 1))
-    found = [file.as_posix() for file in zoo_files(model_zoo)]
+    found = [file.as_posix() for file in zoo_files.sources(model_zoo)]
     assert found == ["conf/a.yaml", "fintech/small.py", "helpers.py", "requirements.txt"]
 
 
 def test_a_zoo_that_holds_trained_models_does_not_copy_them(write_model, model_zoo: Path):
     write_model().rename(model_zoo / "m")
-    assert all(file.parts[0] != "m" for file in zoo_files(model_zoo))
+    assert all(file.parts[0] != "m" for file in zoo_files.sources(model_zoo))
+
+
+@pytest.mark.parametrize("name", ["credentials.txt", "fintech/credentials.py"])
+def test_a_link_out_of_the_zoo_is_not_copied_into_the_trained_model(
+    write_model, model_zoo: Path, tmp_path: Path, name
+):
+    (tmp_path / "secret").write_text("password = 'secret'\n")
+    (model_zoo / name).symlink_to(tmp_path / "secret")
+    with pytest.raises(ConfigError, match=rf"'{name}', which is no file of the zoo"):
+        write_model()
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_link_within_the_zoo_is_copied_as_the_file(write_model, model_zoo: Path):
+    (model_zoo / "again.py").symlink_to("helpers.py")
+    copy = write_model() / "zoo" / "again.py"
+    assert not copy.is_symlink()
+    assert copy.read_text() == "NAME = 'original'\n"
 
 
 def test_a_zoo_that_is_too_large_is_refused(model_zoo: Path):
     for number in range(51):
         (model_zoo / f"data{number}.json").write_bytes(b" " * (1 << 20))
     with pytest.raises(OutputError, match=r"model_zoo=.*54 files"):
-        zoo_files(model_zoo)
+        zoo_files.sources(model_zoo)
 
 
 def test_the_zoo_hash_follows_names_and_contents(model_zoo: Path):
-    before = zoo_hash(model_zoo, zoo_files(model_zoo))
+    before = zoo_files.digest(model_zoo, zoo_files.sources(model_zoo))
     (model_zoo / "helpers.py").rename(model_zoo / "helpers2.py")
-    renamed = zoo_hash(model_zoo, zoo_files(model_zoo))
+    renamed = zoo_files.digest(model_zoo, zoo_files.sources(model_zoo))
     (model_zoo / "helpers2.py").rename(model_zoo / "helpers.py")
     assert before != renamed
-    assert before == zoo_hash(model_zoo, zoo_files(model_zoo))
+    assert before == zoo_files.digest(model_zoo, zoo_files.sources(model_zoo))
