@@ -21,7 +21,7 @@ import secrets
 from types import TracebackType
 
 from edl_horovod.coordinator.exchange import Exchange
-from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers
+from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers, at_most
 
 __all__ = ["Rendezvous"]
 
@@ -54,7 +54,7 @@ class Rendezvous:
         self._wait_seconds = wait_seconds
         self.token = secrets.token_hex(16)
         """First part of all paths, up to a colon if there is one."""
-        self._strangers = Strangers(MAX_STRANGERS)
+        self._strangers = Strangers(at_most(MAX_STRANGERS))
         self._values: dict[str, bytes] = {}
         self._exchanges: dict[str, Exchange] = {}
         self._num_bytes = 0
@@ -71,7 +71,7 @@ class Rendezvous:
 
     async def __aenter__(self) -> "Rendezvous":
         self._server = await asyncio.start_server(
-            self._serve, self._host, 0, limit=MAX_LINE_BYTES, backlog=BACKLOG
+            self._serve, self._host, 0, limit=MAX_LINE_BYTES, backlog=at_most(BACKLOG)
         )
         return self
 

@@ -1,12 +1,23 @@
 """Connections that have not yet proven that they belong to the job: not many, and not for long."""
 
 import asyncio
+import resource
 from collections import Counter
 
-__all__ = ["HELLO_SECONDS", "Strangers"]
+__all__ = ["HELLO_SECONDS", "Strangers", "at_most"]
 
 HELLO_SECONDS = 5.0
 """How long a connection may take to prove itself."""
+
+
+def at_most(limit: int) -> int:
+    """Lower a limit of connections to an eighth of the files that this process may open.
+
+    `asyncio` accepts a whole backlog before it tells anybody of a connection, and closes what was
+    aborted a few rounds later: the rest is room for those, and for members.
+    """
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit if open_files == resource.RLIM_INFINITY else min(limit, open_files // 8)
 
 
 class Strangers:

@@ -9,7 +9,7 @@ from typing import Any
 
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.hangs import Report
-from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers
+from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers, at_most
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
     Channel,
@@ -154,7 +154,7 @@ class WorkerServer:
         self._secret = secret
         self._on_message = on_message
         self._on_lost = on_lost
-        self._strangers = Strangers(MAX_STRANGERS)
+        self._strangers = Strangers(at_most(MAX_STRANGERS))
         self._num_refused = 0
         self._complained_at = -COMPLAINT_SECONDS
         self._server: asyncio.Server | None = None
@@ -166,7 +166,7 @@ class WorkerServer:
             OSError: The port is taken.
         """
         self._server = await asyncio.start_server(
-            self._serve, host, port, limit=MAX_LINE_BYTES, backlog=BACKLOG
+            self._serve, host, port, limit=MAX_LINE_BYTES, backlog=at_most(BACKLOG)
         )
         return int(self._server.sockets[0].getsockname()[1])
 

@@ -1,5 +1,10 @@
 """Who has to go when too many connections have proven nothing."""
 
+import resource
+
+import pytest
+
+from edl_horovod.coordinator import strangers
 from edl_horovod.coordinator.strangers import Strangers
 
 
@@ -61,3 +66,12 @@ def test_a_connection_that_is_gone_already_has_no_address():
     strangers = Strangers(1)
     strangers.enter(Connection(None))
     assert len(strangers) == 1
+
+
+@pytest.mark.parametrize(
+    ("open_files", "most"),
+    [(1024, 128), (8192, 1000), (resource.RLIM_INFINITY, 1000)],
+)
+def test_there_are_fewer_where_few_files_may_be_open(monkeypatch, open_files, most):
+    monkeypatch.setattr(strangers.resource, "getrlimit", lambda _: (open_files, open_files))
+    assert strangers.at_most(1000) == most
