@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from edl_horovod.errors import EdlError
 from edl_horovod.launch.plan import Command
 from edl_horovod.launch.processes import Child, end_all
+from edl_horovod.programs import locate
 from edl_horovod.whole_file import write_json
 
 __all__ = [
@@ -206,8 +207,7 @@ class Workspace:
         place.mkdir()
         launcher: tuple[str, ...] = ()
         if under_horovodrun:
-            horovodrun = Path(sys.executable).with_name("horovodrun")
-            launcher = (str(horovodrun), "-np", str(num_ranks), "--gloo")
+            launcher = (locate("horovodrun"), "-np", str(num_ranks), "--gloo")
         argv = (*launcher, sys.executable, "-m", module, *self._shared(place), *arguments)
         child = Child(Command(argv=argv, environment=_environment(num_ranks)), place / "log")
         try:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from benchmarks.elastic.settings import PLAIN, Run, python
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
 from edl_horovod.launch.processes import Child
+from edl_horovod.programs import locate
 from edl_horovod.whole_file import write_text
 
 __all__ = ["SURVIVOR", "another_name", "horovodrun", "measure"]
@@ -68,9 +68,8 @@ def horovodrun(place: Path, *worker: str) -> tuple[str, ...]:
     discover.write_text(f"#!/bin/sh\ncat {place}/hosts\n")
     discover.chmod(0o755)
     write_text(place / "hosts", f"{SURVIVOR}:1\n")
-    program = str(Path(sys.executable).with_name("horovodrun"))
     ring = ("-np", "1", "--min-np", "1", "--max-np", "2", "--gloo", "--network-interfaces", "lo")
-    return (program, *ring, "--host-discovery-script", str(discover), *worker)
+    return (locate("horovodrun"), *ring, "--host-discovery-script", str(discover), *worker)
 
 
 def _command(place: Path) -> tuple[str, ...]:

@@ -323,8 +323,9 @@ def _reported(result: dict[str, Any]) -> EdlError:
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
     assert plan.ring is not None
     logs = plan.job_dir / "logs"
-    if plan.ring.argv[0] == "mpirun":
-        _require_mpi()
+    program = Path(plan.ring.argv[0]).name
+    if program == "mpirun":
+        _require_mpi(plan.ring)
     kept = [Kept("discovery", plan.discovery, logs)] if plan.discovery else []
     ring: Child | None = None
     try:
@@ -340,14 +341,14 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any
     result = _result(plan.job_dir)
     if result is None:
         raise JobFailed(
-            f"{plan.ring.argv[0]} ended with {code} before the job was done. Its log "
+            f"{program} ended with {code} before the job was done. Its log "
             f"({ring.log_path}) ends:\n{ring.tail()}"
         )
     return result
 
 
-def _require_mpi() -> None:
-    if shutil.which("mpirun") is None or _is_missing("mpi4py"):
+def _require_mpi(ring: Command) -> None:
+    if shutil.which(ring.argv[0]) is None or _is_missing("mpi4py"):
         raise MissingDependency(
             "launch=mpi needs mpirun and mpi4py, and one of them is not here. "
             "Install them: pip install 'edl_horovod[mpi]' (then build Horovod again), "

@@ -12,6 +12,7 @@ from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.data.lanes import choose_num_lanes
 from edl_horovod.errors import ConfigError
 from edl_horovod.models import git_zoo
+from edl_horovod.programs import locate
 
 __all__ = [
     "Command", "LaunchPlan", "check_is_here", "check_lanes", "describe", "make_plan",
@@ -162,8 +163,8 @@ def _mpirun(num_ranks: int, worker: tuple[str, ...], shared: Mapping[str, str]) 
     if os.geteuid() == 0:
         # Open MPI refuses root unless told twice; in a container everybody is root.
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    argv = ("mpirun", "-np", str(num_ranks), "--oversubscribe", "--bind-to", "none", *worker)
-    return Command(argv=argv, environment=environment)
+    mpirun = (locate("mpirun"), "-np", str(num_ranks), "--oversubscribe", "--bind-to", "none")
+    return Command(argv=(*mpirun, *worker), environment=environment)
 
 
 def _fair_share(num_ranks: int) -> int:

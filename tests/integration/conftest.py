@@ -168,11 +168,11 @@ def shared_folder(tmp_path_factory, worker_id):
 def start(tmp_path):
     """Start jobs: `start("train", "key=value", ...)`; the output is `tmp_path / "out"`.
 
-    A `launcher` is a whole command that runs instead of the verb.
+    A `launcher` is a whole command that runs instead of the verb, `python` what runs the verb.
     """
     jobs = []
 
-    def start_job(verb, *overrides, launcher=None, **variables):
+    def start_job(verb, *overrides, launcher=None, python=sys.executable, **variables):
         given = dict(text.partition("=")[::2] for text in overrides)
         output = tmp_path / "out"
         defaults = {
@@ -186,7 +186,7 @@ def start(tmp_path):
         if verb == "evaluate":
             del defaults["output"]
         settings = [f"{k}={v}" for k, v in defaults.items() if k not in given]
-        command = launcher or [sys.executable, "-m", "edl_horovod", verb, *settings, *overrides]
+        command = launcher or [python, "-m", "edl_horovod", verb, *settings, *overrides]
         job = Job(command, defaults["job_dir"], **variables)
         jobs.append(job)
         return job

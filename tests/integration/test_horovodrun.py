@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.handover import socket_folder
+from edl_horovod.programs import locate
 from edl_horovod.whole_file import write_text
 from tests import counting_job
 
@@ -41,9 +42,9 @@ class HorovodrunJob:
         discovery.write_text(f"#!/bin/sh\ncat {folder}/hosts\n")
         discovery.chmod(0o755)
         launcher = [
-            "horovodrun", "-np", "2", "--min-np", "1", "--max-np", "3", "--network-interfaces",
-            "lo", "--host-discovery-script", str(discovery), sys.executable, "-m",
-            module, "--config", str(config),
+            locate("horovodrun"), "-np", "2", "--min-np", "1", "--max-np", "3",
+            "--network-interfaces", "lo", "--host-discovery-script", str(discovery),
+            sys.executable, "-m", module, "--config", str(config),
         ]  # fmt: skip
         threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         self.job = start("train", launcher=launcher, **dict.fromkeys(threads, "1"))

@@ -53,10 +53,25 @@ def test_static_ring_under_mpirun(start, data, assert_same_weights, tmp_path):
     assert_same_weights(tmp_path / "out")
 
 
-def test_without_mpi_one_sentence_says_what_to_install(start, data):
-    # A PATH without mpirun: only what the command itself needs.
-    folder = str(Path(sys.executable).parent / "no-such-folder")
-    job = start("train", *COMMON, f"data={data}", "launch=mpi", PATH=folder)
+def environment_without_programs(folder):
+    """This Python's environment once more, with nothing beside its Python; returns that."""
+    (folder / "bin").mkdir(parents=True)
+    python = folder / "bin" / "python"
+    python.symlink_to(Path(sys.executable).resolve())
+    (folder / "lib").symlink_to(Path(sys.prefix) / "lib")
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+    return str(python)
+
+
+def test_without_mpi_one_sentence_says_what_to_install(start, data, tmp_path):
+    job = start(
+        "train",
+        *COMMON,
+        f"data={data}",
+        "launch=mpi",
+        python=environment_without_programs(tmp_path / "bare"),
+        PATH="/nowhere",
+    )
     assert job.end() == 8, job.describe()
     assert "pip install 'edl_horovod[mpi]'" in job.printed
     assert "Traceback" not in job.printed

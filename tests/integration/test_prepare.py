@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.data.recordio import Reader
+from edl_horovod.programs import locate
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_FILES = 60
@@ -31,7 +32,7 @@ def prepare_data_for_a_single_file(filename):
         os.kill(os.getpid(), signal.SIGKILL)
     return os.path.basename(filename).encode() * 100
 """
-MPIRUN = ("mpirun", "--oversubscribe", "--bind-to", "none")
+MPIRUN = (locate("mpirun"), "--oversubscribe", "--bind-to", "none")
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(REPOSITORY),

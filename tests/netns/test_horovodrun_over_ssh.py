@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from edl_horovod.programs import locate
 from tests.netns import ssh
 from tests.netns.job import VARIABLES, Watched, write_config
 from tests.netns.lab import INTERFACE
@@ -29,7 +30,7 @@ def test_a_job_over_ssh_survives_a_host_that_vanishes(lab, tmp_path, say):
     discovery.write_text(f"#!/bin/sh\n{lines}")
     discovery.chmod(0o755)
     horovodrun = launcher.start(
-        "horovodrun", "-np", "2", "--min-np", "1", "--max-np", "2", "--network-interfaces",
+        locate("horovodrun"), "-np", "2", "--min-np", "1", "--max-np", "2", "--network-interfaces",
         INTERFACE, "--host-discovery-script", discovery, sys.executable, "-m",
         "edl_horovod.worker", "--config", config, log=job.job_dir / "logs" / "horovodrun",
         **{**VARIABLES, "PATH": f"{tools}:{os.environ['PATH']}"},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edl_horovod.programs import locate
 from tests.netns import ssh
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(600)]
@@ -92,7 +93,7 @@ def test_horovodrun_takes_a_pod_back_whose_container_was_killed(job, say):
 @pytest.mark.parametrize("how", ["killed", "cut off"])
 @pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
 def test_a_job_goes_on_from_the_checkpoint_when_its_launcher_is(style, how, job, say):
-    if style == "mpirun" and shutil.which("mpirun") is None:
+    if style == "mpirun" and shutil.which(locate("mpirun")) is None:
         pytest.skip(NO_MPIRUN)
     settings = {"kubernetes.style": style, "checkpoint.every_steps": 10}
     job.submit(epochs=EPOCHS, **settings, **{"elastic.max_np": 2})
@@ -122,7 +123,7 @@ def test_a_job_goes_on_from_the_checkpoint_when_its_launcher_is(style, how, job,
 
 
 def test_mpirun_trains_to_the_end(job):
-    if shutil.which("mpirun") is None:
+    if shutil.which(locate("mpirun")) is None:
         pytest.skip(NO_MPIRUN)
     style = {"kubernetes.style": "mpirun", "kubernetes.env": "{COLOUR: blue}"}
     job.submit(epochs=MPI_EPOCHS, **{"elastic.max_np": 2, **style})

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from edl_horovod.programs import locate
+
 RANKS = Path(__file__).parent / "ranks"
 TIMEOUT_SECONDS = 240
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_ring(size, tmp_path):
-    command = ["horovodrun", "-np", str(size), "-H", f"localhost:{size}"]
+    command = [locate("horovodrun"), "-np", str(size), "-H", f"localhost:{size}"]
     command += ["--network-interfaces", "lo", "--gloo"]
     command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(RANKS)]
     variables = {

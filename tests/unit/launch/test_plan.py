@@ -80,10 +80,11 @@ def test_ranks_share_the_cores_unless_told_otherwise(monkeypatch, np, threads, c
 
 @pytest.mark.parametrize("user", [0, 1000])
 def test_a_static_ring_is_one_mpirun_and_no_coordinator(monkeypatch, user):
+    monkeypatch.setattr(plans, "locate", lambda name: f"/environment/{name}")
     monkeypatch.setattr(plans.os, "geteuid", lambda: user)
     plan = make_plan(job(np=3, kind="mpi"))
     assert plan.coordinator is None
-    assert plan.ring.argv[:3] == ("mpirun", "-np", "3")
+    assert plan.ring.argv[:3] == ("/environment/mpirun", "-np", "3")
     assert plan.ring.argv[-4:] == (
         "-m",
         "edl_horovod.worker",

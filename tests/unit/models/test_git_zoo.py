@@ -5,6 +5,7 @@ import logging
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -169,7 +170,7 @@ def test_two_jobs_at_once_share_what_both_fetched(repository: Repository, cache:
         "import sys; from edl_horovod.models.git_zoo import bring; print(bring(sys.argv[1]).path)"
     )
     jobs = [
-        subprocess.Popen(["python", "-c", code, url], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
     printed = {job.communicate(timeout=60)[0].strip() for job in jobs}
