@@ -6,6 +6,7 @@ job's exit code. Started again, in the same pod or in another, it takes over the
 
 import argparse
 import logging
+import math
 import os
 import shlex
 import socket
@@ -67,7 +68,11 @@ def main() -> int:
 
 
 def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
-    """Wait for the `sshd` of each worker pod: mpirun tries once, and a lost pod may be replaced.
+    """Wait for the `sshd` of each worker pod: mpirun asks each of them once.
+
+    mpi-operator holds no launcher back: its `launcherCreationPolicy: WaitForWorkersReady` counts
+    the workers of a job that is created suspended, finds that all of none are ready, and never
+    counts again.
 
     Args:
         hostfile: Of mpirun.
@@ -77,28 +82,34 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
     Raises:
         NotEnoughWorkers: One could not be reached in that time.
     """
-    missing = [line.split()[0] for line in hostfile.read_text().splitlines() if line.strip()]
-    deadline, said_at = time.monotonic() + seconds, time.monotonic()
-    while missing := [host for host in missing if not _is_reachable(host, port)]:
+    hosts = [line.split()[0] for line in hostfile.read_text().splitlines() if line.strip()]
+    deadline, said_at = time.monotonic() + seconds, -math.inf
+    # All of them each time: one that answered before may be gone when the last one comes.
+    while missing := [f"{host} ({why})" for host in hosts if (why := _why_not(host, port))]:
         now = time.monotonic()
         if now > deadline:
             raise NotEnoughWorkers(
-                f"mpirun needs all worker pods of the job. Received: {', '.join(missing)} cannot "
-                f"be reached for elastic.wait_seconds={seconds:g}. `edl status` says what the pods "
-                "wait for."
+                f"mpirun needs all worker pods of the job. Received: no sshd for "
+                f"elastic.wait_seconds={seconds:g} at {', '.join(missing)}. `edl status` says what "
+                "the pods wait for."
             )
         if now - said_at >= SAY_SECONDS:
-            log.info("waiting for %s", ", ".join(missing))
+            left = deadline - now
+            log.info(
+                "%d of %d worker pods are ready; waiting %.0f s more for %s",
+                len(hosts) - len(missing), len(hosts), left, ", ".join(missing),
+            )  # fmt: skip
             said_at = now
         time.sleep(1.0)
 
 
-def _is_reachable(host: str, port: int) -> bool:
+def _why_not(host: str, port: int) -> str:
+    """Why nobody answers at a port, in the system's words; empty where somebody does."""
     try:
         socket.create_connection((host, port), timeout=2.0).close()
-    except OSError:  # That its name is not known, too: it is there with the pod's address.
-        return False
-    return True
+    except OSError as error:  # That its name is not known, too: it is there with the pod's address.
+        return error.strerror or str(error)
+    return ""
 
 
 def plan_in_pod(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:

@@ -183,8 +183,6 @@ def _mpijob(config: JobConfig, name: str) -> Manifest:
     }
     if settings.ttl_seconds_after_finished is not None:
         policy["ttlSecondsAfterFinished"] = settings.ttl_seconds_after_finished
-    # mpirun asks each worker once; the others wait for them by themselves.
-    creation = "WaitForWorkersReady" if settings.style == "mpirun" else "AtStartup"
     num_pods = config.launch.np // settings.slots_per_worker
     # Where the image's user, who is not root, has ssh look for keys.
     ssh = {"sshAuthMountPath": pods.SSH_KEYS} if settings.style != "elastic" else {}
@@ -195,7 +193,9 @@ def _mpijob(config: JobConfig, name: str) -> Manifest:
         spec={
             "slotsPerWorker": settings.slots_per_worker,
             **ssh,
-            "launcherCreationPolicy": creation,
+            # Each launcher waits for its workers itself: the other policy has no effect on a job
+            # that is created suspended, as each of ours is.
+            "launcherCreationPolicy": "AtStartup",
             "runPolicy": policy,
             "mpiReplicaSpecs": {
                 "Launcher": {

@@ -45,11 +45,10 @@ def operate(cluster, job, pods):
         if pod_name not in workers:
             _create_pod(cluster, job, "Worker", pod_name, hostname=pod_name)
     _delete(cluster, {key: pod for key, pod in workers.items() if key not in wanted})
-    is_awaited = spec["launcherCreationPolicy"] == "WaitForWorkersReady"
-    ready = [pod for pod in workers.values() if _is_ready(pod)]
-    # Its Job is made once, and makes another pod after one that failed, whatever the workers do.
-    is_due = _has_backed_off(launchers) if launchers else not is_awaited or len(ready) == replicas
-    if phases.count("Failed") == len(phases) and is_due:
+    # Jobs of ours are created suspended: then the launcher's Job is made, whatever
+    # launcherCreationPolicy says, since all of no workers are ready. Once it is released it makes
+    # its first pod, and another one after one that failed, whatever the workers do.
+    if phases.count("Failed") == len(phases) and (not launchers or _has_backed_off(launchers)):
         pod_name = f"{name}-launcher-{len(phases)}"
         _create_pod(cluster, job, "Launcher", pod_name, hostname=f"{name}-launcher")
 
@@ -71,10 +70,6 @@ def _delete(cluster, pods):
     for pod_name, pod in pods.items():
         if "deletionTimestamp" not in pod["metadata"]:
             cluster.delete("Pod", pod_name)
-
-
-def _is_ready(pod):
-    return {"type": "Ready", "status": "True"} in pod["status"].get("conditions", ())
 
 
 def _labels(job):

@@ -1,6 +1,9 @@
 """The launcher of a static ring waits for its pods: mpirun itself asks each only once."""
 
+import logging
 import socket
+import threading
+import time
 
 import pytest
 
@@ -13,8 +16,32 @@ def test_a_pod_that_cannot_be_reached_is_named_and_one_that_can_is_not(tmp_path)
     hostfile.write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
     with socket.create_server(("127.0.0.1", 0)) as first:
         port = first.getsockname()[1]
-        with pytest.raises(NotEnoughWorkers, match=r"Received: 127\.0\.0\.2 cannot be reached"):
+        with pytest.raises(NotEnoughWorkers, match=r"at 127\.0\.0\.2 \(Connection refused\)\."):
             wait_for_workers(hostfile, port=port, seconds=0.0)
 
         with socket.create_server(("127.0.0.2", port)):
             wait_for_workers(hostfile, port=port, seconds=0.0)
+
+
+@pytest.mark.timeout(60)
+def test_mpirun_is_not_started_before_the_last_pod_can_be_reached(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    hostfile = tmp_path / "hostfile"
+    hostfile.write_text("127.0.0.1 slots=1\n127.0.0.2 slots=1\n")
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        waiting = threading.Thread(
+            target=wait_for_workers, args=(hostfile,), kwargs={"port": port, "seconds": 50.0}
+        )
+        waiting.start()
+        deadline = time.monotonic() + 5
+        while not caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.01)
+        said, was_waiting = list(caplog.messages), waiting.is_alive()
+        with socket.create_server(("127.0.0.2", port)):
+            waiting.join(50)
+
+    assert was_waiting
+    assert said
+    assert said[0].startswith("1 of 2 worker pods are ready; waiting 50 s more for 127.0")
+    assert not waiting.is_alive()

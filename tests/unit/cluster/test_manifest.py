@@ -177,6 +177,13 @@ def test_under_ssh_the_workers_are_what_the_image_is_made_for(style):
     assert part(job, "Secret") is None
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_no_job_counts_on_the_operator_to_hold_its_launcher_back(style):
+    job = made(f"kubernetes.style={style}")
+
+    assert job.mpijob["spec"]["launcherCreationPolicy"] == "AtStartup"
+
+
 def test_only_a_worker_whose_end_would_end_its_ranks_has_a_hook():
     workers = {style: pod(made(f"kubernetes.style={style}"), "Worker")[1] for style in STYLES}
 
