@@ -42,6 +42,9 @@ class DataConfig:
     """Steps whose examples are made ready ahead of the training step."""
     damaged: str = "raise"
     """What to do with a damaged chunk of a file: `raise`, or `skip` (counted and logged)."""
+    max_chunk_bytes: int = 33554435
+    """Most bytes of a RecordIO chunk before compression; the default is the most that edl_horovod
+    writes. A chunk may have one record for each 32 of them."""
     csv_header: bool = True
     """Whether the first line of each CSV file names the columns, and so is no record."""
 
@@ -57,6 +60,12 @@ class DataConfig:
             self.prefetch_steps >= 1,
             "data_plan.prefetch_steps",
             self.prefetch_steps,
+            "must be 1 or more",
+        )
+        check(
+            self.max_chunk_bytes >= 1,
+            "data_plan.max_chunk_bytes",
+            self.max_chunk_bytes,
             "must be 1 or more",
         )
         check_choice("data_plan.damaged", self.damaged, ("raise", "skip"))

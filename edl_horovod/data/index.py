@@ -15,6 +15,7 @@ from edl_horovod.data.chunks import ChunkInfo, FileChunks
 from edl_horovod.data.files import expand
 from edl_horovod.data.formats import format_of
 from edl_horovod.data.record_format import RecordFormat, make_record_format
+from edl_horovod.data.recordio_format import MAX_CHUNK_BYTES
 from edl_horovod.data.remote import is_remote, reconnect
 from edl_horovod.errors import DataError
 
@@ -71,7 +72,12 @@ class Index:
 
     @classmethod
     def open(
-        cls, paths: str | Sequence[str], *, damaged: str = "raise", csv_header: bool = True
+        cls,
+        paths: str | Sequence[str],
+        *,
+        damaged: str = "raise",
+        csv_header: bool = True,
+        max_chunk_bytes: int = MAX_CHUNK_BYTES,
     ) -> Self:
         """Index files.
 
@@ -80,6 +86,7 @@ class Index:
             damaged: `raise` at a damaged chunk, or `skip` damaged chunks: then all data is read
                 and checked here, so that every rank numbers the same records.
             csv_header: Whether the first line of each CSV file names the columns.
+            max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
 
         Raises:
             DataError: A file cannot be read or is damaged, formats or CSV headers differ, or there
@@ -91,7 +98,10 @@ class Index:
             sorted_paths = _sorted_once(paths)
             reconnect()  # As `expand` does: sizes that were listed long ago may be wrong by now.
         record_format = make_record_format(
-            format_of(sorted_paths), damaged=damaged, csv_header=csv_header
+            format_of(sorted_paths),
+            damaged=damaged,
+            csv_header=csv_header,
+            max_chunk_bytes=max_chunk_bytes,
         )
         files = _scan_all(sorted_paths, record_format)
         _check_headers(files)

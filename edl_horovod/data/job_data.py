@@ -23,8 +23,12 @@ def open_index(config: JobConfig, pattern: str) -> Index:
     Raises:
         DataError: A file cannot be read or is damaged, or there are no records.
     """
+    settings = config.data_plan
     return Index.open(
-        pattern, damaged=config.data_plan.damaged, csv_header=config.data_plan.csv_header
+        pattern,
+        damaged=settings.damaged,
+        csv_header=settings.csv_header,
+        max_chunk_bytes=settings.max_chunk_bytes,
     )
 
 

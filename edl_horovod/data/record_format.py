@@ -31,17 +31,20 @@ class RecordFormat:
     decode: Decode
 
 
-def make_record_format(name: FormatName, *, damaged: str, csv_header: bool) -> RecordFormat:
+def make_record_format(
+    name: FormatName, *, damaged: str, csv_header: bool, max_chunk_bytes: int
+) -> RecordFormat:
     """The functions of a format.
 
     Args:
         name: Which.
         damaged: `raise` at damage, or `skip` it.
         csv_header: Whether the first line of a CSV file names the columns.
+        max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
     """
     if name is FormatName.RECORDIO:
-        scan = functools.partial(read_chunks, damaged=damaged)
-        decode = functools.partial(decode_chunk, scratch=Scratch())
+        scan = functools.partial(read_chunks, damaged=damaged, max_chunk_bytes=max_chunk_bytes)
+        decode = functools.partial(decode_chunk, max_chunk_bytes=max_chunk_bytes, scratch=Scratch())
         return RecordFormat(name, scan, decode)
     scan_csv = functools.partial(csv_format.read_chunks, damaged=damaged, has_header=csv_header)
     return RecordFormat(name, scan_csv, csv_format.decode_chunk)

@@ -22,7 +22,13 @@ from edl_horovod.data.chunks import ChunkInfo, Codec
 from edl_horovod.data.files import FilePool
 from edl_horovod.data.index import Index
 from edl_horovod.data.input_file import Closeable
-from edl_horovod.data.recordio_format import MAX_RECORD_BYTES, decode_chunk, encode_chunk
+from edl_horovod.data.recordio_format import (
+    MAX_CHUNK_BYTES,
+    MAX_RECORD_BYTES,
+    decode_chunk,
+    encode_chunk,
+    max_chunk_records,
+)
 from edl_horovod.data.recordio_scan import read_chunks
 from edl_horovod.errors import ConfigError, DataError, OutputError
 
@@ -37,6 +43,7 @@ __all__ = [
 ]
 
 _LENGTH = struct.Struct("<I")
+_MAX_RECORDS = max_chunk_records(MAX_CHUNK_BYTES)
 # What CPython needs for a bytes object and its place in a list.
 _OVERHEAD_BYTES = 41
 
@@ -98,7 +105,8 @@ class Writer:
         if self._file.closed:
             raise ValueError(f"{self.path} is written to after it was closed.")
         framed = _LENGTH.pack(len(record)) + record
-        if self._num_records and len(self._payload) + len(framed) > self._chunk_bytes:
+        is_full = len(self._payload) + len(framed) > self._chunk_bytes
+        if self._num_records and (is_full or self._num_records == _MAX_RECORDS):
             self._write_chunk()
         self._payload += framed
         self._num_records += 1
@@ -182,7 +190,12 @@ class Reader(Closeable):
 
     @classmethod
     def open(
-        cls, paths: str | Sequence[str], *, damaged: str = "raise", cache_bytes: int = 64 << 20
+        cls,
+        paths: str | Sequence[str],
+        *,
+        damaged: str = "raise",
+        cache_bytes: int = 64 << 20,
+        max_chunk_bytes: int = MAX_CHUNK_BYTES,
     ) -> Self:
         """Index files and read them.
 
@@ -190,11 +203,13 @@ class Reader(Closeable):
             paths: A pattern for `expand`, or paths.
             damaged: `raise` at a damaged chunk, or `skip` it.
             cache_bytes: Memory for decoded chunks, in bytes.
+            max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
 
         Raises:
             DataError: A file cannot be read or is damaged, or there are no records at all.
         """
-        return cls(Index.open(paths, damaged=damaged), cache_bytes=cache_bytes)
+        index = Index.open(paths, damaged=damaged, max_chunk_bytes=max_chunk_bytes)
+        return cls(index, cache_bytes=cache_bytes)
 
     @property
     def num_records(self) -> int:

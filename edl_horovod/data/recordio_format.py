@@ -3,6 +3,9 @@
 A file is zero or more chunks back to back. A chunk is a header of five little-endian uint32
 (magic, checksum, codec, compressed bytes, number of records) and a payload. The checksum is the
 CRC-32 of the compressed payload. The payload holds each record after its length, a uint32.
+
+A few bytes can promise very many records, so a chunk is held against what may be in one before
+and while it is unpacked. A file from somewhere else costs no more memory than one of ours.
 """
 
 import gzip
@@ -19,12 +22,15 @@ from edl_horovod.errors import DataError
 __all__ = [
     "HEADER_BYTES",
     "MAGIC_BYTES",
-    "MAX_PAYLOAD_BYTES",
+    "MAX_CHUNK_BYTES",
     "MAX_RECORD_BYTES",
+    "ChunkTooLargeError",
     "DamagedChunkError",
     "Scratch",
+    "check_size",
     "decode_chunk",
     "encode_chunk",
+    "max_chunk_records",
     "parse_header",
 ]
 
@@ -32,20 +38,37 @@ HEADER_BYTES = 20
 MAGIC_BYTES = b"\x04\x03\x02\x01"
 MAX_RECORD_BYTES = 32 << 20
 """A record must be smaller than this: the limit of the format's first implementation."""
-MAX_PAYLOAD_BYTES = 1 << 30
-"""A chunk whose payload is larger, compressed or not, is refused rather than held in memory."""
 
 _HEADER = struct.Struct("<4sIIII")
 _LENGTH = struct.Struct("<I")
 
+MAX_CHUNK_BYTES = MAX_RECORD_BYTES - 1 + _LENGTH.size
+"""The largest chunk that the writer makes, before compression: one with a record of the largest
+size. By default nothing larger is read."""
+
+# A record takes some 50 bytes of memory beside its own, even an empty one.
+_LEAST_RECORD_BYTES = 32
 
 # The most that a codec can shrink a payload: a snappy copy turns 3 bytes into 64, a deflate stream
 # reaches 1032 to 1. More records than such a payload has room for cannot be true.
 _MAX_EXPANSION = {Codec.NONE: 1, Codec.SNAPPY: 22, Codec.GZIP: 1032}
 
+_DECOMPRESS_INTO = {
+    Codec.SNAPPY: cramjam.snappy.decompress_into,
+    Codec.GZIP: cramjam.gzip.decompress_into,
+}
+# How cramjam says that a payload does not end where the room for it does.
+_NO_ROOM = "failed to write whole buffer"
+
 
 class DamagedChunkError(DataError):
     """A chunk cannot be read. `lost_records` is how many its header promised, 0 if unknown."""
+
+    kind = "damaged"
+    _advice = (
+        "Make the file again from its source, or set data_plan.damaged=skip to leave damaged"
+        " chunks out (all data is then checked once, when the job starts)."
+    )
 
     def __init__(
         self, problem: str, *, path: str, number: int, offset: int, lost_records: int = 0
@@ -60,12 +83,30 @@ class DamagedChunkError(DataError):
             lost_records: Number of records by the chunk's header.
         """
         super().__init__(
-            f"{path}: chunk {number} at byte {offset} is damaged: {problem}."
-            " Make the file again from its source, or set data_plan.damaged=skip to leave damaged"
-            " chunks out (all data is then checked once, when the job starts)."
+            f"{path}: chunk {number} at byte {offset} is {self.kind}: {problem}. {self._advice}"
         )
         self.problem = problem
         self.lost_records = lost_records
+
+
+class ChunkTooLargeError(DamagedChunkError):
+    """A chunk holds more than is accepted; what edl_horovod writes never does."""
+
+    kind = "too large"
+    _advice = (
+        "edl_horovod writes no such chunks. If you trust whoever made the file, set"
+        " data_plan.max_chunk_bytes to a larger number, or write its records again in smaller"
+        " chunks. data_plan.damaged=skip leaves the chunk out."
+    )
+
+
+def max_chunk_records(max_chunk_bytes: int) -> int:
+    """Most records of a chunk: in Python each takes memory of its own, even an empty one.
+
+    Args:
+        max_chunk_bytes: Most bytes of a chunk before compression.
+    """
+    return max_chunk_bytes // _LEAST_RECORD_BYTES
 
 
 def encode_chunk(payload: bytes | bytearray, *, codec: Codec, num_records: int) -> bytes:
@@ -115,9 +156,7 @@ def parse_header(header: bytes, *, path: str, number: int, offset: int) -> Chunk
     except ValueError as e:
         allowed = ", ".join(f"{c.value} ({c.name.lower()})" for c in Codec)
         raise damaged(f"its codec is {codec_number}, expected one of {allowed}") from e
-    if compressed_bytes > MAX_PAYLOAD_BYTES:
-        raise damaged(f"its payload of {compressed_bytes} bytes is above {MAX_PAYLOAD_BYTES}")
-    most = min(compressed_bytes * _MAX_EXPANSION[codec], MAX_PAYLOAD_BYTES) // _LENGTH.size
+    most = compressed_bytes * _MAX_EXPANSION[codec] // _LENGTH.size
     if not 0 < num_records <= most:
         raise damaged(f"its header says {num_records} records, expected 1 to {most}")
     return ChunkInfo(
@@ -128,6 +167,38 @@ def parse_header(header: bytes, *, path: str, number: int, offset: int) -> Chunk
         compressed_bytes=compressed_bytes,
         num_records=num_records,
         header_bytes=HEADER_BYTES,
+    )
+
+
+def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
+    """Refuse a chunk that holds too much by what its header says, before its payload is read.
+
+    Args:
+        chunk: What the header says.
+        max_chunk_bytes: Most bytes before compression. What does not compress becomes larger by
+            little, and no chunk is expected to become twice as large.
+        path: The file, for the error.
+
+    Raises:
+        ChunkTooLargeError: There are too many bytes or records.
+    """
+    most_bytes = max_chunk_bytes * (1 if chunk.codec is Codec.NONE else 2)
+    most_records = max_chunk_records(max_chunk_bytes)
+    if chunk.compressed_bytes > most_bytes:
+        problem = f"its payload has {chunk.compressed_bytes} bytes, accepted are {most_bytes}"
+    elif chunk.num_records > most_records:
+        problem = (
+            f"it has {chunk.num_records} records, accepted are {most_records}, one for each"
+            f" {_LEAST_RECORD_BYTES} bytes of the setting"
+        )
+    else:
+        return
+    raise ChunkTooLargeError(
+        f"{problem}. Received: data_plan.max_chunk_bytes={max_chunk_bytes}",
+        path=path,
+        number=chunk.number,
+        offset=chunk.offset,
+        lost_records=chunk.num_records,
     )
 
 
@@ -159,7 +230,7 @@ def decode_chunk(
     *,
     chunk: ChunkInfo,
     path: str,
-    max_bytes: int = MAX_PAYLOAD_BYTES,
+    max_chunk_bytes: int = MAX_CHUNK_BYTES,
     scratch: Scratch | None = None,
 ) -> list[bytes]:
     """The records of a chunk, after its checksum was verified.
@@ -168,11 +239,11 @@ def decode_chunk(
         payload: As it is in the file.
         chunk: What the chunk's header says.
         path: The file, for the error.
-        max_bytes: Largest decompressed payload that is accepted, in bytes.
+        max_chunk_bytes: Most bytes before compression. Decompressing stops there.
         scratch: For who decodes many chunks.
 
     Raises:
-        DamagedChunkError: The payload is not what the header promises.
+        DamagedChunkError: The payload is not what the header promises, or is too large.
     """
     try:
         if len(payload) != chunk.compressed_bytes:
@@ -185,11 +256,12 @@ def decode_chunk(
                 f"the checksum of its payload is {found:#010x}, expected {chunk.checksum:#010x}"
             )
         framed = _decompress(
-            payload, codec=chunk.codec, max_bytes=max_bytes, scratch=scratch or Scratch()
+            payload, codec=chunk.codec, max_bytes=max_chunk_bytes, scratch=scratch or Scratch()
         )
         return _split(framed, num_records=chunk.num_records)
     except _PayloadError as e:
-        raise DamagedChunkError(
+        kind = ChunkTooLargeError if isinstance(e, _TooLarge) else DamagedChunkError
+        raise kind(
             str(e),
             path=path,
             number=chunk.number,
@@ -202,50 +274,30 @@ class _PayloadError(Exception):
     """What is wrong with a payload; `decode_chunk` adds where it is."""
 
 
+class _TooLarge(_PayloadError):
+    def __init__(self, *, compressed_bytes: int, max_bytes: int) -> None:
+        super().__init__(
+            f"its payload of {compressed_bytes} bytes decompresses to more than {max_bytes} bytes."
+            f" Received: data_plan.max_chunk_bytes={max_bytes}"
+        )
+
+
 def _decompress(
     compressed: bytes, *, codec: Codec, max_bytes: int, scratch: Scratch
 ) -> bytes | memoryview:
-    payload: bytes | memoryview
-    match codec:
-        case Codec.NONE:
-            payload = compressed
-        case Codec.SNAPPY:
-            payload = _unsnap(compressed, max_bytes=max_bytes, scratch=scratch)
-        case Codec.GZIP:
-            payload = _gunzip(compressed, max_bytes=max_bytes)
-    if len(payload) > max_bytes:
-        raise _PayloadError(f"its payload decompresses to more than {max_bytes} bytes")
-    return payload
-
-
-def _unsnap(compressed: bytes, *, max_bytes: int, scratch: Scratch) -> memoryview:
+    if codec is Codec.NONE:
+        return compressed
+    decompress_into = _DECOMPRESS_INTO[codec]
     # The bound itself is the room: the size is known only by decompressing.
-    room = scratch.room(min(len(compressed) * _MAX_EXPANSION[Codec.SNAPPY], max_bytes + 1))
+    room = scratch.room(min(len(compressed) * _MAX_EXPANSION[codec], max_bytes))
     try:
-        num_bytes = cramjam.snappy.decompress_into(compressed, room)
+        num_bytes = decompress_into(compressed, room)
     except cramjam.DecompressionError as e:
-        limit = f" (at most {max_bytes} bytes are accepted)" if len(room) > max_bytes else ""
-        raise _PayloadError(f"its snappy payload cannot be decompressed: {e}{limit}") from e
+        if len(room) == max_bytes and _NO_ROOM in str(e):
+            raise _TooLarge(compressed_bytes=len(compressed), max_bytes=max_bytes) from e
+        name = codec.name.lower()
+        raise _PayloadError(f"its {name} payload cannot be decompressed: {e}") from e
     return room[:num_bytes]
-
-
-def _gunzip(compressed: bytes, *, max_bytes: int) -> bytes:
-    members: list[bytes] = []
-    num_bytes = 0
-    rest = compressed
-    while rest:
-        member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        try:
-            members.append(member.decompress(rest, max_bytes + 1 - num_bytes))
-        except zlib.error as e:
-            raise _PayloadError(f"its gzip payload cannot be decompressed: {e}") from e
-        num_bytes += len(members[-1])
-        if num_bytes > max_bytes:
-            break
-        if not member.eof:
-            raise _PayloadError("its gzip payload ends too early")
-        rest = member.unused_data
-    return b"".join(members)
 
 
 def _split(payload: bytes | memoryview, *, num_records: int) -> list[bytes]:

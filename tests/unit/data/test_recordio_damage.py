@@ -1,6 +1,5 @@
 """Damaged RecordIO files: an error or the right records, never a crash or a silent loss."""
 
-import gzip
 import logging
 import os
 import struct
@@ -21,7 +20,6 @@ from edl_horovod.data.recordio import (
     Codec,
     Reader,
     Writer,
-    decode_chunk,
     read_chunks,
 )
 from edl_horovod.errors import ConfigError, DataError
@@ -262,9 +260,8 @@ DAMAGES = [
     Damage(
         "size absurd",
         lambda data, c: change(data, c.offset + 12, b"\xff\xff\xff\xff"),
-        "4294967295 bytes is above 1073741824",
+        r"file ends after \d+ of its 4294967295 payload bytes",
         is_found_at_open=True,
-        skipped_records=0,
     ),
     Damage(
         "cut in a payload",
@@ -390,25 +387,6 @@ def test_damage_after_skip_made_the_index_is_an_error(tmp_path: Path) -> None:
 def test_unknown_policy_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"raise or skip.*'skipp'\. Did you mean 'skip'"):
         read_chunks(str(tmp_path / "x"), damaged="skipp")
-
-
-@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.GZIP])
-def test_decompression_bomb_is_refused(codec: Codec) -> None:
-    zeros = bytes(20_000_000)
-    payload = gzip.compress(zeros) if codec is Codec.GZIP else cramjam.snappy.compress(zeros)
-    chunk = ChunkInfo(
-        number=0,
-        offset=0,
-        checksum=zlib.crc32(payload),
-        codec=codec,
-        compressed_bytes=len(payload),
-        num_records=5_000_000,
-    )
-
-    with pytest.raises(DataError, match=r"1000000 bytes"):
-        decode_chunk(bytes(payload), chunk=chunk, path="bomb", max_bytes=1_000_000)
-    records = decode_chunk(bytes(payload), chunk=chunk, path="bomb", max_bytes=20_000_000)
-    assert len(records) == 5_000_000
 
 
 def foreign_file(*, codec: int, num_chunks: int) -> bytes:
