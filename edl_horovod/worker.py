@@ -7,6 +7,8 @@ ring. Who deals the places shows in its environment: the job's coordinator, horo
 import argparse
 import contextlib
 import faulthandler
+import gc
+import importlib
 import logging
 import os
 import signal
@@ -25,7 +27,6 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
-from edl_horovod.quick_import import import_modules
 
 if TYPE_CHECKING:
     from edl_horovod.ring.loop import Work
@@ -76,8 +77,15 @@ def main() -> int:
 def _import_all() -> None:
     """Import what takes long: nothing of the user's, and nothing that starts a thread."""
     _set_defaults()
-    ours = (f"edl_horovod.ring.{name}" for name in ("coordinated", "loop", "prepare"))
-    import_modules(["horovod.tensorflow", *ours])
+    gc.disable()
+    try:
+        importlib.import_module("horovod.tensorflow")
+        for name in ("coordinated", "loop", "prepare"):
+            importlib.import_module(f"edl_horovod.ring.{name}")
+        # It lives as long as the process: nobody need look through it for garbage ever again.
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def _begin_as_main_process() -> None:

@@ -5,10 +5,6 @@ import signal
 
 import pytest
 
-from edl_horovod.quick_import import put_off_what_is_rarely_used
-
-put_off_what_is_rarely_used()
-
 # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -18,14 +18,12 @@ from typing import Any, BinaryIO
 from edl_horovod.data.prepare.groups import Group, GroupSettings, prepare_group, source_digest
 from edl_horovod.data.prepare.place import write_place
 from edl_horovod.errors import EdlError, kind_of
-from edl_horovod.quick_import import put_off_what_is_rarely_used
 
 __all__ = ["main"]
 
 
 def main() -> int:
     """Serve until told to end; returns the exit code."""
-    put_off_what_is_rarely_used()  # The user's file most often imports TensorFlow.
     inbox_file, outbox = _take_standard_streams()
     place_file = int(sys.argv[1])
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -4,10 +4,6 @@ import os
 
 import pytest
 
-from edl_horovod.quick_import import import_modules
-
-import_modules(["horovod.tensorflow"])  # Before the tests do, which all need it.
-
 
 def pytest_collection_modifyitems(config, items):
     size = int(os.environ["RING_SIZE"])
