@@ -52,8 +52,8 @@ def pod_rows(job: "JobView") -> list[tuple[str, ...]]:
 
 def other_waits(job: "JobView") -> list[str]:
     """What a job waits for beside what its pods say."""
-    known = {f"{pod.name}: {pod.message}" for pod in job.pods}
-    return [reason for reason in job.waits_for if reason not in known]
+    pods = {f"Pod/{pod.name}" for pod in job.pods}
+    return [str(cause) for cause in job.waits_for if cause.object not in pods]
 
 
 def notable(event: dict[str, Any]) -> str:

@@ -10,17 +10,10 @@ import yaml
 
 from edl_horovod.cluster import labels
 from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.events import EventView, events_of
 from edl_horovod.cluster.logs import LogLine, pod_of_rank, read_logs
 from edl_horovod.cluster.pod_log import events_in
-from edl_horovod.cluster.status import (
-    ENDED,
-    EventView,
-    JobView,
-    event_view,
-    events_of,
-    view,
-    views,
-)
+from edl_horovod.cluster.status import ENDED, JobView, view, views
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.settings import largest_ring
@@ -101,10 +94,9 @@ class Jobs:
         """
         job = self._job(name)
         pods = self.pods(name)
-        wanted = job["spec"]["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0)
+        seen = view(job, pods)
         # Events are many; they are read only where pods are missing.
-        events = self._events(job) if len(pods) <= wanted else ()
-        return view(job, pods, events)
+        return view(job, pods, self._events(job)) if seen.missing else seen
 
     def config(self, name: str) -> JobConfig:
         """The settings that a job was submitted with.
@@ -155,7 +147,7 @@ class Jobs:
         Args:
             name: Of the job.
         """
-        return sorted(map(event_view, self._events(self._job(name))), key=lambda event: event.time)
+        return self._events(self._job(name))
 
     def progress(self, name: str) -> JobState:
         """Where the training is, from the events that the launcher pod shows in its log.
@@ -315,7 +307,7 @@ class Jobs:
 
     # -- requests
 
-    def _events(self, job: Object) -> list[Object]:
+    def _events(self, job: Object) -> list[EventView]:
         return events_of(job, self._cluster.find("Event"))
 
     def _job(self, name: str) -> Object:

@@ -1,24 +1,15 @@
 """What a job's objects in a cluster add up to: one value that list, status and wait show."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from edl_horovod.cluster import labels
+from edl_horovod.cluster.causes import Cause, Lag, Missing, lag_of_operator, refusals
+from edl_horovod.cluster.events import EventView, seconds_of
 
-__all__ = [
-    "CONDITIONS",
-    "ENDED",
-    "EventView",
-    "JobView",
-    "PodView",
-    "event_view",
-    "events_of",
-    "pod_view",
-    "view",
-    "views",
-]
+__all__ = ["CONDITIONS", "ENDED", "JobView", "PodView", "pod_view", "view", "views"]
 
 Object = dict[str, Any]
 
@@ -49,19 +40,8 @@ class PodView:
     node: str
     message: str
     """Why it is not where it should be; empty if it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventView:
-    """One thing that Kubernetes said of an object."""
-
-    time: str
-    """When it was last said, in RFC 3339."""
-    kind: str
-    """`Normal` or `Warning`."""
-    object: str
-    """Kind and name of what it is about: `Pod/job-worker-0`."""
-    text: str
+    created: float
+    """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +51,7 @@ class JobView:
     name: str
     namespace: str
     state: str
-    """`waiting`, `running`, `suspended`, `finished` or `failed`."""
+    """`waiting`, `running`, `stopping`, `suspended`, `finished` or `failed`."""
     message: str
     """What the state's reason is, where somebody said it."""
     created: float
@@ -82,41 +62,48 @@ class JobView:
     """Worker pods that are in the ring or could join it at once."""
     slots_per_worker: int
     pods: tuple[PodView, ...] = ()
-    waits_for: tuple[str, ...] = ()
-    """What keeps pods from working, each reason once."""
+    waits_for: tuple[Cause, ...] = ()
+    """What keeps pods from being made or from working, each cause once."""
+
+    @property
+    def missing(self) -> Missing:
+        """The pods that it should have by now; none where it is to have none."""
+        if self.state not in ("waiting", "running"):
+            return Missing()
+        there = {pod.name for pod in self.pods}
+        wanted = (labels.worker_pod(self.name, index) for index in range(self.num_wanted))
+        launchers = [pod for pod in self.pods if pod.role == labels.LAUNCHER]
+        return Missing(
+            workers=frozenset(wanted) - there,
+            launcher=all(pod.state == "failed" for pod in launchers),
+            launcher_seen=max((pod.created for pod in launchers), default=0.0),
+        )
 
 
-def view(job: Object, pods: Iterable[Object] = (), events: Iterable[Object] = ()) -> JobView:
+def view(job: Object, pods: Iterable[Object] = (), events: Sequence[EventView] = ()) -> JobView:
     """What one job is doing.
 
     Args:
         job: The MPIJob.
-        pods: Those of the job; without them the numbers are the operator's.
-        events: Those about the job's objects; they say why a pod could not even be made.
+        pods: Those of the job. What runs is counted here: the operator's own counts are as old
+            as its last look.
+        events: Those of the job, the oldest first; they say why a pod could not even be made.
     """
-    views = tuple(sorted((pod_view(pod) for pod in pods), key=_place))
-    spec, status = job["spec"], job.get("status") or {}
-    num_wanted = spec["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0)
-    workers = [pod for pod in views if pod.role == labels.WORKER]
-    warm = sum(pod.state == "warm" for pod in workers)
-    state, message = _state(job, is_ringing=any(pod.state == "running" for pod in views))
-    waits = [f"{pod.name}: {pod.message}" for pod in views if pod.message]
-    if state == "waiting" and len(workers) < num_wanted:
-        waits += _refusals(events)
-        if not status.get("conditions"):
-            waits.append("mpi-operator, which has not seen the job yet")
-    return JobView(
+    views = tuple(sorted(map(pod_view, pods), key=_place))
+    spec = job["spec"]
+    state, message = _state(job, views)
+    seen = JobView(
         name=job["metadata"]["name"],
         namespace=job["metadata"]["namespace"],
         state=state,
         message=message,
-        created=_time(job["metadata"].get("creationTimestamp")),
-        num_wanted=num_wanted,
-        num_warm=warm if views else _active(status, "Worker"),
+        created=seconds_of(job["metadata"].get("creationTimestamp")),
+        num_wanted=spec["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0),
+        num_warm=sum(pod.role == labels.WORKER and pod.state == "warm" for pod in views),
         slots_per_worker=spec.get("slotsPerWorker", 1),
         pods=views,
-        waits_for=tuple(waits),
     )
+    return dataclasses.replace(seen, waits_for=tuple(_causes(seen, job, events)))
 
 
 def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
@@ -151,44 +138,33 @@ def pod_view(pod: Object) -> PodView:
         restarts=sum(int(one.get("restartCount", 0)) for one in containers),
         node=pod["spec"].get("nodeName") or "",
         message="" if "deletionTimestamp" in meta else _trouble(status),
+        created=seconds_of(meta.get("creationTimestamp")),
     )
 
 
-def events_of(job: Object, events: Iterable[Object]) -> list[Object]:
-    """The events about a job's objects, not those of an earlier job of its name.
-
-    Args:
-        job: The MPIJob.
-        events: Those of its namespace.
-    """
-    name, created = job["metadata"]["name"], _time(job["metadata"].get("creationTimestamp"))
-    return [
-        event
-        for event in events
-        if labels.is_of_job(name, event["involvedObject"])
-        and _time(event_view(event).time) >= created
-    ]
-
-
-def event_view(event: Object) -> EventView:
-    """One event, reduced.
-
-    Args:
-        event: As the API server has it.
-    """
-    about, made = event["involvedObject"], event["metadata"].get("creationTimestamp")
-    return EventView(
-        # Older and newer senders differ in where the time is.
-        time=str(event.get("lastTimestamp") or event.get("eventTime") or made or ""),
-        kind=event.get("type") or "",
-        object=f"{about.get('kind')}/{about.get('name')}",
-        text=_words(event.get("reason"), event.get("message")),
+def _state(job: Object, pods: Sequence[PodView]) -> tuple[str, str]:
+    holds = _conditions(job)
+    if "Succeeded" in holds:
+        return "finished", ""
+    if "Failed" in holds:
+        return "failed", holds["Failed"]
+    if (job["spec"].get("runPolicy") or {}).get("suspend"):
+        # That is what was asked for; whether it is so, the pods show.
+        left = sum(pod.state not in ("succeeded", "failed") for pod in pods)
+        if not left:
+            return "suspended", ""
+        return "stopping", f"{left} {'pod is' if left == 1 else 'pods are'} still there"
+    # The operator says Running only once all workers run, and goes on to say so afterwards.
+    is_running = any(
+        pod.role == labels.LAUNCHER and pod.state in ("running", "succeeded") for pod in pods
     )
+    return "running" if is_running else "waiting", ""
 
 
-def _state(job: Object, *, is_ringing: bool) -> tuple[str, str]:
+def _conditions(job: Object) -> dict[str, str]:
+    """What the operator says of a job and is so, with its reason."""
     status = job.get("status") or {}
-    holds = {
+    return {
         one["type"]: str(one.get("message") or one.get("reason") or "")
         for one in status.get("conditions") or []
         # The operator calls a job failed that goes on without an evicted worker, until it ends well
@@ -196,14 +172,29 @@ def _state(job: Object, *, is_ringing: bool) -> tuple[str, str]:
         if one["status"] == "True"
         and (one.get("reason") != EVICTED or status.get("completionTime"))
     }
-    if "Succeeded" in holds:
-        return "finished", ""
-    if "Failed" in holds:
-        return "failed", holds["Failed"]
-    if (job["spec"].get("runPolicy") or {}).get("suspend"):
-        return "suspended", ""
-    # The operator says Running only once all workers run, and an elastic job needs not all.
-    return ("running" if is_ringing or "Running" in holds else "waiting"), ""
+
+
+def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator[Cause]:
+    """What a job waits for: its pods, those that refuse pods, or else the operator."""
+    yield from (Cause(f"Pod/{pod.name}", pod.message) for pod in seen.pods if pod.message)
+    refused = list(refusals(seen.name, events, seen.missing))
+    lag = None if refused else _lag(seen, job, is_seen=bool(events))
+    yield from refused if lag is None else [lag_of_operator(seen.name, lag)]
+
+
+def _lag(seen: JobView, job: Object, *, is_seen: bool) -> Lag | None:
+    """What the operator has not done yet, as far as that can be told."""
+    is_marked = "Suspended" in _conditions(job)
+    if seen.state == "stopping":
+        return None if is_marked else "stop"
+    if not seen.missing:
+        return None
+    if is_marked:
+        has_workers = any(pod.state in ("starting", "warm") for pod in seen.pods)
+        return "launcher" if has_workers and not seen.missing.workers else "resume"
+    if not seen.pods and not (job.get("status") or {}).get("conditions"):
+        return "pods" if is_seen else "job"
+    return None
 
 
 def _pod_state(pod: Object, role: str) -> str:
@@ -248,16 +239,6 @@ def _end(terminated: Mapping[str, Any]) -> str:
     return f"ended with {code}{more}"
 
 
-def _refusals(events: Iterable[Object]) -> Iterator[str]:
-    """Why pods could not be made, as with a quota: the last word of each object that tried."""
-    last = {
-        event["involvedObject"].get("name", ""): _words(event.get("reason"), event.get("message"))
-        for event in events
-        if event.get("type") == "Warning" and event.get("reason") == "FailedCreate"
-    }
-    yield from last.values()
-
-
 def _words(reason: str | None, message: str | None) -> str:
     return ": ".join(filter(None, (reason, message)))
 
@@ -267,15 +248,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next(found, {})
 
 
-def _active(status: Mapping[str, Any], role: str) -> int:
-    return int(((status.get("replicaStatuses") or {}).get(role) or {}).get("active", 0))
-
-
 def _place(pod: PodView) -> tuple[bool, int, str]:
     """The launcher first, then the workers by their numbers."""
     is_worker = pod.role == labels.WORKER
     return is_worker, labels.worker_index(pod.name) if is_worker else 0, pod.name
-
-
-def _time(stamp: str | None) -> float:
-    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0

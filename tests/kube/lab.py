@@ -18,6 +18,7 @@ class Lab:
 
     def __init__(self, server, kubeconfig) -> None:
         self.server, self.kubeconfig = server, kubeconfig
+        self.num_events = 0
         self.cluster = Cluster(
             Place(namespace="default", kubeconfig=str(kubeconfig), context="test")
         )
@@ -51,10 +52,35 @@ class Lab:
             "pods", "default", name, {"phase": phase, "conditions": conditions, **status}
         )
 
-    def set_condition(self, kind: str, message: str = "") -> None:
+    def set_condition(self, kind: str, message: str = "", **status) -> None:
         condition = {"type": kind, "status": "True", "message": message}
         self.server.set_status(
-            "mpijobs.kubeflow.org", "default", "mnist", {"conditions": [condition]}
+            "mpijobs.kubeflow.org", "default", "mnist", {"conditions": [condition], **status}
+        )
+
+    def say(
+        self,
+        about: str,
+        reason: str,
+        message: str,
+        *,
+        kind: str = "Warning",
+        time: str = "2101-01-01T00:00:00Z",
+    ) -> None:
+        """An event, as mpi-operator and the controllers of Kubernetes send them."""
+        object_kind, name = about.split("/")
+        self.num_events += 1
+        self.cluster.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"name": f"{name}.{self.num_events:016x}"},
+                "involvedObject": {"kind": object_kind, "name": name, "namespace": "default"},
+                "type": kind,
+                "reason": reason,
+                "message": message,
+                "lastTimestamp": time,
+            }
         )
 
     def run(self) -> None:

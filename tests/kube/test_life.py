@@ -59,7 +59,7 @@ def test_status_of_a_job_without_pods_says_what_is_missing(lab, capsys):
     printed = edl(capsys, "status", "mnist")[1]
 
     assert "POD" not in printed
-    assert "waits for: mpi-operator, which has not seen the job yet" in printed
+    assert "waits for: MPIJob/mnist: mpi-operator has not seen it yet." in printed
 
 
 def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path):
@@ -128,15 +128,10 @@ def test_status_says_why_a_job_waits(lab, capsys):
         "mnist-worker-2", "Running",
         containerStatuses=[{**status, "lastState": {"terminated": ended}}],
     )  # fmt: skip
-    about = {"kind": "MPIJob", "name": "mnist", "namespace": "default"}
     for year in (2001, 2101):
-        lab.cluster.create(
-            {
-                "apiVersion": "v1", "kind": "Event", "metadata": {"name": f"no-room-{year}"},
-                "involvedObject": about, "type": "Warning", "reason": "FailedCreate",
-                "message": f"pods is forbidden: exceeded quota: team-{year}",
-                "lastTimestamp": f"{year}-01-01T00:00:00Z",
-            }
+        lab.say(
+            "MPIJob/mnist", "FailedCreate", f"pods is forbidden: exceeded quota: team-{year}",
+            time=f"{year}-01-01T00:00:00Z",
         )  # fmt: skip
 
     code, printed, _ = edl(capsys, "status", "mnist")
@@ -148,7 +143,10 @@ def test_status_says_why_a_job_waits(lab, capsys):
     assert "CrashLoopBackOff: back-off 10s; before that it was killed by signal 9 (OOMKilled)" in (
         printed
     )
-    assert "waits for: FailedCreate: pods is forbidden: exceeded quota: team-2101" in printed
+    assert (
+        "waits for: MPIJob/mnist: FailedCreate: pods is forbidden: exceeded quota: team-2101."
+        in printed
+    )
     assert "team-2001" not in printed, "that was an earlier job of the name"
     _, *events = edl(capsys, "events", "mnist")[1].splitlines()
     assert [line.split()[:3] for line in events] == [

@@ -15,10 +15,30 @@ def job(*conditions, **more):
     }  # fmt: skip
 
 
+def launcher(phase):
+    name = {"training.kubeflow.org/job-role": "launcher"}
+    return {
+        "metadata": {"name": "mnist-launcher-abcde", "labels": name},
+        "spec": {}, "status": {"phase": phase},
+    }  # fmt: skip
+
+
+def test_the_state_follows_the_launcher_and_not_what_the_operator_once_said():
+    """It says Running once, and goes on to say so when the launcher's pod is gone."""
+    running = job(("Running", "MPIJobRunning"))
+
+    assert status.view(running).state == "waiting"
+    assert status.view(running, [launcher("Pending")]).state == "waiting"
+    assert status.view(running, [launcher("Running")]).state == "running"
+    assert status.view(running, [launcher("Failed")]).state == "waiting"
+    # Between the launcher's end and the operator's word.
+    assert status.view(running, [launcher("Succeeded")]).state == "running"
+
+
 def test_a_job_that_lost_an_evicted_worker_has_not_failed():
     running = job(("Running", "MPIJobRunning"), ("Failed", "MPIJobEvicted"))
 
-    assert status.view(running).state == "running"
+    assert status.view(running, [launcher("Running")]).state == "running"
 
 
 def test_a_job_that_ended_so_has():
@@ -34,5 +54,5 @@ def test_a_launcher_that_gave_up_is_a_failure():
 def test_a_job_that_the_operator_has_not_seen_waits_for_it():
     (reason,) = status.view(job()).waits_for
 
-    assert reason.startswith("mpi-operator")
+    assert "mpi-operator has not seen it" in str(reason)
     assert status.view(job(("Created", "MPIJobCreated"))).waits_for == ()

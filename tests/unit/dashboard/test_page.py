@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from edl_horovod.cluster.causes import Cause
 from edl_horovod.cluster.status import JobView, PodView
 from edl_horovod.dashboard.look import Look
 from edl_horovod.dashboard.page import PageTemplate
@@ -49,11 +50,17 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
         loss=0.5, size=2, metrics={text: 0.5}, workers={text: WorkerState("lost", NOW, text)},
     )  # fmt: skip
     pod = PodView(
-        name="m-worker-0", role="worker", state="pending", restarts=0, node=text, message=text
+        name="m-worker-0",
+        role="worker",
+        state="pending",
+        restarts=0,
+        node=text,
+        message=text,
+        created=NOW,
     )
     job = JobView(
         name="m", namespace="d", state="waiting", message=text, created=NOW, num_wanted=1,
-        num_warm=0, slots_per_worker=1, pods=(pod,), waits_for=(f"{text} q",),
+        num_warm=0, slots_per_worker=1, pods=(pod,), waits_for=(Cause(text, f"{text} q", text),),
     )  # fmt: skip
     look = Look(
         time=NOW, state=state, job=job if in_cluster else None, notable=((NOW, f"a{text}"),),

@@ -1,0 +1,183 @@
+"""Why a job does not go on: the objects that are not made, who says so, and the cure of each."""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from edl_horovod.cluster.events import EventView, seconds_of
+
+__all__ = ["GRANT", "Cause", "Lag", "Missing", "lag_of_operator", "refusals"]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One thing that keeps a job from going on."""
+
+    object: str
+    """Kind and name of what it is about: `MPIJob/mnist`."""
+    reason: str
+    """As the cluster says it, or as it follows from what the cluster has."""
+    cure: str = ""
+    """What to do about it; empty where the reason says it already."""
+
+    def __str__(self) -> str:
+        said = f"{self.object}: {self.reason}"
+        return f"{said.removesuffix('.')}. {self.cure}" if self.cure else said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """The pods that a job should have and has not."""
+
+    workers: Collection[str] = ()
+    """Their names."""
+    launcher: bool = False
+    launcher_seen: float = 0.0
+    """When the newest launcher pod was made that has failed since, in seconds since the epoch."""
+
+    def __bool__(self) -> bool:
+        return bool(self.workers) or self.launcher
+
+
+_REFUSED = ("FailedCreate", "MPIJobFailed", "ErrResourceExists", "ValidationError")
+"""Reasons of the events that say so: the first is Kubernetes' own, the others mpi-operator's. Its
+events for pods that it cannot make are about the MPIJob."""
+_POD = re.compile(r'\bpods? "([^"]+)"', re.IGNORECASE)
+
+_CURES = tuple(
+    (re.compile(pattern), cure)
+    for pattern, cure in (
+        (
+            "exceeded quota",
+            "Ask for less (kubernetes.worker, kubernetes.launcher), scale the job down with edl "
+            "scale, end other jobs in the namespace, or have the quota raised.",
+        ),
+        (
+            "failed quota",
+            "The quota counts a resource that these pods do not ask for: have a LimitRange give "
+            "it to them by default, or have the quota changed.",
+        ),
+        (
+            "violates PodSecurity.*hostPath",
+            "Mount a claim instead of kubernetes.volumes.NAME.host_path, or submit to a namespace "
+            "whose label pod-security.kubernetes.io/enforce is privileged.",
+        ),
+        (
+            "violates PodSecurity",
+            "Change what it names, or submit to a namespace whose label "
+            "pod-security.kubernetes.io/enforce allows it.",
+        ),
+        (
+            r"looking up service account (?P<namespace>[^/]+)/(?P<name>[^:]+): .*not found",
+            "Create it: kubectl create serviceaccount {name} -n {namespace}",
+        ),
+        (
+            "no PriorityClass with name",
+            "Choose one of kubectl get priorityclasses for kubernetes.priority_class and "
+            "kubernetes.launcher_priority_class, or have this one created.",
+        ),
+        (
+            r"(maximum|minimum) .* usage per |max limit to request ratio",
+            "A LimitRange of the namespace says so: change kubernetes.worker and "
+            "kubernetes.launcher, or have the LimitRange changed.",
+        ),
+        (
+            "admission webhook",
+            "Whoever runs this webhook in the cluster can say what it wants.",
+        ),
+        (
+            'User "system:serviceaccount:.* cannot ',
+            "Have an administrator add this right to mpi-operator's ClusterRole.",
+        ),
+        (
+            "because it is being terminated",
+            "Submit to another namespace: this one is being deleted.",
+        ),
+        (
+            "already exists and is not managed by MPIJob",
+            "Remove that object, or delete the job and submit it under another kubernetes.name.",
+        ),
+        (
+            "^ValidationError",
+            "Delete the job. If edl made it as it is, the operator is not mpi-operator 0.8.",
+        ),
+        (
+            r'" is invalid: ',
+            "Change the setting that it names, and submit again under another kubernetes.name.",
+        ),
+    )
+)
+"""The first that fits an event's text; the groups of the pattern go into the cure."""
+_IS_IT_THERE = (
+    "If this lasts, check that mpi-operator runs in the cluster and looks after this namespace; "
+    "its log says what it lacks."
+)
+GRANT = (
+    "Have an administrator allow it to update and patch jobs.batch/status: "
+    "kubectl patch clusterrole mpi-operator --type=json -p "
+    """'[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["batch"], """
+    """"resources": ["jobs/status"], "verbs": ["update", "patch"]}}]'."""
+)
+"""The cure of an operator that cannot resume a launcher that has run before."""
+_NO_CURE = "It is tried again and again; edl events {name} shows what else was said."
+
+
+Lag = Literal["job", "pods", "launcher", "stop", "resume"]
+"""What the operator has not done yet."""
+
+_LAGS: dict[Lag, tuple[str, str]] = {
+    "job": ("mpi-operator has not seen it yet", _IS_IT_THERE),
+    "pods": ("mpi-operator has seen it, and made none of its pods yet", _IS_IT_THERE),
+    "stop": ("mpi-operator has not acted on the stop yet", _IS_IT_THERE),
+    "resume": ("mpi-operator has not acted on the resume yet", _IS_IT_THERE),
+    "launcher": (
+        "mpi-operator has not resumed the launcher, although all workers are there",
+        "This happens where the operator lacks a right that its own ClusterRole does not give. "
+        f"{GRANT} It then tries again within 17 minutes.",
+    ),
+}
+
+
+def lag_of_operator(job: str, lag: Lag) -> Cause:
+    """The cause where nobody refuses anything, and the operator does nothing.
+
+    Args:
+        job: Name of the MPIJob.
+        lag: What it has not done.
+    """
+    about = f"Job/{job}-launcher" if lag == "launcher" else f"MPIJob/{job}"
+    return Cause(about, *_LAGS[lag])
+
+
+def refusals(job: str, events: Iterable[EventView], missing: Missing) -> Iterator[Cause]:
+    """Why pods are not made: the last word of each object that speaks of pods that are missing.
+
+    Args:
+        job: Name of the MPIJob.
+        events: Those of the job, the oldest first.
+        missing: What the job lacks. What was refused once and is there by now is no cause.
+    """
+    last = {
+        event.object: event
+        for event in events
+        if event.kind == "Warning"
+        and event.text.partition(":")[0] in _REFUSED
+        and _is_about(event, missing)
+    }
+    for event in last.values():
+        yield Cause(event.object, event.text, _cure(event.text, job))
+
+
+def _is_about(event: EventView, missing: Missing) -> bool:
+    if event.object.startswith("Job/") or "launcher pod created failed" in event.text:
+        return missing.launcher and seconds_of(event.time) >= missing.launcher_seen
+    named = _POD.search(event.text)
+    return named[1] in missing.workers if named else bool(missing)
+
+
+def _cure(text: str, job: str) -> str:
+    for pattern, cure in _CURES:
+        if found := pattern.search(text):
+            return cure.format(**found.groupdict())
+    return _NO_CURE.format(name=job)

@@ -1,0 +1,260 @@
+"""What `edl status` says of a job that does not go on: whom it waits for, why, and the cure."""
+
+import json
+
+import pytest
+
+from edl_horovod import Jobs
+from edl_horovod.cli.main import main
+from tests.kube.conftest import CRD, NO_CRD
+from tests.kube.lab import WORKERS
+
+pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
+
+LAUNCHER = "mnist-launcher-abcde"
+
+
+def status(capsys) -> str:
+    assert main(["status", "mnist"]) == 0
+    return capsys.readouterr().out
+
+
+def causes(capsys) -> list[dict[str, str]]:
+    assert main(["status", "mnist", "-o", "json"]) == 0
+    return json.loads(capsys.readouterr().out)["waits_for"]
+
+
+# -- suspended, as the pods and the operator say
+
+
+def test_a_stop_that_the_operator_has_not_seen_is_no_suspension(lab, capsys):
+    lab.run()
+    lab.set_condition("Running")
+
+    with Jobs() as jobs:
+        jobs.stop("mnist")
+
+    printed = status(capsys)
+    assert "state      stopping: 3 pods are still there" in printed
+    assert "workers    2 of 2 pods warm" in printed
+    assert "waits for: MPIJob/mnist: mpi-operator has not acted on the stop yet." in printed
+    assert "check that mpi-operator runs" in printed
+    main(["list"])
+    assert capsys.readouterr().out.splitlines()[1].split()[1:4] == ["mnist", "stopping", "2/2"]
+
+
+def test_a_job_is_stopping_until_its_last_pod_has_ended(lab, capsys):
+    lab.run()
+    with Jobs() as jobs:
+        jobs.stop("mnist")
+    lab.set_condition("Suspended")
+    lab.cluster.delete("Pod", LAUNCHER, grace_seconds=0)
+    lab.cluster.delete("Pod", WORKERS[1], grace_seconds=0)
+    lab.cluster.delete("Pod", WORKERS[0])
+
+    printed = status(capsys)
+    assert "state      stopping: 1 pod is still there" in printed
+    assert "waits for" not in printed, "the operator has done its part"
+    lab.cluster.delete("Pod", WORKERS[0], grace_seconds=0)
+
+    assert "state      suspended\n" in status(capsys)
+
+
+def test_pods_of_a_suspended_job_are_counted_not_remembered(lab, capsys):
+    lab.submit("kubernetes.suspend=true")
+    lab.set_condition("Running", replicaStatuses={"Worker": {"active": 2}})
+
+    printed = status(capsys)
+
+    assert "state      suspended\n" in printed
+    assert "workers    0 of 2 pods warm" in printed
+
+
+def test_a_resume_that_the_operator_has_not_seen_is_told(lab, capsys):
+    lab.submit()
+    lab.set_condition("Suspended")
+
+    printed = status(capsys)
+
+    assert "state      waiting" in printed
+    assert "waits for: MPIJob/mnist: mpi-operator has not acted on the resume yet." in printed
+
+
+# -- pods that are refused
+
+
+QUOTA = (
+    "is forbidden: exceeded quota: team, requested: requests.cpu=4, used: requests.cpu=8, "
+    "limited: requests.cpu=10"
+)
+
+
+def refused_worker(what: str, index: int = 0) -> str:
+    return f'worker pod created failed: pods "mnist-worker-{index}" {what}'
+
+
+@pytest.mark.parametrize(
+    ("what", "cure"),
+    [
+        (QUOTA, "Ask for less"),
+        (
+            "is forbidden: failed quota: team: must specify requests.ephemeral-storage for: worker",
+            "LimitRange",
+        ),
+        (
+            'is forbidden: violates PodSecurity "baseline:latest": hostPath volumes '
+            '(volume "data")',
+            "Mount a claim",
+        ),
+        (
+            'is forbidden: violates PodSecurity "restricted:v1.36": runAsNonRoot != true (pod or '
+            'container "worker" must set securityContext.runAsNonRoot=true)',
+            "pod-security.kubernetes.io/enforce",
+        ),
+        (
+            "is forbidden: error looking up service account default/default: serviceaccount "
+            '"default" not found',
+            "kubectl create serviceaccount default -n default",
+        ),
+        (
+            "is forbidden: no PriorityClass with name high was found",
+            "kubectl get priorityclasses",
+        ),
+        (
+            "is forbidden: [maximum cpu usage per Container is 2, but limit is 4, maximum memory "
+            "usage per Container is 1Gi, but limit is 4Gi]",
+            "kubernetes.worker",
+        ),
+        (
+            "is forbidden: unable to create new content in namespace default because it is being "
+            "terminated",
+            "another namespace",
+        ),
+        (
+            "is forbidden: what nobody has heard of",
+            "edl events mnist",
+        ),
+    ],
+)
+def test_why_workers_are_refused_is_told_with_a_cure(lab, capsys, what, cure):
+    """The operator tells it in an event of the MPIJob, and nothing in the MPIJob itself."""
+    lab.submit()
+    lab.say("MPIJob/mnist", "MPIJobCreated", "MPIJob default/mnist is created.", kind="Normal")
+    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker(what))
+
+    (cause,) = causes(capsys)
+
+    assert cause["object"] == "MPIJob/mnist"
+    assert cause["reason"] == f"MPIJobFailed: {refused_worker(what)}"
+    assert cure in cause["cure"]
+    printed = status(capsys)
+    assert f"waits for: MPIJob/mnist: MPIJobFailed: {refused_worker(what)}. {cause['cure']}" in (
+        printed
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cure"),
+    [
+        (
+            "MPIJobFailed",
+            'worker pod created failed: pods is forbidden: User "system:serviceaccount:'
+            'mpi-operator:mpi-operator" cannot create resource "pods" in API group "" in the '
+            'namespace "default"',
+            "mpi-operator's ClusterRole",
+        ),
+        (
+            "MPIJobFailed",
+            'worker pod created failed: admission webhook "v.example" denied the request: no',
+            "Whoever runs this webhook",
+        ),
+        (
+            "MPIJobFailed",
+            'launcher pod created failed: jobs.batch "mnist-launcher" is forbidden: exceeded '
+            "quota: team, requested: count/jobs.batch=1, used: count/jobs.batch=1, limited: "
+            "count/jobs.batch=1",
+            "Ask for less",
+        ),
+        (
+            "MPIJobFailed",
+            'worker pod created failed: Pod "mnist-worker-0" is invalid: spec.nodeSelector: '
+            'Invalid value: "a b"',
+            "another kubernetes.name",
+        ),
+        (
+            "ErrResourceExists",
+            'Resource "mnist-worker-0" of Kind "Pod" already exists and is not managed by MPIJob',
+            "another kubernetes.name",
+        ),
+        (
+            "ValidationError",
+            "Found validation errors: spec.runPolicy.cleanPodPolicy: Required value",
+            "mpi-operator 0.8",
+        ),
+    ],
+)
+def test_what_the_operator_cannot_make_is_told_with_a_cure(lab, capsys, reason, message, cure):
+    lab.submit()
+    lab.say("MPIJob/mnist", reason, message)
+
+    (cause,) = causes(capsys)
+
+    assert cause["reason"] == f"{reason}: {message}"
+    assert cure in cause["cure"]
+
+
+def test_a_launcher_that_is_refused_while_all_workers_are_there_is_told(lab, capsys):
+    lab.run()
+    lab.set_condition("Running")
+    lab.cluster.delete("Pod", LAUNCHER, grace_seconds=0)
+    message = f'Error creating: pods "mnist-launcher-x7k2p" {QUOTA}'
+    lab.say("Job/mnist-launcher", "FailedCreate", message)
+
+    (cause,) = causes(capsys)
+
+    assert (cause["object"], cause["reason"]) == ("Job/mnist-launcher", f"FailedCreate: {message}")
+    assert "state      waiting" in status(capsys)
+
+
+def test_the_quota_that_a_scaled_job_meets_is_told(lab, capsys):
+    lab.run()
+    with Jobs() as jobs:
+        jobs.scale("mnist", 4)
+    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker(QUOTA, index=2))
+
+    printed = status(capsys)
+
+    assert "state      running" in printed
+    assert "exceeded quota: team" in printed
+    assert "edl scale" in printed
+
+
+def test_the_last_word_of_an_object_counts(lab, capsys):
+    lab.submit()
+    early, late = "2101-01-01T00:00:00Z", "2101-01-01T00:00:00.500000Z"
+    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker("is forbidden: new"), time=late)
+    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker("is forbidden: old"), time=early)
+
+    (cause,) = causes(capsys)
+
+    assert "is forbidden: new" in cause["reason"]
+
+
+def test_a_refusal_that_is_over_is_not_told(lab, capsys):
+    lab.submit("launch.np=3")
+    lab.add_pods(workers=2)
+    lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker(QUOTA))
+    pod = f'Error creating: pods "mnist-launcher-x7k2p" {QUOTA}'
+    lab.say("Job/mnist-launcher", "FailedCreate", pod)
+
+    assert causes(capsys) == []
+
+
+def test_a_job_that_the_operator_saw_and_made_nothing_for_sends_to_its_log(lab, capsys):
+    lab.submit()
+    lab.say("MPIJob/mnist", "MPIJobCreated", "MPIJob default/mnist is created.", kind="Normal")
+
+    (cause,) = causes(capsys)
+
+    assert cause["reason"] == "mpi-operator has seen it, and made none of its pods yet"
+    assert "its log" in cause["cure"]
