@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-__all__ = ["folder_of", "path_of", "remove_partials", "steps_in"]
+__all__ = ["folder_of", "path_of", "remove_older", "steps_in"]
 
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
@@ -29,15 +29,22 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
 
 
-def remove_partials(folder: Path, before: int) -> None:
-    """Remove what writers left behind that were killed while they wrote.
+def remove_older(folder: Path, written: int, *, keep: int) -> None:
+    """Remove what a checkpoint that was just written makes superfluous.
+
+    Only what is older than it: a newer one, even a damaged one, must not push out those that are
+    good. With them goes what writers left behind that were killed while they wrote an older one.
 
     Args:
         folder: Of the checkpoints.
-        before: Only of steps below this one: a later one may just be written.
+        written: Step of the one that was just written.
+        keep: How many are kept, with that one; 1 or more.
     """
+    older = [step for step in steps_in(folder) if step < written]
+    for step in older[: max(0, len(older) - (keep - 1))]:
+        path_of(folder, step).unlink(missing_ok=True)
     for path in folder.iterdir():
         found = _PARTIAL.fullmatch(path.name)
-        if found and int(found[1]) < before:
+        if found and int(found[1]) < written:  # A later one may just be written.
             with contextlib.suppress(FileNotFoundError):  # Another rank may do the same.
                 path.unlink()

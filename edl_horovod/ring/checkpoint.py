@@ -122,7 +122,7 @@ class Checkpoints:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             num_bytes = write_tensors(path, tensors, metadata)
-            self._remove_older(step)
+            checkpoint_files.remove_older(self._folder, step, keep=self._config.keep)
         except OSError as error:
             message = f"cannot be written: {error}. Training goes on; see to the disk"
             log.warning("the checkpoint of step %d %s", step, message)
@@ -134,14 +134,6 @@ class Checkpoints:
             "checkpoint", state="written", step=step, message="", num_bytes=num_bytes,
             seconds=round(seconds, 4),
         )  # fmt: skip
-
-    def _remove_older(self, step: int) -> None:
-        # Only what is older than what was just written: a newer one, even a damaged one, must not
-        # push out those that are good.
-        older = [n for n in checkpoint_files.steps_in(self._folder) if n < step]
-        for old in older[: len(older) - (self._config.keep - 1)]:
-            checkpoint_files.path_of(self._folder, old).unlink(missing_ok=True)
-        checkpoint_files.remove_partials(self._folder, step)
 
     # -- reading
 
