@@ -75,7 +75,8 @@ def job_directory(plan: LaunchPlan, *, is_left: bool) -> Iterator[None]:
             yield
         finally:
             (job_dir / "secret").unlink(missing_ok=True)
-            (job_dir / "launcher.pid").unlink(missing_ok=True)
+            # Never removed: who opened the file meanwhile would lock one that nobody else sees.
+            lock.truncate(0)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,16 @@
 """Whose traces a launcher finds in a job's directory: of another job, or of its own."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 
 import pytest
 
 from edl_horovod import checkpoint_files, events
 from edl_horovod.config.compose import compose
+from edl_horovod.errors import ConfigError
+from edl_horovod.job_dir import is_running
 from edl_horovod.launch import directory
 from edl_horovod.launch.checkpoints import where_it_goes_on
 from edl_horovod.launch.job import run_plan
@@ -119,3 +123,31 @@ def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
             told = events.read(plan.job_dir / "events.jsonl")
 
     assert [event["kind"] for event in told] == ["step"]
+
+
+def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_one_has(
+    plan, monkeypatch
+):
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as third:
+        first.enter_context(directory.job_directory(plan, is_left=False))
+        lock = fcntl.flock
+
+        def lock_late(file, how):
+            # The second one has opened the file by now. The first ends, and a third one begins.
+            monkeypatch.setattr(fcntl, "flock", lock)
+            first.close()
+            third.enter_context(directory.job_directory(plan, is_left=False))
+            fcntl.flock(file, how)
+
+        monkeypatch.setattr(fcntl, "flock", lock_late)
+        with (
+            pytest.raises(ConfigError, match="Another job runs"),
+            directory.job_directory(plan, is_left=False),
+        ):
+            pass
+
+
+def test_a_job_that_has_ended_does_not_run(plan):
+    with directory.job_directory(plan, is_left=False):
+        assert is_running(plan.job_dir)
+    assert not is_running(plan.job_dir)
