@@ -4,6 +4,7 @@ A message says what is wrong, where, what was received and what to do next.
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "TimedOut",
     "TrainingError",
     "UserCodeError",
+    "cure_of",
     "did_you_mean",
     "kind_of",
     "of_kind",
@@ -197,6 +199,25 @@ def of_kind(kind: str, message: str) -> EdlError:
     if isinstance(found, type) and issubclass(found, EdlError):
         return found(message)
     return JobFailed(message)
+
+
+def cure_of(error: OSError) -> str:
+    """What to do about something that cannot be written, as a sentence."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "Make room on its disk, or choose another place."
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "Have this user allowed to write there, or choose another place."
+    if error.errno == errno.EROFS:
+        return "Its file system is read-only: choose another place, or have it made writable."
+    if error.errno == errno.ENAMETOOLONG:
+        return "Choose a shorter name."
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return (
+            "A file stands where a folder is needed, or the other way round: choose another place."
+        )
+    if error.errno == errno.ENOENT:
+        return "Make the folder that it is to be in, or choose another place."
+    return "See to its disk, or choose another place."
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from edl_horovod.errors import OutputError
+from edl_horovod.errors import OutputError, cure_of
 
 __all__ = ["SINGLE_FILE_SUFFIX", "check_output", "publish", "staged", "writing"]
 
@@ -145,8 +145,7 @@ def writing(output: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise OutputError(
-            f"The output cannot be written: {e}. Received: output={str(output)!r}."
-            " Check that its parent folder may be written to and that the disk has room."
+            f"The output cannot be written: {e}. Received: output={str(output)!r}. {cure_of(e)}"
         ) from e
 
 

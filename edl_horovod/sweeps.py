@@ -15,7 +15,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import Point
-from edl_horovod.errors import EdlError, Interrupted, OutputError
+from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
 from edl_horovod.launch.plan import check_is_here, with_job_dir
 from edl_horovod.models import git_zoo
 from edl_horovod.whole_file import write_text
@@ -249,8 +249,7 @@ def _write(result: SweepResult) -> None:
     except OSError as error:
         raise OutputError(
             f"The table of the sweep cannot be written: {error}. "
-            f"Received: output={result.output!r}. Check that the folder may be written to and that "
-            "the disk has room."
+            f"Received: output={result.output!r}. {cure_of(error)}"
         ) from error
 
 

@@ -1,7 +1,6 @@
 """A job's resolved configuration as a plain YAML file: what every rank reads, without Hydra."""
 
 import dataclasses
-import os
 import types
 import typing
 from pathlib import Path
@@ -11,7 +10,8 @@ import yaml
 
 from edl_horovod.config.fields import REQUIRED, settings, type_name, unknown_key
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.errors import ConfigError, OutputError, cure_of
+from edl_horovod.whole_file import write_text
 
 __all__ = ["build", "dump", "from_dict", "load", "to_dict", "to_yaml", "wrong_type"]
 
@@ -44,15 +44,12 @@ def dump(config: JobConfig, path: Path) -> None:
     Raises:
         OutputError: The file cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(to_yaml(config), encoding="utf-8")
-        partial.replace(path)
+        write_text(path, to_yaml(config))
     except OSError as e:
-        partial.unlink(missing_ok=True)
         raise OutputError(
             f"The configuration cannot be written: {e.strerror}. Received: {str(path)!r}. "
-            "Check that its directory exists and may be written to."
+            f"{cure_of(e)}"
         ) from e
 
 

@@ -19,7 +19,7 @@ from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import settings_of
-from edl_horovod.errors import NotEnoughWorkers, OutputError
+from edl_horovod.errors import EdlError, OutputError, cure_of
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
 
@@ -56,13 +56,16 @@ def main() -> int:
         coordinator = Coordinator(settings, events)
         try:
             asyncio.run(_serve(coordinator))
-        except NotEnoughWorkers as error:
+        except EdlError as error:
             log.error("%s", error)  # The launcher tells its log's last line.
             return error.exit_code
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
-            log.error("%s cannot be written: %s", args.job_dir, error)
+            log.error(
+                "The job's directory cannot be written any more: %s. Received: job_dir=%r. %s",
+                error, str(args.job_dir), cure_of(error),
+            )  # fmt: skip
             return OutputError.exit_code
     return 0
 

@@ -1,12 +1,16 @@
 """What of a job outlives its coordinator: `coordinator.json` in the job directory (D12b)."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from edl_horovod.whole_file import write_json
+from edl_horovod.whole_file import read_json, write_json
 
 __all__ = ["SavedRing", "load", "save"]
+
+_CURE = (
+    "Nobody knows where the job's ring is now: end the job, and start it again; with resume=auto "
+    "it goes on from its newest checkpoint."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +26,13 @@ class SavedRing:
 
 
 def load(path: Path) -> SavedRing | None:
-    """What an earlier coordinator of the job saved; None for the first one."""
-    try:
-        state = json.loads(path.read_text())
-    except FileNotFoundError:
+    """What an earlier coordinator of the job saved; None for the first one.
+
+    Raises:
+        JobFailed: The file is damaged.
+    """
+    state = read_json(path, *(field.name for field in fields(SavedRing)), cure=_CURE)
+    if state is None:
         return None
     return SavedRing(
         **{**state, "members": tuple(state["members"]), "orders": tuple(state["orders"])}

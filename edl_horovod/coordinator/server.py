@@ -98,7 +98,7 @@ class Coordinator:
         """
         port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
-        self._save(port)
+        self._save(self._ring(port))
         watch = [
             asyncio.create_task(self._watch_hosts()),
             asyncio.create_task(self._liveness.watch()),
@@ -108,7 +108,7 @@ class Coordinator:
             while self._result is None and not self._is_left():
                 await self._advance(port)
         except NotEnoughWorkers:
-            self._save_change(port)
+            self._save_change(self._ring(port))
             self._server.close()
             raise
         finally:
@@ -116,7 +116,7 @@ class Coordinator:
                 task.cancel()
         if self._result is None:
             log.info("told to end; %d members train on", len(self._members))
-            self._save_change(port)
+            self._save_change(self._ring(port))
             self._server.close()
             return None
         log.info("job %s", self._result["state"])
@@ -337,9 +337,13 @@ class Coordinator:
             return
         self._generation += 1
         self._members = target
-        self._save_change(port)
         members = self._roster.workers(target)
-        is_formed = await self._forming.form(members, self._generation)
+        # Beside the forming: the ring must not wait for a disk that is busy with a checkpoint.
+        saving = asyncio.create_task(asyncio.to_thread(self._save_change, self._ring(port)))
+        try:
+            is_formed = await self._forming.form(members, self._generation)
+        finally:
+            await saving
         if is_formed:
             self._too_few_since, self._proven = None, target
             self._vain.formed(members, self._server.workers.values())
@@ -382,19 +386,21 @@ class Coordinator:
         self._adopts_until = time.monotonic() + self._settings.forming_seconds
         return ring.port
 
-    def _save(self, port: int) -> None:
-        ring = saved.SavedRing(
+    def _ring(self, port: int) -> saved.SavedRing:
+        return saved.SavedRing(
             address=self._settings.address,
             port=port,
             generation=self._generation,
             members=self._members,
             orders=tuple(self._server.orders[name] for name in self._members),
         )
+
+    def _save(self, ring: saved.SavedRing) -> None:
         saved.save(self._settings.job_dir / "coordinator.json", ring)
 
-    def _save_change(self, port: int) -> None:
+    def _save_change(self, ring: saved.SavedRing) -> None:
         """Save where there is room: only a coordinator that starts again would read it."""
         try:
-            self._save(port)
+            self._save(ring)
         except OSError as error:
             log.warning("coordinator.json is that of an older ring: %s", error)

@@ -30,7 +30,7 @@ from edl_horovod.data.recordio_format import (
     max_chunk_records,
 )
 from edl_horovod.data.recordio_scan import read_chunks
-from edl_horovod.errors import ConfigError, DataError, OutputError
+from edl_horovod.errors import ConfigError, DataError, OutputError, cure_of
 
 __all__ = [
     "ChunkInfo",
@@ -166,7 +166,7 @@ class Writer:
     def _cannot_write(self, cause: OSError) -> OutputError:
         return OutputError(
             f"{self.path} cannot be written: {cause.strerror}. Received: path={self.path!r}."
-            " Check that its folder is there, may be written to, and has room."
+            f" {cure_of(cause)}"
         )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from edl_horovod import checkpoint_files
 from edl_horovod.config import resolved
 from edl_horovod.coordinator import hosts
-from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.errors import ConfigError, OutputError, cure_of
 from edl_horovod.launch import checkpoints
 from edl_horovod.launch.plan import LaunchPlan
 
@@ -86,7 +86,7 @@ def _told_as_output_error(job_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise OutputError(
             f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}. "
-            "Make room on its disk, or give another job_dir."
+            f"{cure_of(error)}"
         ) from error
 
 

@@ -1,7 +1,6 @@
 """One job, from its directory to its result: the processes of this machine that it takes."""
 
 import contextlib
-import json
 import logging
 import shutil
 import signal
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator import hosts
+from edl_horovod.coordinator import hosts, saved
 from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.data.files import expand
 from edl_horovod.data.formats import format_of
@@ -36,6 +35,7 @@ from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.output_dir import check_output
+from edl_horovod.whole_file import read_json
 
 __all__ = ["JobResult", "run", "run_plan"]
 
@@ -267,21 +267,16 @@ def _keep_slots(plan: LaunchPlan, slots: Slots) -> None:
 
 def _address(job_dir: Path, coordinator: Child) -> str:
     deadline = time.monotonic() + ADDRESS_SECONDS
-    path = job_dir / "coordinator.json"
-    while not path.exists():
+    while (ring := saved.load(job_dir / "coordinator.json")) is None:
         if coordinator.exit_code is not None or time.monotonic() > deadline:
             raise JobFailed(f"The coordinator did not start. Its log ends:\n{coordinator.tail()}")
         time.sleep(0.01)
-    state = json.loads(path.read_text())
-    return f"{state['address']}:{state['port']}"
+    return f"{ring.address}:{ring.port}"
 
 
 def _result(job_dir: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads((job_dir / "result.json").read_text())
-    except FileNotFoundError:
-        return None
-    return found
+    cure = "Remove it, and start the job again; with resume=auto it goes on from its checkpoint."
+    return read_json(job_dir / "result.json", "state", cure=cure)
 
 
 def _note(events: list[dict[str, Any]], slots: Slots) -> None:

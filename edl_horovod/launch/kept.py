@@ -57,7 +57,7 @@ class _Restarts:
         if child.exit_code == OutputError.exit_code:
             raise OutputError(
                 f"The job's directory cannot be written any more. The log of the {self._name} "
-                f"({child.log_path}) ends:\n{child.tail()}\nMake room on the disk."
+                f"({child.log_path}) says why, and what to do:\n{child.tail()}"
             )
         if child.exit_code == NotEnoughWorkers.exit_code:
             raise NotEnoughWorkers(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edl_horovod.errors import JobFailed, OutputError
+from edl_horovod.errors import JobFailed, OutputError, cure_of
 from edl_horovod.ledger.entries import Entry, decode, encode, key
 
 __all__ = ["LedgerFile", "Source", "folder_of", "read"]
@@ -48,7 +48,7 @@ class LedgerFile:
         except OSError as error:
             raise OutputError(
                 f"The ledger cannot be written: {error}. Received: debug.ledger=true, "
-                f"{str(folder)!r}. Make room on its disk, or go without a ledger."
+                f"{str(folder)!r}. {cure_of(error)} Or go without a ledger."
             ) from error
         self._is_failing = self._is_torn = False
 

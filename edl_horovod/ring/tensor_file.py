@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod import whole_file
+
 __all__ = ["DamagedFile", "read_tensors", "write_tensors"]
 
 _DTYPES = {
@@ -69,7 +71,7 @@ def write_tensors(
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    whole_file.sync(path.parent)
     return _LENGTH_BYTES + len(text) + sum(len(part) for part in data)
 
 
@@ -135,11 +137,3 @@ def _array(data: memoryview, entry: Mapping[str, Any]) -> NDArray[Any]:
 def _write_all(descriptor: int, data: memoryview) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,5 +1,8 @@
 """Errors keep their kind, and so their exit code, from one process to another."""
 
+import errno
+import os
+
 import pytest
 
 from edl_horovod import errors
@@ -7,6 +10,7 @@ from edl_horovod.errors import (
     DataError,
     JobFailed,
     UserCodeError,
+    cure_of,
     did_you_mean,
     kind_of,
     of_kind,
@@ -42,3 +46,19 @@ def test_all_kinds_are_known_by_name():
 
 def test_the_nearest_word_is_found_whatever_its_capitals():
     assert did_you_mean("adm", ["Nadam", "Adam", "SGD"]) == " Did you mean 'Adam'?"
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.ENOSPC, "Make room"),
+        (errno.EDQUOT, "Make room"),
+        (errno.EACCES, "allowed to write"),
+        (errno.EPERM, "allowed to write"),
+        (errno.EROFS, "read-only"),
+        (errno.ENAMETOOLONG, "shorter name"),
+        (errno.EIO, "See to its disk"),
+    ],
+)
+def test_each_reason_why_something_cannot_be_written_has_its_own_cure(number, cure):
+    assert cure in cure_of(OSError(number, os.strerror(number)))

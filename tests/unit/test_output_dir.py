@@ -113,7 +113,7 @@ def test_a_folder_filled_elsewhere_takes_the_output_s_place(old: Path, tmp_path:
 
 
 def test_what_cannot_be_published_says_why(old: Path, tmp_path: Path):
-    with pytest.raises(OutputError, match=r"cannot be written.*disk has room"):
+    with pytest.raises(OutputError, match=r"cannot be written.*No such file"):
         publish(tmp_path / "nowhere", tmp_path / "new", overwrite=False)
 
 

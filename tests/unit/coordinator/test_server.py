@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import threading
 import time
 
 import pytest
 
-from edl_horovod.coordinator import forming, liveness, server
+from edl_horovod.coordinator import forming, liveness, saved, server
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES
-from edl_horovod.errors import NotEnoughWorkers
+from edl_horovod.errors import JobFailed, NotEnoughWorkers
 
 
 def test_the_first_ring_waits_for_all_that_were_asked_for(play):
@@ -733,3 +734,30 @@ def test_scaling_down_keeps_as_many_spares_as_asked_for(play):
         await job.ring(first, second)
 
     play(scenario, num_start=2, wanted={"localhost": 2}, spares=1)
+
+
+def test_a_ring_forms_while_the_disk_is_slow(play, monkeypatch):
+    may_write, save = threading.Event(), saved.save
+
+    def save_late(path, ring):
+        if ring.generation:
+            assert may_write.wait(8.0)
+        save(path, ring)
+
+    monkeypatch.setattr(saved, "save", save_late)
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.until(lambda: first.step == 0)
+        assert job.saved()["generation"] == 0
+        may_write.set()
+        await job.until(lambda: job.saved()["generation"] == 1)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("content", ["", '{"port": 7}'])
+def test_a_damaged_file_of_the_ring_is_told(tmp_path, content):
+    (tmp_path / "coordinator.json").write_text(content)
+    with pytest.raises(JobFailed, match=r"damaged.*coordinator\.json.*start it again"):
+        saved.load(tmp_path / "coordinator.json")

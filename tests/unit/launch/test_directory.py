@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 
@@ -9,7 +10,8 @@ import pytest
 
 from edl_horovod import checkpoint_files, events
 from edl_horovod.config.compose import compose
-from edl_horovod.errors import ConfigError
+from edl_horovod.coordinator import hosts
+from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.job_dir import is_running
 from edl_horovod.launch import directory
 from edl_horovod.launch.checkpoints import where_it_goes_on
@@ -151,3 +153,33 @@ def test_a_job_that_has_ended_does_not_run(plan):
     with directory.job_directory(plan, is_left=False):
         assert is_running(plan.job_dir)
     assert not is_running(plan.job_dir)
+
+
+def test_a_damaged_result_is_told_as_what_it_is(plan_over_ssh):
+    plan = dataclasses.replace(plan_over_ssh, ring=None, coordinator=Command(argv=("sleep", "60")))
+    leave_traces(plan)
+    (plan.job_dir / "result.json").write_text("")
+
+    with pytest.raises(JobFailed, match=r"damaged: it is empty.*result\.json.*resume=auto"):
+        run_plan(plan)
+
+
+@pytest.mark.parametrize(
+    ("error", "cure"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), "allowed to write"),
+        (OSError(errno.ENOSPC, "No space left on device"), "Make room"),
+    ],
+)
+def test_why_the_directory_cannot_be_written_is_told_with_its_own_cure(
+    plan, monkeypatch, error, cure
+):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(hosts, "write", fail)
+    with (
+        pytest.raises(OutputError, match=cure),
+        directory.job_directory(plan, is_left=False),
+    ):
+        pass
