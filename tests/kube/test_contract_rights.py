@@ -3,7 +3,7 @@
 import pytest
 
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.errors import ClusterForbidden, CredentialsRefused
+from edl_horovod.errors import ClusterForbidden, CredentialsRefused, ObjectNotFound
 from tests.kube.conftest import STRANGER, WATCHER, config_map, pod
 
 READ_PODS = {
@@ -53,3 +53,23 @@ def test_who_may_read_pods_may_nothing_else(cluster: Cluster, cluster_of):
         reader.find("Pod", all_namespaces=True)
     with pytest.raises(ClusterForbidden, match="may not list pods in namespace default"):
         cluster_of(WATCHER, "default").find("Pod")
+
+
+def test_who_binds_a_role_needs_its_rights_and_the_role_itself(cluster: Cluster, cluster_of):
+    group = ["rbac.authorization.k8s.io"]
+    rules = [
+        {"apiGroups": group, "resources": ["roles", "rolebindings"], "verbs": ["create"]},
+        *READ_PODS["rules"],
+    ]
+    cluster.create({**READ_PODS, "metadata": {"name": "team"}, "rules": rules})
+    reference = {"roleRef": {**BINDING["roleRef"], "name": "team"}}
+    cluster.create({**BINDING, **reference, "metadata": {"name": "team"}})
+    member: Cluster = cluster_of(WATCHER)
+
+    with pytest.raises(ObjectNotFound, match=r'roles\S* "read-pods" not found'):
+        member.create(BINDING, is_dry_run=True)
+    member.create(READ_PODS)
+    member.create(BINDING, is_dry_run=True)
+    more = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}]
+    with pytest.raises(ClusterForbidden, match="attempting to grant RBAC permissions"):
+        member.create({**READ_PODS, "metadata": {"name": "more"}, "rules": more})

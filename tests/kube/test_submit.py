@@ -139,6 +139,56 @@ def test_a_dry_run_of_the_server_creates_nothing(use, cluster, capsys):
     assert names(cluster) == before
 
 
+EVERYTHING_OF_A_JOB = [
+    {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["create", "patch"]},
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps", "secrets", "services", "serviceaccounts"],
+        "verbs": ["create"],
+    },
+    {
+        "apiGroups": ["rbac.authorization.k8s.io"],
+        "resources": ["roles", "rolebindings"],
+        "verbs": ["create"],
+    },
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["create"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
+]
+
+
+def allow_stranger(cluster, rules):
+    group = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "few"}}
+    cluster.create({**role, "rules": rules})
+    subject = {"apiGroup": group, "kind": "User", "name": "stranger"}
+    reference = {"apiGroup": group, "kind": "Role", "name": "few"}
+    cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]})
+
+
+def test_a_dry_run_of_the_server_works_for_who_is_no_administrator(use, cluster, capsys):
+    allow_stranger(cluster, EVERYTHING_OF_A_JOB)
+    use(STRANGER)
+
+    code, out, err = run(capsys, "--dry-run=server")
+
+    assert code == 0, err
+    assert "rolebinding/mnist-edl would be created (server dry run)" in out
+    assert "rolebinding/mnist-edl could not be checked" in err
+    assert run(capsys)[0] == 0, "what it foretold"
+
+
+def test_a_dry_run_of_the_server_tells_a_missing_right_to_bind(use, cluster, capsys):
+    rules = [rule for rule in EVERYTHING_OF_A_JOB if "roles" not in rule["resources"]]
+    group = ["rbac.authorization.k8s.io"]
+    roles = {"apiGroups": group, "resources": ["roles"], "verbs": ["create"]}
+    allow_stranger(cluster, [*rules, roles])
+    use(STRANGER)
+
+    said = refused(capsys, ClusterForbidden, "--dry-run=server")
+
+    assert "may not create rolebindings" in said
+
+
 def test_a_dry_run_needs_no_cluster_and_prints_what_would_be_sent(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
 
@@ -327,12 +377,7 @@ def test_what_the_cluster_removes_with_the_job_is_not_called_left(
         {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["create", "delete"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]},
     ]
-    group = "rbac.authorization.k8s.io"
-    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "few"}}
-    cluster.create({**role, "rules": rules})
-    subject = {"apiGroup": group, "kind": "User", "name": "stranger"}
-    reference = {"apiGroup": group, "kind": "Role", "name": "few"}
-    cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]})
+    allow_stranger(cluster, rules)
     use(STRANGER)
 
     said = refused(capsys, ClusterForbidden)

@@ -1,5 +1,7 @@
 """What a cluster checks before it takes an object: rights, quotas, sizes, shapes."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +20,8 @@ KINDS_HERE = {
         Kind("ResourceQuota", "resourcequotas"),
     )
 }
+ROLES = KINDS["Role"].resource
+BINDINGS = KINDS["RoleBinding"].resource
 WITH_STATUS = ("pods", "resourcequotas", "jobs.batch", "mpijobs.kubeflow.org")
 
 
@@ -52,17 +56,8 @@ class Admission:
 
     def authorize(self, user: User, request: Request) -> None:
         """RBAC by Roles and RoleBindings. Raises Refused."""
-        if MASTERS in user.groups:
+        if self._may(user, request):
             return
-        for binding in self.store.items(
-            "rolebindings.rbac.authorization.k8s.io", request.namespace or "-"
-        ):
-            if any(_is_subject(subject, user) for subject in binding.get("subjects", [])):
-                role = self.store.get(
-                    "roles.rbac.authorization.k8s.io", request.namespace, binding["roleRef"]["name"]
-                )
-                if any(_allows(rule, request) for rule in role.get("rules", [])):
-                    return
         plural, _, group = request.resource.partition(".")
         part = f"/{request.subresource}" if request.subresource else ""
         where = f'in the namespace "{request.namespace}"' if request.namespace else (
@@ -74,6 +69,45 @@ class Admission:
             f'resource "{plural}{part}" in API group "{group}" {where}'
         )
         raise Refused(403, "Forbidden", message, name=request.name, kind=plural)
+
+    def _may(self, user: User, request: Request) -> bool:
+        if MASTERS in user.groups:
+            return True
+        return any(_allows(rule, request) for rule in self._rules_of(user, request.namespace))
+
+    def _rules_of(self, user: User, namespace: str) -> Iterator[dict]:
+        for binding in self.store.items(BINDINGS, namespace or "-"):
+            if any(_is_subject(subject, user) for subject in binding.get("subjects", [])):
+                role = self.store.get(ROLES, namespace, binding["roleRef"]["name"])
+                yield from role.get("rules", [])
+
+    def check_rights_given(self, user: User, kind: Kind, item: dict, namespace: str) -> None:
+        """Nobody gives away a right that he does not have. Raises Refused.
+
+        A binding's Role is looked up for that, so it must be there; not for administrators.
+        """
+        if kind.resource not in (ROLES, BINDINGS):
+            return
+        if kind.resource == ROLES:
+            role, verb = item, "escalate"
+        else:
+            role, verb = {"metadata": {"name": item["roleRef"]["name"]}}, "bind"
+        if self._may(user, Request(verb, ROLES, namespace, role["metadata"]["name"])):
+            return
+        if kind.resource == BINDINGS:
+            role = self.store.get(ROLES, namespace, role["metadata"]["name"])
+        own = list(self._rules_of(user, namespace))
+        lacking = [
+            one for rule in role["rules"] for one in _single(rule)
+            if not any(_allows(mine, one) for mine in own)
+        ]  # fmt: skip
+        if lacking:
+            name = item["metadata"]["name"]
+            message = (
+                f'{kind.resource} "{name}" is forbidden: user "{user.name}" (groups={user.groups}) '
+                f"is attempting to grant RBAC permissions not currently held:\n{lacking}"
+            )
+            raise Refused(403, "Forbidden", message, name=name, kind=kind.plural)
 
     def admit(self, kind: Kind, item: dict, *, namespace: str, is_strict: bool) -> dict:
         """The object as it is kept. Raises Refused."""
@@ -109,6 +143,14 @@ def _is_subject(subject: dict, user: User) -> bool:
     if subject["kind"] == "ServiceAccount":
         return user.name == f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
     return subject["name"] in ((user.name,) if subject["kind"] == "User" else user.groups)
+
+
+def _single(rule: dict) -> Iterator[Request]:
+    """All that a rule allows, one by one."""
+    parts = (rule["verbs"], rule["apiGroups"], rule["resources"], rule.get("resourceNames", [""]))
+    for verb, group, resource, name in itertools.product(*parts):
+        plural, _, part = resource.partition("/")
+        yield Request(verb, f"{plural}.{group}" if group else plural, "", name, part)
 
 
 def _allows(rule: dict, request: Request) -> bool:

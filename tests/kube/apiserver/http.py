@@ -195,6 +195,7 @@ class Api:
         is_strict = request.query.get("fieldValidation") == "Strict"
         body = self._admission.admit(kind, body, namespace=path.namespace, is_strict=is_strict)
         self._admission.check_quota(kind, body, path.namespace)
+        self._admission.check_rights_given(self._user(request), kind, body, path.namespace)
         if kind.resource in WITH_STATUS and kind.name != "Pod":
             body.pop("status", None)
         if kind.name == "Pod":
