@@ -273,6 +273,9 @@ class JobConfig:
     """Parameters of the model."""
     trained_model: str = ""
     """Directory of a trained model: what `evaluate` and `predict` work on."""
+    trust: str = ""
+    """What a trained model may do beyond what it was trained to, with commas between: `changed`
+    runs code in it that was changed since, `image` runs pods in the image that it names."""
     validation_data: str = ""
     """Files to evaluate on during training, as `data`; empty means none."""
     resume: str = "never"
@@ -312,6 +315,8 @@ class JobConfig:
             for key in ("input_fn", "loss", "optimizer"):
                 rule = f"belongs to train; {self.task} takes what the trained model has"
                 check(not getattr(self, key), key, getattr(self, key), rule)
+        for trusted in self._trusted:
+            check_choice("trust", trusted, ("changed", "image"))
         if self.task == "train":
             check_given("output", self.output, "a directory for the result")
         if self.task == "train" and self.train.early_stopping.metric:
@@ -332,3 +337,11 @@ class JobConfig:
             self.launch.np,
             f"must not be below elastic.min_np={self.elastic.min_np}",
         )
+
+    def trusts(self, what: str) -> bool:
+        """Whether the user allowed a trained model one of the things that `trust` names."""
+        return what in self._trusted
+
+    @property
+    def _trusted(self) -> list[str]:
+        return [part.strip() for part in self.trust.split(",") if part.strip()]

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from edl_horovod.config.image import ImageConfig
 from edl_horovod.config.schema import JobConfig
@@ -55,7 +54,8 @@ def ensure(config: JobConfig) -> JobConfig:
 
     `image=` is taken as it is: nothing is built, and its zoo must be in it or on a volume, as
     `/model_zoo` or what `model_zoo` says. Else training builds one and pushes it; evaluating and
-    predicting take the image that the trained model names, or build one of its copy of the zoo.
+    predicting take the image that the trained model names where `trust` allows it, or, where it
+    names none, build one of its copy of the zoo.
 
     Args:
         config: The job, resolved.
@@ -69,11 +69,13 @@ def ensure(config: JobConfig) -> JobConfig:
     if not _is_train(config):
         from edl_horovod.image import trained
 
-        if found := trained.image_of(Path(config.trained_model)):
+        if found := trained.image_of(config):
             return replace(config, image=str(found))
-        zoo = FetchedZoo(Path(config.trained_model) / "zoo", "", "")
-        made = _make(_job_plan(config, zoo, needs_requirements=False), push=True)
+        _check_parts(config)
+        plan = _job_plan(config, trained.zoo_of(config), needs_requirements=False)
+        made = _make(plan, push=True)
         return replace(config, image=made.digest)
+    _check_parts(config)
     zoo = git_zoo.bring(config.model_zoo)
     made = _make(_job_plan(config, zoo), push=True)
     return replace(
@@ -93,7 +95,7 @@ def _make(plan: ImagePlan, *, push: bool) -> BuiltImage:
     return BuiltImage(image=str(made), digest=digest, model_zoo=plan.zoo_path)
 
 
-def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = True) -> ImagePlan:
+def _check_parts(config: JobConfig) -> None:
     missing = [key for key in ("base_image", "image_repository") if not getattr(config, key)]
     if missing:
         raise ConfigError(
@@ -101,6 +103,9 @@ def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = 
             "..., or what one is made of: base_image=... and image_repository=... . Missing: "
             f"{', '.join(missing)}."
         )
+
+
+def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = True) -> ImagePlan:
     return make_plan(
         zoo, base_image=config.base_image, repository=config.image_repository,
         needs_requirements=needs_requirements,

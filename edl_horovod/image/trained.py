@@ -1,35 +1,79 @@
-"""The image that a trained model names."""
+"""The image of a trained model: the one that it names, or what one is made of."""
 
+import logging
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.image import reference
 from edl_horovod.image.reference import Reference
+from edl_horovod.models import zoo_files
+from edl_horovod.models.git_zoo import FetchedZoo
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
-__all__ = ["image_of"]
+__all__ = ["image_of", "zoo_of"]
+
+log = logging.getLogger(__name__)
 
 
-def image_of(trained_model: Path) -> Reference | None:
+def image_of(config: JobConfig) -> Reference | None:
     """The image that a model was trained in; None where it was trained without one.
+
+    Args:
+        config: The job that evaluates the model or predicts with it.
+
+    Raises:
+        ConfigError: There is no trained model, as seen from here, or the image that it names is
+            not allowed to run.
+        DataError: It is damaged.
+    """
+    named = _read(config).docker_commit_id
+    if not named:
+        return None
+    try:
+        found = reference.parse(named, "docker_commit_id")
+    except ConfigError as e:
+        raise _damaged(config, e) from e
+    if not config.trusts("image"):
+        raise ConfigError(
+            f"The trained model names the image that its pods would run: {found}. An image is a"
+            " program, and whoever wrote the model chose it. Received: trained_model="
+            f"{config.trained_model!r}, no image. Give it, image={found}, or another one;"
+            " trust=image takes what a trained model names."
+        )
+    log.info("The pods run the image that the trained model names: %s.", found)
+    return found
+
+
+def zoo_of(config: JobConfig) -> FetchedZoo:
+    """A trained model's code, for an image to be made of it: installing what it requires runs it.
 
     Raises:
         ConfigError: There is no trained model, as seen from here.
-        DataError: It is damaged.
+        DataError: It is damaged, or its code was changed since it was trained.
     """
-    file = trained_model / "trained_model.pb"
+    path = Path(config.trained_model)
+    recorded = _read(config).zoo_hash
+    zoo_files.require_unchanged(path, recorded, trusts_changes=config.trusts("changed"))
+    return FetchedZoo(path / "zoo", "", "")
+
+
+def _read(config: JobConfig) -> TrainedModel:
     try:
-        named = TrainedModel.FromString(file.read_bytes()).docker_commit_id
-        return reference.parse(named, "docker_commit_id") if named else None
+        return TrainedModel.FromString(Path(config.trained_model, "trained_model.pb").read_bytes())
     except OSError as e:
         raise ConfigError(
             f"The trained model cannot be read here: {e.strerror}. Received: trained_model="
-            f"{str(trained_model)!r}. Where only the pods see it, give the image: image=... ."
+            f"{config.trained_model!r}. Where only the pods see it, give the image: image=... ."
         ) from e
-    except (DecodeError, ConfigError) as e:
-        raise DataError(
-            f"The trained model {trained_model} is damaged: trained_model.pb: {e} Copy it again,"
-            " or give the image: image=... ."
-        ) from e
+    except DecodeError as e:
+        raise _damaged(config, e) from e
+
+
+def _damaged(config: JobConfig, why: Exception) -> DataError:
+    return DataError(
+        f"The trained model {config.trained_model} is damaged: trained_model.pb: {why} Copy it"
+        " again, or give the image: image=... ."
+    )

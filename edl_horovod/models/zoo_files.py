@@ -1,20 +1,23 @@
 """Which files of a model zoo travel with it, and what tells them from others."""
 
 import hashlib
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.errors import ConfigError, DataError, OutputError
 from edl_horovod.models.lookup import import_root
 
-__all__ = ["digest", "require_inside", "sources", "walk"]
+__all__ = ["digest", "require_inside", "require_unchanged", "sources", "walk"]
 
 _NOT_A_ZOO = ("pyvenv.cfg", "trained_model.pb", "events.jsonl")
 """A folder that holds one of these is an environment, a trained model or a running job."""
 _SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})
 _MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 50 << 20
+
+log = logging.getLogger(__name__)
 
 
 def walk(zoo: Path) -> Iterator[Path]:
@@ -86,6 +89,32 @@ def digest(zoo: Path, files: Sequence[Path]) -> str:
         found.update(f"{file.as_posix()}\0{len(content)}\0".encode())
         found.update(content)
     return found.hexdigest()
+
+
+def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: bool) -> None:
+    """Refuse a trained model's code where it is not what the model was trained with.
+
+    Args:
+        trained_model: The directory.
+        recorded: The digest that was recorded with the model.
+        trusts_changes: Whether the user allowed it: then it is only said.
+
+    Raises:
+        DataError: The code was changed.
+    """
+    copy = trained_model / "zoo"
+    found = digest(copy, sources(copy))
+    if found == recorded:
+        return
+    told = f"The code in {copy} is not the code that the model was trained with."
+    if not trusts_changes:
+        raise DataError(
+            f"{told} Received: trained_model={str(trained_model)!r}, its code has the digest"
+            f" {found[:12]}, the model was trained with {recorded[:12] or 'none'}. It would run"
+            " with your rights: copy the model again, or find out who changed what; trust=changed"
+            " then runs it as it is."
+        )
+    log.warning("%s It is run because of trust=changed.", told)
 
 
 def _is_source(file: Path) -> bool:

@@ -124,7 +124,7 @@ class _Trained:
 def _open_trained(config: JobConfig, mode: Mode, stack: contextlib.ExitStack) -> _Trained:
     files = trained_model.read(Path(config.trained_model))
     with trained_model.versions_told(files):
-        loaded = trained_model.load_spec(files)
+        loaded = trained_model.load_spec(files, trusts_changes=config.trusts("changed"))
     stream, plan, _ = _open(config, config.data, loaded, mode, stack)
     with trained_model.versions_told(files):
         model = build_model(loaded, stream.element_spec[0])

@@ -66,17 +66,27 @@ def read(path: Path) -> TrainedModelFiles:
     return files
 
 
-def load_spec(files: TrainedModelFiles, *, context: dict[str, Any] | None = None) -> LoadedSpec:
-    """Make the spec from the copy of the model zoo inside a trained model.
+def load_spec(
+    files: TrainedModelFiles,
+    *,
+    context: dict[str, Any] | None = None,
+    trusts_changes: bool = False,
+) -> LoadedSpec:
+    """Make the spec from the copy of the model zoo inside a trained model, which runs its code.
 
     Args:
         files: The trained model.
         context: Handed to the spec's constructor.
+        trusts_changes: Whether code is run that the model was not trained with.
 
     Raises:
+        DataError: The code is not what the model was trained with.
         UserCodeError: The copied files do not load here, for want of a package perhaps.
     """
-    _warn_of_changes(files)
+    if others := _other_versions(files):
+        # Before anything fails for it.
+        log.warning("%s If it gives other outputs, install those.", others)
+    zoo_files.require_unchanged(files.path, files.message.zoo_hash, trusts_changes=trusts_changes)
     return zoo.load_spec(
         str(files.path / "zoo"),
         files.message.model_def,
@@ -168,15 +178,6 @@ def _read_message(path: Path) -> TrainedModel:
             f" evaluates and predicts with. Received: framework {message.framework!r}."
         )
     return message
-
-
-def _warn_of_changes(files: TrainedModelFiles) -> None:
-    """Say what may make the model another one than was trained, before anything fails for it."""
-    if others := _other_versions(files):
-        log.warning("%s If it gives other outputs, install those.", others)
-    copy = files.path / "zoo"
-    if zoo_files.digest(copy, zoo_files.sources(copy)) != files.message.zoo_hash:
-        log.warning("The code in %s is not the code that the model was trained with.", copy)
 
 
 def _other_versions(files: TrainedModelFiles) -> str:

@@ -310,12 +310,27 @@ def test_a_metric_that_is_no_number_is_null_for_others_and_comes_back(write_mode
     assert np.isnan(read(path).metrics["auc"])
 
 
-def test_code_that_was_changed_after_the_training_is_said(write_model, caplog):
+def test_code_that_was_changed_after_the_training_is_not_run(write_model):
+    path = write_model()
+    (path / "zoo" / "helpers.py").write_text("raise AssertionError('was run')\n")
+    with pytest.raises(DataError, match=r"is not the code .* trained with.*trust=changed"):
+        load_spec(read(path))
+
+
+def test_a_file_that_was_added_to_the_code_is_a_change_too(write_model):
+    path = write_model()
+    (path / "zoo" / "numpy.py").write_text("raise AssertionError('was run')\n")
+    with pytest.raises(DataError, match="is not the code"):
+        load_spec(read(path))
+
+
+def test_changed_code_that_is_trusted_runs_with_a_warning(write_model, caplog):
     path = write_model()
     load_spec(read(path))
     assert "is not the code" not in caplog.text
     (path / "zoo" / "helpers.py").write_text("NAME = 'patched'\n")
-    assert load_spec(read(path)).spec.name == "original"  # Loaded once a process.
+    # Loaded once a process.
+    assert load_spec(read(path), trusts_changes=True).spec.name == "original"
     assert "is not the code that the model was trained with" in caplog.text
 
 
@@ -323,7 +338,7 @@ def test_a_package_that_is_missing_here_is_named(write_model):
     path = write_model()
     (path / "zoo" / "fintech" / "small.py").write_text(f"import no_such_package\n{SPEC}")
     with pytest.raises(UserCodeError, match=r"no_such_package.*requirements\.txt"):
-        load_spec(read(path))
+        load_spec(read(path), trusts_changes=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xff"])

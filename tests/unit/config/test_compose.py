@@ -77,6 +77,7 @@ def test_every_setting_can_be_set():
     }  # fmt: skip
     choices = {
         "launch.kind": "mpi", "data_plan.damaged": "skip", "log_level": "debug", "resume": "auto",
+        "trust": "changed",
         "train.precision": "mixed_bfloat16", "train.early_stopping.mode": "max",
         "kubernetes.style": "mpirun", "kubernetes.worker.cpu": "2",
         "elastic.autoscale": "false", "elastic.autoscale_efficiency": "0.3",
@@ -423,3 +424,16 @@ def test_all_settings_that_cannot_be_taken_are_told_at_once():
         strict=True,
     ):
         assert f"Received: {received}." in line
+
+
+def test_trust_names_what_a_trained_model_may_do():
+    config = compose("predict", ["trained_model=m", "data=d", "output=o", "trust=image, changed"])
+    assert config.trusts("image")
+    assert config.trusts("changed")
+    assert not compose("predict", ["trained_model=m", "data=d", "output=o"]).trusts("image")
+
+
+@pytest.mark.parametrize(("typed", "told"), [("all", "changed, image"), ("imge", "mean 'image'")])
+def test_a_trust_in_nothing_is_refused(typed, told):
+    with pytest.raises(ConfigError, match=told):
+        compose("predict", ["trained_model=m", "data=d", "output=o", f"trust={typed}"])

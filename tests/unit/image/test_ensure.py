@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 
 import pytest
@@ -49,10 +50,34 @@ def test_what_is_missing_for_an_image_is_named(tmp_path):
         image.ensure(train(f"model_zoo={tmp_path}", "base_image=host/base:1"))
 
 
-def test_predicting_takes_the_image_that_the_model_names(tmp_path):
+@pytest.mark.parametrize("trust", ["", "trust=changed"])
+def test_the_image_that_a_model_names_is_shown_and_not_run_by_itself(tmp_path, trust):
+    model = write_model(tmp_path / "m", TrainedModel(docker_commit_id=GIVEN).SerializeToString())
+    with pytest.raises(ConfigError, match=rf"{GIVEN}.*image={GIVEN}.*trust=image"):
+        image.ensure(predict(model, *filter(None, [trust])))
+
+
+def test_the_image_that_a_model_names_runs_where_that_is_allowed(tmp_path, caplog):
     content = TrainedModel(docker_commit_id=GIVEN).SerializeToString()
-    job = image.ensure(predict(write_model(tmp_path / "m", content)))
+    with caplog.at_level(logging.INFO):
+        job = image.ensure(predict(write_model(tmp_path / "m", content), "trust=changed,image"))
     assert job.image == GIVEN
+    assert GIVEN in caplog.text
+
+
+def test_a_given_image_needs_no_trust(tmp_path):
+    other = "host/other@sha256:" + "cd" * 32
+    content = TrainedModel(docker_commit_id=GIVEN).SerializeToString()
+    model = write_model(tmp_path / "m", content)
+    assert image.ensure(predict(model, f"image={other}")).image == other
+
+
+def test_no_image_is_built_of_code_that_was_changed(tmp_path):
+    model = write_model(tmp_path / "m", TrainedModel(zoo_hash="ab").SerializeToString())
+    (model / "zoo").mkdir()
+    (model / "zoo" / "requirements.txt").write_text("evil\n")
+    with pytest.raises(DataError, match=r"is not the code .*trust=changed"):
+        image.ensure(predict(model, "base_image=host/base:1", "image_repository=host/zoo"))
 
 
 def test_a_model_trained_without_an_image_needs_one(tmp_path):

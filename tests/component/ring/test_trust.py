@@ -1,0 +1,33 @@
+"""What the ranks of an evaluation take from a trained model without asking."""
+
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.errors import DataError
+from edl_horovod.events import EventLog
+from edl_horovod.ring import prepare
+
+
+@pytest.fixture
+def changed_model(train, tmp_path):
+    train("train.max_steps=1", job="job")
+    model = tmp_path / "job-out"
+    (code,) = (model / "zoo").glob("tiny.py")
+    code.write_text(f"{code.read_text()}\n# A change.\n")
+    return model
+
+
+def open_model(model, tmp_path, *more):
+    settings = [f"trained_model={model}", f"data={tmp_path / 'data'}", "output=o", *more]
+    config = compose("evaluate", settings)
+    with EventLog(tmp_path / "e.jsonl", "test") as log, prepare.make_warm(config, log):
+        pass
+
+
+def test_a_rank_does_not_run_code_that_was_changed(changed_model, tmp_path):
+    with pytest.raises(DataError, match=r"is not the code .*trust=changed"):
+        open_model(changed_model, tmp_path)
+
+
+def test_a_rank_runs_changed_code_where_that_is_allowed(changed_model, tmp_path):
+    open_model(changed_model, tmp_path, "trust=changed")
