@@ -218,6 +218,7 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
             forming_seconds=config.elastic.forming_seconds,
             # In a cluster the coordinator's pod may still be waiting for a node.
             first_seconds=config.elastic.wait_seconds,
+            away_seconds=config.elastic.coordinator_away_seconds,
         )
     from edl_horovod.ring.horovod_driver import HorovodDriverMembership, is_launched_by_horovodrun
 

@@ -27,6 +27,9 @@ SSH_PORT = 2222
 SSH_KEYS = "/home/edl/.ssh"
 """Where docker/ssh/sshd_config looks for the job's key, which mpi-operator makes."""
 SSHD = ["/usr/sbin/sshd", "-De", "-f", "/etc/edl/sshd_config"]
+AWAY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+MOVE_SECONDS = 10
+"""After a cluster has called a launcher's node away, so that it moves soon; by itself 300 s."""
 USER = 1000
 """Of docker/Dockerfile; as the group of the volumes it lets that user write to them."""
 
@@ -50,6 +53,8 @@ def launcher(config: JobConfig, name: str) -> Manifest:
     container = _container(config, labels.LAUNCHER, command, variables)
     spec = _spec(config, name, container)
     spec["priorityClassName"] = settings.launcher_priority_class or settings.priority_class
+    spec["nodeSelector"] = texts(settings.launcher.node_selector)
+    spec["tolerations"] = _moves_soon(settings.launcher.tolerations)
     if settings.style == "mpirun":
         spec["automountServiceAccountToken"] = False
     else:
@@ -73,6 +78,8 @@ def worker(config: JobConfig, name: str) -> Manifest:
     spec = _spec(config, name, container)
     spec["automountServiceAccountToken"] = False
     spec["priorityClassName"] = settings.priority_class
+    spec["nodeSelector"] = texts(settings.worker.node_selector)
+    spec["tolerations"] = settings.worker.tolerations
     return _template(config, name, spec)
 
 
@@ -91,6 +98,13 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in values.items()
     }
+
+
+def _moves_soon(tolerations: list[Manifest]) -> list[Manifest]:
+    """A launcher's tolerations, those of a node that is away included unless they are given."""
+    given = {toleration.get("key") for toleration in tolerations}
+    lasting = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": MOVE_SECONDS}
+    return [*tolerations, *({"key": key, **lasting} for key in AWAY_TAINTS if key not in given)]
 
 
 def _elastic_worker(config: JobConfig, name: str) -> Manifest:
@@ -177,8 +191,6 @@ def _spec(config: JobConfig, name: str, container: Manifest) -> Manifest:
         "terminationGracePeriodSeconds": settings.grace_seconds,
         "enableServiceLinks": False,
         "securityContext": {"fsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
-        "nodeSelector": texts(settings.node_selector),
-        "tolerations": settings.tolerations,
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
     }
 

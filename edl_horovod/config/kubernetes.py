@@ -33,9 +33,14 @@ class WorkerPodConfig:
     """GPUs of a worker pod."""
     gpu_resource: str = "nvidia.com/gpu"
     """What the cluster calls a GPU."""
+    node_selector: dict[str, Any] = field(default_factory=dict)
+    """Labels that the node of a worker pod must have: `{disktype: ssd}`."""
+    tolerations: list[Any] = field(default_factory=list)
+    """Taints that worker pods tolerate: `[{key: gpu, operator: Exists, effect: NoSchedule}]`."""
 
     def __post_init__(self) -> None:
         _check_quantities("kubernetes.worker", self.cpu, self.memory)
+        _check_nodes("kubernetes.worker", self.node_selector, self.tolerations)
         check(self.gpus >= 0, "kubernetes.worker.gpus", self.gpus, "must be 0 or more")
 
 
@@ -47,9 +52,14 @@ class LauncherPodConfig:
     """Cores of the launcher pod, which runs the coordinator and host discovery, and no rank."""
     memory: str = "512Mi"
     """Memory of the launcher pod."""
+    node_selector: dict[str, Any] = field(default_factory=dict)
+    """Labels that the node of the launcher pod must have: `{pool: stable}`."""
+    tolerations: list[Any] = field(default_factory=list)
+    """Taints that the launcher pod tolerates, beside that of a node that is away, for 10 s."""
 
     def __post_init__(self) -> None:
         _check_quantities("kubernetes.launcher", self.cpu, self.memory)
+        _check_nodes("kubernetes.launcher", self.node_selector, self.tolerations)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +85,6 @@ class KubernetesConfig:
     volumes: dict[str, Any] = field(default_factory=dict)
     """Volumes of all pods, by name: `{data: {claim: NAME, mount: /data}}`, or with host_path or
     secret in place of claim, and read_only. output and job_dir must lie in one all pods share."""
-    node_selector: dict[str, Any] = field(default_factory=dict)
-    """Labels that a node must have: `{disktype: ssd}`."""
-    tolerations: list[Any] = field(default_factory=list)
-    """Taints that the pods tolerate: `[{key: gpu, operator: Exists, effect: NoSchedule}]`."""
     priority_class: str = ""
     """PriorityClass of the worker pods; a low one gives them back when others need the nodes."""
     launcher_priority_class: str = ""
@@ -122,16 +128,10 @@ class KubernetesConfig:
         for secret in self.image_pull_secrets:
             rule = "must be a list of names of secrets"
             check(isinstance(secret, str), "kubernetes.image_pull_secrets", secret, rule)
-        for name in ("node_selector", "env", "labels", "annotations"):
-            for key, value in getattr(self, name).items():
-                is_scalar = isinstance(value, str | int | float | bool)
-                check(is_scalar, f"kubernetes.{name}.{key}", value, "must be text or a number")
+        for name in ("env", "labels", "annotations"):
+            _check_texts(f"kubernetes.{name}", getattr(self, name))
         self._check_variables()
         self._check_volumes()
-        for toleration in self.tolerations:
-            is_one = isinstance(toleration, dict) and set(toleration) <= set(_TOLERATION_KEYS)
-            rule = f"must be dicts of {', '.join(_TOLERATION_KEYS)}"
-            check(is_one, "kubernetes.tolerations", toleration, rule)
 
     def _check_variables(self) -> None:
         for name in (*self.env, *self.secret_env):
@@ -170,3 +170,17 @@ def _check_quantities(prefix: str, cpu: str, memory: str) -> None:
     check(_CORES.fullmatch(cpu) is not None, f"{prefix}.cpu", cpu, rule)
     rule = "must be bytes as Kubernetes writes them, as 512Mi or 4Gi"
     check(_BYTES.fullmatch(memory) is not None, f"{prefix}.memory", memory, rule)
+
+
+def _check_nodes(prefix: str, selector: dict[str, Any], tolerations: list[Any]) -> None:
+    _check_texts(f"{prefix}.node_selector", selector)
+    for toleration in tolerations:
+        is_one = isinstance(toleration, dict) and set(toleration) <= set(_TOLERATION_KEYS)
+        rule = f"must be dicts of {', '.join(_TOLERATION_KEYS)}"
+        check(is_one, f"{prefix}.tolerations", toleration, rule)
+
+
+def _check_texts(prefix: str, values: dict[str, Any]) -> None:
+    for key, value in values.items():
+        is_scalar = isinstance(value, str | int | float | bool)
+        check(is_scalar, f"{prefix}.{key}", value, "must be text or a number")

@@ -204,6 +204,9 @@ class ElasticConfig:
     """What an added rank must bring, in records/s, as a share of what a rank brought before."""
     wait_seconds: float = 600.0
     """How long the ring may stay below min_np before the job ends with an error."""
+    coordinator_away_seconds: float = 600.0
+    """How long a ring trains on without its coordinator; in a cluster longer than it takes to
+    notice a dead node and to start the launcher elsewhere."""
     forming_seconds: float = 5.0
     """How long members may take to form a ring before the missing ones are left out."""
     stall_seconds: float = 300.0
@@ -224,13 +227,9 @@ class ElasticConfig:
         share = self.autoscale_efficiency
         rule = "must be above 0 and at most 1"
         check(0 < share <= 1, "elastic.autoscale_efficiency", share, rule)
-        for name in ("wait_seconds", "forming_seconds", "stall_seconds", "restart_backoff_seconds"):
-            check(
-                getattr(self, name) > 0,
-                f"elastic.{name}",
-                getattr(self, name),
-                "must be above 0 seconds",
-            )
+        for name in ("wait", "coordinator_away", "forming", "stall", "restart_backoff"):
+            value = getattr(self, f"{name}_seconds")
+            check(value > 0, f"elastic.{name}_seconds", value, "must be above 0 seconds")
 
 
 @dataclass(frozen=True, kw_only=True)

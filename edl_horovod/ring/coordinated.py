@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
 RETRY_SECONDS = 0.2
-AWAY_SECONDS = 60.0
-"""How long a coordinator may be away before its workers give up."""
 QUIET_SECONDS = 15.0
 """A coordinator pings every 2 s; one quiet for so long is called again. Bounds sending too."""
 COMPLAINT_SECONDS = 10.0
@@ -65,7 +63,12 @@ class CoordinatedMembership(Membership):
     """
 
     def __init__(
-        self, address: CoordinatorAddress, *, forming_seconds: float, first_seconds: float
+        self,
+        address: CoordinatorAddress,
+        *,
+        forming_seconds: float,
+        first_seconds: float,
+        away_seconds: float,
     ) -> None:
         """Prepare; `join` connects, because only a warm worker may.
 
@@ -73,10 +76,12 @@ class CoordinatedMembership(Membership):
             address: Of the coordinator.
             forming_seconds: Gloo's time-out, for forming and for transfers.
             first_seconds: How long the coordinator may take to be there at all.
+            away_seconds: How long it may be away later before its workers give up.
         """
         self._address = address
         self._forming_seconds = forming_seconds
         self._patience_seconds = first_seconds
+        self._away_seconds = away_seconds
         self._complained_at = 0.0
         # Never used again, unlike a host's name: pid and start time tell incarnations apart (D11).
         self._worker = f"{address.worker_host}:{address.slot}:{os.getpid()}:{time.time_ns()}"
@@ -176,7 +181,7 @@ class CoordinatedMembership(Membership):
             self._hang_up()
 
     def _last_word(self, kind: str, **fields: Any) -> None:
-        deadline = time.monotonic() + AWAY_SECONDS
+        deadline = time.monotonic() + self._away_seconds
         with self._lock:
             self._start_listening()
             self._final = {"kind": kind, **fields}
@@ -269,7 +274,7 @@ class CoordinatedMembership(Membership):
             if self._channel is None:
                 raise WireError("the connection was given up")
             message = self._channel.open(line)
-            self._patience_seconds = AWAY_SECONDS
+            self._patience_seconds = self._away_seconds
             kind = message["kind"]
             if kind == "ping":
                 self._send("pong", generation=self._generation, **self._activity.report())

@@ -42,7 +42,8 @@ EXAMPLES = [
         "overlays/gpu",
         (
             "kubernetes.worker.gpus=1",
-            "kubernetes.tolerations=[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]",
+            "kubernetes.worker.tolerations="
+            "[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]",
         ),
         base="base/elastic",
     ),

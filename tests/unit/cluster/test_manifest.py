@@ -57,8 +57,9 @@ def mpijob_schema():
 STYLES = ("elastic", "horovodrun", "mpirun")
 EVERYTHING = [
     "kubernetes.image_pull_secrets=[registry]", "kubernetes.slots_per_worker=2",
-    "kubernetes.worker.gpus=2", "kubernetes.node_selector={disktype: ssd}",
-    "kubernetes.tolerations=[{key: gpu, operator: Exists, effect: NoSchedule}]",
+    "kubernetes.worker.gpus=2", "kubernetes.worker.node_selector={disktype: ssd}",
+    "kubernetes.launcher.node_selector={pool: stable}",
+    "kubernetes.worker.tolerations=[{key: gpu, operator: Exists, effect: NoSchedule}]",
     "kubernetes.priority_class=low", "kubernetes.launcher_priority_class=high",
     "kubernetes.env={LEVEL: 1, FLAG: true}", "kubernetes.labels={team: x}",
     "kubernetes.annotations={sidecar.istio.io/inject: false}", "kubernetes.suspend=true",
@@ -138,6 +139,42 @@ def test_a_pod_with_several_slots_has_a_worker_for_each():
     assert job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == 2
     assert worker["command"][-2:] == ["--slots", "2"]
     assert env(worker)["OMP_NUM_THREADS"] == "3"
+
+
+def test_launcher_and_workers_have_nodes_of_their_own():
+    job = made(
+        "kubernetes.worker.node_selector={gpu: a100}",
+        "kubernetes.worker.tolerations=[{key: gpu, operator: Exists, effect: NoSchedule}]",
+        "kubernetes.launcher.node_selector={pool: stable}",
+        "kubernetes.launcher.tolerations=[{key: stable}]",
+    )
+    launcher, worker = (pod(job, role)[0]["spec"] for role in ("Launcher", "Worker"))
+
+    assert launcher["nodeSelector"] == {"pool": "stable"}
+    assert launcher["tolerations"][0] == {"key": "stable"}
+    assert "gpu" not in {toleration["key"] for toleration in launcher["tolerations"]}
+    assert worker["nodeSelector"] == {"gpu": "a100"}
+    assert [toleration["key"] for toleration in worker["tolerations"]] == ["gpu"]
+
+
+def test_a_launcher_leaves_a_node_that_is_away_soon():
+    away = pod(made(), "Launcher")[0]["spec"]["tolerations"]
+
+    assert {toleration["key"]: toleration["tolerationSeconds"] for toleration in away} == {
+        "node.kubernetes.io/not-ready": 10,
+        "node.kubernetes.io/unreachable": 10,
+    }
+    assert {toleration["effect"] for toleration in away} == {"NoExecute"}
+    assert "tolerations" not in pod(made(), "Worker")[0]["spec"]
+
+
+def test_how_long_a_launcher_stays_on_a_node_that_is_away_can_be_said():
+    patient = "{key: node.kubernetes.io/unreachable, operator: Exists, tolerationSeconds: 300}"
+    given = pod(made(f"kubernetes.launcher.tolerations=[{patient}]"), "Launcher")[0]["spec"]
+
+    keys = [toleration["key"] for toleration in given["tolerations"]]
+    assert sorted(keys) == ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
+    assert given["tolerations"][0]["tolerationSeconds"] == 300
 
 
 def test_requests_are_limits_so_that_such_pods_are_evicted_last():

@@ -84,7 +84,10 @@ def test_every_setting_can_be_set():
         "kubernetes.worker.memory": "1Gi",
         "kubernetes.launcher.cpu": "100m", "kubernetes.launcher.memory": "64Mi",
         "kubernetes.volumes": "{data: {claim: data, mount: /data}}",
-        "kubernetes.node_selector": "{a.b/c: d}", "kubernetes.tolerations": "[{key: gpu}]",
+        "kubernetes.worker.node_selector": "{a.b/c: d}",
+        "kubernetes.worker.tolerations": "[{key: gpu}]",
+        "kubernetes.launcher.node_selector": "{pool: stable}",
+        "kubernetes.launcher.tolerations": "[{key: b}]",
         "kubernetes.env": "{A: 1}", "kubernetes.secret_env": "{B: s3/key}",
         "kubernetes.labels": "{team: x}", "kubernetes.annotations": "{note: x}",
     }  # fmt: skip

@@ -33,8 +33,6 @@ def test_dicts_are_given_as_a_whole_and_key_by_key():
 def test_python_values_mean_what_they_say():
     given = {
         "env": {"TEXT": "it's \\ {1}, ok", "NUMBER": 2},
-        "tolerations": [{"key": "a", "operator": "Exists"}],
-        "node_selector": {"a.b/c": "d"},
         "volumes": {"data": {"claim": "x", "mount": "/data", "read_only": True}},
     }
     typed = typed_settings({"kubernetes": given, "launch": "kubernetes"}, JobConfig)
@@ -45,7 +43,7 @@ def test_python_values_mean_what_they_say():
 
 
 def test_the_resolved_file_gives_the_same_config_back(tmp_path):
-    config = composed("kubernetes.tolerations=[{key: a}]", "kubernetes.env={A: x}")
+    config = composed("kubernetes.worker.tolerations=[{key: a}]", "kubernetes.env={A: x}")
     resolved.dump(config, tmp_path / "config.yaml")
 
     assert resolved.load(tmp_path / "config.yaml") == config
@@ -71,7 +69,9 @@ class Wrong:
         Wrong("kubernetes.volumes={d: {claims: x, mount: /x}}", "must be a dict of"),
         Wrong("kubernetes.secret_env={KEY: geheim}", "must be the name of a secret, a slash"),
         Wrong("kubernetes.env={1A: x}", "must be the name of an environment variable"),
-        Wrong("kubernetes.tolerations=[{kee: x}]", "must be dicts of key, operator"),
+        Wrong("kubernetes.worker.tolerations=[{kee: x}]", "must be dicts of key, operator"),
+        Wrong("kubernetes.launcher.tolerations=[x]", "kubernetes.launcher.tolerations must be"),
+        Wrong("kubernetes.launcher.node_selector={a: [x]}", "node_selector.a must be text"),
         Wrong("kubernetes.env={A: [x]}", "kubernetes.env.A must be text or a number"),
         Wrong("kubernetes.interfaces=x", "Did you mean 'kubernetes.interface'?"),
     ],
@@ -82,6 +82,11 @@ def test_a_wrong_value_is_named(wrong):
         composed(wrong.override)
 
     assert wrong.says in str(error.value)
+
+
+def test_a_ring_outlasts_the_launcher_of_a_dead_node():
+    # The cluster notices after 50 s, moves pods by itself after 300 s more, and pulls an image.
+    assert composed().elastic.coordinator_away_seconds >= 50 + 300 + 120
 
 
 def test_what_may_be_a_secret_is_not_repeated():

@@ -107,11 +107,16 @@ def coordinator():
 
 
 @pytest.fixture
-def membership(module, coordinator):
+def membership(module, coordinator, request):
     address = module.CoordinatorAddress(
         host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="localhost", slot=3
     )
-    membership = module.CoordinatedMembership(address, forming_seconds=1.0, first_seconds=60.0)
+    membership = module.CoordinatedMembership(
+        address,
+        forming_seconds=1.0,
+        first_seconds=60.0,
+        away_seconds=getattr(request, "param", 60.0),
+    )
     yield membership
     membership.close()
     until(lambda: not any(t.name == "membership" for t in threading.enumerate()))
@@ -174,10 +179,8 @@ def test_who_was_to_leave_makes_room_for_nobody(membership, coordinator):
     assert Doing(membership.join, 5).end().error.is_final
 
 
-def test_a_coordinator_may_take_longer_to_be_there_than_to_come_back(
-    module, membership, coordinator, monkeypatch
-):
-    monkeypatch.setattr(module, "AWAY_SECONDS", 0.2)
+@pytest.mark.parametrize("membership", [0.2], indirect=True)
+def test_a_coordinator_may_take_longer_to_be_there_than_to_come_back(membership, coordinator):
     port = coordinator.port
     coordinator.socket.close()
     joining = Doing(membership.join, -1)
