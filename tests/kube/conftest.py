@@ -12,14 +12,14 @@ from kubernetes import client as k8s
 
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place
-from tests.kube import certificates, real
+from tests.kube import certificates, mpijobs, real
 from tests.kube.apiserver.admission import MASTERS, User
 from tests.kube.apiserver.server import ApiServer
 from tests.kube.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
 CRD = Path(os.environ.get("EDL_MPIJOB_CRD") or ROOT.parent / "shared/reference/mpijobs.crd.yaml")
-NO_CRD = f"the schema of MPIJobs is not at {CRD}: set EDL_MPIJOB_CRD to the CRD of mpi-operator 0.8"
+"""The operator's own definition; it is not a part of this repository, and may be missing."""
 ADMIN, WATCHER, STRANGER = "admin-token", "watcher-token", "stranger-token"
 TOKENS = {
     ADMIN: ("admin", MASTERS),
@@ -34,7 +34,6 @@ class Backend:
 
     url: str
     ca_file: Path | None
-    has_mpijobs: bool
 
     def kubeconfig(self, path: Path, *, token: str, namespace: str = "default") -> Path:
         return write_kubeconfig(
@@ -70,20 +69,20 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
     if assets := os.environ.get("KUBEBUILDER_ASSETS"):
         folder = tmp_path_factory.mktemp("apiserver")
         with real.server(Path(assets), folder, TOKENS) as url:
-            found = Backend(url, folder / "ca.crt", CRD.is_file())
-            if found.has_mpijobs:
-                real.install_crd(_api_client(found), CRD)
+            found = Backend(url, folder / "ca.crt")
+            own = yaml.safe_load(CRD.read_text()) if CRD.is_file() else mpijobs.definition()
+            real.install_crd(_api_client(found), own)
             yield found
         return
-    with ApiServer(crd=CRD if CRD.is_file() else None) as server:
+    with ApiServer() as server:
         add_tokens(server)
-        yield Backend(server.url, None, CRD.is_file())
+        yield Backend(server.url, None)
 
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     """Our own, for what only it can be made to do."""
-    with ApiServer(crd=CRD if CRD.is_file() else None) as ours:
+    with ApiServer() as ours:
         add_tokens(ours)
         yield ours
 

@@ -9,7 +9,6 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
 from kubernetes import client as k8s
 
 from tests.kube import certificates
@@ -102,10 +101,9 @@ def _free_ports(number: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def install_crd(client: k8s.ApiClient, path: Path) -> None:
+def install_crd(client: k8s.ApiClient, definition: dict) -> None:
     """Make the server know MPIJobs."""
     extensions = k8s.ApiextensionsV1Api(client)
-    definition = yaml.safe_load(path.read_text())
     extensions.create_custom_resource_definition(definition)
     name = definition["metadata"]["name"]
     deadline = time.monotonic() + START_SECONDS

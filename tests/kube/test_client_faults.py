@@ -171,7 +171,7 @@ def test_what_a_deleted_owner_owned_goes_with_it(cluster: Cluster):
 
 
 def test_a_cluster_without_mpi_operator_is_told(tmp_path: Path):
-    with ApiServer(crd=None) as bare:
+    with ApiServer(has_mpijobs=False) as bare:
         path = write_kubeconfig(tmp_path / "config", bare.url, {"token": ADMIN})
         with connect(path) as cluster, pytest.raises(NoMPIJobs, match=r"Install mpi-operator 0\.8"):
             cluster.get("MPIJob", "one")

@@ -8,7 +8,7 @@ from kubernetes import client as k8s
 from edl_horovod.cluster import client as client_module
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.errors import ManifestRefused, ObjectConflict, ObjectNotFound, QuotaExceeded
-from tests.kube.conftest import ADMIN, NO_CRD, config_map, mpijob, pod
+from tests.kube.conftest import ADMIN, config_map, mpijob, pod
 
 NO_GRACE = 0
 
@@ -226,46 +226,39 @@ def test_a_quota_refuses_one_too_many(cluster: Cluster, admin: k8s.ApiClient, na
         cluster.create(config_map("second"))
 
 
-@pytest.fixture
-def mpijobs(backend, cluster: Cluster) -> Cluster:
-    if not backend.has_mpijobs:
-        pytest.skip(NO_CRD)
-    return cluster
-
-
-def test_an_mpijob_gets_its_defaults(mpijobs: Cluster):
-    made = mpijobs.create(mpijob("job"))
+def test_an_mpijob_gets_its_defaults(cluster: Cluster):
+    made = cluster.create(mpijob("job"))
 
     assert made["spec"]["mpiImplementation"] == "OpenMPI"
     assert made["spec"]["launcherCreationPolicy"] == "AtStartup"
-    assert [item["metadata"]["name"] for item in mpijobs.find("MPIJob")] == ["job"]
+    assert [item["metadata"]["name"] for item in cluster.find("MPIJob")] == ["job"]
 
 
-def test_an_mpijob_with_a_wrong_value_is_refused(mpijobs: Cluster):
+def test_an_mpijob_with_a_wrong_value_is_refused(cluster: Cluster):
     with pytest.raises(ManifestRefused, match="mpiImplementation"):
-        mpijobs.create(mpijob("job", mpiImplementation="Carrier pigeon"))
+        cluster.create(mpijob("job", mpiImplementation="Carrier pigeon"))
 
 
-def test_an_mpijob_without_replicas_is_refused(mpijobs: Cluster):
+def test_an_mpijob_without_replicas_is_refused(cluster: Cluster):
     manifest = mpijob("job")
     del manifest["spec"]["mpiReplicaSpecs"]
 
     with pytest.raises(ManifestRefused, match="mpiReplicaSpecs"):
-        mpijobs.create(manifest)
+        cluster.create(manifest)
 
 
-def test_a_field_that_mpijobs_do_not_have_is_not_kept(mpijobs: Cluster):
+def test_a_field_that_mpijobs_do_not_have_is_not_kept(cluster: Cluster):
     # Servers from 1.25 on refuse it, older ones drop it.
     with contextlib.suppress(ManifestRefused):
-        mpijobs.create(mpijob("job", numPigeons=3))
+        cluster.create(mpijob("job", numPigeons=3))
 
-    assert all("numPigeons" not in job["spec"] for job in mpijobs.find("MPIJob"))
+    assert all("numPigeons" not in job["spec"] for job in cluster.find("MPIJob"))
 
 
-def test_the_number_of_workers_is_patched(mpijobs: Cluster):
-    mpijobs.create(mpijob("job"))
+def test_the_number_of_workers_is_patched(cluster: Cluster):
+    cluster.create(mpijob("job"))
 
-    after = mpijobs.patch(
+    after = cluster.patch(
         "MPIJob", "job", {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": 3}}}}
     )
 

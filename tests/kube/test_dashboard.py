@@ -5,14 +5,10 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from edl_horovod.cli.main import main
 from tests.dashboard import dashboard
-from tests.kube.conftest import CRD, NO_CRD, STRANGER, write_kubeconfig
+from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import Lab
-
-pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
 
 LAUNCHER = "mnist-launcher-abcde"
 HOSTILE = "<script>alert(1)</script>"

@@ -12,10 +12,8 @@ import pytest
 from edl_horovod import Jobs
 from edl_horovod.cli.main import main
 from edl_horovod.errors import JobFailed, TimedOut
-from tests.kube.conftest import CRD, NO_CRD, STRANGER, write_kubeconfig
+from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import WORKERS, Lab
-
-pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
 
 
 def edl(capsys, *words: str) -> tuple[int, str, str]:

@@ -26,7 +26,7 @@ from edl_horovod.errors import (
     QuotaExceeded,
 )
 from tests.kube.apiserver.server import ApiServer
-from tests.kube.conftest import ADMIN, CRD, NO_CRD, STRANGER, config_map, write_kubeconfig
+from tests.kube.conftest import ADMIN, STRANGER, config_map, write_kubeconfig
 
 KINDS = (
     "MPIJob", "ConfigMap", "Secret", "Service", "ServiceAccount", "Role", "RoleBinding",
@@ -42,8 +42,6 @@ SETTINGS = [
 @pytest.fixture
 def use(backend, namespace, tmp_path, monkeypatch):
     """Let the command find the server as somebody."""
-    if not backend.has_mpijobs:
-        pytest.skip(NO_CRD)
 
     def write(token):
         path = backend.kubeconfig(tmp_path / token, token=token, namespace=namespace)
@@ -84,8 +82,6 @@ def test_a_job_is_created_with_all_that_its_pods_need(use, cluster, capsys):
 
 
 def test_its_parts_go_with_the_job(server, tmp_path, monkeypatch):
-    if not CRD.is_file():
-        pytest.skip(NO_CRD)
     # Garbage collection is a controller's work, which a bare API server does not have.
     path = write_config(server, tmp_path)
     monkeypatch.setenv("KUBECONFIG", str(path))
@@ -241,7 +237,7 @@ def test_with_a_wrong_context(use, capsys):
 
 
 def test_without_mpijobs(monkeypatch, capsys, tmp_path):
-    with ApiServer(crd=None) as server:
+    with ApiServer(has_mpijobs=False) as server:
         monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
         assert "Install mpi-operator" in refused(capsys, NoMPIJobs)
 
@@ -278,7 +274,7 @@ def test_a_name_that_exists_is_known_before_an_image_is_built(use, unbuilt, caps
 def test_a_cluster_without_mpijobs_is_known_before_an_image_is_built(
     unbuilt, monkeypatch, capsys, tmp_path
 ):
-    with ApiServer(crd=None) as server:
+    with ApiServer(has_mpijobs=False) as server:
         monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
         refused(capsys, NoMPIJobs, *unbuilt)
 
@@ -286,8 +282,6 @@ def test_a_cluster_without_mpijobs_is_known_before_an_image_is_built(
 @pytest.fixture
 def ours(server, tmp_path, monkeypatch):
     """Our own server, for what only it can be made to do."""
-    if not CRD.is_file():
-        pytest.skip(NO_CRD)
     monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
     return server
 
@@ -389,8 +383,6 @@ def test_what_the_cluster_removes_with_the_job_is_not_called_left(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_submission_leaves_nothing(server, tmp_path, number):
-    if not CRD.is_file():
-        pytest.skip(NO_CRD)
     path = write_config(server, tmp_path)
     with Cluster(Place(namespace="default", kubeconfig=str(path), context="test")) as cluster:
         server.faults.delay_seconds = 0.3

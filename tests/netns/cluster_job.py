@@ -8,7 +8,7 @@ from edl_horovod.cluster.credentials import Place
 from tests import counting_job
 from tests.kube import certificates
 from tests.kube.apiserver.server import ApiServer
-from tests.kube.conftest import ADMIN, CRD, add_tokens, write_kubeconfig
+from tests.kube.conftest import ADMIN, add_tokens, write_kubeconfig
 from tests.netns import kubelet
 from tests.netns.job import AT_ONE_PACE, REPOSITORY, Watched
 
@@ -36,7 +36,7 @@ class Job(Watched):
         tls.mkdir()
         certificates.make(tls, self.control.address)
         context = certificates.server_context(tls)
-        self.server = ApiServer(crd=CRD, host=self.control.address, tls=context)
+        self.server = ApiServer(host=self.control.address, tls=context)
         add_tokens(self.server)
         kubelet.run_on(self.control, lambda: self.server.start(kubelet.PORT))
         self.kubeconfig = write_kubeconfig(

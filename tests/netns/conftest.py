@@ -23,11 +23,8 @@ def lab(can_have_hosts):
 def cluster_job(lab, tmp_path):
     """A job in a cluster of its own, not submitted yet."""
     # The other tests here need no client of Kubernetes.
-    from tests.kube.conftest import CRD, NO_CRD
     from tests.netns.cluster_job import Job
 
-    if not CRD.is_file():
-        pytest.skip(NO_CRD)
     made = Job(lab, tmp_path)
     with made.nodes:
         yield made

@@ -3,10 +3,9 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from edl_horovod.cluster.kinds import KINDS, Kind
-from tests.kube.apiserver import schema
+from tests.kube import mpijobs
 from tests.kube.apiserver.store import Refused, Store
 
 MAX_DATA_BYTES = 1024 * 1024
@@ -45,13 +44,13 @@ class Request:
 @dataclass
 class Admission:
     store: Store
-    crd: Path | None = None
+    has_mpijobs: bool = True
     tokens: dict[str, User] = field(default_factory=dict)
 
     def kind(self, group_version: str, plural: str) -> Kind | None:
         for kind in KINDS_HERE.values():
             if (kind.api_version, kind.plural) == (group_version, plural):
-                return kind if kind.name != "MPIJob" or self.crd else None
+                return kind if kind.name != "MPIJob" or self.has_mpijobs else None
         return None
 
     def authorize(self, user: User, request: Request) -> None:
@@ -112,9 +111,7 @@ class Admission:
     def admit(self, kind: Kind, item: dict, *, namespace: str, is_strict: bool) -> dict:
         """The object as it is kept. Raises Refused."""
         if kind.name == "MPIJob":
-            assert self.crd is not None
-            version = kind.api_version.partition("/")[2]
-            item = schema.load(self.crd, version).admit(item, is_strict=is_strict)
+            item = mpijobs.schema().admit(item, is_strict=is_strict)
         elif kind.name == "Pod":
             _check_pod(item)
         elif kind.name in ("ConfigMap", "Secret"):

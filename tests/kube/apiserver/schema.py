@@ -1,20 +1,10 @@
 """A CustomResourceDefinition's schema: defaults, pruning, and what does not fit."""
 
 import copy
-from functools import cache
-from pathlib import Path
 
 import jsonschema
-import yaml
 
 from tests.kube.apiserver.store import Refused
-
-
-@cache
-def load(path: Path, version: str) -> "Schema":
-    definition = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    found = [v for v in definition["spec"]["versions"] if v["name"] == version]
-    return Schema(found[0]["schema"]["openAPIV3Schema"])
 
 
 class Schema:

@@ -24,11 +24,15 @@ class ApiServer:
     """An API server in a thread; `with` starts and stops it, and the port stays its own."""
 
     def __init__(
-        self, *, crd: Path | None = None, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+        self,
+        *,
+        has_mpijobs: bool = True,
+        host: str = "127.0.0.1",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         store = Store()
         store.create("namespaces", "", {"metadata": {"name": "default"}}, is_dry_run=False)
-        self._admission = Admission(store, crd, {ADMIN_TOKEN: User("admin", (MASTERS,))})
+        self._admission = Admission(store, has_mpijobs, {ADMIN_TOKEN: User("admin", (MASTERS,))})
         self.store = store
         """For changes that nobody asks for over HTTP; through `do` while the server runs."""
         self._api = Api(store, self._admission)
@@ -141,9 +145,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--crd", type=Path)
     args = parser.parse_args()
-    server = ApiServer(crd=args.crd, host=args.host)
+    server = ApiServer(host=args.host)
     server.start(args.port)
     print(server.url, flush=True)  # noqa: T201 - whoever started it reads it
     signal.sigwait({signal.SIGTERM, signal.SIGINT})

@@ -12,8 +12,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
-from tests.kube.apiserver import schema
-from tests.kube.conftest import CRD, NO_CRD
+from tests.kube import mpijobs
 
 SECRET = bytes(range(32))
 DOCKER = Path(__file__).parents[3] / "docker" / "ssh"
@@ -47,13 +46,6 @@ def env(container):
     return {item["name"]: item.get("value") for item in container["env"]}
 
 
-@pytest.fixture(scope="module")
-def mpijob_schema():
-    if not CRD.is_file():
-        pytest.skip(NO_CRD)
-    return schema.load(CRD, "v2beta1")
-
-
 STYLES = ("elastic", "horovodrun", "mpirun")
 EVERYTHING = [
     "kubernetes.image_pull_secrets=[registry]", "kubernetes.slots_per_worker=2",
@@ -71,20 +63,20 @@ EVERYTHING = [
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("more", [[], EVERYTHING], ids=["plain", "everything"])
-def test_the_operators_own_schema_takes_every_mpijob(mpijob_schema, style, more):
+def test_the_operators_own_schema_takes_every_mpijob(style, more):
     job = made(f"kubernetes.style={style}", *more)
 
-    kept = mpijob_schema.admit(job.mpijob, is_strict=True)
+    kept = mpijobs.schema().admit(job.mpijob, is_strict=True)
 
     assert kept["spec"]["mpiReplicaSpecs"] == job.mpijob["spec"]["mpiReplicaSpecs"]
 
 
-def test_the_schema_refuses_what_does_not_fit(mpijob_schema):
+def test_the_schema_refuses_what_does_not_fit():
     job = made()
     job.mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] = "two"
 
     with pytest.raises(Exception, match="not of type 'integer'"):
-        mpijob_schema.admit(job.mpijob, is_strict=True)
+        mpijobs.schema().admit(job.mpijob, is_strict=True)
 
 
 def test_what_the_ranks_read_is_the_jobs_configuration():
@@ -247,14 +239,14 @@ def test_only_the_jobs_own_pods_may_call_them():
     assert labels["training.kubeflow.org/job-name"] == "mnist"
 
 
-def test_evaluate_and_predict_are_jobs_too(mpijob_schema):
+def test_evaluate_and_predict_are_jobs_too():
     base = [
         "launch=kubernetes", "image=registry.example/edl:1", "trained_model=/data/models/mnist",
         "data=s3://bucket/new.recordio", *VOLUME,
     ]  # fmt: skip
     for task, more in (("evaluate", []), ("predict", ["output=/data/predictions"])):
         job = made(*more, task=task, base=base)
-        mpijob_schema.admit(job.mpijob, is_strict=True)
+        mpijobs.schema().admit(job.mpijob, is_strict=True)
         assert yaml.safe_load(part(job, "ConfigMap")["data"]["config.yaml"])["task"] == task
 
 

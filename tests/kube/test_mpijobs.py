@@ -1,0 +1,115 @@
+"""What the tests take for the schema of MPIJobs, against the operator's own where that is there."""
+
+import copy
+
+import pytest
+import yaml
+
+from tests.kube import mpijobs
+from tests.kube.apiserver.store import Refused
+from tests.kube.conftest import CRD, mpijob
+
+TEXT_ONLY = ("description",)
+OF_MERGES = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type")
+"""How parts of lists are merged by server-side apply, which `edl` does not use."""
+NESTED = ("properties", "items", "additionalProperties")
+
+
+def rules(schema):
+    """What a schema says of a value itself."""
+    return {
+        key: value for key, value in schema.items() if key not in (*TEXT_ONLY, *OF_MERGES, *NESTED)
+    }
+
+
+def differences(ours, theirs, path="", /):
+    """Where our description says something else than the operator's; it may say less."""
+    if theirs is None:
+        return [f"{path}: the operator has no such field"]
+    found = [] if rules(ours) == rules(theirs) else [f"{path}: {rules(ours)} {rules(theirs)}"]
+    for name, part in ours.get("properties", {}).items():
+        found += differences(part, theirs.get("properties", {}).get(name), f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if key in ours:
+            found += differences(ours[key], theirs.get(key), f"{path}[]")
+    return found
+
+
+@pytest.fixture(scope="module")
+def operators():
+    if not CRD.is_file():
+        pytest.skip(f"the CustomResourceDefinition of mpi-operator 0.8 is not at {CRD}")
+    return yaml.load(CRD.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def test_it_says_nothing_but_what_the_operator_says(operators):
+    (version,) = operators["spec"]["versions"]
+    assert differences(mpijobs.MPIJOB, version["schema"]["openAPIV3Schema"]) == []
+
+
+def test_the_definition_is_the_operators_but_for_what_it_leaves_out(operators):
+    def outside(definition):
+        spec = copy.deepcopy(definition["spec"])
+        for version in spec["versions"]:
+            del version["schema"]
+        return definition["apiVersion"], definition["metadata"]["name"], spec
+
+    assert outside(mpijobs.definition()) == outside(operators)
+
+
+def without(job, *path):
+    *outer, last = path
+    inner = job
+    for key in outer:
+        inner = inner[key]
+    del inner[last]
+    return job
+
+
+WORKER = ("spec", "mpiReplicaSpecs", "Worker")
+WRONG = {
+    "no replicas": without(mpijob("job"), "spec", "mpiReplicaSpecs"),
+    "no containers": without(mpijob("job"), *WORKER, "template", "spec", "containers"),
+    "a container without a name": without(
+        mpijob("job"), *WORKER, "template", "spec", "containers", 0, "name"
+    ),
+    "text for a number": mpijob("job", slotsPerWorker="2"),
+    "a number for a yes or no": mpijob("job", runPolicy={"suspend": 1}),
+    "none of the choices": mpijob("job", mpiImplementation="Carrier pigeon"),
+    "a condition that is neither": {
+        **mpijob("job"), "status": {"conditions": [{"type": "Failed", "status": "maybe"}]},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("job", WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_refused(job):
+    with pytest.raises(Refused) as refused:
+        mpijobs.schema().admit(job, is_strict=False)
+
+    assert refused.value.code == 422
+
+
+@pytest.mark.parametrize("cpu", ["two", "1.5.5", "-", "1 Gi"])
+def test_a_quantity_that_is_none_is_refused(cpu):
+    job = mpijob("job")
+    (container,) = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"cpu": cpu}}
+
+    with pytest.raises(Refused):
+        mpijobs.schema().admit(job, is_strict=True)
+
+
+def test_a_field_of_nobody_is_dropped_or_where_asked_for_refused():
+    job = mpijob("job", numPigeons=3)
+
+    assert "numPigeons" not in mpijobs.schema().admit(job, is_strict=False)["spec"]
+    with pytest.raises(Refused, match=r'unknown field "spec\.numPigeons"'):
+        mpijobs.schema().admit(job, is_strict=True)
+
+
+def test_defaults_are_filled_in():
+    spec = mpijobs.schema().admit(mpijob("job"), is_strict=True)["spec"]
+
+    assert (spec["slotsPerWorker"], spec["mpiImplementation"]) == (1, "OpenMPI")
+    assert spec["sshAuthMountPath"] == "/root/.ssh"
