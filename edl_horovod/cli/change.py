@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 
+from edl_horovod import log
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, confirm, jobs_of
 
@@ -31,6 +32,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     add_cluster_flags(parser)
     flags = parser.parse_all(argv)
+    log.setup("edl", level="warning")
     name, note = flags.name, " (dry run)" if flags.dry_run else ""
     with jobs_of(flags) as jobs:
         if verb == "resume":

@@ -13,6 +13,7 @@ from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.events import EventView, events_of
 from edl_horovod.cluster.logs import LogLine, pod_of_rank, read_logs
 from edl_horovod.cluster.pod_log import events_in
+from edl_horovod.cluster.preflight import warn_of_resume
 from edl_horovod.cluster.status import ENDED, JobView, view, views
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -206,7 +207,8 @@ class Jobs:
     def stop(self, name: str, *, is_dry_run: bool = False) -> None:
         """Have a job write a checkpoint and give all its pods back; `resume` lets it go on.
 
-        Returns at once; `wait_until_gone` waits for the pods.
+        Returns at once; `wait_until_gone` waits for the pods. The log has a warning where the
+        operator lacks the right to resume the job.
 
         Args:
             name: Of the job.
@@ -222,6 +224,7 @@ class Jobs:
                 f"checkpoint.every_seconds=0 of job {name}. Let it finish, or end it for good: "
                 f"edl delete {name}."
             )
+        warn_of_resume(self._cluster, is_dry_run=is_dry_run)
         self._suspend(name, True, is_dry_run=is_dry_run)
 
     def resume(self, name: str, *, is_dry_run: bool = False) -> None:

@@ -38,6 +38,7 @@ KINDS = {
         Kind("NetworkPolicy", "networkpolicies", "networking.k8s.io/v1"),
         Kind("Role", "roles", "rbac.authorization.k8s.io/v1"),
         Kind("RoleBinding", "rolebindings", "rbac.authorization.k8s.io/v1"),
+        Kind("LocalSubjectAccessReview", "localsubjectaccessreviews", "authorization.k8s.io/v1"),
         Kind("MPIJob", "mpijobs", "kubeflow.org/v2beta1"),
     )
 }

@@ -3,15 +3,18 @@
 import logging
 import re
 
+from edl_horovod.cluster.causes import GRANT
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.errors import ClusterError, ClusterForbidden
 
-__all__ = ["OLDEST_KUBERNETES", "check_version"]
+__all__ = ["OLDEST_KUBERNETES", "check_version", "warn_of_resume"]
 
 log = logging.getLogger(__name__)
 
 OLDEST_KUBERNETES = (1, 24)
 """The first version in which the Job of a launcher can be suspended whatever feature gates say."""
+_OPERATOR_NAMESPACES = ("mpi-operator", "kubeflow")
+"""Where the operator's own manifests put it: alone, and as a part of Kubeflow."""
 
 
 def check_version(cluster: Cluster) -> None:
@@ -36,3 +39,66 @@ def check_version(cluster: Cluster) -> None:
             f"suspend the launcher. Received: {cluster.server} runs Kubernetes {said}. Have the "
             "cluster upgraded, or choose another context."
         )
+
+
+def warn_of_resume(cluster: Cluster, *, is_dry_run: bool) -> None:
+    """Say in the log where a job that is stopped could not be resumed.
+
+    To resume a launcher that has run before, mpi-operator writes the status of its Job. The
+    ClusterRole in its own manifests does not allow that
+    (https://github.com/kubeflow/mpi-operator/blob/v0.8.0/manifests/base/cluster-role.yaml).
+
+    Args:
+        cluster: The namespace of the job.
+        is_dry_run: Say also where this cannot be found out.
+    """
+    try:
+        for home in _OPERATOR_NAMESPACES:
+            # An account that may not even update Jobs is none of an operator that works here.
+            if not _may_update(cluster, home):
+                continue
+            if not _may_update(cluster, home, "status"):
+                log.warning(
+                    "mpi-operator cannot resume a job here once it was stopped: %s may not update "
+                    "jobs.batch/status in namespace %s. %s",
+                    _account(home),
+                    cluster.namespace,
+                    GRANT,
+                )
+            return
+        why = "None of its usual service accounts may update Jobs in this namespace."
+    except ClusterError as error:  # What is only asked keeps nobody from stopping a job.
+        why = str(error)
+    if is_dry_run:
+        log.warning(
+            "Whether mpi-operator may resume a job that was stopped could not be checked: %s An "
+            "administrator can check it: kubectl auth can-i update jobs.batch --subresource=status "
+            "--as=%s -n %s",
+            why,
+            _account(_OPERATOR_NAMESPACES[0]),
+            cluster.namespace,
+        )
+
+
+def _account(home: str) -> str:
+    return f"system:serviceaccount:{home}:mpi-operator"
+
+
+def _may_update(cluster: Cluster, home: str, subresource: str = "") -> bool:
+    """Whether the operator of that namespace may update Jobs, or a part of them, in ours."""
+    asked = {
+        "namespace": cluster.namespace,
+        "verb": "update",
+        "group": "batch",
+        "resource": "jobs",
+        "subresource": subresource,
+    }
+    groups = ["system:authenticated", "system:serviceaccounts", f"system:serviceaccounts:{home}"]
+    spec = {"user": _account(home), "groups": groups, "resourceAttributes": asked}
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "LocalSubjectAccessReview",
+        "metadata": {"namespace": cluster.namespace},
+        "spec": spec,
+    }
+    return bool(cluster.create(review)["status"]["allowed"])

@@ -100,6 +100,7 @@ def rehearse(config: JobConfig, who: DryRun) -> JobManifests:
         job = _decide(config, name, cluster.namespace, is_dry_run=True)
         for item in job.all:
             _rehearse_one(cluster, item)
+        preflight.warn_of_resume(cluster, is_dry_run=True)
         return job
 
 

@@ -73,3 +73,23 @@ def test_who_binds_a_role_needs_its_rights_and_the_role_itself(cluster: Cluster,
     more = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}]
     with pytest.raises(ClusterForbidden, match="attempting to grant RBAC permissions"):
         member.create({**READ_PODS, "metadata": {"name": "more"}, "rules": more})
+
+
+def test_what_another_one_may_can_be_asked(cluster: Cluster, namespace: str):
+    cluster.create(READ_PODS)
+    cluster.create(BINDING)
+
+    def may(user: str, verb: str, **more) -> bool:
+        asked = {"namespace": namespace, "verb": verb, "group": "", "resource": "pods", **more}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "LocalSubjectAccessReview",
+            "metadata": {"namespace": namespace},
+            "spec": {"user": user, "groups": ["people"], "resourceAttributes": asked},
+        }
+        return cluster.create(review)["status"]["allowed"]
+
+    assert may("watcher", "list")
+    assert not may("watcher", "delete")
+    assert not may("watcher", "get", subresource="log")
+    assert not may("stranger", "list")

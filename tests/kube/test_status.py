@@ -6,8 +6,8 @@ import pytest
 
 from edl_horovod import Jobs
 from edl_horovod.cli.main import main
-from tests.kube.conftest import CRD, NO_CRD
-from tests.kube.lab import WORKERS
+from tests.kube.conftest import CRD, NO_CRD, STRANGER, write_kubeconfig
+from tests.kube.lab import TRAIN, WORKERS
 
 pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
 
@@ -258,3 +258,113 @@ def test_a_job_that_the_operator_saw_and_made_nothing_for_sends_to_its_log(lab, 
 
     assert cause["reason"] == "mpi-operator has seen it, and made none of its pods yet"
     assert "its log" in cause["cure"]
+
+
+# -- a launcher that stays suspended
+
+
+def resume(lab) -> None:
+    """As the operator leaves it: it makes the workers, and fails at the launcher's Job."""
+    lab.submit()
+    lab.set_condition("Suspended", "MPIJob suspended", startTime="2026-01-01T00:00:00Z")
+    with Jobs() as jobs:
+        jobs.stop("mnist")
+        jobs.resume("mnist")
+    lab.add_pods()
+    lab.cluster.delete("Pod", LAUNCHER, grace_seconds=0)
+
+
+def test_a_launcher_that_the_operator_cannot_resume_is_told_with_the_cure(lab, capsys):
+    resume(lab)
+    for name in WORKERS:
+        lab.set_pod(name, "Running", is_ready=True)
+
+    (cause,) = causes(capsys)
+
+    assert cause["object"] == "Job/mnist-launcher"
+    assert "has not resumed the launcher" in cause["reason"]
+    assert "update and patch jobs.batch/status: kubectl patch clusterrole" in cause["cure"]
+
+
+def test_a_resume_in_the_midst_is_not_called_stuck(lab, capsys):
+    resume(lab)
+
+    (cause,) = causes(capsys)
+
+    assert "has not acted on the resume yet" in cause["reason"]
+
+
+# -- whether the operator could resume, before the first stop
+
+
+def grant(lab, *resources: str, namespace: str = "mpi-operator") -> None:
+    """What mpi-operator's account may do to Jobs; its own ClusterRole has `jobs` alone."""
+    group, name = "rbac.authorization.k8s.io", "mpi-operator"
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": name}}
+    rule = {"apiGroups": ["batch"], "resources": list(resources), "verbs": ["create", "update"]}
+    lab.cluster.create({**role, "rules": [rule]})
+    account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    reference = {"apiGroup": group, "kind": "Role", "name": name}
+    binding = {**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [account]}
+    lab.cluster.create(binding)
+
+
+LACKS = "may not update jobs.batch/status"
+UNKNOWN = "could not be checked"
+DRY_RUN = ["train", *TRAIN, "kubernetes.name=other", "--dry-run=server"]
+
+
+def said_by(capsys, *words: str) -> str:
+    assert main(list(words)) == 0
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("namespace", ["mpi-operator", "kubeflow"])
+def test_an_operator_that_could_not_resume_is_named_before_the_first_stop(lab, capsys, namespace):
+    grant(lab, "jobs", namespace=namespace)
+    lab.submit()
+
+    for words in (DRY_RUN, ["stop", "mnist", "--dry-run"], ["stop", "mnist"]):
+        said = said_by(capsys, *words)
+        assert f"system:serviceaccount:{namespace}:mpi-operator {LACKS}" in said, words
+        assert "kubectl patch clusterrole mpi-operator" in said
+
+
+def test_an_operator_that_can_resume_is_not_mentioned(lab, capsys):
+    grant(lab, "jobs", "jobs/status")
+    lab.submit()
+
+    for words in (DRY_RUN, ["stop", "mnist", "--dry-run"], ["stop", "mnist"]):
+        said = said_by(capsys, *words)
+        assert (LACKS in said, UNKNOWN in said) == (False, False), words
+
+
+def test_an_operator_whose_account_is_not_known_could_not_be_checked(lab, capsys):
+    lab.submit()
+
+    said = said_by(capsys, *DRY_RUN)
+    assert UNKNOWN in said
+    assert "kubectl auth can-i update jobs.batch --subresource=status" in said
+    assert UNKNOWN in said_by(capsys, "stop", "mnist", "--dry-run")
+    assert UNKNOWN not in said_by(capsys, "stop", "mnist"), "it is no reason to worry anybody"
+
+
+def test_who_may_not_ask_is_told_that_it_could_not_be_checked(lab, capsys, tmp_path, monkeypatch):
+    lab.submit()
+    group = "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "user"}}
+    rules = [
+        {"apiGroups": ["kubeflow.org"], "resources": ["mpijobs"], "verbs": ["get", "patch"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]},
+    ]
+    lab.cluster.create({**role, "rules": rules})
+    subject = {"apiGroup": group, "kind": "User", "name": "stranger"}
+    reference = {"apiGroup": group, "kind": "Role", "name": "user"}
+    lab.cluster.create({**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [subject]})
+    path = write_kubeconfig(tmp_path / "stranger", lab.server.url, {"token": STRANGER})
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+    said = said_by(capsys, "stop", "mnist", "--dry-run")
+
+    assert UNKNOWN in said
+    assert "may not create localsubjectaccessreviews" in said

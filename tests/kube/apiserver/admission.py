@@ -53,6 +53,23 @@ class Admission:
                 return kind if kind.name != "MPIJob" or self.has_mpijobs else None
         return None
 
+    def review(self, namespace: str, body: dict) -> dict:
+        """A LocalSubjectAccessReview with its answer; it is kept nowhere. Raises Refused."""
+        asked = body["spec"]["resourceAttributes"]
+        if asked.get("namespace") != namespace:
+            message = "spec.resourceAttributes.namespace: must match metadata.namespace"
+            raise Refused(422, "Invalid", message)
+        group = f".{asked['group']}" if asked.get("group") else ""
+        request = Request(
+            asked["verb"],
+            asked["resource"] + group,
+            namespace,
+            asked.get("name", ""),
+            asked.get("subresource", ""),
+        )
+        user = User(body["spec"]["user"], tuple(body["spec"].get("groups", ())))
+        return {**body, "status": {"allowed": self._may(user, request)}}
+
     def authorize(self, user: User, request: Request) -> None:
         """RBAC by Roles and RoleBindings. Raises Refused."""
         if self._may(user, request):

@@ -171,6 +171,8 @@ class Api:
             body |= {"dryRun": request.query.get("dryRun") or body.get("dryRun")}
             item = self._store.delete(resource, path.namespace, path.name, body)
             return whole(kind, item), 200
+        if kind.name == "LocalSubjectAccessReview":
+            return whole(kind, self._admission.review(path.namespace, body)), 201
         if verb == "create":
             return whole(kind, self._create(request, path, body, is_dry_run)), 201
         old = self._store.get(resource, path.namespace, path.name)
