@@ -30,6 +30,7 @@ KINDS = {
         Kind("Event", "events"),
         Kind("PersistentVolumeClaim", "persistentvolumeclaims"),
         Kind("Pod", "pods"),
+        Kind("ResourceQuota", "resourcequotas"),
         Kind("Secret", "secrets"),
         Kind("Service", "services"),
         Kind("ServiceAccount", "serviceaccounts"),

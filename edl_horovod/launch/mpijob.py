@@ -60,7 +60,7 @@ def submit(config: JobConfig) -> SubmittedJob:
     Raises:
         EdlError: The job cannot be created; what was created of it is removed again, or named.
     """
-    from edl_horovod.cluster import preflight
+    from edl_horovod.cluster import preflight, quota
     from edl_horovod.cluster.client import Cluster
 
     settings = config.kubernetes
@@ -69,7 +69,12 @@ def submit(config: JobConfig) -> SubmittedJob:
         name = settings.name or _new_name(config)
         if not config.image:
             _check_is_free(cluster, name)
-        job = _decide(config, name, cluster.namespace)
+        secret = secrets.token_bytes(32)
+        job = _decide(config, name, cluster.namespace, secret)
+        quota.check_quotas(cluster, job.mpijob, config)
+        if not config.image:
+            built = image.ensure(config)
+            job = job_manifests(built, name=name, namespace=cluster.namespace, secret=secret)
         _create(cluster, job, is_suspended=settings.suspend)
         made = job.config
         return SubmittedJob(
@@ -91,13 +96,14 @@ def rehearse(config: JobConfig, who: DryRun) -> JobManifests:
     settings = config.kubernetes
     name = settings.name or _new_name(config)
     if who == "client":
-        return _decide(config, name, _namespace(config), is_dry_run=True)
-    from edl_horovod.cluster import preflight
+        return _decide(config, name, _namespace(config), secrets.token_bytes(32))
+    from edl_horovod.cluster import preflight, quota
     from edl_horovod.cluster.client import Cluster
 
     with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
         preflight.check_version(cluster)
-        job = _decide(config, name, cluster.namespace, is_dry_run=True)
+        job = _decide(config, name, cluster.namespace, secrets.token_bytes(32))
+        quota.check_quotas(cluster, job.mpijob, config)
         for item in job.all:
             _rehearse_one(cluster, item)
         preflight.warn_of_resume(cluster, is_dry_run=True)
@@ -125,15 +131,9 @@ def _rehearse_one(cluster: Any, item: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-def _decide(
-    config: JobConfig, name: str, namespace: str, *, is_dry_run: bool = False
-) -> JobManifests:
+def _decide(config: JobConfig, name: str, namespace: str, secret: bytes) -> JobManifests:
     """The manifests; what can be found wrong with them is found before an image is built."""
-    secret = secrets.token_bytes(32)
-    job = job_manifests(_as_if_built(config), name=name, namespace=namespace, secret=secret)
-    if is_dry_run or config.image:
-        return job
-    return job_manifests(image.ensure(config), name=name, namespace=namespace, secret=secret)
+    return job_manifests(_as_if_built(config), name=name, namespace=namespace, secret=secret)
 
 
 def _as_if_built(config: JobConfig) -> JobConfig:

@@ -344,6 +344,66 @@ def test_with_a_quota_that_is_used_up(use, cluster, admin, namespace, capsys):
     assert names(cluster) == before
 
 
+@pytest.fixture
+def quota(admin, namespace):
+    """Gives the namespace a quota, as its controller would have it."""
+
+    def make(hard, used):
+        core = k8s.CoreV1Api(admin)
+        wanted = {"metadata": {"name": "few"}, "spec": {"hard": hard}}
+        core.create_namespaced_resource_quota(namespace, wanted)
+        status = {"status": {"hard": hard, "used": used}}
+        core.patch_namespaced_resource_quota_status("few", namespace, status)
+
+    return make
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run=server",)])
+def test_a_job_that_its_quota_lets_never_start_is_refused(use, cluster, quota, capsys, words):
+    quota({"pods": "2"}, {"pods": "0"})
+    before = names(cluster)
+
+    said = refused(capsys, QuotaExceeded, *words)
+
+    assert "resourcequota/few allows pods=2" in said
+    assert "Start with launch.np=1" in said
+    assert names(cluster) == before
+    assert run(capsys, *words, "launch.np=1")[0] == 0, "what it advised"
+
+
+def test_a_quota_below_min_np_is_not_answered_with_fewer_ranks(use, quota, capsys):
+    quota({"pods": "2"}, {"pods": "0"})
+
+    said = refused(capsys, QuotaExceeded, "elastic.min_np=2")
+
+    assert "Start with" not in said
+    assert "Ask for less: launch.np, elastic.min_np" in said
+
+
+def test_a_job_that_waits_for_others_in_its_quota_says_so(use, cluster, quota, capsys):
+    quota({"pods": "4"}, {"pods": "3"})
+
+    code, _, err = run(capsys)
+
+    assert code == 0
+    assert "waits until other pods there have ended" in err
+    assert cluster.get("MPIJob", "mnist")
+
+
+def test_a_quota_that_is_too_small_is_known_before_an_image_is_built(use, quota, unbuilt, capsys):
+    quota({"pods": "2"}, {"pods": "0"})
+
+    refused(capsys, QuotaExceeded, *unbuilt)
+
+
+def test_who_may_not_read_quotas_may_submit(use, cluster, quota, capsys):
+    quota({"pods": "2"}, {"pods": "0"})
+    allow_stranger(cluster, EVERYTHING_OF_A_JOB)
+    use(STRANGER)
+
+    assert run(capsys)[0] == 0
+
+
 def test_a_configuration_over_one_megabyte_is_never_sent(use, cluster, capsys):
     before = names(cluster)
 
@@ -404,7 +464,7 @@ def test_an_interrupted_submission_leaves_nothing(server, tmp_path, number):
 
 def test_what_may_have_been_made_is_named(server, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("KUBECONFIG", str(write_config(server, tmp_path)))
-    server.faults.drop = 9
+    server.faults.drop, server.faults.drop_only = 9, "POST"
 
     assert "Whether mpijob/mnist was made is not known" in refused(capsys, ClusterUnreachable)
 

@@ -11,14 +11,7 @@ from tests.kube.apiserver.store import Refused, Store
 MAX_DATA_BYTES = 1024 * 1024
 MASTERS = "system:masters"
 NAMESPACE = Kind("Namespace", "namespaces")
-KINDS_HERE = {
-    kind.resource: kind
-    for kind in (
-        *KINDS.values(),
-        NAMESPACE,
-        Kind("ResourceQuota", "resourcequotas"),
-    )
-}
+KINDS_HERE = {kind.resource: kind for kind in (*KINDS.values(), NAMESPACE)}
 ROLES = KINDS["Role"].resource
 BINDINGS = KINDS["RoleBinding"].resource
 WITH_STATUS = ("pods", "resourcequotas", "jobs.batch", "mpijobs.kubeflow.org")

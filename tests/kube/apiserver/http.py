@@ -27,6 +27,8 @@ class Faults:
     """Before each answer."""
     drop: int = 0
     """So many requests end with a closed connection instead of an answer."""
+    drop_only: str = ""
+    """Of these requests alone, by their HTTP method; empty means all."""
     fail: list[int] = field(default_factory=list)
     """Statuses that are given instead of answers, in turn."""
     cut_after_bytes: int = 0
@@ -129,7 +131,7 @@ class Api:
     async def _misbehave(self, request: web.Request) -> None:
         if self.faults.delay_seconds:
             await asyncio.sleep(self.faults.delay_seconds)
-        if self.faults.drop:
+        if self.faults.drop and self.faults.drop_only in ("", request.method):
             self.faults.drop -= 1
             request.transport.abort()
             raise Refused(500, "InternalError", "dropped")
