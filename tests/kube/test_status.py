@@ -6,10 +6,8 @@ import pytest
 
 from edl_horovod import Jobs
 from edl_horovod.cli.main import main
-from tests.kube.conftest import CRD, NO_CRD, STRANGER, write_kubeconfig
+from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import TRAIN, WORKERS
-
-pytestmark = pytest.mark.skipif(not CRD.is_file(), reason=NO_CRD)
 
 LAUNCHER = "mnist-launcher-abcde"
 
