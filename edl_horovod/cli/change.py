@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from edl_horovod import log
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, confirm, jobs_of
+from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, add_name, confirm, jobs_of
 
 __all__ = ["run"]
 
@@ -24,7 +24,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     flag = {"stop": "[--no-wait] ", "delete": "[-y] "}.get(verb, "")
     usage = f"{flag}[--dry-run] [-n NAMESPACE] [--context CONTEXT] [--debug] NAME"
     parser = VerbParser(verb, summary=summary, usage=usage)
-    parser.add_argument("name", metavar="NAME", help="of the job")
+    add_name(parser, verb)
     parser.add_argument("--dry-run", action="store_true", help="only check whether it may be")
     if verb == "stop":
         parser.add_argument("--no-wait", action="store_true", help="do not wait for the pods' end")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from edl_horovod import json_text
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import add_cluster_flags, jobs_of
+from edl_horovod.cli.in_cluster import add_cluster_flags, add_name, jobs_of
 from edl_horovod.cli.layout import table
 
 __all__ = ["run"]
@@ -21,7 +21,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """
     usage = "[-n NAMESPACE] [--context CONTEXT] [-o json] [--debug] NAME"
     parser = VerbParser(verb, summary=summary, usage=usage)
-    parser.add_argument("name", metavar="NAME", help="of the job")
+    add_name(parser, verb)
     add_cluster_flags(parser)
     parser.add_format()
     flags = parser.parse_all(argv)

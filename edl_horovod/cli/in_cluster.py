@@ -2,11 +2,11 @@
 
 import argparse
 import contextlib
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edl_horovod.cli.arguments import VerbParser
@@ -19,19 +19,60 @@ if TYPE_CHECKING:
 __all__ = [
     "WaitDisplay",
     "add_cluster_flags",
+    "add_name",
     "confirm",
     "detaching",
     "is_job_dir",
     "jobs_of",
 ]
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_FOR_A_JOB_HERE = {
+    "logs": "Its logs are in {0}/logs/, and edl status {0} shows where it is",
+    "events": "What happened in it is in {0}/events.jsonl, and edl status {0} shows where it is",
+    "wait": "The edl command that started it ends with it, and edl status {0} shows where it is",
+    "stop": "The edl command that started it ends by Ctrl-C or SIGTERM; {0}/launcher.pid has the "
+    "number of its process",
+    "resume": "Give the edl command that started it again, with resume=auto",
+    "delete": "Once edl status {0} says that it has ended, remove it: rm -r {0}",
+}
+"""What does on this machine what a verb does in a cluster."""
 
 
 def add_cluster_flags(parser: VerbParser) -> None:
     """Add the flags that say which cluster and which namespace."""
     parser.add_argument("-n", "--namespace", default="", help="of the job; else the context's")
     parser.add_argument("--context", default="", help="of the kubeconfig; else the current one")
+
+
+def add_name(parser: VerbParser, verb: str) -> None:
+    """Take the name of a job in a cluster.
+
+    Args:
+        parser: Of the verb.
+        verb: Its name; the directory of a job here is refused with what does the same for that.
+    """
+
+    def checked(name: str) -> str:
+        is_name = _NAME.fullmatch(name) is not None
+        if os.path.exists(os.path.join(name, "events.jsonl")):
+            folder = os.path.normpath(name)
+            elsewhere = " For a job in a cluster, give the command in another directory."
+            raise ConfigError(
+                f"{folder} is the directory of a job on this machine, and edl {verb} takes the "
+                f"name of a job in a cluster. Received: NAME={name!r}. "
+                f"{_FOR_A_JOB_HERE[verb].format(shlex.quote(folder))}."
+                f"{elsewhere if is_name else ''}"
+            )
+        if not is_name:
+            raise ConfigError(
+                f"edl {verb} takes the name of a job in a cluster: at most 63 small letters, "
+                f"digits and hyphens. Received: NAME={name!r}. edl list shows the names."
+            )
+        return name
+
+    parser.add_argument("name", metavar="NAME", type=checked, help="of the job in the cluster")
 
 
 def jobs_of(flags: argparse.Namespace) -> "Jobs":
@@ -48,7 +89,7 @@ def jobs_of(flags: argparse.Namespace) -> "Jobs":
 
 def is_job_dir(job: str) -> bool:
     """Whether a verb's JOB is a directory of this machine; else it names a job in a cluster."""
-    return Path(job).is_dir() or _NAME.fullmatch(job) is None
+    return os.path.isdir(job) or _NAME.fullmatch(job) is None
 
 
 def confirm(question: str, *, is_yes: bool) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, detaching, jobs_of
+from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, add_name, detaching, jobs_of
 
 __all__ = ["run"]
 
@@ -18,7 +18,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """
     usage = "[-f] [--rank R | --pod POD] [--tail N] [-n NAMESPACE] [--context CONTEXT] NAME"
     parser = VerbParser(verb, summary=summary, usage=usage)
-    parser.add_argument("name", metavar="NAME", help="of the job")
+    add_name(parser, verb)
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     one = parser.add_mutually_exclusive_group()
     one.add_argument("--rank", type=int, metavar="R", help="only the pod that has this rank now")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, detaching, jobs_of
+from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, add_name, detaching, jobs_of
 from edl_horovod.cluster.status import CONDITIONS
 from edl_horovod.errors import ConfigError
 
@@ -25,7 +25,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         "[--for CONDITION] [--timeout TIME] [-q] [-n NAMESPACE] [--context CONTEXT] [--debug] NAME"
     )
     parser = VerbParser(verb, summary=summary, usage=usage)
-    parser.add_argument("name", metavar="NAME", help="of the job")
+    add_name(parser, verb)
     parser.add_argument(
         "--for", dest="condition", choices=CONDITIONS, default="finished",
         help="what to wait for; `ended` takes a failed job too",
