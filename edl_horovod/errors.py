@@ -34,6 +34,7 @@ __all__ = [
     "UserCodeError",
     "cure_of",
     "did_you_mean",
+    "how_to_install",
     "kind_of",
     "of_kind",
 ]
@@ -230,3 +231,12 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     by_lower_case = {one.lower(): one for one in allowed}
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
+
+
+def how_to_install(extra: str) -> str:
+    """A clause on how to get the packages of an extra; edl_horovod is on no package index.
+
+    Args:
+        extra: Its name.
+    """
+    return f"in a clone of edl_horovod, run pip install -c constraints.txt '.[{extra}]'"

@@ -20,7 +20,8 @@ def read_config(job_dir: Path) -> JobConfig:
     path = job_dir / "config.yaml"
     if not path.is_file():
         raise ConfigError(
-            f"There is no {path}, so this is no job's directory. Received: {str(job_dir)!r}. "
+            f"There is no config.yaml in {job_dir}, so it is no job's directory. "
+            f"Received: {str(job_dir)!r}. "
             "Give a job's directory: unless job_dir was set it is the output with .job at its end."
         )
     return resolved.load(path)

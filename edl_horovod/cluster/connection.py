@@ -10,7 +10,7 @@ from typing import Any
 
 from edl_horovod.cluster.credentials import Place
 from edl_horovod.cluster.refusals import Attempt, refusal
-from edl_horovod.errors import ClusterUnreachable, MissingDependency, NoCluster
+from edl_horovod.errors import ClusterUnreachable, MissingDependency, NoCluster, how_to_install
 
 try:
     import urllib3
@@ -20,8 +20,8 @@ try:
     from kubernetes.config import ConfigException, incluster_config, kube_config
 except ImportError as e:
     raise MissingDependency(
-        f"Talking to a cluster needs a package that is not installed: {e}. Install it where this "
-        "command runs: pip install 'edl_horovod[kubernetes]'"
+        f"Talking to a cluster needs a package that is not installed: {e}. To install it where "
+        f"this command runs, {how_to_install('kubernetes')}"
     ) from e
 
 __all__ = ["ANSWER_SECONDS", "Call", "Connection", "Object", "broken"]

@@ -15,7 +15,7 @@ def check(is_right: bool, key: str, value: object, rule: str) -> None:
     """
     if not is_right:
         raise ConfigError(
-            f"{key} {rule}. Received: {key}={value!r}. Change it in the command or in conf/."
+            f"{key} {rule}. Received: {key}={value!r}. Give {key} another value, or leave it out."
         )
 
 

@@ -290,7 +290,7 @@ def _explain(error: Exception, overrides: Sequence[str], config_class: type) -> 
     received = f" Received: {typed[-1]}." if typed else f" Received: {' '.join(overrides)}."
     known = {setting.key: setting for setting in settings(config_class)}
     if key in known:
-        value = typed[-1].partition("=")[2] if typed else "(in a file of conf/ or inside a section)"
+        value = typed[-1].partition("=")[2] if typed else "(inside a section or in a file of conf/)"
         return resolved.wrong_type(key, value, known[key].annotation) + f" {known[key].meaning}"
     if key and not any(name.startswith(f"{key}.") for name in known):
         return unknown_key(key, config_class, hidden=SET_BY_US) + received

@@ -7,7 +7,7 @@ from edl_horovod import json_text
 from edl_horovod.dashboard.address import is_name_of_ours
 from edl_horovod.dashboard.latest import PATIENCE_SECONDS, Latest
 from edl_horovod.dashboard.sources import Source
-from edl_horovod.errors import MissingDependency
+from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.job_status import as_json
 
 try:
@@ -22,8 +22,8 @@ try:
     from edl_horovod.dashboard.page import PageTemplate, style  # It imports Jinja2.
 except ImportError as e:
     raise MissingDependency(
-        f"The dashboard needs a package that is not installed: {e}. Install it where this command "
-        "runs: pip install 'edl_horovod[dashboard]'"
+        f"The dashboard needs a package that is not installed: {e}. To install it where this "
+        f"command runs, {how_to_install('dashboard')}"
     ) from e
 
 __all__ = ["application", "serve"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_horovod.data.input_file import InputFile
 from edl_horovod.data.remote_errors import Trouble, explained, trouble_of
-from edl_horovod.errors import DataError, MissingDependency, did_you_mean
+from edl_horovod.errors import DataError, MissingDependency, did_you_mean, how_to_install
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying
@@ -223,7 +223,7 @@ def _ask(url: str, method: str, *arguments: object, **settings: object) -> Any:
             raise MissingDependency(
                 f"Reading from {url.partition('://')[0]}:// needs a package that is not installed:"
                 f" {e}. Received: path={url!r}."
-                f" Install it where the job runs: pip install 'edl_horovod[{system.extra}]'"
+                f" To install it where the job runs, {how_to_install(system.extra)}"
             ) from e
         return retrying(getattr(fs, method), *arguments, **settings)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.errors import ImageError, MissingDependency, RegistryError
+from edl_horovod.errors import ImageError, MissingDependency, RegistryError, how_to_install
 from edl_horovod.image.context import write_context
 from edl_horovod.image.plan import ImagePlan
 from edl_horovod.image.reference import Reference
@@ -142,7 +142,7 @@ def connect() -> Engine:
     except ImportError as e:
         raise MissingDependency(
             "Building an image needs the Docker SDK for Python, which is not installed."
-            " Run: pip install 'edl_horovod[image]'. Or give a pre-built one: image=... ."
+            f" Give a pre-built image, image=... ; or {how_to_install('image')}"
         ) from e
     complaints = []
     for host in sockets():

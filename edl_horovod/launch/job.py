@@ -23,6 +23,7 @@ from edl_horovod.errors import (
     Interrupted,
     JobFailed,
     MissingDependency,
+    how_to_install,
     of_kind,
 )
 from edl_horovod.events import EventLog, follow
@@ -346,8 +347,8 @@ def _require_mpi(ring: Command) -> None:
     if shutil.which(ring.argv[0]) is None or _is_missing("mpi4py"):
         raise MissingDependency(
             "launch=mpi needs mpirun and mpi4py, and one of them is not here. "
-            "Install them: pip install 'edl_horovod[mpi]' (then build Horovod again), "
-            "or use launch=local, which needs no MPI."
+            f"Use launch=local, which needs no MPI; or {how_to_install('mpi')} and then "
+            "python docker/horovod/build_wheel.py --install"
         )
 
 

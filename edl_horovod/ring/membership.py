@@ -8,7 +8,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
-from edl_horovod.errors import EdlError, JobFailed, MissingDependency, kind_of
+from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_install, kind_of
 from edl_horovod.ring.world import World, form_inherited, leave
 from edl_horovod.whole_file import write_json
 
@@ -106,9 +106,9 @@ class StaticMembership(Membership):
         """
         if not hvd.mpi_built():
             raise MissingDependency(
-                "launch=mpi needs a Horovod that was built with MPI, and this one was not. Install "
-                "MPI (pip install 'edl_horovod[mpi]') and build Horovod again with "
-                "docker/horovod/build_wheel.py --install, or use launch=local."
+                "launch=mpi needs a Horovod that was built with MPI, and this one was not. Use "
+                f"launch=local; or for MPI, {how_to_install('mpi')} and then "
+                "python docker/horovod/build_wheel.py --install"
             )
         # The import starts MPI, so it stands where it is wanted and not at the module's head.
         from mpi4py import MPI

@@ -73,7 +73,7 @@ def test_without_mpi_one_sentence_says_what_to_install(start, data, tmp_path):
         PATH="/nowhere",
     )
     assert job.end() == 8, job.describe()
-    assert "pip install 'edl_horovod[mpi]'" in job.printed
+    assert "run pip install -c constraints.txt '.[mpi]'" in job.printed
     assert "Traceback" not in job.printed
 
 

@@ -261,5 +261,5 @@ def test_the_missing_extra_is_named():
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "pip install 'edl_horovod[kubernetes]'" in done.stdout
+    assert "run pip install -c constraints.txt '.[kubernetes]'" in done.stdout
     assert MissingDependency.exit_code == 8

@@ -19,7 +19,7 @@ EPOCHS = 40
 """Enough for a ring that begins twice."""
 MPI_EPOCHS = 20
 """Enough for a ring that is lost soon; between ranks that share cores, steps of MPI take long."""
-NO_MPIRUN = "mpirun not found (pip install 'edl_horovod[mpi]')"
+NO_MPIRUN = "mpirun not found (pip install -c constraints.txt '.[mpi]')"
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,8 @@
 
 import errno
 import os
+import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from edl_horovod.errors import (
     UserCodeError,
     cure_of,
     did_you_mean,
+    how_to_install,
     kind_of,
     of_kind,
 )
@@ -62,3 +65,32 @@ def test_the_nearest_word_is_found_whatever_its_capitals():
 )
 def test_each_reason_why_something_cannot_be_written_has_its_own_cure(number, cure):
     assert cure in cure_of(OSError(number, os.strerror(number)))
+
+
+def test_nothing_names_a_package_index_that_does_not_have_edl_horovod():
+    root = Path(__file__).parents[2]
+    texts = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("edl_horovod/**/*.py")]
+
+    wrong = [
+        f"{path.relative_to(root)}:{number}"
+        for path in texts
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"pip install[^.]*\bedl[-_]horovod\b", line)
+    ]
+
+    assert len(texts) > 200
+    assert wrong == []
+
+
+def test_how_to_install_an_extra_works_in_a_clone():
+    assert how_to_install("s3") == (
+        "in a clone of edl_horovod, run pip install -c constraints.txt '.[s3]'"
+    )
+    root = Path(__file__).parents[2]
+    used = {
+        extra
+        for path in (*root.glob("docs/**/*.md"), *root.glob("edl_horovod/**/*.py"))
+        for extra in re.findall(r"""(?:how_to_install\(['"]|'\.\[)(\w+)""", path.read_text())
+    }
+    assert used >= {"s3", "gcs", "remote", "mpi", "kubernetes", "dashboard", "image"}
+    assert all(f'"{extra}": [' in (root / "setup.py").read_text() for extra in used)

@@ -15,7 +15,7 @@ from edl_horovod.data.prepare.groups import (
     source_digest,
 )
 from edl_horovod.data.prepare.pool import OnWork, OpenPool
-from edl_horovod.errors import ConfigError, EdlError, JobFailed, MissingDependency
+from edl_horovod.errors import ConfigError, EdlError, JobFailed, MissingDependency, how_to_install
 
 __all__ = ["is_first_rank", "on_all_ranks"]
 
@@ -108,7 +108,7 @@ def _world() -> Any:
     except (ImportError, RuntimeError) as e:
         raise MissingDependency(
             f"launch=mpi needs mpirun and mpi4py, and one of them is not here: {e}."
-            " Install them: pip install 'edl_horovod[mpi]', or use launch=local."
+            f" Use launch=local; or {how_to_install('mpi')}"
         ) from e
     if MPI.COMM_WORLD.Get_size() < 2:
         raise ConfigError(

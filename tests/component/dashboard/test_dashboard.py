@@ -164,4 +164,4 @@ def test_without_its_extra_it_says_what_to_install(job_dir: Path, missing: str):
 
     assert done.returncode == 8
     assert done.stderr.startswith("error: The dashboard needs a package that is not installed")
-    assert "pip install 'edl_horovod[dashboard]'" in done.stderr
+    assert "run pip install -c constraints.txt '.[dashboard]'" in done.stderr

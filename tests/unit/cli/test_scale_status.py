@@ -113,7 +113,7 @@ def test_a_directory_without_a_job_is_refused(
     tmp_path: Path, verb: list[str], capsys: pytest.CaptureFixture[str]
 ):
     assert main([*verb, str(tmp_path)]) == 2
-    assert "config.yaml, so this is no job" in capsys.readouterr().err
+    assert "no config.yaml" in capsys.readouterr().err
 
 
 def write_events(job_dir: Path, *, is_finished: bool, source: str = "launcher") -> None:

@@ -177,7 +177,11 @@ def test_a_param_inside_a_param_is_set():
         ("train={epochs: x}", "train.epochs must be of type int"),
         ("overwrite=maybe", "overwrite must be of type bool"),
         ("train.learning_rate=fast", "must be of type float or null"),
-        ("train.epochs=0", "train.epochs must be 1 or more"),
+        (
+            "train.epochs=0",
+            "train.epochs must be 1 or more. Received: train.epochs=0."
+            " Give train.epochs another value, or leave it out.",
+        ),
         ("train.learning_rate=-1", "train.learning_rate must not be negative"),
         ("log_level=dbug", "Did you mean 'debug'?"),
         ("output=", "Give what is missing:\n  output=...  Directory that will hold"),

@@ -309,7 +309,7 @@ def test_missing_extra_is_named(pattern: str, module: str, extra: str) -> None:
     command = [sys.executable, "-c", program, pattern, module]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
-    assert f"pip install 'edl_horovod[{extra}]'" in printed
+    assert f"run pip install -c constraints.txt '.[{extra}]'" in printed
 
 
 def test_local_data_needs_no_file_system_library(folder: Path) -> None:
