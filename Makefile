@@ -75,6 +75,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/tracked_files.py
 	$(BIN)/codespell edl_horovod conf model_zoo docker docs tests README.md
 	$(BIN)/yamllint -s conf k8s
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
