@@ -18,6 +18,7 @@ from edl_horovod.config.sweep import Point
 from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
 from edl_horovod.launch.plan import check_is_here, with_job_dir
 from edl_horovod.models import git_zoo
+from edl_horovod.url_secrets import without_secrets
 from edl_horovod.whole_file import write_text
 
 __all__ = ["SweepJob", "SweepPlan", "SweepResult", "make_plan", "run"]
@@ -99,7 +100,11 @@ def make_plan(points: Sequence[Point]) -> SweepPlan:
         check_is_here(config)
     output = configs[0].output
     _check_folder(Path(output))
-    names = _names([point.chosen for point in points])
+    # It names folders and stands in the table.
+    all_chosen = [
+        {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
+    ]
+    names = _names(all_chosen)
     placed = tuple(
         replace(
             config,
@@ -109,8 +114,8 @@ def make_plan(points: Sequence[Point]) -> SweepPlan:
         for config, name in zip(configs, names, strict=True)
     )
     jobs = [
-        SweepJob(name=name, chosen=point.chosen, output=config.output)
-        for name, point, config in zip(names, points, placed, strict=True)
+        SweepJob(name=name, chosen=chosen, output=config.output)
+        for name, chosen, config in zip(names, all_chosen, placed, strict=True)
     ]
     done = [
         _read_back(job, config, state="earlier") if _is_done(config) else job

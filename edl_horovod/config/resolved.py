@@ -11,6 +11,7 @@ import yaml
 from edl_horovod.config.fields import REQUIRED, settings, type_name, unknown_key
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, cure_of
+from edl_horovod.url_secrets import without_secrets
 from edl_horovod.whole_file import write_text
 
 __all__ = ["build", "dump", "from_dict", "load", "to_dict", "to_yaml", "wrong_type"]
@@ -63,8 +64,10 @@ def from_dict(values: dict[str, Any]) -> JobConfig:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """The configuration as dicts, lists, text, numbers, booleans and None."""
-    return dataclasses.asdict(config)
+    """The configuration as dicts, lists, text, numbers, booleans and None, without a password."""
+    values = dataclasses.asdict(config)
+    # The one setting that may hold one, for Git.
+    return values | {"model_zoo": without_secrets(values["model_zoo"])}
 
 
 def to_yaml(config: Any) -> str:

@@ -114,10 +114,10 @@ def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = 
 
 def _zoo_of_given(config: JobConfig) -> str:
     """Where the zoo is in pods of a pre-built image."""
-    if git_zoo.parse(config.model_zoo) is not None:
+    if (zoo := git_zoo.parse(config.model_zoo)) is not None:
         raise ConfigError(
             "A pre-built image brings the model zoo, so none is fetched. Received: image="
-            f"{config.image!r}, model_zoo={config.model_zoo!r}. Leave one of the two out; with"
+            f"{config.image!r}, model_zoo={str(zoo)!r}. Leave one of the two out; with"
             " base_image=... the zoo is put on an image."
         )
     is_default = config.model_zoo == os.path.abspath(JobConfig.model_zoo)

@@ -1,13 +1,19 @@
-"""Commands of Git: no terminal to ask at, nothing of a repository around us, a limited time."""
+"""Commands of Git: no terminal to ask at, nothing of a repository around us, a limited time.
+
+A password is handed over in the environment, as Git's configuration: command lines are shown to all
+users of a machine, an environment to its owner alone.
+"""
 
 import contextlib
 import os
 import signal
 import subprocess
+import urllib.parse
 from collections.abc import Sequence
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.models.git_url import VOUCHED_SCHEMES, GitZoo
+from edl_horovod.url_secrets import without_secrets
 
 __all__ = ["GitError", "environment", "git"]
 
@@ -55,23 +61,53 @@ def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS
     return printed
 
 
+_HELPER = (
+    "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n'"
+    ' "$EDL_GIT_USER" "$EDL_GIT_PASSWORD"; fi; }; f'
+)
+"""A credential helper of Git's that the shell runs; what Git would have it store it forgets."""
+
+
 def environment(zoo: GitZoo) -> dict[str, str]:
     """What a command of Git for a zoo is given."""
     inherited = {k: v for k, v in os.environ.items() if k not in _OF_ANOTHER_REPOSITORY}
     schemes = (*VOUCHED_SCHEMES, "http", "git") if zoo.is_pinned else VOUCHED_SCHEMES
-    return inherited | {
-        "LC_ALL": "C",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ASKPASS": "",
-        "SSH_ASKPASS_REQUIRE": "never",
-        # Also for what a server redirects to: `ext::` and its like run commands, and what http
-        # says of a branch anybody on the way may have said.
-        "GIT_ALLOW_PROTOCOL": ":".join(schemes),
-    }
+    return (
+        inherited
+        | _login(zoo)
+        | {
+            "LC_ALL": "C",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ASKPASS": "",
+            "SSH_ASKPASS_REQUIRE": "never",
+            # Also for what a server redirects to: `ext::` and its like run commands, and what http
+            # says of a branch anybody on the way may have said.
+            "GIT_ALLOW_PROTOCOL": ":".join(schemes),
+        }
+    )
+
+
+def _login(zoo: GitZoo) -> dict[str, str]:
+    """The user and the password of a zoo, for its server alone."""
+    server = "://".join(urllib.parse.urlsplit(zoo.url)[:2])
+    settings: list[tuple[str, str]] = []
+    if zoo.password:
+        # The empty one stands for none of the user's own helpers, which would store the password.
+        settings = [(f"credential.{server}.helper", helper) for helper in ("", _HELPER)]
+    elif zoo.user:
+        settings = [(f"credential.{server}.username", zoo.user)]
+    if not settings:
+        return {}
+    given = os.environ.get("GIT_CONFIG_COUNT", "")
+    first = int(given) if given.isdecimal() else 0
+    login = {"EDL_GIT_USER": zoo.user, "EDL_GIT_PASSWORD": zoo.password}
+    for number, (key, value) in enumerate(settings, first):
+        login |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return login | {"GIT_CONFIG_COUNT": str(first + len(settings))}
 
 
 def _failure(zoo: GitZoo, complaints: str) -> str:
-    lines = [line.strip() for line in complaints.replace(zoo.url, zoo.shown_url).splitlines()]
+    lines = [line.strip() for line in without_secrets(complaints).splitlines()]
     lines = [line for line in lines if line] or ["it said nothing"]
     # What ssh says of a host comes before git's own account of it, which names no reason.
     told = (line for line in lines if line.startswith(("ssh:", "fatal:", "error:")))

@@ -5,10 +5,11 @@ A zoo is named as pip names a package in Git: `git+https://host/repo.git@REF#sub
 
 import re
 import urllib.parse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError
+from edl_horovod.url_secrets import without_secrets
 
 __all__ = ["VOUCHED_SCHEMES", "GitZoo", "parse"]
 
@@ -16,6 +17,7 @@ VOUCHED_SCHEMES = ("https", "ssh", "file")
 """Schemes of Git's by which a branch or a tag is the one that its server has."""
 
 _SCHEMES = (*VOUCHED_SCHEMES, "http", "git")
+_WITH_LOGIN = ("https", "http")
 _FORM = "Write git+https://host/repo.git@REF, and #subdirectory=path for a part of it."
 _URL = re.compile(r"(?P<git>git\+)?(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)://")
 _SCP = re.compile(r"(?:git\+)?(?P<host>[\w.-]+@[\w.-]+):(?P<path>.+)")
@@ -27,30 +29,22 @@ class GitZoo:
     """A model zoo in a Git repository."""
 
     url: str
-    """What Git is given, with a password perhaps: never shown."""
+    """Without a password, and but for ssh without a user."""
     ref: str
     """A branch, a tag, a commit, or HEAD for the default branch."""
     subdirectory: str = ""
+    user: str = field(default="", repr=False)
+    """That the URL named, a token perhaps; for ssh it stays in the URL."""
+    password: str = field(default="", repr=False)
 
     @property
     def is_pinned(self) -> bool:
         """Whether the ref is the full hash of a commit, which is never the name of anything."""
         return _COMMIT.fullmatch(self.ref) is not None
 
-    @property
-    def shown_url(self) -> str:
-        """The URL without a password."""
-        parts = urllib.parse.urlsplit(self.url)
-        netloc = parts.netloc
-        if "@" in netloc:
-            user, _, host = netloc.rpartition("@")
-            # A token may also stand where the user's name does, but for ssh, which needs the name.
-            netloc = f"{user.partition(':')[0]}@{host}" if parts.scheme == "ssh" else host
-        return urllib.parse.urlunsplit(parts._replace(netloc=netloc))
-
     def __str__(self) -> str:
         part = f"#subdirectory={self.subdirectory}" if self.subdirectory else ""
-        return f"git+{self.shown_url}@{self.ref}{part}"
+        return f"git+{self.url}@{self.ref}{part}"
 
 
 def parse(model_zoo: str) -> GitZoo | None:
@@ -69,14 +63,32 @@ def parse(model_zoo: str) -> GitZoo | None:
     try:
         url = urllib.parse.urlsplit(model_zoo[len(found["git"] or "") :])
     except ValueError as e:
-        raise ConfigError(f"model_zoo is no URL: {e}. Received: {model_zoo!r}. {_FORM}") from e
+        received = without_secrets(model_zoo)
+        raise ConfigError(f"model_zoo is no URL: {e}. Received: {received!r}. {_FORM}") from e
     path, at, ref = url.path.rpartition("@")
     if not at:
         path, ref = url.path, ""
     ref = ref.lower() if _COMMIT.fullmatch(ref) else ref
-    zoo = GitZoo(url._replace(path=path, fragment="").geturl(), ref, _subdirectory(url.fragment))
+    bare = url._replace(path=path, fragment="")
+    user, password = _login(url)
+    if user or password:
+        bare = bare._replace(netloc=url.netloc.rpartition("@")[2])
+    zoo = GitZoo(bare.geturl(), ref, _subdirectory(url.fragment), user, password)
     _check(zoo, url.scheme, url.hostname or "", path)
     return zoo
+
+
+def _login(url: urllib.parse.SplitResult) -> tuple[str, str]:
+    """The user and the password that a URL holds for https."""
+    if url.scheme in _WITH_LOGIN:
+        user, password = url.username or "", url.password or ""
+        return urllib.parse.unquote(user), urllib.parse.unquote(password)
+    if url.password is not None or (url.username and url.scheme != "ssh"):
+        raise ConfigError(
+            "Only https takes a user and a password in the URL of a model zoo, and ssh a user."
+            f" Received: model_zoo={without_secrets(url.geturl())!r}. Leave them out."
+        )
+    return "", ""
 
 
 def _subdirectory(fragment: str) -> str:
@@ -100,7 +112,7 @@ def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
         raise ConfigError(f"The Git URL names no repository. {received} {_FORM}")
     if not zoo.ref:
         raise ConfigError(
-            f"The Git URL names no ref. Received: model_zoo='git+{zoo.shown_url}'. Add @ and a tag,"
+            f"The Git URL names no ref. Received: model_zoo='git+{zoo.url}'. Add @ and a tag,"
             " a branch or a commit, or @HEAD for the default branch as it is now."
         )
     if scheme not in VOUCHED_SCHEMES and not zoo.is_pinned:

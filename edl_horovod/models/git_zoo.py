@@ -69,8 +69,8 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
             f"A model zoo in Git needs the command git, which is not here. Received: model_zoo="
             f"{str(zoo)!r}. Install git, or give a folder."
         )
-    name = re.sub(r"\W+", "-", zoo.shown_url.rpartition("/")[2].removesuffix(".git"))
-    digest = hashlib.sha256(zoo.shown_url.encode()).hexdigest()[:12]
+    name = re.sub(r"\W+", "-", zoo.url.rpartition("/")[2].removesuffix(".git"))
+    digest = hashlib.sha256(zoo.url.encode()).hexdigest()[:12]
     repository = cache() / f"{name}-{digest}"
     if zoo.is_pinned and (repository / zoo.ref).is_dir():
         return _fetched(zoo, repository / zoo.ref)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.spec import ElasticDLSpec
+from edl_horovod.url_secrets import without_secrets
 
 __all__ = [
     "Place",
@@ -45,7 +46,7 @@ def require_zoo(model_zoo: str) -> Path:
     if "://" in model_zoo:
         raise ConfigError(
             "A URL is fetched by the command that starts a job, not by what runs in it. Received:"
-            f" model_zoo={model_zoo!r}. Fetch it, and give the folder."
+            f" model_zoo={without_secrets(model_zoo)!r}. Fetch it, and give the folder."
         )
     raise ConfigError(
         f"The model zoo is neither a folder nor a .py file. Received: model_zoo={model_zoo!r}"

@@ -154,6 +154,16 @@ def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path: 
     assert "model_zoo='git+https://host/zoo@v1', now 'git+https://host/zoo@v2'" in err
 
 
+def test_the_password_of_a_zoo_is_in_no_name_and_no_table(tmp_path: Path):
+    zoos = ",".join(f"git+https://me:s3cr3t@host/{name}@main" for name in "ab")
+    typed = [f"model_zoo={zoos}", "model_def=m", "data=d", f"output={tmp_path}"]
+    plan = make_plan(expand(typed))
+    assert {job.chosen["model_zoo"] for job in plan.jobs} == {
+        "git+https://host/a@main", "git+https://host/b@main",
+    }  # fmt: skip
+    assert "s3cr3t" not in repr(plan.jobs)
+
+
 def test_overwrite_trains_all_again(edl, trainings, tmp_path: Path):
     edl(RATES)
     code, _, _ = edl(RATES, "overwrite=true")
