@@ -1,13 +1,13 @@
 """Find the chunks of one RecordIO file, and go on after a damaged one if asked to."""
 
 import logging
-import struct
 from dataclasses import dataclass
 
 from edl_horovod.data.chunks import ChunkInfo, FileChunks, check_policy
 from edl_horovod.data.files import open_input
 from edl_horovod.data.input_file import InputFile
 from edl_horovod.data.read_ahead import ReadAhead
+from edl_horovod.data.recordio_foreign import refuse_foreign_file, refuse_unknown_file
 from edl_horovod.data.recordio_format import (
     HEADER_BYTES,
     MAGIC_BYTES,
@@ -18,15 +18,12 @@ from edl_horovod.data.recordio_format import (
     parse_header,
 )
 from edl_horovod.data.remote import is_remote
-from edl_horovod.errors import DataError
 
 __all__ = ["read_chunks"]
 
 log = logging.getLogger(__name__)
 
 _SEARCH_BYTES = 1 << 20
-_FOREIGN_HEADER = struct.Struct("<4sIIII")
-_FOREIGN_CODECS = (1, 2, 3)
 
 
 def read_chunks(
@@ -90,8 +87,10 @@ def _scan_strictly(source: _Source) -> FileChunks:
     while offset < file.size_bytes:
         try:
             chunk = source.chunk_at(offset, number=len(chunks))
-        except DamagedChunkError as e:
-            _refuse_foreign_layout(file, at=offset, cause=e)
+        except DamagedChunkError:
+            if offset == 0:
+                refuse_foreign_file(file)
+                refuse_unknown_file(file)
             raise
         chunks.append(chunk)
         offset = chunk.end_offset
@@ -109,7 +108,8 @@ def _scan_skipping(source: _Source) -> FileChunks:
             chunk = source.chunk_at(offset, number=len(chunks) + skipped_chunks)
             source.verify(chunk)
         except DamagedChunkError as e:
-            _refuse_foreign_layout(file, at=offset, cause=e)
+            if offset == 0:
+                refuse_foreign_file(file)
             end = _end_of_damage(source, offset, chunk=chunk)
             _warn(e, path=file.path, start=offset, end=end)
             skipped_chunks += 1
@@ -171,29 +171,3 @@ def _search_good_chunk(source: _Source, offset: int) -> int:
         # A magic number may lie across two blocks.
         offset += len(block) - len(MAGIC_BYTES) + 1
     return file.size_bytes
-
-
-def _refuse_foreign_layout(file: InputFile, *, at: int, cause: DamagedChunkError) -> None:
-    """Raise if the file is of pyrecordio 0.0.1 to 0.0.4: same magic number, other header order."""
-    if at == 0 and _has_foreign_layout(file):
-        raise DataError(
-            f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
-            " number but another layout (header order, CRC-32C, raw snappy) that is not read here."
-            f" Received: path={file.path!r}. Read it with the pyrecordio that wrote it, and write"
-            " the records again with edl_horovod.data.recordio.Writer or pyrecordio>=0.0.6."
-        ) from cause
-
-
-def _has_foreign_layout(file: InputFile) -> bool:
-    offset = num_chunks = 0
-    while offset < file.size_bytes:
-        header = file.read_at(offset, num_bytes=HEADER_BYTES)
-        if len(header) < HEADER_BYTES:
-            break
-        magic, num_records, _, codec, compressed_bytes = _FOREIGN_HEADER.unpack(header)
-        if magic != MAGIC_BYTES or codec not in _FOREIGN_CODECS or num_records == 0:
-            break
-        offset += HEADER_BYTES + compressed_bytes
-        num_chunks += 1
-    # Two headers in a row are proof enough where the file is cut off.
-    return offset == file.size_bytes or num_chunks > 1

@@ -407,6 +407,34 @@ def test_foreign_layout_is_recognised(codec: int, num_chunks: int, cut: int, dam
         read_all(data[: len(data) - cut], damaged=damaged)
 
 
+# The first record of a file that tf.io.TFRecordWriter made: b"hello".
+TFRECORD = bytes.fromhex("0500000000000000 eab2043e 68656c6c6f bb1f1c19")
+
+
+@pytest.mark.parametrize("damaged", ["raise", "skip"])
+@pytest.mark.parametrize("data", [TFRECORD, TFRECORD * 3, TFRECORD[:12]])
+def test_a_tfrecord_file_is_called_one_with_what_to_do(data: bytes, damaged: str) -> None:
+    with pytest.raises(DataError, match="is a TFRecord file") as found:
+        read_all(data, damaged=damaged)
+
+    assert "damaged" not in str(found.value)
+    assert "edl prepare" in str(found.value)
+    assert "tf.data.TFRecordDataset(filename)" in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "start", [b"id,age\n1,2\n3,4\n5,6\n", b"PAR1" * 9, TFRECORD[:11] + b"x" * 9]
+)
+def test_a_file_of_no_known_format_is_not_called_damaged_alone(start: bytes) -> None:
+    with pytest.raises(DataError) as found:
+        read_all(start, damaged="raise")
+
+    text = str(found.value)
+    assert f"is no RecordIO file: it starts with {start[:4].hex(' ')}" in text
+    assert "the name of a CSV file ends in .csv" in text
+    assert "data_plan.damaged=skip" in text  # It may be one whose beginning is damaged.
+
+
 def test_damaged_header_of_our_layout_is_not_called_foreign() -> None:
     valid = VALID[Codec.SNAPPY]
     data = change(valid.data, valid.chunks[0].offset + 8, b"\xee\xee\xee\xee")
