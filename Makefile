@@ -15,13 +15,14 @@ unexport PYTHONDONTWRITEBYTECODE
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test lint unit component kube test-kube golden parallel integration netns \
+.PHONY: help setup demo test test-all lint unit component kube test-kube golden parallel integration netns \
   images chaos bench bench-elastic torch-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
 	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions'
-	@echo 'make test         lint, types, import contracts, all tests'
+	@echo 'make test         lint, types, import contracts, tests of every part; some 8 minutes on 2 cores'
+	@echo 'make test-all     what make test leaves out: long jobs, and as root make netns and make images'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make golden       k8s/ as edl would submit it now'
 	@echo 'make netns        hosts that vanish, in network namespaces of this machine (root)'
@@ -66,9 +67,17 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 
 # Side by side where one would leave a core idle: linters use one, the tests of Kubernetes mostly wait, and so
 # do many jobs, next to which the tests of component and parallel have much to do.
+JOBS := $(BIN)/python -m pytest -q -n 3 --dist worksteal tests/component tests/parallel tests/integration
+
 test: $(READY)
 	$(MAKE) -j 3 --output-sync=target lint unit kube
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/component tests/parallel tests/integration
+	$(JOBS) -m 'not long'
+
+# The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
+test-all: $(READY)
+	$(JOBS) -m long
+	$(MAKE) netns
+	$(MAKE) images
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -107,16 +116,16 @@ parallel: $(READY)
 integration: $(READY)
 	$(BIN)/python -m pytest -q -n 3 --dist worksteal tests/integration
 
-# Not a part of `test`: it needs root, iproute2 and openssh-server, as .ci/run has them. Two at a time:
+# A part of `test-all`: it needs root, iproute2 and openssh-server, as .ci/run has them. Two at a time:
 # some hold a stall against a bound, and three jobs of several hosts are too many for two cores.
 netns: $(READY)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/netns
 
-# Not a part of `test` either: it needs root, podman and docker-registry, as .ci/run has them.
+# A part of `test-all`, too: it needs root, podman and docker-registry, as .ci/run has them.
 images: $(READY)
 	$(BIN)/python -m pytest -q tests/images
 
-# A longer run of what `test` has a little of.
+# A longer run of what `test` and `test-all` have a little of.
 chaos: $(READY)
 	EDL_CHAOS_RUNS=$(RUNS) $(BIN)/python -m pytest -q tests/integration/test_chaos.py
 

@@ -1,5 +1,7 @@
 """A ring takes in workers as long as they bring something; the others stay warm."""
 
+import pytest
+
 from edl_horovod.errors import ConfigError
 from tests.integration.test_scale import edl, status
 from tests.records import write_records
@@ -26,6 +28,7 @@ def wait_for_size(job, size):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_rank_that_brings_nothing_is_put_out_again_and_stays_warm(start, tmp_path):
     job = start("train", *overrides(tmp_path, "paced.PacedSpec"))
     job.wait_for_step(2)

@@ -54,6 +54,7 @@ DEATHS = (
 )
 
 
+@pytest.mark.long
 def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
     settings = {
         "launch.np": 4, "train.evaluate_steps": 5, "params.keep_every": 2,
@@ -110,6 +111,7 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     assert (counts[~kept] == 0).all()
 
 
+@pytest.mark.long
 def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
     data = write_records(tmp_path / "data", 480)
     job = start(

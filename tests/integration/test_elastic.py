@@ -35,6 +35,7 @@ def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_pa
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "exported", [{}, {"HOROVOD_CYCLE_TIME": "2"}, {"HOROVOD_FUSION_THRESHOLD": "1500000"}], ids=str
 )
@@ -52,6 +53,7 @@ def test_a_lost_slot_joins_again_where_gradients_are_large(start, counting, tmp_
     assert ended == ["localhost:1"]
 
 
+@pytest.mark.long
 def test_the_leader_can_be_killed_too(start, counting, tmp_path):
     job = start("train", *counting(**{"launch.np": 3}))
     job.wait_for_step(5)
@@ -111,6 +113,7 @@ def test_the_ring_trains_on_without_its_coordinator(start, counting, tmp_path):
     assert_each_record_once_an_epoch(tmp_path)
 
 
+@pytest.mark.long
 def test_below_min_np_the_job_waits_then_ends_with_its_reason(start, counting):
     settings = {"launch.np": 2, "elastic.min_np": 2, "elastic.wait_seconds": 40}
     job = start("train", *counting(**settings))
@@ -120,6 +123,7 @@ def test_below_min_np_the_job_waits_then_ends_with_its_reason(start, counting):
     assert "elastic.min_np=2" in job.printed
 
 
+@pytest.mark.long
 def test_evaluation_between_steps_survives_a_kill(start, counting, tmp_path):
     data = write_records(tmp_path / "held_out", 96)
     settings = {"launch.np": 2, "validation_data": data, "train.evaluate_steps": 2}

@@ -73,6 +73,7 @@ def hanging(start, tmp_path):
     return lambda **settings: Hanging(start, tmp_path, **settings)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_left_out_ended_and_replaced(hanging):
     job = hanging(**{"launch.np": 2})
     running = job.start()
@@ -88,6 +89,7 @@ def test_a_stopped_worker_is_left_out_ended_and_replaced(hanging):
     job.finish()
 
 
+@pytest.mark.long
 def test_a_worker_that_was_stopped_for_a_while_comes_back_warm(hanging):
     job = hanging(**{"launch.np": 2})
     running = job.start()
@@ -101,6 +103,7 @@ def test_a_worker_that_was_stopped_for_a_while_comes_back_warm(hanging):
     job.finish()
 
 
+@pytest.mark.long
 def test_a_worker_whose_python_is_stuck_is_killed_and_replaced(hanging):
     job = hanging(**{"launch.np": 2})
     running = job.start()
@@ -114,7 +117,7 @@ def test_a_worker_whose_python_is_stuck_is_killed_and_replaced(hanging):
     job.finish()
 
 
-@pytest.mark.parametrize("where", ["input", "forward"])
+@pytest.mark.parametrize("where", [pytest.param("input", marks=pytest.mark.long), "forward"])
 def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, where):
     job = hanging(**{"launch.np": 2})
     running = job.start()
@@ -135,6 +138,7 @@ def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, where):
     job.finish()
 
 
+@pytest.mark.long
 def test_a_newcomer_that_takes_35_seconds_to_start_stops_nobody(hanging):
     job = hanging(**{"launch.np": 1, "elastic.max_np": 2})
     job.hang("build", 1)
@@ -153,6 +157,7 @@ def test_a_newcomer_that_takes_35_seconds_to_start_stops_nobody(hanging):
     job.finish()
 
 
+@pytest.mark.long
 def test_a_newcomer_that_hangs_as_the_ring_forms_is_left_out(hanging):
     job = hanging(**{"launch.np": 1, "elastic.max_np": 2})
     running = job.start()
@@ -173,6 +178,7 @@ def test_a_newcomer_that_hangs_as_the_ring_forms_is_left_out(hanging):
     job.finish()
 
 
+@pytest.mark.long
 def test_the_hosts_file_becomes_unusable_and_good_again(hanging):
     job = hanging(**{"launch.np": 2})
     running = job.start()

@@ -127,6 +127,7 @@ def warm_workers(config):
     return [int(path.stem.split("-")[1]) for path in socket_folder(config).glob("*.sock")]
 
 
+@pytest.mark.long
 def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun):
     job = horovodrun(FIRST, SECOND)
     job.ring(2)
@@ -143,6 +144,7 @@ def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun)
     job.finish()
 
 
+@pytest.mark.long
 def test_a_host_that_came_early_joins_and_a_withdrawn_one_goes(horovodrun):
     job = horovodrun(FIRST, SECOND)
     job.wait_for_worker(SECOND)

@@ -7,6 +7,8 @@ import pytest
 
 from tests import counting_job
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def counting(start, tmp_path):

@@ -42,6 +42,7 @@ def test_a_keras_class_learns_on_two_ranks(start, data):
     assert job.events("evaluation")[-1]["metrics"]["loss"] < 0.5 * found[0]
 
 
+@pytest.mark.long
 def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp_path):
     job = train(start, data, "model_def=released_tiny", "launch.np=2", f"validation_data={data}")
     found = losses(job)
@@ -60,6 +61,7 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
         assert reader.num_records == NUM_RECORDS
 
 
+@pytest.mark.long
 def test_a_zoo_of_one_file_trains_and_travels_alone(start, data, tmp_path):
     zoo = tmp_path / "home" / "mine.py"
     zoo.parent.mkdir()
@@ -75,6 +77,7 @@ def test_a_zoo_of_one_file_trains_and_travels_alone(start, data, tmp_path):
         assert reader.num_records == NUM_RECORDS
 
 
+@pytest.mark.long
 def test_overrides_change_the_training_and_travel(start, data, tmp_path):
     own = losses(train(start, data, "model_def=keras_tiny", "train.max_steps=2", "overwrite=true"))
     job = train(

@@ -130,6 +130,7 @@ def test_in_a_notebook(folder, monkeypatch):
     assert check == "nothing is left\n"
 
 
+@pytest.mark.long
 def test_in_a_script_without_a_main_guard(folder):
     script = folder / "mine.py"
     script.write_text(BEFORE + IN_A_SCRIPT + CHECK)

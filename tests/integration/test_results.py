@@ -120,6 +120,7 @@ def kill_in_the_final_assembly(job, output):
     assert is_in_time, f"the assembly was over too soon\n{job.describe()}"
 
 
+@pytest.mark.long
 def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_model):
     model, fast = slow_model
     processed = tmp_path / "processed"
@@ -165,6 +166,7 @@ def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_mod
     )
 
 
+@pytest.mark.long
 def test_evaluate_survives_a_kill_and_writes_its_metrics(start, data, tmp_path, slow_model):
     model, fast = slow_model
     job = start(
@@ -183,6 +185,7 @@ def test_evaluate_survives_a_kill_and_writes_its_metrics(start, data, tmp_path, 
     np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 
 
+@pytest.mark.long
 def test_a_model_predicts_from_an_empty_folder_without_its_zoo(start, data, model, tmp_path):
     fresh = tmp_path / "elsewhere"
     fresh.mkdir()

@@ -36,6 +36,7 @@ def saved_steps(tmp_path):
     return checkpoint_files.steps_in(tmp_path / "job" / "checkpoints")
 
 
+@pytest.mark.long
 def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, tmp_path):
     undisturbed = [*paced, "launch.np=2", f"job_dir={tmp_path}/whole-job"]
     whole = losses(start("train", *undisturbed).succeed())
@@ -114,6 +115,7 @@ def test_a_full_disk_stops_no_training(start, paced, tmp_path):
         os.system(f"umount {small}")
 
 
+@pytest.mark.long
 def test_a_new_leader_goes_on_with_the_callbacks_of_the_lost_one(start, paced, tmp_path):
     called = [*paced, "model_def=called", "launch.np=2"]
     whole = losses(start("train", *called, f"job_dir={tmp_path}/whole-job").succeed())

@@ -37,7 +37,9 @@ def _make_records(folder, kind, model_def):
         subprocess.run(prepare, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
 
 
-@pytest.mark.parametrize("model_def", ["mnist_functional_api", "mnist_subclass"])
+@pytest.mark.parametrize(
+    "model_def", ["mnist_functional_api", pytest.param("mnist_subclass", marks=pytest.mark.long)]
+)
 def test_digits(start, records, model_def):
     folder = records("digits", model_def)
     job = start(
@@ -47,6 +49,7 @@ def test_digits(start, records, model_def):
     assert job.events("evaluation")[-1]["metrics"]["accuracy"] >= 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_def", ["cifar10_functional_api", "cifar10_subclass"])
 def test_patches_of_photographs(start, records, model_def):
     folder = records("patches", model_def)
@@ -75,6 +78,7 @@ def write_table(path, num_rows, *, has_label=True):
             writer.writerow([f"n{number}", round(age, 3), role, *salary])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
 def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
     zoo = (f"model_zoo={ZOO}", f"model_def={model_def}")
@@ -97,6 +101,7 @@ def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
         assert reader.num_records == 30
 
 
+@pytest.mark.long
 def test_dropout_sleeps_at_prediction(start, records, tmp_path):
     folder = records("digits", "mnist_subclass")
     model = tmp_path / "model"

@@ -30,7 +30,9 @@ def run(module, *arguments):
     return output, log
 
 
-@pytest.mark.parametrize(("kind", "size"), [("sums", 4), ("broadcasts", 3)])
+@pytest.mark.parametrize(
+    ("kind", "size"), [pytest.param("sums", 4, marks=pytest.mark.long), ("broadcasts", 3)]
+)
 def test_survivors_of_a_broken_collective_get_an_error_soon(kind, size):
     output, log = run("lost_member", kind, size, NUM_RINGS)
     found = [(how, float(seconds)) for how, seconds in map(str.split, output.splitlines())]
@@ -39,6 +41,7 @@ def test_survivors_of_a_broken_collective_get_an_error_soon(kind, size):
     assert max(seconds for _, seconds in found) < SOON_SECONDS, f"{found}\n{log}"
 
 
+@pytest.mark.long
 def test_a_rank_that_waits_for_a_lost_member_to_connect_gives_up_when_told_or_by_itself():
     output, log = run("never_connected")
     told, untold = map(float, output.split())

@@ -14,7 +14,7 @@ RANKS = Path(__file__).parent / "ranks"
 TIMEOUT_SECONDS = 240
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_ring(size, tmp_path):
     command = [locate("horovodrun"), "-np", str(size), "-H", f"localhost:{size}"]
     command += ["--network-interfaces", "lo", "--gloo"]
