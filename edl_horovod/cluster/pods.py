@@ -22,16 +22,22 @@ CONFIG_FILE = f"{CONFIG_DIR}/config.yaml"
 SECRET_DIR = "/edl-secret"
 SECRET_FILE = f"{SECRET_DIR}/secret"
 READY_DIR = "/tmp/edl-ready"
-"""In the container's own file system, so that nothing in it outlives the container."""
+"""It outlives a container that is started again, so whoever starts first there empties it."""
 SSH_PORT = 2222
-SSH_KEYS = "/home/edl/.ssh"
+HOME = "/home/edl"
+SSH_KEYS = f"{HOME}/.ssh"
 """Where docker/ssh/sshd_config looks for the job's key, which mpi-operator makes."""
 SSHD = ["/usr/sbin/sshd", "-De", "-f", "/etc/edl/sshd_config"]
 AWAY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 MOVE_SECONDS = 10
 """After a cluster has called a launcher's node away, so that it moves soon; by itself 300 s."""
+WRITABLE = {"edl-tmp": "/tmp", "edl-home": HOME}
+"""All else that is no volume cannot be written. TensorFlow and Open MPI have their files of the
+moment in the one; horovodrun, Keras and CUDA keep what they found out in the other."""
 USER = 1000
 """Of docker/Dockerfile; as the group of the volumes it lets that user write to them."""
+SECRET_MODE = 0o440
+"""Of files that root and the pod's group read, and nobody else."""
 
 
 def launcher(config: JobConfig, name: str) -> Manifest:
@@ -154,7 +160,7 @@ def _container(
     config: JobConfig, role: str, command: list[str], variables: list[Manifest]
 ) -> Manifest:
     settings = config.kubernetes
-    env = [_variable(key, value) for key, value in texts(settings.env).items()]
+    env = [_variable(*pair) for pair in texts({"HOME": HOME, **settings.env}).items()]
     env += [_secret_variable(key, value) for key, value in settings.secret_env.items()]
     mounts = [{"name": "edl-config", "mountPath": CONFIG_DIR, "readOnly": True}]
     if settings.style == "elastic":
@@ -163,6 +169,8 @@ def _container(
         is_read_only = bool(volume.get("read_only"))
         flag = {"readOnly": True} if is_read_only else {}
         mounts.append({"name": name, "mountPath": volume["mount"], **flag})
+    own = _own_writable(config).items()
+    mounts += [{"name": name, "mountPath": path} for name, path in own]
     resources = settings.worker if role == labels.WORKER else settings.launcher
     return {
         "name": role,
@@ -171,7 +179,11 @@ def _container(
         "env": env + variables,
         "resources": _resources(resources),
         "volumeMounts": mounts,
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
     }
 
 
@@ -190,7 +202,13 @@ def _spec(config: JobConfig, name: str, container: Manifest) -> Manifest:
         "volumes": _volumes(config, name),
         "terminationGracePeriodSeconds": settings.grace_seconds,
         "enableServiceLinks": False,
-        "securityContext": {"fsGroup": USER, "seccompProfile": {"type": "RuntimeDefault"}},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "imagePullSecrets": [{"name": name} for name in settings.image_pull_secrets],
     }
 
@@ -198,19 +216,29 @@ def _spec(config: JobConfig, name: str, container: Manifest) -> Manifest:
 def _volumes(config: JobConfig, name: str) -> list[Manifest]:
     owned = labels.owned_name(name)
     found: list[Manifest] = [
-        {"name": "edl-config", "configMap": {"name": owned, "defaultMode": 0o444}}
+        {"name": "edl-config", "configMap": {"name": owned, "defaultMode": SECRET_MODE}}
     ]
     if config.kubernetes.style == "elastic":
-        found.append({"name": "edl-secret", "secret": {"secretName": owned, "defaultMode": 0o444}})
+        found.append({"name": "edl-secret", "secret": _secret(owned)})
     for own, volume in config.kubernetes.volumes.items():
         if "claim" in volume:
             source: Manifest = {"persistentVolumeClaim": {"claimName": volume["claim"]}}
         elif "secret" in volume:
-            source = {"secret": {"secretName": volume["secret"]}}
+            source = {"secret": _secret(volume["secret"])}
         else:
             source = {"hostPath": {"path": volume["host_path"]}}
         found.append({"name": own, **source})
-    return found
+    return found + [{"name": name, "emptyDir": {}} for name in _own_writable(config)]
+
+
+def _own_writable(config: JobConfig) -> dict[str, str]:
+    """Volumes for what can be written, by name, where the user has mounted none."""
+    given = {volume["mount"].rstrip("/") for volume in config.kubernetes.volumes.values()}
+    return {name: path for name, path in WRITABLE.items() if path not in given}
+
+
+def _secret(name: str) -> Manifest:
+    return {"secretName": name, "defaultMode": SECRET_MODE}
 
 
 def _template(config: JobConfig, name: str, spec: Manifest) -> Manifest:

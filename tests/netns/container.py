@@ -4,6 +4,7 @@ A file system of its own, from parts of this machine's and the pod's volumes; th
 this process over, so its number, its signals and its exit code are the container's.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -16,6 +17,9 @@ OWN = ["tmp", "run", "etc", "home", "root", "opt", "edl", "edl-secret", "data", 
 """Not of the machine."""
 USER, HOME = 1000, "/home/edl"
 """Of docker/Dockerfile."""
+MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, MOUNT_ATTR_RDONLY = 442, -100, 0x8000, 1
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
+LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 
 
 def mount(*arguments):
@@ -29,6 +33,29 @@ def bind(source, target):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch(exist_ok=True)
     mount("--rbind", source, target)
+
+
+def kernel(function, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = getattr(libc, function)(*arguments)
+    assert result == 0, f"{function}{arguments}: {os.strerror(ctypes.get_errno())}"
+
+
+def allow_writing(path, *, is_allowed):
+    """Let what is mounted at a path, and below it, be written or not."""
+    attributes = (0, MOUNT_ATTR_RDONLY) if is_allowed else (MOUNT_ATTR_RDONLY, 0)
+    change = (ctypes.c_uint64 * 4)(*attributes, 0, 0)
+    kernel("syscall", MOUNT_SETATTR, AT_FDCWD, str(path).encode(), AT_RECURSIVE, change, 32)
+
+
+def give_up_rights(group):
+    """Become the image's user without any capability, and without a way to gain one."""
+    for capability in range(int(LAST_CAPABILITY.read_text()) + 1):
+        kernel("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
+    kernel("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    os.setgroups([group])
+    os.setgid(USER)
+    os.setuid(USER)
 
 
 def make_image(root, repository):
@@ -64,14 +91,21 @@ def main():
         else:
             bind(entry, root / entry.name)
     make_image(root, Path(spec["repository"]))
-    for source, target in spec["binds"]:
-        bind(Path(source), root / target.lstrip("/"))
+    binds = [(Path(source), root / target.lstrip("/"), w) for source, target, w in spec["binds"]]
+    # A volume may lie in another one, whatever their order.
+    binds.sort(key=lambda one: len(one[1].parts))
+    for source, target, _ in binds:
+        bind(source, target)
+    mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", root / "dev/shm")
+    if spec["is_read_only"]:
+        allow_writing(root, is_allowed=False)
+        allow_writing(root / "dev/shm", is_allowed=True)
+        for _, target, is_writable in binds:
+            allow_writing(target, is_allowed=is_writable)
     os.chroot(root)
     os.chdir(HOME)
     socket.sethostname(spec["hostname"])
-    os.setgroups([spec["group"]])
-    os.setgid(USER)
-    os.setuid(USER)
+    give_up_rights(spec["group"])
     os.execvpe(spec["command"][0], spec["command"], spec["environment"])
 
 

@@ -5,7 +5,6 @@ its own address and a container with its own file system; the probes that its ma
 decide whether it is ready. All that it knows comes from the API server, over HTTP.
 """
 
-import base64
 import contextlib
 import ctypes
 import json
@@ -25,7 +24,7 @@ from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import SERVICE_ACCOUNT, Place
 from edl_horovod.errors import ClusterError, ObjectNotFound
 from tests.kube.apiserver.admission import User
-from tests.netns import container, mpi_operator
+from tests.netns import container, mpi_operator, volumes
 from tests.netns.job import REPOSITORY
 
 POLL_SECONDS = 0.1
@@ -120,6 +119,18 @@ class Container:
                 if words[1:3] == [b"-m", b"edl_horovod.worker"]:
                     (forked if b"--fork-server" in words else found).append(pid)
         return found + forked[1:]  # The first of them is the one that forks.
+
+    def assert_is_restricted(self):
+        """See that the main process has no rights, and nothing to write to but volumes."""
+        process = Path(f"/proc/{self.child.pid}")
+        status = dict(line.split(":\t") for line in (process / "status").read_text().splitlines())
+        assert {status[key] for key in ("CapBnd", "CapEff", "CapPrm", "CapInh")} == {"0" * 16}
+        assert status["NoNewPrivs"] == "1"
+        assert set(status["Uid"].split()) == set(status["Gid"].split()) == {str(container.USER)}
+        mounts = [line.split() for line in (process / "mountinfo").read_text().splitlines()]
+        assert mounts[0][5].startswith("ro")
+        written = {mount[4] for mount in mounts if mount[5].startswith("rw")}
+        assert written == {"/tmp", container.HOME, "/data", "/dev/shm"}
 
     def end_all(self):
         for pid in self.host.pids():
@@ -277,17 +288,21 @@ class Nodes:
 
     def _spec(self, pod, running):
         (described,) = pod["spec"]["containers"]
-        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        described_volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
         group = pod["spec"]["securityContext"]["fsGroup"]
         hosts = running.folder / "hosts"
         hosts.touch()
-        binds = [(str(hosts), "/etc/hosts")]
+        binds = [(str(hosts), "/etc/hosts", False)]
         for mounted in described["volumeMounts"]:
-            source = self._volume(volumes[mounted["name"]], running.folder, group)
-            binds.append((str(source), mounted["mountPath"]))
+            volume = described_volumes[mounted["name"]]
+            source = volumes.source_of(
+                volume, running.folder, group, cluster=self._cluster, claims=self._claims
+            )
+            is_writable = volumes.is_writable(volume, mounted)
+            binds.append((str(source), mounted["mountPath"], is_writable))
         for needed in {str(REPOSITORY), sys.prefix, sys.base_prefix}:
             if Path(needed).parts[1] in container.OWN:
-                binds.append((needed, needed))
+                binds.append((needed, needed, False))
         environment = {
             # What the image would have.
             "PATH": f"/opt/edl/bin:{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -300,31 +315,12 @@ class Nodes:
         for variable in described["env"]:
             environment[variable["name"]] = self._value(variable, pod, running, environment)
         if pod["spec"].get("automountServiceAccountToken"):
-            binds.append((str(self._account(pod, running.folder)), f"/run/{ACCOUNT}"))
+            binds.append((str(self._account(pod, running.folder)), f"/run/{ACCOUNT}", False))
         return {
             "binds": binds, "environment": environment, "command": described["command"],
             "hostname": pod["spec"]["hostname"], "group": group, "repository": str(REPOSITORY),
+            "is_read_only": described["securityContext"]["readOnlyRootFilesystem"],
         }  # fmt: skip
-
-    def _volume(self, volume, folder, group):
-        if "persistentVolumeClaim" in volume:
-            source = self._claims[volume["persistentVolumeClaim"]["claimName"]]
-            if source.stat().st_gid != group:  # When it is mounted first.
-                subprocess.run(["chgrp", "-R", str(group), str(source)], check=True)
-                subprocess.run(["chmod", "-R", "g+rwX", str(source)], check=True)
-            return source
-        target = folder / f"volume-{volume['name']}"
-        target.mkdir(exist_ok=True)
-        if "configMap" in volume:
-            data = self._cluster.get("ConfigMap", volume["configMap"]["name"])["data"]
-            files = {name: text.encode() for name, text in data.items()}
-        else:
-            data = self._cluster.get("Secret", volume["secret"]["secretName"])["data"]
-            files = {name: base64.b64decode(text) for name, text in data.items()}
-        items = volume.get("secret", {}).get("items") or [{"key": k, "path": k} for k in files]
-        for item in items:
-            (target / item["path"]).write_bytes(files[item["key"]])
-        return target
 
     @staticmethod
     def _value(variable, pod, running, environment):

@@ -89,6 +89,8 @@ def test_the_slots_of_a_pod_fail_one_by_one(job):
     job.submit(epochs=SHORT, **{"kubernetes.slots_per_worker": 2, "elastic.max_np": 2})
     job.ring(2)
     (pod,) = [name for name in job.nodes.pods if "-worker-" in name]
+    for name in ("count-launcher-0", pod):
+        job.nodes.container_of(name).assert_is_restricted()
     running = job.nodes.containers[job.nodes.pods[pod]["metadata"]["uid"]]
     workers = running.workers()
     assert len(workers) == 2

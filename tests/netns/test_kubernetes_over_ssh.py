@@ -131,6 +131,8 @@ def test_mpirun_trains_to_the_end(job):
 
     workers = [workers_of(job, index) for index in (0, 1)]
     assert [len(pids) for pids in workers] == [1, 1], "a rank in each pod"
+    for name in ("count-launcher-0", "count-worker-0"):
+        job.nodes.container_of(name).assert_is_restricted()
     for (pid,) in workers:
         assert b"COLOUR=blue" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 

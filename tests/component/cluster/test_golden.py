@@ -13,6 +13,7 @@ from yamllint.config import YamlLintConfig
 from edl_horovod import image
 from edl_horovod.cluster import manifest
 from edl_horovod.config.compose import compose
+from tests.kube import pod_security
 from tests.unit.cluster.test_manifest import SECRET
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,6 +143,17 @@ def test_kustomize_makes_of_them_what_edl_submits(example):
     expected = {item["kind"]: item for item in submitted(example).values()}
 
     assert {item["kind"]: item for item in rendered(K8S / example.folder)} == expected
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.folder)
+def test_they_run_where_pod_security_is_restricted(example):
+    found = [
+        pod_security.violations(template)
+        for item in rendered(K8S / example.folder)
+        for template in pod_security.templates(item)
+    ]
+
+    assert found == [[], []]
 
 
 @pytest.mark.skipif(
