@@ -31,6 +31,7 @@ _MAY_DIFFER = (
     "log_level",
     "resume",
     "checkpoint",
+    "kubernetes",
     "model_zoo_source",
     "model_zoo_commit",
 )

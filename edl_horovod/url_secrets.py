@@ -4,7 +4,7 @@ import re
 
 __all__ = ["without_secrets"]
 
-_USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<user>[^/?#\s]*)@")
+_USER = re.compile(r"(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/?#\s]*)@")
 _QUERY = re.compile(r"(?P<url>https?://[^?#\s,]*)\?(?P<query>[^\s,'\"]*)")
 _SECRET = re.compile(
     r"(?:^|[&;])(?:key|sig|pwd|[^=&;]*(?:signature|credential|token|secret|passw|auth|api.?key"

@@ -11,8 +11,13 @@ from edl_horovod.errors import JobFailed
 __all__ = ["read_json", "sync", "write_json", "write_text"]
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     """Write a file that is on the disk then; readers see the old or the new one, whole.
+
+    Args:
+        path: Of the file.
+        text: What it is to hold.
+        is_private: Whether nobody but its owner may read it, whatever the umask allows.
 
     Raises:
         OSError: It cannot be written; the old file is still there.
@@ -20,6 +25,8 @@ def write_text(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("w", encoding="utf-8") as stream:
+            if is_private:
+                os.fchmod(stream.fileno(), 0o600)
             stream.write(text)
             stream.flush()
             # Before the name: else a power loss may leave the name with nothing behind it.

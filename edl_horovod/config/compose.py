@@ -37,6 +37,7 @@ from edl_horovod.config.overrides import (
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.url_secrets import without_secrets
 
 __all__ = [
     "compose",
@@ -122,6 +123,22 @@ def _compose(
     *,
     fixed: dict[str, str],
 ) -> ConfigT:
+    try:
+        return _composed(config_class, verb, overrides, fixed=fixed)
+    except ConfigError as e:
+        shown = without_secrets(str(e))
+        if shown == str(e):
+            raise
+        raise ConfigError(shown) from None  # Its cause shows what was typed, too.
+
+
+def _composed(
+    config_class: type[ConfigT],
+    verb: str,
+    overrides: Sequence[str],
+    *,
+    fixed: dict[str, str],
+) -> ConfigT:
     config_name = _FILES[config_class]
     annotations = {setting.key: setting.annotation for setting in settings(config_class)}
     texts: dict[str, str] = dict(fixed)
@@ -148,6 +165,7 @@ def _compose(
     if params:
         values["params"].update(params)
     _check_needed(verb, values, config_class)
+    _check_no_secrets(values)
     _make_absolute(values)
     return resolved.build(config_class, values, source="")
 
@@ -296,6 +314,20 @@ def _explain(error: Exception, overrides: Sequence[str], config_class: type) -> 
         return unknown_key(key, config_class, hidden=SET_BY_US) + received
     reason = " ".join(str(error).splitlines()[:2])
     return f"The settings cannot be put together. {reason}.{received}"
+
+
+def _check_no_secrets(values: dict[str, Any]) -> None:
+    """Refuse a password in what every rank reads, and so is written down: the URLs of data."""
+    for key in _FILE_LISTS:
+        given = values.get(key) or ""
+        if (shown := without_secrets(given)) != given:
+            raise ConfigError(
+                f"{key} holds a password or a token, which would be written to the job's directory"
+                f" and into the trained model. Received: {key}={shown} (without it). Leave it out,"
+                " and give it where the ranks find it: AWS_ACCESS_KEY_ID and its like for s3://,"
+                " GOOGLE_APPLICATION_CREDENTIALS for gs://, FSSPEC_HTTP or a .netrc file for"
+                " https:// (docs/how-to/data.md)."
+            )
 
 
 def _make_absolute(values: dict[str, Any]) -> None:

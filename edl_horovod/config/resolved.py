@@ -39,14 +39,19 @@ def load(path: Path) -> JobConfig:
     return build(JobConfig, values, source=str(path))
 
 
-def dump(config: JobConfig, path: Path) -> None:
+def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
     """Write a configuration; a reader sees the old file or the new one, never a part.
+
+    Args:
+        config: What is written.
+        path: Of the file.
+        is_private: Whether nobody but its owner may read it.
 
     Raises:
         OutputError: The file cannot be written.
     """
     try:
-        write_text(path, to_yaml(config))
+        write_text(path, to_yaml(config), is_private=is_private)
     except OSError as e:
         raise OutputError(
             f"The configuration cannot be written: {e.strerror}. Received: {str(path)!r}. "

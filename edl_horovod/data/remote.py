@@ -197,18 +197,21 @@ def _file_system(system: _System) -> Any:
 
 def _options(system: _System) -> dict[str, Any]:
     """What makes each file system try once and not hang; the user's fsspec config comes first."""
-    if system is _S3:
-        from fsspec.config import conf
+    from fsspec.config import conf
 
+    if system is _S3:
         once = {"retries": {"total_max_attempts": 1}}
         return {"config_kwargs": {**once, **conf.get("s3", {}).get("config_kwargs", {})}}
     if system is _HTTP:
         from aiohttp import ClientTimeout
 
         timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        given: dict[str, Any] = {}
+        for scheme in ("http", "https"):
+            given |= conf.get(scheme, {}).get("client_kwargs", {})
         # A part of a compressed file is not the same part of the file.
-        headers = {"Accept-Encoding": "identity"}
-        return {"client_kwargs": {"timeout": timeout, "headers": headers}}
+        headers = {**given.get("headers", {}), "Accept-Encoding": "identity"}
+        return {"client_kwargs": {"timeout": timeout, **given, "headers": headers}}
     return {}
 
 

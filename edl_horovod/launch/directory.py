@@ -105,7 +105,8 @@ def _fill_job_directory(plan: LaunchPlan) -> None:
     (job_dir / "logs").mkdir()
     _settle_secret(plan)
     hosts.write(job_dir / "hosts", plan.hosts)
-    resolved.dump(plan.config, job_dir / "config.yaml")
+    # Parameters and variables of pods may be anything, also what is nobody else's business.
+    resolved.dump(plan.config, job_dir / "config.yaml", is_private=True)
 
 
 def _remove_what_ended_with_its_ring(plan: LaunchPlan) -> None:

@@ -5,6 +5,7 @@ import importlib.metadata
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ def write(
         )
         (folder / "trained_model.pb").write_bytes(message.SerializeToString(deterministic=True))
         (folder / "metrics.json").write_text(json_text.dumps(dict(metrics), indent=2) + "\n")
-        resolved.dump(config, folder / "config.yaml")
+        # Others may read a trained model: what the pods' environment held is not theirs to see.
+        shown = replace(config, kubernetes=replace(config.kubernetes, env={}))
+        resolved.dump(shown, folder / "config.yaml")
         _save_keras(model, folder / "model.keras")
         if config.train.saved_model:
             _export(model, folder / "saved_model")

@@ -1,6 +1,8 @@
 import dataclasses
 import json
+import os
 import resource
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import JobConfig, KubernetesConfig
 from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.proto.trained_model_pb2 import Model, TrainedModel
@@ -308,6 +310,22 @@ def test_a_metric_that_is_no_number_is_null_for_others_and_comes_back(write_mode
     path = write_model(metrics={"loss": 0.5, "auc": float("nan")})
     assert json.loads((path / "metrics.json").read_text())["auc"] is None
     assert np.isnan(read(path).metrics["auc"])
+
+
+def test_variables_of_pods_do_not_travel_with_the_model(write_model):
+    settings = KubernetesConfig(env={"TOKEN": "s3cr3t"}, namespace="ml")
+    path = write_model(kubernetes=settings)
+    assert "s3cr3t" not in (path / "config.yaml").read_text()
+    assert read(path).config.kubernetes == KubernetesConfig(namespace="ml")
+
+
+def test_others_may_read_a_trained_model_as_the_umask_says(write_model):
+    mask = os.umask(0o022)
+    try:
+        path = write_model()
+    finally:
+        os.umask(mask)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.glob("*.*")} == {0o644}
 
 
 def test_code_that_was_changed_after_the_training_is_not_run(write_model):

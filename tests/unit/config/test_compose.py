@@ -444,3 +444,33 @@ def test_trust_names_what_a_trained_model_may_do():
 def test_a_trust_in_nothing_is_refused(typed, told):
     with pytest.raises(ConfigError, match=told):
         compose("predict", ["trained_model=m", "data=d", "output=o", f"trust={typed}"])
+
+
+@pytest.mark.parametrize("key", ["data", "validation_data"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:s3cr3t@host/a.recordio",
+        "https://host/a.recordio?X-Amz-Signature=s3cr3t&X-Amz-Expires=60",
+        "s3://me:s3cr3t@bucket/a.recordio",
+    ],
+)
+def test_a_password_in_the_url_of_data_is_refused_with_what_to_do(key, url):
+    with pytest.raises(ConfigError, match=rf"{key} holds a password.*AWS_.*FSSPEC_HTTP") as error:
+        compose_train(f"{key}=/d/*.recordio, {url}")
+    assert "s3cr3t" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "model_zo=git+https://me:s3cr3t@host/a@main",
+        "train=git+https://me:s3cr3t@host/a@main",
+        "output=https://me:s3cr3t@host/a",
+        "params=git+https://me:s3cr3t@host/a@main",
+    ],
+)
+def test_a_password_is_in_no_error_about_settings(typed):
+    with pytest.raises(ConfigError) as error:
+        compose_train(typed)
+    assert "s3cr3t" not in str(error.value)

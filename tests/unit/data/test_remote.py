@@ -17,6 +17,7 @@ import fsspec
 import gcp_storage_emulator.server
 import numpy as np
 import pytest
+from fsspec.config import conf
 
 from edl_horovod.data import remote
 from edl_horovod.data.files import expand, open_input
@@ -26,6 +27,8 @@ from edl_horovod.errors import DataError
 from tests.s3_server import BUCKET, S3Server, serve
 
 RECORDS = [b"record %d" % n for n in range(90)]
+LOGIN = "Basic bWU6cHc="
+"""User `me`, password `pw`."""
 NAMES = ("train-0.recordio", "train-1.recordio", "test-0.recordio")
 
 
@@ -408,6 +411,13 @@ def plain_http(folder: Path) -> Iterator[str]:
         def do_GET(self) -> None:
             if "secret" in self.path:
                 self.send_error(403)
+            elif "private" in self.path and self.headers["Authorization"] != LOGIN:
+                self.send_error(401)
+            elif "private" in self.path:
+                self.send_response(200)
+                self.send_header("Content-Length", "4")
+                self.send_header("Accept-Ranges", "bytes")
+                self.end_headers()
             elif "broken" in self.path:
                 self.send_error(500)
             else:
@@ -453,3 +463,25 @@ def test_http_server_without_ranges_is_refused(plain_http: str) -> None:
 def test_folder_over_http_is_refused(plain_http: str) -> None:
     with pytest.raises(DataError, match=r"folder cannot be listed over HTTP"):
         expand(f"{plain_http}/")
+
+
+def test_headers_of_fsspecs_own_configuration_reach_a_server(
+    plain_http: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(conf, "http", {"client_kwargs": {"headers": {"Authorization": LOGIN}}})
+    assert open_input(f"{plain_http}/private").size_bytes == 4
+
+
+def test_a_netrc_file_gives_the_password_of_a_server(
+    plain_http: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password pw\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setitem(conf, "http", {"client_kwargs": {"trust_env": True}})
+    assert open_input(f"{plain_http}/private").size_bytes == 4
+
+
+def test_a_private_file_is_refused_without_a_password(plain_http: str) -> None:
+    with pytest.raises(DataError, match=r"\(403\)|credentials"):
+        assert open_input(f"{plain_http}/private").size_bytes

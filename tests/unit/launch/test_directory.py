@@ -5,6 +5,8 @@ import dataclasses
 import errno
 import fcntl
 import json
+import os
+import stat
 
 import pytest
 
@@ -56,6 +58,16 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
         assert events.read(plan.job_dir / "events.jsonl") == []
         assert not (plan.job_dir / "coordinator.json").exists()
         assert "a trace" not in (plan.job_dir / "hosts").read_text()
+
+
+def test_the_settings_of_a_job_are_its_owners_alone(plan):
+    mask = os.umask(0o022)
+    try:
+        with directory.job_directory(plan, is_left=False):
+            found = stat.S_IMODE((plan.job_dir / "config.yaml").stat().st_mode)
+    finally:
+        os.umask(mask)
+    assert found == 0o600
 
 
 @pytest.fixture
