@@ -3,7 +3,12 @@
 import gc
 import signal
 
+import hypothesis
 import pytest
+
+# An example may take as long as it likes: on a busy machine any of them can.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -37,7 +37,7 @@ def write_as_rank(segments: Segments, plan: DataPlan, segment: int, rank: int, s
     segments.write(segment, by_lane, rank=rank, size=size)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_every_output_is_there_once_and_in_order_after_any_rings(tmp_path_factory, data):
     lanes = data.draw(st.integers(1, 9))

@@ -215,7 +215,7 @@ def test_all_settings_that_must_be_given_are_named_at_once():
 text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(text.filter(lambda value: value != "???"))
 def test_any_text_is_taken_letter_for_letter(value: str):
     config = compose_train(f"trained_model=/{value}", f"model_def={value}")

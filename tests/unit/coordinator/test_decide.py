@@ -9,7 +9,7 @@ from edl_horovod.coordinator.decide import Candidate, assign_ranks, choose_membe
 
 HOSTS = ["a", "b", "c"]
 
-few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite

@@ -274,7 +274,7 @@ def chunked_rows(data: bytes, *, read_bytes: int, chunk_bytes: int) -> list[byte
         return records
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=ROWS,
     quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
@@ -326,7 +326,7 @@ def has_misplaced_quote(text: str) -> bool:
     return is_open
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     text=st.text(alphabet='a,"\n\r', max_size=60),
     read_bytes=st.integers(1, 70),
@@ -344,7 +344,7 @@ def test_any_text_is_refused_or_cut_as_the_csv_module_does(
     assert [parsed(record.decode()) for record in records] == [[row] for row in parsed(text)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=80), is_end=st.booleans())
 def test_any_bytes_give_whole_rows(data: bytes, is_end: bool) -> None:
     rows = find_rows(data, is_end=is_end)
@@ -355,7 +355,7 @@ def test_any_bytes_give_whole_rows(data: bytes, is_end: bool) -> None:
         assert rows.num_bytes == len(data)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(alphabet='a,"\n', max_size=60))
 def test_leaving_damage_out_ends_and_keeps_sound_lines(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:

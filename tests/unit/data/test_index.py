@@ -107,7 +107,7 @@ FILES = st.lists(
 ).filter(any)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(files=FILES, chunk_bytes=st.integers(1, 60))
 def test_ids_count_records_in_the_order_of_sorted_files(
     files: list[list[bytes]], chunk_bytes: int

@@ -34,7 +34,7 @@ def ring_records(plan, order, step, size):
 
 
 @given(plans(), st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_record_is_in_an_epoch_exactly_once(plan, epoch):
     order = plan.order(epoch)
     all_lanes = range(plan.num_lanes)
@@ -43,7 +43,7 @@ def test_every_record_is_in_an_epoch_exactly_once(plan, epoch):
 
 
 @given(plans(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_resizes_anywhere_change_neither_the_records_of_a_step_nor_their_order(plan, data):
     order = plan.order(1)
     for step in range(plan.steps_per_epoch):
@@ -53,7 +53,7 @@ def test_resizes_anywhere_change_neither_the_records_of_a_step_nor_their_order(p
 
 
 @given(plans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_full_step_holds_the_global_batch_and_records_seen_counts_them(plan):
     order, seen = plan.order(0), 0
     for step in range(plan.steps_per_epoch):
@@ -67,7 +67,7 @@ def test_a_full_step_holds_the_global_batch_and_records_seen_counts_them(plan):
 
 
 @given(plans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_without_shuffle_each_lane_is_a_contiguous_run(plan):
     still = DataPlan(**{**plan.__dict__, "is_shuffled": False})
     order = still.order(0)
@@ -119,7 +119,7 @@ def test_lanes_that_do_not_divide_the_batch_are_refused_with_those_that_do():
 
 
 @given(plans(), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_filled_steps_are_those_in_which_the_lanes_have_records(plan, data):
     size = data.draw(st.integers(1, plan.num_lanes))
     lanes = lanes_of_rank(data.draw(st.integers(0, size - 1)), size, plan.num_lanes)

@@ -142,7 +142,7 @@ def test_same_records_make_the_same_file(tmp_path: Path, codec: Codec) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     records=st.lists(st.binary(max_size=60), min_size=1, max_size=80),
     codec=st.sampled_from(Codec),
@@ -168,7 +168,7 @@ def test_any_records_round_trip_in_any_order(
             assert all(type(record) is bytes for record in reader.read_batch(ids))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40), chunk=st.integers(4, 1000))
 def test_chunks_hold_at_most_chunk_bytes_unless_one_record_is_larger(
     sizes: list[int], chunk: int

@@ -101,7 +101,7 @@ def is_made_of_whole_chunks(codec: Codec, data: bytes) -> bool:
     return b"".join(kept) == data
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(mutations())
 def test_changed_bytes_give_an_error_or_the_written_records(changed: tuple[Codec, bytes]) -> None:
     codec, data = changed
@@ -113,7 +113,7 @@ def test_changed_bytes_give_an_error_or_the_written_records(changed: tuple[Codec
     assert records == ALL_RECORDS
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(mutations())
 def test_skip_gives_whole_good_chunks_in_order_and_counts_the_rest(
     changed: tuple[Codec, bytes],
@@ -132,7 +132,7 @@ def test_skip_gives_whole_good_chunks_in_order_and_counts_the_rest(
         assert skipped_chunks >= 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     codec=st.sampled_from(Codec),
     number=st.integers(0, NUM_CHUNKS - 1),
@@ -153,14 +153,14 @@ def test_skip_leaves_out_just_the_chunk_with_a_flipped_payload_byte(
     assert (skipped_chunks, skipped_records) == (1, 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=200), st.sampled_from(["raise", "skip"]))
 def test_arbitrary_bytes_are_a_data_error(data: bytes, damaged: str) -> None:
     with pytest.raises(DataError):
         read_all(data, damaged=damaged)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(payload=st.binary(max_size=200), codec=st.sampled_from(Codec), count=st.integers(1, 9))
 def test_payload_with_a_right_checksum_and_wrong_content_is_a_data_error_or_consistent(
     payload: bytes, codec: Codec, count: int

@@ -143,7 +143,7 @@ def test_skip_says_that_a_chunk_was_too_large(
     assert "data_plan.max_chunk_bytes=2048" in caplog.text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     records=st.lists(st.binary(max_size=300) | st.just(b""), min_size=1, max_size=60),
     codec=st.sampled_from(Codec),
@@ -167,7 +167,7 @@ def test_a_chunk_is_read_whole_if_it_is_within_the_limit_and_else_not_at_all(
                 list(Reader.open(path, max_chunk_bytes=limit))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     payload=st.binary(max_size=200),
     repeated=st.integers(1, 3000),

@@ -336,7 +336,7 @@ def run_at_random(job, random):
 
 
 @given(seed=st.integers(0, 1 << 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_random_jobs_are_proven_and_with_one_record_less_only_where_it_did_not_count(
     tmp_path_factory, seed
 ):
