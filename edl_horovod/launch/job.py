@@ -15,6 +15,7 @@ from typing import Any
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts, saved
 from edl_horovod.coordinator.decide import num_workers
+from edl_horovod.coordinator.settings import largest_ring
 from edl_horovod.data.files import expand
 from edl_horovod.data.formats import format_of
 from edl_horovod.errors import (
@@ -230,6 +231,7 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
     coordinator = Kept("coordinator", plan.coordinator, logs)
     kept = [coordinator]
     slots: Slots | None = None
+    hosts_file = hosts.HostsFile(plan.job_dir / "hosts")
     try:
         if plan.discovery is not None:
             kept.append(Kept("discovery", plan.discovery, logs))
@@ -244,7 +246,7 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
             for child in kept:
                 child.keep(is_over=lambda: _result(plan.job_dir) is not None)
             if slots is not None:
-                _keep_slots(plan, slots)
+                _keep_slots(plan, hosts_file, slots)
             found = show()
             if slots is not None:
                 _note(found, slots)
@@ -258,12 +260,25 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
         end_all(children, seconds=plan.grace_seconds)
 
 
-def _keep_slots(plan: LaunchPlan, slots: Slots) -> None:
+def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> None:
     """Have as many workers on this machine as the hosts file wants."""
-    with contextlib.suppress(OSError, ConfigError):  # The coordinator logs what is wrong.
-        wanted = hosts.read(plan.job_dir / "hosts").get(LOCAL_HOST, 0)
-        slots.num_wanted = num_workers(wanted, plan.config.elastic.spares)
+    if (wanted := hosts_file.change()) is not None:
+        slots.num_wanted = _num_workers(plan.config, wanted.get(LOCAL_HOST, 0))
     slots.keep()
+
+
+def _num_workers(config: JobConfig, num_slots: int) -> int:
+    """Workers for slots of this machine; a typing error must not start thousands of them."""
+    most = max(largest_ring(config), config.launch.np)
+    if num_slots > most:
+        log.warning(
+            "The hosts file wants %d slots of %s, but the ring can have %d ranks (elastic.max_np, "
+            "and never more than there are lanes). %d workers are kept, elastic.spares=%d among "
+            "them. Correct the hosts file, or see edl scale.",
+            num_slots, LOCAL_HOST, most, num_workers(most, config.elastic.spares),
+            config.elastic.spares,
+        )  # fmt: skip
+    return num_workers(min(num_slots, most), config.elastic.spares)
 
 
 def _address(job_dir: Path, coordinator: Child) -> str:
