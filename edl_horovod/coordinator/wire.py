@@ -9,14 +9,35 @@ it came from. Nothing is ever unpickled.
 import hashlib
 import hmac
 import json
+import math
 import re
 import secrets
 from typing import Any
 
+from edl_horovod import json_text
+
 __all__ = ["MAX_LINE_BYTES", "Channel", "WireError", "greeting", "new_nonce", "nonce_of"]
 
 MAX_LINE_BYTES = 1 << 16
+MAX_NUMBER = 1 << 63
 Message = dict[str, Any]
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:20]} is no number that a message may have")
+    return number
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if abs(number) >= MAX_NUMBER:
+        raise ValueError(f"{text[:20]} is larger than any number that a message may have")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_int=_whole, parse_constant=_finite)
 
 
 class WireError(Exception):
@@ -72,7 +93,7 @@ class Channel:
         Raises:
             WireError: The message is too long.
         """
-        body = json.dumps(message, separators=(",", ":"))
+        body = json_text.dumps(message, separators=(",", ":"))
         line = f"{self._code(self._sends, self._num_sent, body)} {body}\n".encode()
         if len(line) > MAX_LINE_BYTES:
             raise WireError(
@@ -98,7 +119,7 @@ class Channel:
             raise WireError("a line's authentication code is wrong")
         self._num_heard += 1
         try:
-            message = json.loads(body)
+            message = _DECODER.decode(body)
         except (ValueError, RecursionError) as error:
             raise WireError("a line is no JSON") from error
         if not isinstance(message, dict) or not isinstance(message.get("kind"), str):

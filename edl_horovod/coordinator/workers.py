@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from edl_horovod.coordinator import hosts
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers, at_most
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 MAX_STRANGERS = 256
+MAX_SLOTS = 10**hosts.MAX_SLOTS_DIGITS
 COMPLAINT_SECONDS = 10.0
 """Strangers can fill the log with no more than one line in so many seconds."""
 
@@ -242,7 +244,9 @@ class WorkerServer:
         self, hello: dict[str, Any], channel: Channel, writer: asyncio.StreamWriter
     ) -> Worker:
         name = str(hello["worker"])
-        host, slot = str(hello["host"]), int(hello["slot"])
+        host, slot = str(hello["host"]), hello["slot"]
+        if not isinstance(slot, int) or not 0 <= slot < MAX_SLOTS:
+            raise WireError(f"{str(slot)[:20]!r} is no slot of a host")
         worker = self.workers.get(name)
         if worker is None:
             order = self.orders.setdefault(name, max(self.orders.values(), default=0) + 1)

@@ -6,6 +6,7 @@ work: take in one more worker, without the loss of anybody.
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import sys
@@ -156,6 +157,34 @@ def test_a_nonce_that_is_none(play, nonce):
         await assert_unimpressed(job, first)
 
     play(scenario)
+
+
+@pytest.mark.parametrize("slot", [float("inf"), float("nan"), 1e400, 10**30, -1, 10**7, 1.5, "1"])
+def test_a_slot_that_is_none(play, caplog, slot):
+    """Even with the secret only a slot is taken."""
+
+    async def scenario(job):
+        first = await job.worker(0)
+        await job.ring(first)
+        reader, writer = await asyncio.open_connection("127.0.0.1", job.port)
+        nonces = {"server_nonce": (await reader.readline()).decode().split()[1]}
+        nonces["client_nonce"] = "0" * 32
+        channel = Channel(job.settings.secret, **nonces, is_server=False)
+        hello = {"kind": "hello", "worker": "w", "host": "localhost", "slot": slot}
+        hello |= {"generation": 0, "is_ready": True, "step": -1, "pid": 1}
+        # As another program would seal it: ours makes null of what is no number.
+        body = json.dumps(hello)
+        code = channel._code("c", 0, body)
+        writer.write(greeting("0" * 32) + f"{code} {body}\n".encode())
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+        writer.close()
+        await assert_unimpressed(job, first)
+        assert "connection refused" in caplog.text
+
+    play(scenario)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 HALVES = {"nothing": b"", "much and no end": b"x" * (MAX_LINE_BYTES - 1)}

@@ -99,7 +99,14 @@ def signed(body, secret=SECRET, nonces="s:c"):
 
 
 @pytest.mark.parametrize(
-    "body", ["", "no json", "[1]", '"ping"', "7", "{}", '{"kind": 7}', "[" * 5000 + "]" * 5000]
+    "body",
+    [
+        *("", "no json", "[1]", '"ping"', "7", "{}", '{"kind": 7}', "[" * 5000 + "]" * 5000),
+        *(
+            f'{{"kind": "hello", "slot": {number}}}'
+            for number in ("Infinity", "-Infinity", "NaN", "1e999", "9" * 20, "9" * 5000)
+        ),
+    ],
 )
 def test_what_is_no_message_is_refused_even_with_the_right_code(body):
     server = Channel(SECRET, server_nonce="s", client_nonce="c", is_server=True)
@@ -118,3 +125,9 @@ def test_a_line_that_is_too_long_is_refused():
     server = Channel(SECRET, server_nonce="s", client_nonce="c", is_server=True)
     with pytest.raises(WireError):
         server.open(signed('{"kind":"' + "a" * MAX_LINE_BYTES + '"}'))
+
+
+def test_numbers_that_are_none_are_sent_as_nothing():
+    server, client = channels()
+    line = client.seal({"kind": "finished", "metrics": {"loss": float("nan"), "auc": 0.5}})
+    assert server.open(line)["metrics"] == {"loss": None, "auc": 0.5}
