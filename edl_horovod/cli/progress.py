@@ -113,7 +113,8 @@ class PlainDisplay:
                 self._print(text)
             if event["kind"] in ("step", "progress"):
                 self._is_news = True
-                if event["time"] - self._last_line_time >= PLAIN_SECONDS:
+                # A clock that was set back must not hide what comes until it is where it was.
+                if not 0 <= event["time"] - self._last_line_time < PLAIN_SECONDS:
                     self._print_facts(event["time"])
 
     def __enter__(self) -> "PlainDisplay":

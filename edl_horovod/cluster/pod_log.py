@@ -55,7 +55,8 @@ class PodLog:
         kind = event["kind"]
         if kind not in self._last:
             return kind in SHOWN
-        if event["time"] - self._last[kind] < LEAST_SECONDS:
+        # A clock that was set back must not hide what comes until it is where it was.
+        if 0 <= event["time"] - self._last[kind] < LEAST_SECONDS:
             return False
         self._last[kind] = event["time"]
         return True

@@ -96,6 +96,17 @@ def test_plain_lines_of_progress_come_every_five_seconds_and_at_the_end():
     assert steps == ["step 0", "step 5", "step 10", "step 12"]
 
 
+def test_plain_lines_go_on_where_the_clock_is_set_back():
+    stream = io.StringIO()
+    before = [step(number, 3600.0 + number) for number in range(6)]
+    after = [step(number, float(number)) for number in range(6, 12)]
+
+    show(PlainDisplay(stream), *before, *after)
+
+    steps = [line.partition(" of")[0] for line in stream.getvalue().splitlines()]
+    assert steps == ["step 0", "step 5", "step 6", "step 11"]
+
+
 def test_plain_lines_tell_every_notable_event():
     stream = io.StringIO()
 

@@ -19,6 +19,13 @@ def test_steps_are_shown_a_few_seconds_apart():
     assert shown([step(1, 10.0), step(2, 11.0)], [step(3, 14.9), step(4, 15.1)]) == [1, 4]
 
 
+def test_a_clock_that_is_set_back_hides_no_steps():
+    before = [step(number, 3600.0 + number) for number in range(1, 11)]
+    after = [step(number, float(number)) for number in range(11, 23)]
+
+    assert shown(before, after) == [1, 6, 11, 16, 21]
+
+
 def test_the_last_step_is_shown_when_the_job_ends():
     ended = {"time": 12.0, "kind": "job", "state": "finished"}
 
