@@ -80,6 +80,7 @@ def make_image(root, repository):
 
 
 def main():
+    os.umask(0o022)  # A container's, whatever that of the tests is.
     spec = json.loads(Path(sys.argv[1]).read_text())
     root = Path(spec["root"])
     mount("-t", "tmpfs", "tmpfs", root)
