@@ -1,8 +1,8 @@
 """Host discovery: `python -m edl_horovod.cluster.discovery` watches a job's worker pods.
 
 It keeps a hosts file current, by one list and then a watch. All that it needs is to list and watch
-pods in one namespace. Where the API server does not answer, the file stays as it was, with a
-comment that says since when; ranks that train need no API server.
+pods in one namespace. Where the API server does not answer, or refuses, the file stays as it was,
+with a comment that says since when and why; ranks that train need no API server.
 """
 
 import argparse
@@ -81,6 +81,7 @@ class Discovery:
         self._pods: dict[str, WorkerPod] | None = None
         """By UID; None until the first list."""
         self._stale_since: float | None = None
+        self._stale_because = ""
         self._heard_at = time.time()
         self._opened_at: float | None = None
         """When the watch was, if it was."""
@@ -175,6 +176,10 @@ class Discovery:
     # -- an API server that is away
 
     def _note_away(self, error: ClusterError) -> None:
+        because = " ".join(str(error).split())  # A comment of the file is one line.
+        if because != self._stale_because:
+            self._stale_because = because
+            self._changed.set()
         if self._stale_since is None:
             self._stale_since = self._heard_at
             log.warning("host discovery is not current: %s", error)
@@ -186,7 +191,7 @@ class Discovery:
             return
         seconds = self._heard_at - self._stale_since
         message = f"host discovery is current again after {seconds:.0f} s"
-        self._stale_since = None
+        self._stale_since, self._stale_because = None, ""
         log.info("%s", message)
         self._tell("current", message)
 
@@ -223,7 +228,7 @@ class Discovery:
         if since is None:
             return text_of(hosts)
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(since))
-        return f"# The API server does not answer. Last heard of it: {at}\n{text_of(hosts)}"
+        return f"# Not current since {at}: {self._stale_because}\n{text_of(hosts)}"
 
 
 def _is_host(pod: WorkerPod | None) -> bool:

@@ -139,7 +139,8 @@ def test_while_the_server_is_away_the_last_answer_stays_and_says_so(
     wait_for_watch(server, program)
 
     server.stop()
-    wait_until(lambda: program.output.read_text().startswith("# The API server"), program)
+    wait_until(lambda: program.output.read_text().startswith("# Not current since"), program)
+    assert "cannot be reached" in program.output.read_text().splitlines()[0]
     assert hosts_in(program.output) == {first: 2}
     server.start()
     wait_until(lambda: "#" not in program.output.read_text(), program)
@@ -182,6 +183,8 @@ def test_a_token_that_comes_late_is_waited_for(
     server.break_streams()
     wait_until(lambda: "#" in program.output.read_text(), program)
     assert "does not accept the credentials" in program.log()
+    comment = program.output.read_text().splitlines()[0]
+    assert "does not accept the credentials" in comment, "it does answer"
 
     server.tokens["next-token"] = user
     (tmp_path / "token").write_text("next-token")
@@ -268,7 +271,7 @@ def run_script(path: Path, wait_seconds: int = 0) -> subprocess.CompletedProcess
 
 
 def test_the_script_prints_hosts_and_no_comments(tmp_path: Path):
-    (tmp_path / "hosts").write_text("# The API server does not answer.\na.job.ns.svc:2\n\nb:1\n")
+    (tmp_path / "hosts").write_text("# Not current since then.\na.job.ns.svc:2\n\nb:1\n")
 
     done = run_script(tmp_path / "hosts")
 

@@ -78,4 +78,4 @@ def test_hosts_are_in_the_order_of_their_numbers():
 def test_the_coordinator_reads_what_discovery_writes():
     hosts = hosts_of([pod_of(manifest())], 3)
 
-    assert parse(f"# The API server does not answer.\n{text_of(hosts)}") == hosts
+    assert parse(f"# Not current since then.\n{text_of(hosts)}") == hosts
