@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shutil
 import signal
 import tempfile
 import threading
@@ -23,8 +22,6 @@ from edl_horovod.errors import (
     EdlError,
     Interrupted,
     JobFailed,
-    MissingDependency,
-    how_to_install,
     of_kind,
 )
 from edl_horovod.events import EventLog, follow
@@ -32,6 +29,7 @@ from edl_horovod.json_text import numbers
 from edl_horovod.launch import checkpoints
 from edl_horovod.launch.directory import is_left_by_this_job, job_directory
 from edl_horovod.launch.kept import Kept
+from edl_horovod.launch.needs import require_mpi, require_worker_packages
 from edl_horovod.launch.plan import LOCAL_HOST, Command, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
@@ -79,7 +77,9 @@ def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
     Raises:
         EdlError: The job did not reach its result; the subclass says what kind of reason.
     """
-    return run_plan(make_plan(config), on_events=on_events)
+    plan = make_plan(config)
+    require_worker_packages()
+    return run_plan(plan, on_events=on_events)
 
 
 def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
@@ -336,7 +336,7 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any
     logs = plan.job_dir / "logs"
     program = Path(plan.ring.argv[0]).name
     if program == "mpirun":
-        _require_mpi(plan.ring)
+        require_mpi(plan.ring)
     kept = [Kept("discovery", plan.discovery, logs)] if plan.discovery else []
     ring: Child | None = None
     try:
@@ -356,18 +356,3 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any
             f"({ring.log_path}) ends:\n{ring.tail()}"
         )
     return result
-
-
-def _require_mpi(ring: Command) -> None:
-    if shutil.which(ring.argv[0]) is None or _is_missing("mpi4py"):
-        raise MissingDependency(
-            "launch=mpi needs mpirun and mpi4py, and one of them is not here. "
-            f"Use launch=local, which needs no MPI; or {how_to_install('mpi')} and then "
-            "python docker/horovod/build_wheel.py --install"
-        )
-
-
-def _is_missing(package: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(package) is None
