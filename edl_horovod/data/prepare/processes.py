@@ -9,6 +9,7 @@ say which file it was at.
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
@@ -34,6 +35,8 @@ _END_SECONDS = 5.0
 @dataclass
 class _Process:
     child: "subprocess.Popen[bytes]"
+    pidfd: int
+    """Tells the end of the process and does not collect it, so its number stays its own."""
     place_file: BinaryIO
     unread: bytes = b""
     group: Group | None = None
@@ -42,6 +45,21 @@ class _Process:
         """The file of its group that it is at, and the records made before."""
         group, file, num_records = read_place(self.place_file.fileno())
         return (file, num_records) if self.group and self.group.number == group else (0, 0)
+
+    def has_ended(self, *, seconds: float | None = 0.0) -> bool:
+        """Whether it has ended, at the latest after so many seconds; None waits for it."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+    def end(self) -> int:
+        """Kill it if it still runs, and what the user's code started; returns the exit code."""
+        if self.child.returncode is None:
+            # Before it is collected: afterwards its number, and so that of its group, may be
+            # somebody else's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+        return self.child.wait()
 
 
 class ProcessPool:
@@ -78,8 +96,7 @@ class ProcessPool:
                     _send(process, None)
                 deadline = time.monotonic() + _END_SECONDS
                 for process in self._processes:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.child.wait(max(0.0, deadline - time.monotonic()))
+                    process.has_ended(seconds=max(0.0, deadline - time.monotonic()))
         finally:
             self._kill()
 
@@ -134,7 +151,7 @@ class ProcessPool:
             # Ctrl-C in a terminal goes to this process alone, which ends the others.
             start_new_session=True,
         )
-        process = _Process(child, place_file)
+        process = _Process(child, os.pidfd_open(child.pid), place_file)
         self._processes.append(process)
         assert child.stdout is not None
         self._selector.register(child.stdout, selectors.EVENT_READ, process)
@@ -145,7 +162,7 @@ class ProcessPool:
             process: _Process = key.data
             piece = os.read(key.fd, _READ_BYTES)
             if not piece:
-                process.child.wait()
+                process.has_ended(seconds=None)
                 raise _died(process, len(self._processes))
             *lines, process.unread = (process.unread + piece).split(b"\n")
             for line in lines:
@@ -155,7 +172,7 @@ class ProcessPool:
                 yield process, message
         for process in self._processes:
             # Something that the user's code started may keep the output of a dead process open.
-            if process.child.poll() is not None and not self._has_more(process):
+            if process.has_ended() and not self._has_more(process):
                 raise _died(process, len(self._processes))
 
     def _has_more(self, process: _Process) -> bool:
@@ -163,10 +180,8 @@ class ProcessPool:
 
     def _kill(self) -> None:
         for process in self._processes:
-            # With what the user's code started.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.child.pid, signal.SIGKILL)
-            process.child.wait()
+            process.end()
+            os.close(process.pidfd)
             for stream in (process.child.stdin, process.child.stdout, process.place_file):
                 assert stream is not None
                 with contextlib.suppress(BrokenPipeError):
@@ -183,7 +198,7 @@ def _send(process: _Process, message: Any) -> None:
 
 
 def _died(process: _Process, num_processes: int) -> JobFailed:
-    code = process.child.returncode
+    code = process.end()
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
     where = "before it was given a file"
     if process.group is not None:
