@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.errors import ConfigError, Interrupted
+from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
 
 if TYPE_CHECKING:
     from edl_horovod.cluster.jobs import Jobs
@@ -82,9 +82,17 @@ def jobs_of(flags: argparse.Namespace) -> "Jobs":
         NoCluster: None is configured.
         MissingDependency: The package that talks to clusters is not installed.
     """
-    from edl_horovod.cluster.jobs import Jobs
+    try:
+        from edl_horovod.cluster.jobs import Jobs
 
-    return Jobs(namespace=flags.namespace, context=flags.context)
+        return Jobs(namespace=flags.namespace, context=flags.context)
+    except (NoCluster, MissingDependency) as error:
+        if "job" not in flags:
+            raise
+        raise type(error)(
+            f"There is no directory {flags.job!r} here, so it is taken for the name of a job in a "
+            f"cluster. {error}"
+        ) from error
 
 
 def is_job_dir(job: str) -> bool:

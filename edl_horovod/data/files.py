@@ -130,7 +130,8 @@ def expand(
         find = remote.matches if is_remote else _local_matches
         found = list(find(part, suffixes=suffixes, is_recursive=is_recursive))
         if not found:
-            raise _no_match(part, *(remote.list_folder if is_remote else _list_folder)(part))
+            listing = (remote.list_folder if is_remote else _list_folder)(part)
+            raise _no_match(part, *listing, suffixes=suffixes)
         by_place.update({path if is_remote else os.path.abspath(path): path for path in found})
     return sorted(by_place.values())
 
@@ -165,13 +166,15 @@ def _list_folder(part: str) -> tuple[str, list[str]]:
         ) from e
 
 
-def _no_match(part: str, folder: str, names: list[str]) -> DataError:
+def _no_match(part: str, folder: str, names: list[str], *, suffixes: tuple[str, ...]) -> DataError:
     shown = ", ".join(names[:_NUM_NAMES_SHOWN]) + (", ..." * (len(names) > _NUM_NAMES_SHOWN))
     entries = f"{len(names)} entries" if len(names) > 1 else "1 entry"
     holds = f"holds {entries}: {shown}" if names else "is empty"
     below = part[len(folder) :] if part.startswith(folder) else part
     missing = below.strip("/").split("/")[0]
+    ends = ", ".join(suffix for suffix in suffixes if suffix)
+    taken = "" if missing or not ends else f" A folder means its files that end in {ends}."
     return DataError(
         f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}."
-        f" Received: pattern={part!r}.{did_you_mean(missing, names)}"
+        f" Received: pattern={part!r}.{taken}{did_you_mean(missing, names)}"
     )

@@ -63,3 +63,12 @@ def test_a_folder_that_is_no_job_does_not_hide_a_job_in_a_cluster(
     assert main(["logs", "mnist"]) == 11
 
     assert "directory of a job" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [["status"], ["scale", "--np", "2"], ["dashboard"]])
+def test_a_directory_that_is_not_there_is_told_where_there_is_no_cluster(
+    capsys: pytest.CaptureFixture[str], verb: list[str]
+) -> None:
+    assert main([*verb, "digits"]) == 11
+
+    assert "There is no directory 'digits' here, so it is taken for" in capsys.readouterr().err

@@ -78,7 +78,11 @@ NO_MATCHES = [
     NoMatch("no such folder", "{0}/sbu/*.recordio", r"nearest .*Did you mean 'sub'\?"),
     NoMatch("glob", "{0}/train-*.recordio", r"No data file matches '.*/train-\*\.recordio'"),
     NoMatch("one of a list", "{0}/a.recordio,{0}/missing", r"No data file matches '.*/missing'"),
-    NoMatch("folder without files", "{0}/empty", r"'.*/empty', is empty"),
+    NoMatch(
+        "folder without files",
+        "{0}/empty",
+        r"'.*/empty', is empty.* A folder means its files that end in \.recordio, \.csv\.",
+    ),
     NoMatch("nothing", " , ", r"No data file was named"),
     NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),
 ]
