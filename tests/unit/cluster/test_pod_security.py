@@ -2,13 +2,16 @@
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from edl_horovod.cluster import pods
 from tests.kube import pod_security
 from tests.unit.cluster.test_manifest import STYLES, VOLUME, made, pod
 
+DOCKER = Path(__file__).parents[3] / "docker"
 SETTINGS = {
     "plain": [],
     "slots": ["kubernetes.slots_per_worker=2"],
@@ -81,6 +84,14 @@ def test_who_sees_a_secret_is_the_pods_user_alone():
         # Files of a secret are root's and this group's.
         assert spec["securityContext"]["fsGroup"] == 1000
         assert spec["securityContext"]["runAsUser"] == 1000
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
+def test_the_pods_user_is_the_images(name):
+    lines = (DOCKER / name).read_text().splitlines()
+
+    assert f"USER {pods.USER}" in lines
+    assert f"WORKDIR {pods.HOME}" in lines
 
 
 @dataclass(frozen=True)
