@@ -30,6 +30,7 @@ Kinds and their fields:
 import errno
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -38,9 +39,58 @@ from typing import Any
 
 from edl_horovod import json_text
 
-__all__ = ["EventLog", "Tail", "follow", "read"]
+__all__ = ["EventLog", "Tail", "follow", "is_event", "read"]
 
 log = logging.getLogger(__name__)
+
+
+_TEXTS = frozenset({"kind", "source", "state", "task", "message", "output", "worker", "reason"})
+_COUNTS = frozenset(
+    {"step", "epoch", "size", "old_size", "new_size", "generation", "records", "total_records"}
+    | {"total_steps", "records_seen", "made", "pid", "examples", "limit"}
+)
+_NUMBERS = frozenset({"loss", "records_per_second", "seconds"})
+"""Null where they were not finite."""
+_LAST_TIME = 253_402_300_800
+"""The year 10000: what comes after it is no date."""
+_MAX_COUNT = 1 << 63
+
+
+def is_event(found: object) -> bool:
+    """Whether what was read is an event whose known fields are what they must be.
+
+    Everybody who can write into a job's directory or a pod's log can write lines there, and what
+    shows events must not break by them.
+
+    Args:
+        found: A line, as JSON.
+    """
+    return (
+        isinstance(found, dict)
+        and "kind" in found
+        and all(_is_sound(name, value) for name, value in found.items())
+    )
+
+
+def _is_sound(name: str, value: object) -> bool:
+    if name in _TEXTS:
+        return isinstance(value, str)
+    if name in _COUNTS:
+        return isinstance(value, int) and abs(value) < _MAX_COUNT
+    if name in _NUMBERS:
+        return _is_number(value)
+    if name == "time":
+        return isinstance(value, int | float) and 0 <= value < _LAST_TIME
+    if name == "members":
+        return isinstance(value, list) and all(isinstance(member, str) for member in value)
+    if name == "metrics":
+        return isinstance(value, dict) and all(map(_is_number, value.values()))
+    return True
+
+
+def _is_number(value: object) -> bool:
+    is_finite = isinstance(value, float) and math.isfinite(value)
+    return value is None or is_finite or (isinstance(value, int) and abs(value) < _MAX_COUNT)
 
 
 class EventLog:
@@ -142,7 +192,7 @@ def _parsed(line: bytes) -> Iterator[dict[str, Any]]:
         event = json.loads(line)
     except ValueError:
         event = None
-    if isinstance(event, dict) and "kind" in event:
+    if is_event(event):
         yield event
     else:
         log.debug("a damaged line in the event log: %r", line[:200])

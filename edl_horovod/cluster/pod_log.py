@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
+from edl_horovod.events import is_event
+
 __all__ = ["PodLog", "events_in"]
 
 SHOWN = (
@@ -75,5 +77,5 @@ def events_in(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             event = json.loads(line)
         except ValueError:  # The oldest line may be cut.
             continue
-        if "kind" in event:
+        if is_event(event):
             yield event

@@ -93,6 +93,35 @@ def test_lines_that_are_no_events_are_passed_over(path, line):
     assert events.read(path) == [{"kind": "log"}] * 2
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metrics": [1]},
+        {"metrics": "text"},
+        {"metrics": {"auc": "text"}},
+        {"metrics": {"auc": {}}},
+        {"members": 2},
+        {"members": [2]},
+        {"step": "text"},
+        {"step": None},
+        {"step": 10**30},
+        {"size": [1]},
+        {"loss": "text"},
+        {"loss": float("inf")},
+        {"time": float("nan")},
+        {"time": -1.0},
+        {"time": 1e300},
+        {"state": 7},
+        {"message": None},
+        {"kind": 7},
+    ],
+)
+def test_events_whose_fields_are_not_what_they_must_be_are_passed_over(path, fields):
+    good = {"kind": "step", "time": 1.0, "step": 1, "loss": None, "metrics": {"auc": None}}
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in (good, {**good, **fields}, good)))
+    assert events.read(path) == [good] * 2
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_disk_is_warned_of_once_and_ends_nothing(caplog):
     with EventLog(Path("/dev/full"), "a") as log:

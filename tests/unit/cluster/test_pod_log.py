@@ -44,3 +44,9 @@ def test_what_autoscaling_decides_is_shown():
 
 def test_kinds_for_the_file_alone_are_left_out():
     assert shown([{"time": 1.0, "kind": "log", "message": "x"}]) == []
+
+
+def test_lines_of_the_users_code_that_look_like_events_are_passed_over():
+    lines = ['{"time": 1.0, "kind": "job", "metrics": [1]}', '{"time": 1.0, "kind": "job"}']
+
+    assert list(events_in(lines)) == [{"time": 1.0, "kind": "job"}]
