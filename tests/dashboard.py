@@ -50,9 +50,11 @@ class Dashboard:
 
 
 @contextlib.contextmanager
-def dashboard(*words: str | Path, **environment: str) -> Iterator[Dashboard]:
-    """Serve on a free port until the end of the block."""
-    argv = [sys.executable, "-m", "edl_horovod", "dashboard", "--port", "0", *map(str, words)]
+def dashboard(*words: str | Path, first: str = "", **environment: str) -> Iterator[Dashboard]:
+    """Serve on a free port until the end of the block; `first` is run in the process before."""
+    program = f"{first}\nimport sys\nfrom edl_horovod.cli.main import main\nsys.exit(main())"
+    run = ["-c", program] if first else ["-m", "edl_horovod"]
+    argv = [sys.executable, *run, "dashboard", "--port", "0", *map(str, words)]
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, **environment},

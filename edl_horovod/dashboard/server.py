@@ -1,5 +1,6 @@
 """The HTTP server of the page, the one import of Starlette and uvicorn."""
 
+import asyncio
 import socket
 import time
 
@@ -18,6 +19,7 @@ try:
     from starlette.responses import PlainTextResponse, Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from edl_horovod.dashboard.page import PageTemplate, style  # It imports Jinja2.
 except ImportError as e:
@@ -29,6 +31,9 @@ except ImportError as e:
 __all__ = ["application", "serve"]
 
 MAX_CONNECTIONS = 64
+"""At a time; as many more wait until they are accepted."""
+REQUEST_SECONDS = 10.0
+"""How long a whole request may take to come, and how long the answer may take to be read."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -52,7 +57,7 @@ def serve(source: Source, listening: socket.socket, *, host: str) -> None:
     """
     config = uvicorn.Config(
         application(source, host=host),
-        http="h11",
+        http=_Connection,
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -61,11 +66,65 @@ def serve(source: Source, listening: socket.socket, *, host: str) -> None:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS + 1,
+        backlog=MAX_CONNECTIONS,
         # A request that waits for an API server is answered before.
         timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
     )
     uvicorn.Server(config).run(sockets=[listening])
+
+
+class _Connection(H11Protocol):
+    """A connection that is ended where it keeps others waiting.
+
+    uvicorn itself waits without end for the first request, and where there are too many connections
+    it refuses the next request, whoever sends it.
+    """
+
+    _since = 0.0
+    """When the wait for a request, or the answer to it, began."""
+    _end_later: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As in uvicorn.
+        super().connection_made(transport)
+        self._begin()
+        if len(self.connections) > MAX_CONNECTIONS:
+            # Whoever has asked for nothing for the longest time goes; it is no browser that waits.
+            others = [c for c in self.connections if isinstance(c, _Connection) and c is not self]
+            idle = [other for other in others if other.is_idle]
+            if idle:
+                min(idle, key=lambda other: other._since).end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._end_later is not None:
+            self._end_later.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        was_idle = self.is_idle
+        super().data_received(data)
+        if was_idle and not self.is_idle:
+            self._begin()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._begin()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def end(self) -> None:
+        """End it, whatever it is doing."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _begin(self) -> None:
+        if self._end_later is not None:
+            self._end_later.cancel()
+        self._since = self.loop.time()
+        self._end_later = self.loop.call_later(REQUEST_SECONDS, self.end)
 
 
 def application(source: Source, *, host: str) -> "_Guard":

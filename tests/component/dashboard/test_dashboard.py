@@ -1,5 +1,6 @@
 """`edl dashboard` of a job on this machine, over HTTP."""
 
+import contextlib
 import json
 import signal
 import socket
@@ -66,6 +67,17 @@ def test_new_events_are_shown(job_dir: Path):
         assert "auc 0.75" in served.wait_for(200, 'data-state="finished"')
 
 
+@pytest.mark.parametrize("metrics", ["text", [1], {"auc": "text"}, {"auc": [1]}])
+def test_an_event_with_metrics_that_are_none_breaks_nothing(
+    served: Dashboard, job_dir: Path, metrics: object
+):
+    with EventLog(job_dir / "events.jsonl", "launcher") as log:
+        log.write("job", state="running", task="train", message="", metrics=metrics)
+
+    assert [served.get(path)[0] for path in ("", "status.json")] == [200, 200]
+    assert "50 of 200" in served.get()[1]
+
+
 def test_a_job_that_is_not_there_yet_is_waited_for(job_dir: Path):
     away = job_dir.with_name("away")
     job_dir.rename(away)
@@ -128,6 +140,44 @@ def test_many_readers_at_once_are_answered(served: Dashboard):
         codes = list(pool.map(lambda _: served.get()[0], range(200)))
 
     assert set(codes) == {200}
+
+
+def connect(served: Dashboard, sent: bytes = b"") -> socket.socket:
+    port = int(served.url.rstrip("/").rpartition(":")[2])
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(sent)
+    return connection
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local"], ids=["nothing", "half"])
+def test_connections_that_ask_for_nothing_keep_nobody_out(served: Dashboard, sent: bytes):
+    with contextlib.ExitStack() as stack:
+        for number in range(150):
+            stack.enter_context(connect(served, sent))
+            if number % 10 == 0:
+                assert served.get()[0] == 200
+        with ThreadPoolExecutor(16) as pool:
+            codes = list(pool.map(lambda _: served.get()[0], range(50)))
+
+    assert set(codes) == {200}
+
+
+REQUEST = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost: local", REQUEST, REQUEST + b"GET /"],
+    ids=["nothing", "half", "one request", "one and a part"],
+)  # fmt: skip
+def test_a_connection_that_sends_no_whole_request_is_ended(job_dir: Path, sent: bytes):
+    patience = "from edl_horovod.dashboard import server; server.REQUEST_SECONDS = 0.5"
+    with dashboard(job_dir, first=patience) as served, connect(served, sent) as connection:
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := connection.recv(65536):
+                answer += more
+        assert answer.startswith(b"HTTP/1.1 200" if sent.startswith(REQUEST) else b"")
+        assert served.get()[0] == 200
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
