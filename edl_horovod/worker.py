@@ -197,13 +197,8 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
         from edl_horovod.ring import horovod_patch
         from edl_horovod.ring.coordinated import CoordinatedMembership, CoordinatorAddress
 
-        if not horovod_patch.is_patched(horovod_patch.library()):
-            log.warning(
-                "this Horovod is not built by docker/horovod/build_wheel.py as it is now: a member "
-                "that dies or hangs while a ring forms or in a large collective may end every "
-                "survivor, a lost one may hold up the others for elastic.forming_seconds, and no "
-                "ring may form over hosts whose own names lead to 127.0.0.1"
-            )
+        if missing := horovod_patch.complaint(horovod_patch.version()):
+            log.warning("%s", missing)
 
         host, _, port = os.environ["EDL_COORDINATOR"].rpartition(":")
         address = CoordinatorAddress(

@@ -6,16 +6,16 @@ and a host that failed is not used again.
 
 import os
 from collections.abc import Mapping
-from http.client import HTTPException
+from contextlib import closing
+from http.client import OK, HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 from horovod.common.elastic import notification_manager
 
 from edl_horovod.errors import EdlError, JobFailed, kind_of
 from edl_horovod.events import EventLog
-from edl_horovod.keepalive import vanished_hosts_noticed
+from edl_horovod.keepalive import notice_vanished_host
 from edl_horovod.ring.membership import Dismissed, Membership
 from edl_horovod.ring.world import World, form_assigned, leave, world_of
 from edl_horovod.whole_file import write_json
@@ -25,6 +25,7 @@ __all__ = ["HorovodDriverMembership", "is_launched_by_horovodrun"]
 PLACE = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 """In the order of the driver's answer."""
 NO_RANK = -1
+CONNECT_SECONDS = 10.0
 TIMEOUT_SECONDS = 30.0
 """Gloo's own; `horovodrun --gloo-timeout-seconds` sets another."""
 
@@ -114,10 +115,17 @@ class HorovodDriverMembership(Membership):
         `hvd.init()` would ask by itself, but it cannot say that the answer was "none": asking once
         more would then count as a member that is ready, and break the others' next reset.
         """
-        url = f"http://{self._address}:{self._port}/rank_and_size/{self._key}"
         try:
-            # Unbounded, as the driver's wait for the others is; but not where its host is gone.
-            with vanished_hosts_noticed(), urlopen(url) as answer:
+            driver = HTTPConnection(self._address, self._port, timeout=CONNECT_SECONDS)
+            with closing(driver):
+                driver.connect()
+                # Unbounded, as the driver's wait for the others is; but not where its host is gone.
+                driver.sock.settimeout(None)
+                notice_vanished_host(driver.sock)
+                driver.request("GET", f"/rank_and_size/{self._key}")
+                answer = driver.getresponse()
+                if answer.status != OK:
+                    raise HTTPException(f"{answer.status} {answer.reason}")
                 numbers = [int(word) for word in answer.read().decode().split(",")]
             place = dict(zip(PLACE, numbers, strict=True))
         except (OSError, HTTPException, ValueError) as error:

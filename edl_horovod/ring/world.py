@@ -1,17 +1,22 @@
 """The ring as one rank sees it: rebuilt at each reset, never read from the environment (rule 9)."""
 
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import horovod.tensorflow as hvd
 
 from edl_horovod.data.lanes import lanes_of_rank
-from edl_horovod.keepalive import vanished_hosts_noticed
+from edl_horovod.keepalive import VANISHED_SECONDS
+from edl_horovod.ring import horovod_patch
 from edl_horovod.ring.collectives import CollectiveFailed
 
 __all__ = ["World", "form_assigned", "form_inherited", "leave"]
+
+LOOK_SECONDS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +51,15 @@ def form_assigned(
     place: Mapping[str, Any],
     *,
     timeout_seconds: float,
-    is_in_vain: Callable[[], bool] = lambda: False,
+    is_in_vain: Callable[[], bool] | None = None,
 ) -> World:
     """Form the ring that the coordinator, or horovodrun's driver, described.
 
     Args:
         place: What the coordinator's `assign` message holds.
         timeout_seconds: For the forming and for each collective's transfers afterwards.
-        is_in_vain: Whether it is known by now that this ring will not be formed.
+        is_in_vain: Whether it is known by now that this ring will not be formed. It is asked by
+            another thread; None where nobody knows.
 
     Raises:
         CollectiveFailed: A member did not show up; with an unpatched Horovod the process aborts
@@ -71,17 +77,42 @@ def form_assigned(
         HOROVOD_CPU_OPERATIONS="gloo",
         **_rendezvous(place),
         HOROVOD_GLOO_TIMEOUT_SECONDS=str(max(1, round(timeout_seconds))),
+        HOROVOD_GLOO_TCP_USER_TIMEOUT_MS=str(round(VANISHED_SECONDS * 1000)),
     )
     # With HOROVOD_ELASTIC=1 a second init would ask Horovod's own driver for its rank; every trace
     # of a collective, however, must see 1, or the ring's size is baked into it.
     os.environ["HOROVOD_ELASTIC"] = "0"
     try:
-        # Who listens for a member to connect waits for five times the time-out in Gloo.
-        with vanished_hosts_noticed(is_in_vain, patience_seconds=timeout_seconds):
+        with _given_up_if(is_in_vain):
             _init()
     finally:
         os.environ["HOROVOD_ELASTIC"] = "1"
     return world
+
+
+@contextmanager
+def _given_up_if(is_in_vain: Callable[[], bool] | None) -> Iterator[None]:
+    """Let the forming in the block end soon after it is known to be in vain.
+
+    Gloo does not hear of a member that died before it connected.
+    """
+    if is_in_vain is None:
+        yield
+        return
+    is_done = threading.Event()
+
+    def look() -> None:
+        while not is_done.wait(LOOK_SECONDS):
+            if is_in_vain():
+                horovod_patch.give_up_connecting()
+
+    thread = threading.Thread(target=look, name="forming", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
 
 
 def _rendezvous(place: Mapping[str, Any]) -> dict[str, str]:

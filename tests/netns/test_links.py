@@ -21,9 +21,9 @@ while sending.recv(1):
 
 CLIENT = """
 import socket, sys, time
-from edl_horovod.keepalive import vanished_hosts_noticed
-with vanished_hosts_noticed():
-    connection = socket.create_connection(("{address}", 7000))
+from edl_horovod.keepalive import notice_vanished_host
+connection = socket.create_connection(("{address}", 7000))
+notice_vanished_host(connection)
 print("connected", flush=True)
 try:
     if {is_sending}:

@@ -1,11 +1,14 @@
 """Rings that lose a member in the middle of a large collective: what do the others see of it?
 
-Run as a program; it prints one line a survivor: how it ended, and how long after the loss it knew.
+Run as a program; it prints one line a survivor: how it ended, how long after the loss it knew, and
+how long after that it had asked for one more sum in vain and left the ring.
 The ranks are forks of one process that has loaded Horovod, so that their start costs little.
 """
 
 import argparse
 import asyncio
+import contextlib
+import math
 import os
 import random
 import signal
@@ -72,7 +75,12 @@ def be_rank(rank, size, port, token, kind, say):
         KINDS[kind](rank, size, say)
     except Exception:  # An error is what is to come; of what kind, others test.
         say(("error", time.monotonic()))
+    try:
+        hvd.allreduce(tf.zeros([1]), name="afterwards")
+    except Exception:  # As above.
+        say(("refused", time.monotonic()))
     hvd.shutdown()
+    say(("left", time.monotonic()))
 
 
 def serve(say):
@@ -101,6 +109,16 @@ def fork(function, *args):
     return pid, ours
 
 
+def all_of(said):
+    """All that a fork still says, until it ends."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while said.poll(max(0.0, deadline - time.monotonic())):
+        try:
+            yield said.recv()
+        except EOFError:
+            return
+
+
 def lose_one(size, kind):
     """Form a ring, kill a member of it in the middle, and say how the others ended."""
     server, address = fork(serve)
@@ -115,17 +133,16 @@ def lose_one(size, kind):
     os.kill(ranks[lost][0], signal.SIGKILL)
     at = time.monotonic()
     for rank, (pid, said) in enumerate(ranks):
-        if not said.poll(PATIENCE_SECONDS):
-            os.kill(pid, signal.SIGKILL)
-        try:
-            how, when = said.recv()
-        except EOFError:
-            how, when = "nothing", time.monotonic()
+        words = list(all_of(said))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # Where it hangs; it is a zombie otherwise.
+        how, when = words[0] if words else ("nothing", time.monotonic())
+        left = words[-1][1] if len(words) == 3 else math.inf
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
             how = signal.Signals(os.WTERMSIG(status)).name
         if rank != lost:
-            sys.stdout.write(f"{how} {when - at:.3f}\n")
+            sys.stdout.write(f"{how} {when - at:.3f} {left - when:.3f}\n")
             sys.stdout.flush()  # Before the next fork.
     os.kill(server, signal.SIGKILL)
     os.waitpid(server, 0)

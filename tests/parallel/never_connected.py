@@ -1,11 +1,13 @@
 """A rank whose one neighbour is lost after it has said where it listens: it never connects.
 
 Run as a program; it prints after how many seconds `hvd.init()` failed once it was told that it is
-in vain, and beyond its time-out where nobody tells it, as under plain horovodrun.
+in vain, and beyond its time-out where nobody tells it, as under plain horovodrun; and whether a
+server of the same process, which began to listen meanwhile, serves on.
 """
 
 import asyncio
 import ipaddress
+import socket
 import struct
 import sys
 import threading
@@ -38,7 +40,18 @@ async def neighbour(server):
     assert answer.startswith(b"HTTP/1.1 200"), answer
 
 
-async def form(generation, timeout_seconds, *, is_told):
+def what_serves(servers):
+    """Whether each of them still takes a connection."""
+    for server in servers:
+        try:
+            with socket.create_connection(server.getsockname()), server:
+                server.accept()[0].close()
+        except OSError as error:
+            return str(error).replace(" ", "_")
+    return "serves"
+
+
+async def form(generation, timeout_seconds, servers, *, is_told):
     """Seconds until it fails, since it was told or since its time-out."""
     is_in_vain = threading.Event()
     async with Rendezvous("127.0.0.1", wait_seconds=timeout_seconds) as server:
@@ -52,22 +65,24 @@ async def form(generation, timeout_seconds, *, is_told):
             )
         )
         await neighbour(server)  # Until both have the other's address.
-        await asyncio.sleep(0.5 if is_told else timeout_seconds)
-        assert not forming.done()
         began = time.monotonic()
+        servers.append(socket.create_server(("127.0.0.1", 0)))
+        await asyncio.sleep(0.5)
+        assert not forming.done()
         if is_told:
             is_in_vain.set()
         try:
             await forming
         except CollectiveFailed:
-            return time.monotonic() - began
+            return time.monotonic() - began - (0.5 if is_told else timeout_seconds)
     raise AssertionError("a ring of which one member never connected")
 
 
 async def run():
-    told = await form(1, TOLD_SECONDS, is_told=True)
-    untold = await form(2, UNTOLD_SECONDS, is_told=False)
-    sys.stdout.write(f"{told:.3f} {untold:.3f}\n")
+    servers = []
+    told = await form(1, TOLD_SECONDS, servers, is_told=True)
+    untold = await form(2, UNTOLD_SECONDS, servers, is_told=False)
+    sys.stdout.write(f"{told:.3f} {untold:.3f} {what_serves(servers)}\n")
 
 
 if __name__ == "__main__":

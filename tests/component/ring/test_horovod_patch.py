@@ -1,15 +1,31 @@
-"""A Horovod without the patch is known by its library."""
+"""A Horovod whose patch is missing or too old is known by the number in its library."""
 
-from edl_horovod.ring.horovod_patch import MARK, is_patched
+import pytest
 
-
-def test_the_mark_is_found_wherever_it_stands(tmp_path):
-    library = tmp_path / "mpi_lib.so"
-    library.write_bytes(b"\x00" * 5000 + MARK + b"\x00" * 5000)
-    assert is_patched(library)
+from edl_horovod.ring import horovod_patch
+from edl_horovod.ring.horovod_patch import NEEDED_VERSION, complaint
 
 
-def test_a_released_library_has_no_mark(tmp_path):
-    library = tmp_path / "mpi_lib.so"
-    library.write_bytes(b"\x7fELF" + b"\x00" * 5000)
-    assert not is_patched(library)
+def test_a_patch_that_is_new_enough_is_no_complaint():
+    assert complaint(NEEDED_VERSION) is None
+    assert complaint(NEEDED_VERSION + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "received"),
+    [(0, "patch=none, or one without a number;"), (NEEDED_VERSION - 1, "patch=1;")],
+)
+def test_an_older_patch_is_told_with_both_numbers_and_the_cure(found, received):
+    said = complaint(found)
+    assert received in said
+    assert f"needed: patch={NEEDED_VERSION}" in said
+    assert "python docker/horovod/build_wheel.py --install" in said
+
+
+class Released:
+    """A library of Horovod that exports nothing of the patch."""
+
+
+def test_a_released_horovod_is_given_nothing_to_do(monkeypatch):
+    monkeypatch.setattr(horovod_patch, "_library", Released)
+    horovod_patch.give_up_connecting()

@@ -4,13 +4,25 @@ import time
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
+from horovod.tensorflow import mpi_ops
 
 from edl_horovod.ring.collectives import allgather_rows
-from edl_horovod.ring.horovod_patch import is_patched, library
+from edl_horovod.ring.horovod_patch import NEEDED_VERSION, version
 
 
 def test_the_installed_horovod_is_patched():
-    assert is_patched(library())
+    assert version() == NEEDED_VERSION
+
+
+UNKNOWN_OP = 9
+
+
+def test_an_error_of_the_ranks_own_breaks_no_ring(world):
+    with pytest.raises(tf.errors.UnknownError, match="Reduction op type not supported"):
+        mpi_ops._allreduce(tf.zeros([1]), name="unknown", op=UNKNOWN_OP)
+    rows = allgather_rows([world.rank], "after.unknown")
+    assert rows.tolist() == [[rank] for rank in range(world.size)]
 
 
 @pytest.mark.world_size(2)
