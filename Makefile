@@ -7,7 +7,7 @@ RUNS ?= 20
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RECIPE := $(shell find docker/horovod -type f)
-EXTRAS := tensorflow,horovod-build,mpi,demo,dev
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Images of Python set it; here hundreds of processes would each compile this project anew.
@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Open MPI and the tools of the environment come before those of the machine.
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: help setup demo test test-all lint unit component kube test-kube golden parallel integration netns \
+.PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
   images chaos bench bench-elastic torch-peer curve proto clean
 
 help:
@@ -32,17 +32,24 @@ help:
 	@echo 'make bench-kube   host discovery with 5,000 pods, the coordinator with 1,000 workers'
 	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
 	@echo 'make curve        the picture of docs/explanation/same-curve.md'
+	@echo 'make lock         the hashes of all packages in locks/, from the public index'
 	@echo 'make clean        remove what make made here (not the cached Horovod wheel)'
 
 setup: $(READY)
 
-$(READY): setup.py constraints.txt $(RECIPE)
+$(READY): setup.py locks/build.txt locks/setup.txt $(RECIPE)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v[:2] == (3, 11) else \
 	  f"Python 3.11 is needed, this is {v[0]}.{v[1]}. Say which one: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PIP) --require-hashes -r locks/build.txt
+	$(PIP) --require-hashes --no-build-isolation -r locks/setup.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python docker/horovod/build_wheel.py --install
 	@touch $@
+
+# After a change of constraints.txt, or of what setup.py names. For Python 3.11 on Linux, x86_64.
+lock: $(READY)
+	$(BIN)/python locks/lock.py
 
 # -- the demo: each file is made once ------------------------------------------------------------
 

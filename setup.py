@@ -1,4 +1,7 @@
-"""Packaging of edl_horovod: extras by part of the project, versions from constraints.txt alone."""
+"""Packaging of edl_horovod: extras by part of the project, versions from constraints.txt alone.
+
+After a change of either, `make lock` writes what the set-up installs, with its hashes.
+"""
 
 import shutil
 from pathlib import Path
@@ -45,7 +48,8 @@ def normal(name: str) -> str:
 
 def pins() -> dict[str, str]:
     """Package names and their pinned versions."""
-    lines = (line.partition("#")[0].strip() for line in (HERE / "constraints.txt").open())
+    text = (HERE / "constraints.txt").read_text(encoding="utf-8")
+    lines = (line.partition("#")[0].strip() for line in text.splitlines())
     pairs = (line.partition("==") for line in lines if line)
     return {normal(name): version for name, _, version in pairs}
 

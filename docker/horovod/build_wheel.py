@@ -23,6 +23,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 HOROVOD = "horovod==0.28.1"
+ARCHIVE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 PATCH = HERE / "survive-members.patch"
 TENSORFLOW_PACKAGES = ("tensorflow-cpu", "tensorflow")
 
@@ -99,8 +100,10 @@ def unpack(folder: Path) -> Path:
     """Fetch Horovod's source package, unpack and patch it; returns the source folder."""
     import patch_ng
 
+    wanted = folder / "horovod.txt"
+    wanted.write_text(f"{HOROVOD} --hash=sha256:{ARCHIVE_SHA256}\n")
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
-    command += ["--no-build-isolation", "-d", str(folder), HOROVOD]
+    command += ["--no-build-isolation", "-d", str(folder), "--require-hashes", "-r", str(wanted)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     archives = list(folder.glob("horovod-*.tar.gz"))
     if not archives:
