@@ -1,11 +1,14 @@
 """What of a job outlives its coordinator: `coordinator.json` in the job directory (D12b)."""
 
+import logging
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from edl_horovod.whole_file import read_json, write_json
 
-__all__ = ["SavedRing", "load", "save"]
+__all__ = ["SavedRing", "load", "save", "save_change"]
+
+log = logging.getLogger(__name__)
 
 _CURE = (
     "Nobody knows where the job's ring is now: end the job, and start it again; with resume=auto "
@@ -42,3 +45,11 @@ def load(path: Path) -> SavedRing | None:
 def save(path: Path, ring: SavedRing) -> None:
     """Replace what was saved."""
     write_json(path, asdict(ring))
+
+
+def save_change(path: Path, ring: SavedRing) -> None:
+    """Save where there is room: only a coordinator that starts again would read it."""
+    try:
+        save(path, ring)
+    except OSError as error:
+        log.warning("coordinator.json is that of an older ring: %s", error)

@@ -42,6 +42,7 @@ class Coordinator:
             events: Where to tell what happens.
         """
         self._settings = settings
+        self._file = settings.job_dir / "coordinator.json"
         self._events = events
         self._server = WorkerServer(
             settings.secret, on_message=self._on_message, on_lost=self._on_lost
@@ -98,7 +99,7 @@ class Coordinator:
         """
         port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
-        self._save(self._ring(port))
+        saved.save(self._file, self._ring(port))
         watch = [
             asyncio.create_task(self._watch_hosts()),
             asyncio.create_task(self._liveness.watch()),
@@ -108,7 +109,7 @@ class Coordinator:
             while self._result is None and not self._is_left():
                 await self._advance(port)
         except NotEnoughWorkers:
-            self._save_change(self._ring(port))
+            saved.save_change(self._file, self._ring(port))
             self._server.close()
             raise
         finally:
@@ -116,7 +117,7 @@ class Coordinator:
                 task.cancel()
         if self._result is None:
             log.info("told to end; %d members train on", len(self._members))
-            self._save_change(self._ring(port))
+            saved.save_change(self._file, self._ring(port))
             self._server.close()
             return None
         log.info("job %s", self._result["state"])
@@ -339,7 +340,8 @@ class Coordinator:
         self._members = target
         members = self._roster.workers(target)
         # Beside the forming: the ring must not wait for a disk that is busy with a checkpoint.
-        saving = asyncio.create_task(asyncio.to_thread(self._save_change, self._ring(port)))
+        ring = self._ring(port)
+        saving = asyncio.create_task(asyncio.to_thread(saved.save_change, self._file, ring))
         try:
             is_formed = await self._forming.form(members, self._generation)
         finally:
@@ -378,7 +380,7 @@ class Coordinator:
 
     def _load(self) -> int:
         """Take up the generation of an earlier coordinator of this job; returns its port, or 0."""
-        ring = saved.load(self._settings.job_dir / "coordinator.json")
+        ring = saved.load(self._file)
         if ring is None:
             return 0
         self._generation, self._members, self._proven = ring.generation, ring.members, ring.members
@@ -394,13 +396,3 @@ class Coordinator:
             members=self._members,
             orders=tuple(self._server.orders[name] for name in self._members),
         )
-
-    def _save(self, ring: saved.SavedRing) -> None:
-        saved.save(self._settings.job_dir / "coordinator.json", ring)
-
-    def _save_change(self, ring: saved.SavedRing) -> None:
-        """Save where there is room: only a coordinator that starts again would read it."""
-        try:
-            self._save(ring)
-        except OSError as error:
-            log.warning("coordinator.json is that of an older ring: %s", error)
