@@ -80,7 +80,7 @@ def train(
         loss: A function of the zoo or a loss of Keras, instead of the model's own.
         optimizer: A function of the zoo or an optimizer of Keras, instead of the model's own.
         validation_data: Files to evaluate on during training.
-        overwrite: Whether an existing output may be replaced.
+        overwrite: Whether an earlier result may be replaced; nothing else ever is.
         progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.
         settings: All others, as in `edl train`: `train={"epochs": 3}`, or
@@ -113,7 +113,7 @@ def evaluate(
         trained_model: Directory that `train` wrote.
         data: Input files.
         output: Directory for `metrics.json`; None keeps the metrics in the result alone.
-        overwrite: Whether an existing output may be replaced.
+        overwrite: Whether an earlier result may be replaced; nothing else ever is.
         progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.
         settings: All others, as in `edl evaluate`.
@@ -142,7 +142,7 @@ def predict(
         data: Input files.
         output: Directory for the predictions, or one file that ends in `.recordio`; None where the
             model's file has a `PredictionOutputsProcessor` that takes them.
-        overwrite: Whether an existing output may be replaced.
+        overwrite: Whether an earlier result may be replaced; nothing else ever is.
         progress: Show on stderr where the job is.
         on_events: Called with the job's new events while it runs.
         settings: All others, as in `edl predict`.
@@ -173,7 +173,7 @@ def prepare(
         output: Directory that will hold the RecordIO files.
         model_zoo: Folder of model files, one file, or a Git URL; None means `model_zoo` in the
             working directory.
-        overwrite: Whether an existing output may be replaced.
+        overwrite: Whether an earlier result may be replaced; nothing else ever is.
         progress: Show on stderr how far it is.
         on_progress: Called now and then with input files done, all of them, and records made.
         settings: All others, as in `edl prepare`.

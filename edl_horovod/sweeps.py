@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edl_horovod import events, json_text
+from edl_horovod import events, json_text, marker
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
@@ -18,6 +18,8 @@ from edl_horovod.config.sweep import Point
 from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
 from edl_horovod.launch.plan import check_is_here, with_job_dir
 from edl_horovod.models import git_zoo
+from edl_horovod.output_dir import check_name, writing
+from edl_horovod.places import check_places
 from edl_horovod.url_secrets import without_secrets
 from edl_horovod.whole_file import write_text
 
@@ -94,13 +96,16 @@ def make_plan(points: Sequence[Point]) -> SweepPlan:
 
     Raises:
         ConfigError: A job's settings are wrong.
-        OutputError: A folder holds the result of other settings.
+        OutputError: A folder holds the result of other settings, or something that is not a
+            sweep's, or is one that the jobs read.
     """
     configs = [compose("train", point.overrides) for point in points]
     for config in configs:
         check_is_here(config)
     output = configs[0].output
     _check_folder(Path(output))
+    for config in configs:
+        check_places(with_job_dir(config))
     # It names folders and stands in the table.
     all_chosen = [
         {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
@@ -216,11 +221,19 @@ def _flat(config: JobConfig) -> dict[str, Any]:
 
 
 def _check_folder(output: Path) -> None:
-    if (output / "trained_model.pb").exists():
-        raise OutputError(
-            "The output of a sweep is a folder of many results, and this is a trained model. "
-            f"Received: output={str(output)!r}. Give the name of another folder."
-        )
+    check_name(output)
+    with writing(output):
+        if (output / "trained_model.pb").exists():
+            raise OutputError(
+                "The output of a sweep is a folder of many results, and this is a trained model. "
+                f"Received: output={str(output)!r}. Give the name of another folder."
+            )
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            _claim(output)
+
+
+def _claim(output: Path) -> None:
+    marker.claim(output, "sweep", received=f"output={str(output)!r}")
 
 
 def _names(all_chosen: Sequence[dict[str, str]]) -> list[str]:
@@ -247,7 +260,7 @@ def _names(all_chosen: Sequence[dict[str, str]]) -> list[str]:
 def _write(result: SweepResult) -> None:
     output = Path(result.output)
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        _claim(output)
         write_text(
             output / "sweep.json", json_text.dumps(dataclasses.asdict(result), indent=2) + "\n"
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     Raises:
         OSError: It cannot be written; the old file is still there.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # Pods that write into one folder have process ids in common.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("w", encoding="utf-8") as stream:
             if is_private:

@@ -44,7 +44,7 @@ class PrepareConfig:
     max_bad_files: int = 100
     """Most files that `skip` leaves out; one more ends the run."""
     overwrite: bool = False
-    """Whether an existing output, or an interrupted run that does not fit, may be replaced."""
+    """Whether an earlier result, or an interrupted run that does not fit, may be replaced."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
 

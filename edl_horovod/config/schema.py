@@ -283,7 +283,7 @@ class JobConfig:
     init_from: str = ""
     """Directory of a trained model whose weights training begins with; empty means none."""
     overwrite: bool = False
-    """Whether an existing output may be replaced."""
+    """Whether an earlier result in output, and another model's job in job_dir, may be replaced."""
     image: str = ""
     """Image of the pods of launch=kubernetes, with edl_horovod in it and the zoo in /model_zoo."""
     base_image: str = ""

@@ -11,7 +11,7 @@ from edl_horovod.data.formats import RECORD_SUFFIXES
 from edl_horovod.data.input_file import InputFile, LocalFile
 from edl_horovod.errors import DataError, did_you_mean
 
-__all__ = ["FilePool", "expand", "open_input"]
+__all__ = ["FilePool", "expand", "local_paths", "open_input"]
 
 _NUM_NAMES_SHOWN = 5
 
@@ -116,8 +116,7 @@ def expand(
         DataError: A part of the pattern matches nothing, or its place cannot be listed.
         MissingDependency: The extra that a scheme needs is not installed.
     """
-    parts = [pattern] if os.path.exists(pattern) else pattern.split(",")
-    parts = [_without_file_scheme(part.strip()) for part in parts if part.strip()]
+    parts = _parts(pattern)
     if not parts:
         raise DataError(
             f"No data file was named. Received: pattern={pattern!r}."
@@ -134,6 +133,24 @@ def expand(
             raise _no_match(part, *listing, suffixes=suffixes)
         by_place.update({path if is_remote else os.path.abspath(path): path for path in found})
     return sorted(by_place.values())
+
+
+def local_paths(pattern: str) -> Iterator[str]:
+    """What a pattern names on this machine: folders, and the files in them; nothing else is asked.
+
+    Args:
+        pattern: As for `expand`.
+    """
+    for part in _parts(pattern):
+        if not remote.is_remote(part):
+            path = os.path.expanduser(part)
+            yield from [path] if os.path.exists(path) else glob.glob(path, recursive=True)
+            yield from _local_matches(part, suffixes=RECORD_SUFFIXES, is_recursive=False)
+
+
+def _parts(pattern: str) -> list[str]:
+    parts = [pattern] if os.path.exists(pattern) else pattern.split(",")
+    return [_without_file_scheme(part.strip()) for part in parts if part.strip()]
 
 
 def _without_file_scheme(part: str) -> str:

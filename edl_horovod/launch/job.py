@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import signal
 import tempfile
 import threading
@@ -34,7 +35,8 @@ from edl_horovod.launch.plan import LOCAL_HOST, Command, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
 from edl_horovod.models import git_zoo, lookup
-from edl_horovod.output_dir import check_output
+from edl_horovod.output_dir import SINGLE_FILE_SUFFIX, check_output
+from edl_horovod.places import check_places
 from edl_horovod.whole_file import read_json
 
 __all__ = ["JobResult", "run", "run_plan"]
@@ -146,7 +148,7 @@ def check_inputs(config: JobConfig) -> None:
     Raises:
         DataError: A glob matches nothing, or the files are of more than one record format.
         ConfigError: The model zoo or the trained model is not there.
-        OutputError: The output exists.
+        OutputError: The output exists, or would replace what the job reads.
     """
     files = expand(config.data)
     if config.validation_data:
@@ -155,18 +157,20 @@ def check_inputs(config: JobConfig) -> None:
     if config.task == "train":
         if git_zoo.parse(config.model_zoo) is None:
             lookup.require_zoo(config.model_zoo)
-    elif not Path(config.trained_model).is_dir():
+    elif not os.path.isdir(config.trained_model):
         raise ConfigError(
             "trained_model must be a directory. "
             f"Received: trained_model={config.trained_model!r}, which is not one."
         )
-    if config.init_from and not Path(config.init_from).is_dir():
+    if config.init_from and not os.path.isdir(config.init_from):
         raise ConfigError(
             "init_from must be the directory of a trained model. "
             f"Received: init_from={config.init_from!r}, which is no directory."
         )
     if config.output:
-        check_output(Path(config.output), overwrite=config.overwrite)
+        is_file = config.task == "predict" and config.output.endswith(SINGLE_FILE_SUFFIX)
+        check_output(Path(config.output), config.overwrite, is_file=is_file)
+    check_places(config)
 
 
 def _with_local_zoo(config: JobConfig) -> JobConfig:

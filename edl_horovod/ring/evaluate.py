@@ -213,5 +213,5 @@ class EvaluateWork(Work):
 def _write_metrics(output: Path, metrics: dict[str, float]) -> None:
     # The launcher saw to it that nothing was in the way, so what is there now is a former
     # leader's, who was lost between writing and saying so.
-    with staged(output, overwrite=True) as folder:
+    with staged(output, "evaluation", overwrite=True) as folder:
         (folder / "metrics.json").write_text(json_text.dumps(metrics, indent=2) + "\n")

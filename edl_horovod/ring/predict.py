@@ -263,11 +263,11 @@ class PredictWork(Work):
         outputs = self._segments.in_order(self._sizes.numpy().tolist())
         schema = encoder.schema(self._plan.num_records)
         if output.name.endswith(SINGLE_FILE_SUFFIX):
-            with staged(output, overwrite=True, is_file=True) as file:
+            with staged(output, "predictions", overwrite=True, is_file=True) as file:
                 _write_records(file, outputs)
                 write_json(file.with_name(f"{file.name}.{SCHEMA_FILE}"), schema)
         else:
-            with staged(output, overwrite=True) as folder:
+            with staged(output, "predictions", overwrite=True) as folder:
                 self._write_parts(folder, outputs)
                 write_json(folder / SCHEMA_FILE, schema)
         total = self._plan.num_records

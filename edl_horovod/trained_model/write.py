@@ -56,7 +56,7 @@ def write(
             large.
     """
     files = zoo_files.sources(loaded.zoo)
-    with staged(output, overwrite=overwrite) as folder:
+    with staged(output, "trained model", overwrite=overwrite) as folder:
         _copy_zoo(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, model.weights, version=steps)
         message = TrainedModel(

@@ -283,3 +283,30 @@ def test_from_python_an_interrupt_is_raised(trainings, tmp_path: Path):
 def test_from_python_a_sweep_takes_lists_of_values(values: Any, tmp_path: Path):
     with pytest.raises(ConfigError):
         edl_horovod.sweep({"train": values}, model_def="m", data="/d", output=tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", ["sweep.csv", "sweep.json", "notes.txt"])
+def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path: Path, name: str):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / name).write_text("mine")
+    code, _, err = edl(RATES, "overwrite=true")
+
+    assert (code, trainings.rates) == (7, [])
+    assert "folder of a sweep" in err
+    assert (tmp_path / "s" / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("what", ["data", "model_zoo"])
+def test_a_sweep_does_not_write_where_its_jobs_read(edl, trainings, tmp_path: Path, what: str):
+    (tmp_path / "s").mkdir()
+    code, _, err = edl(RATES, f"{what}={tmp_path}/s")
+
+    assert (code, trainings.rates) == (7, [])
+    assert f"what {what} names" in err
+
+
+def test_a_sweep_s_name_that_is_too_long_is_told(edl, trainings, tmp_path: Path):
+    code, _, err = edl(RATES, f"output={tmp_path}/{'x' * 260}")
+
+    assert (code, trainings.rates) == (7, [])
+    assert "shorter name" in err

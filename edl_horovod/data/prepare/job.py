@@ -11,11 +11,12 @@ from pathlib import Path
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.data.prepare import report
 from edl_horovod.data.prepare.groups import FUNCTION, Group, GroupDone, GroupSettings
-from edl_horovod.data.prepare.inputs import Inputs, cut, find
+from edl_horovod.data.prepare.inputs import LIST_MARK, Inputs, cut, find
 from edl_horovod.data.prepare.ledger import (
     Ledger,
     Manifest,
     open_ledger,
+    partial_folder,
     saved_state,
     shards_folder,
 )
@@ -24,6 +25,7 @@ from edl_horovod.data.prepare.processes import ProcessPool
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.output_dir import check_output, writing
+from edl_horovod.places import check_apart
 
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
 
@@ -98,6 +100,7 @@ def describe(config: PrepareConfig) -> list[str]:
     """
     check_output(Path(config.output), config.overwrite)
     inputs = _inputs(config)
+    _check_places(config, inputs)
     manifest = _manifest(config, inputs)
     num_groups = len(manifest.group_starts)
     lines = [
@@ -117,6 +120,7 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
     output = Path(config.output).absolute()
     check_output(output, config.overwrite)
     inputs = _inputs(config)
+    _check_places(config, inputs)
     manifest = _manifest(config, inputs)
     config = replace(config, model_zoo=str(git_zoo.bring(config.model_zoo).path))
     lookup.places(lookup.require_zoo(config.model_zoo), config.model_def)
@@ -130,6 +134,25 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
                 raise Interrupted(f"Interrupted.{_how_to_go_on(ledger)}") from e
             except EdlError as e:
                 raise type(e)(f"{e}{_how_to_go_on(ledger)}") from e
+
+
+def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
+    """Refuse an output that is, holds or lies in what is read.
+
+    Raises:
+        OutputError: It does; or the list of bad files would replace something.
+    """
+    report.check(config.output)
+    parts = [config.data] if os.path.exists(config.data) else config.data.split(",")
+    named = [part.strip().removeprefix(LIST_MARK) for part in parts if part.strip()]
+    read = [("data", os.path.expanduser(part)) for part in named]
+    if git_zoo.parse(config.model_zoo) is None:
+        read.append(("model_zoo", config.model_zoo))
+    output = Path(config.output).absolute()
+    for place in (output, partial_folder(output)):
+        # Only what is there can hold an input; so a new output costs no look at each of a million.
+        paths = inputs.paths if os.path.lexists(place) else []
+        check_apart("output", str(place), [*read, *(("data", path) for path in paths)])
 
 
 def _do_groups(

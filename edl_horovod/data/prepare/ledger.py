@@ -8,12 +8,14 @@ import contextlib
 import fcntl
 import json
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from edl_horovod import marker
 from edl_horovod.data.prepare.groups import GroupDone, Shard
 from edl_horovod.data.prepare.inputs import Inputs
 from edl_horovod.errors import ConfigError, OutputError
@@ -29,8 +31,10 @@ __all__ = [
     "shards_folder",
 ]
 
+KIND = "prepare run"
 _FORMAT = 1
 _MANIFEST, _GROUPS, _LOCK, _SHARDS = "manifest.json", "groups.jsonl", "lock", "shards"
+_OLD = "old"
 
 _Done = dict[int, tuple[str, GroupDone]]
 """Groups by number, each with the digest of the states of its files."""
@@ -120,7 +124,8 @@ class Ledger:
             OutputError: The output is in the way or cannot be written.
         """
         _remove_strays(self.folder / _SHARDS, self.shards())
-        publish(self.folder / _SHARDS, output, overwrite=overwrite)
+        shards, old = self.folder / _SHARDS, self.folder / _OLD
+        publish(shards, output, "prepared records", overwrite=overwrite, old=old)
         self.discard()
 
     def discard(self) -> None:
@@ -157,7 +162,7 @@ def open_ledger(
     folder = partial_folder(output)
     with contextlib.ExitStack() as opened:
         with writing(output):
-            folder.mkdir(parents=True, exist_ok=True)
+            marker.claim(folder, KIND, received=f"output={str(output)!r}")
             _lock(opened.enter_context((folder / _LOCK).open("a")), folder)
             saved = _saved_manifest(folder)
             done = {} if saved is None else _done(folder)
@@ -200,21 +205,24 @@ def saved_state(output: Path, manifest: Manifest, inputs: Inputs) -> str:
 
 
 def _lock(file: TextIO, folder: Path) -> None:
+    another = ConfigError(
+        f"Another process prepares this output. Received: output={str(folder.stem)!r}, locked"
+        f" by {folder / _LOCK}. Wait for it, or give another output."
+    )
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
-        raise ConfigError(
-            f"Another process prepares this output. Received: output={str(folder.stem)!r}, locked"
-            f" by {folder / _LOCK}. Wait for it, or give another output."
-        ) from e
+        raise another from e
+    if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / _LOCK)):
+        raise another  # The one before us has ended and removed the file; a third one made this.
 
 
 def _begin(folder: Path, manifest: Manifest) -> None:
-    foreign = {path.name for path in folder.iterdir()} - {_MANIFEST, _GROUPS, _LOCK, _SHARDS}
-    if foreign:
+    ours = {marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _OLD}
+    if foreign := sorted({path.name for path in folder.iterdir()} - ours):
         raise OutputError(
             f"{folder} is needed and holds something that edl_horovod did not write:"
-            f" {', '.join(sorted(foreign))}. Move it away, or give another output."
+            f" {', '.join(foreign)}. Move it away, or give another output."
         )
     for name in (_MANIFEST, _GROUPS):
         (folder / name).unlink(missing_ok=True)

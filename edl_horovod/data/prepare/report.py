@@ -8,13 +8,36 @@ from pathlib import Path
 
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.data.prepare.groups import BadFile, GroupDone
-from edl_horovod.errors import DataError
+from edl_horovod.errors import DataError, OutputError
 from edl_horovod.output_dir import writing
 from edl_horovod.whole_file import write_text
 
-__all__ = ["require_few_bad", "write"]
+__all__ = ["check", "require_few_bad", "write"]
 
 _NUM_SHOWN = 10
+
+
+def check(output: str) -> Path:
+    """The path of `<output>.bad_files.jsonl`.
+
+    Raises:
+        OutputError: There is something that is not such a list.
+    """
+    path = Path(f"{os.path.abspath(output)}.bad_files.jsonl")
+    with writing(path):
+        try:
+            lines = path.read_bytes().splitlines()
+            is_ours = all(json.loads(line).keys() == {"path", "reason"} for line in lines)
+        except FileNotFoundError:
+            is_ours = True
+        except (ValueError, AttributeError):
+            is_ours = False
+    if not is_ours or path.is_symlink():
+        raise OutputError(
+            f"{path} is where the list of bad files belongs, and edl_horovod did not write what is"
+            f" there. Received: output={output!r}. Move it away, or give another output."
+        )
+    return path
 
 
 def write(output: str, bad: Sequence[BadFile]) -> str:
@@ -27,7 +50,7 @@ def write(output: str, bad: Sequence[BadFile]) -> str:
     Returns:
         The path; empty where there is no such file now.
     """
-    path = Path(f"{os.path.abspath(output)}.bad_files.jsonl")
+    path = check(output)
     with writing(path):
         if not bad:
             path.unlink(missing_ok=True)

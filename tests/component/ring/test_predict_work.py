@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from edl_horovod import marker
 from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.data.recordio import Reader
 from edl_horovod.errors import ConfigError, OutputError, UserCodeError
 from edl_horovod.events import EventLog, read
 from edl_horovod.models import zoo
+from edl_horovod.output_dir import staged
 from edl_horovod.ring import predict as module
 from edl_horovod.ring.keras_model import build_model
 from edl_horovod.ring.membership import Membership
@@ -156,7 +159,7 @@ def test_an_output_folder_holds_parts_and_a_schema_that_reads_them(
 
     output = tmp_path / "out"
     assert sorted(path.name for path in output.iterdir()) == [
-        *(f"part-0000{n}-of-00003.recordio" for n in range(3)), "schema.json",
+        marker.NAME, *(f"part-0000{n}-of-00003.recordio" for n in range(3)), "schema.json",
     ]  # fmt: skip
     assert result["output"] == str(output)
     assert not list((tmp_path / "job").iterdir())
@@ -181,14 +184,17 @@ def test_a_single_file_has_its_schema_beside_it(make_work, tmp_path: Path):
     schema = json.loads((tmp_path / "all.recordio.schema.json").read_text())
     assert list(schema["features"]) == ["id", "total", "twice"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "all.recordio", "all.recordio.schema.json", "data", "events.jsonl", "job", "zoo",
+        f".all.recordio{marker.NAME}", "all.recordio", "all.recordio.schema.json", "data",
+        "events.jsonl", "job", "zoo",
     ]  # fmt: skip
 
 
 def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path: Path):
     work = make_work()
     run_ring(work, size=1, num_segments=NUM_SEGMENTS)
-    (tmp_path / "out.partial-12345").mkdir()  # As a leader that was killed leaves it.
+    with marker.work_folder(tmp_path / "out") as left:  # As a leader that was killed leaves it.
+        shutil.copytree(left, tmp_path / "left")
+    (tmp_path / "left").rename(left)
     (tmp_path / "job" / "segments" / "lanes-12345").mkdir()
     work.finish(LEADER)
     first = records_of(tmp_path / "out")
@@ -201,8 +207,8 @@ def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path: Pat
 def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_path, monkeypatch):
     work = make_work()
     run_ring(work, size=1, num_segments=NUM_SEGMENTS)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "part-00000-of-00001.recordio").write_text("old")
+    with staged(tmp_path / "out", "predictions", overwrite=False) as folder:
+        (folder / "part-00000-of-00001.recordio").write_text("old")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -210,7 +216,7 @@ def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_pat
     monkeypatch.setattr(module, "write_json", full)
     with pytest.raises(OutputError, match="No space left"):
         work.finish(LEADER)
-    assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["old"]
+    assert [path.read_text() for path in (tmp_path / "out").glob("part-*")] == ["old"]
     assert (tmp_path / "job" / "segments").is_dir()
 
 

@@ -130,6 +130,7 @@ def test_what_a_trained_model_holds(write_model):
     path = write_model()
     found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
     assert found == {
+        ".edl_horovod.json",
         "trained_model.pb",
         "params-00000.pb",
         "model.keras",

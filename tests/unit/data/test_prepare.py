@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from edl_horovod import marker
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.data.prepare import describe
 from edl_horovod.data.prepare.groups import prepare_group, source_digest
@@ -119,7 +121,7 @@ def test_every_file_of_a_folder_gives_its_record(prepare, tmp_path: Path):
     result = prepare(records_per_shard=12)
     names = [f"part-{number:05d}-00000.recordio" for number in range(3)]
     assert result.files == [str(tmp_path / "out" / name) for name in names]
-    assert sorted(os.listdir(tmp_path / "out")) == names
+    assert sorted(os.listdir(tmp_path / "out")) == [marker.NAME, *names]
     assert sorted(os.listdir(tmp_path)) == ["in", "out", "zoo"]
     assert (result.num_files, result.num_records, result.num_empty) == (30, 30, 0)
     expected = [f"{name}/{number}".encode() for name in "abc" for number in range(10)]
@@ -248,7 +250,7 @@ def test_an_existing_output_is_replaced_only_when_asked(prepare, inputs: Path, t
     with pytest.raises(OutputError, match="overwrite=true"):
         prepare()
     prepare(overwrite=True, data=f"{inputs}/a/1.txt")
-    assert os.listdir(tmp_path / "out") == ["part-00000-00000.recordio"]
+    assert sorted(os.listdir(tmp_path / "out")) == [marker.NAME, "part-00000-00000.recordio"]
 
 
 @pytest.mark.parametrize("error", [JobFailed("A process was killed."), KeyboardInterrupt()])
@@ -318,11 +320,61 @@ def test_overwrite_goes_on_with_an_interrupted_run_that_fits(prepare):
 
 
 def test_a_partial_folder_of_somebody_else_is_left_alone(prepare, tmp_path: Path):
-    (tmp_path / "out.partial").mkdir()
+    for name in ("thesis.tex", "manifest.json", "shards/thesis.tex"):
+        file = tmp_path / "out.partial" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("mine")
+        with pytest.raises(OutputError, match=r"out\.partial holds something.*output="):
+            prepare(overwrite=True)
+        assert file.read_text() == "mine"
+        shutil.rmtree(tmp_path / "out.partial")
+
+
+def test_what_was_put_into_a_partial_folder_of_ours_is_left_alone(prepare, tmp_path: Path):
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
     (tmp_path / "out.partial" / "thesis.tex").write_text("mine")
     with pytest.raises(OutputError, match=r"did not write: thesis\.tex"):
-        prepare(overwrite=True)
+        prepare(files_per_group=5, overwrite=True)
     assert (tmp_path / "out.partial" / "thesis.tex").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("data", "output"),
+    [
+        ("in", "in"),
+        ("in", "in/out"),
+        ("in/a", "in"),
+        ("in/*/1.txt", "in"),
+        ("@list.txt", "in"),
+        ("in/link/*.txt", "in/a"),
+        ("in/a", "zoo"),
+        ("in/a", "zoo/out"),
+        ("out.partial/shards/*", "out"),
+    ],
+)
+def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(
+    prepare, inputs: Path, tmp_path: Path, data: str, output: str, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.txt").write_text("in/a/1.txt\n")
+    (inputs / "link").symlink_to("a")
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    for folder in (inputs, inputs / "a", tmp_path / "zoo"):
+        marker.write(folder, "prepared records", holds=os.listdir(folder))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(OutputError, match="names, so it could be replaced"):
+        prepare(data=data, output=output, overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("text", ["mine", '{"path": "a"}\n', "[1]\n"])
+def test_a_file_in_the_place_of_the_list_of_bad_files_is_left_alone(prepare, tmp_path: Path, text):
+    (tmp_path / "out.bad_files.jsonl").write_text(text)
+    with pytest.raises(OutputError, match=r"did not write what is there.*output="):
+        prepare(overwrite=True)
+    assert (tmp_path / "out.bad_files.jsonl").read_text() == text
 
 
 def test_two_runs_of_one_output_are_kept_apart(prepare):
