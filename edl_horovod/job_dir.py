@@ -1,14 +1,69 @@
 """What a job's directory says about the job from outside: its settings, and whether it runs."""
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from edl_horovod import marker
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError
+from edl_horovod.errors import ConfigError, OutputError, cure_of
 
-__all__ = ["is_running", "read_config"]
+__all__ = ["claim", "enter", "is_running", "read_config", "writing"]
+
+KIND = "job"
+_WRITTEN_BY_WORKERS = (
+    "events.jsonl", "result.json", "checkpoints", "ledger", "segments", "segments.done",
+)  # fmt: skip
+
+
+def claim(job_dir: Path) -> None:
+    """Make a job's directory, or take one that is empty or was a job's before.
+
+    Raises:
+        OutputError: It holds something, and nothing says that it is a job's; or it cannot be
+            written.
+    """
+    with writing(job_dir):
+        marker.claim(job_dir, KIND, received=f"job_dir={str(job_dir)!r}")
+
+
+def enter(job_dir: Path, config_file: Path) -> None:
+    """Claim a job's directory for a process that may be there before its launcher, or without one.
+
+    Under plain horovodrun the user makes the directory, with the job's config.yaml in it.
+
+    Args:
+        job_dir: The directory.
+        config_file: The one that the process was started with.
+
+    Raises:
+        OutputError: It holds something else than that, and nothing says that it is a job's; or it
+            cannot be written.
+    """
+    with writing(job_dir):
+        is_prepared = config_file.parent.resolve() == job_dir.resolve()
+        there = {path.name for path in job_dir.iterdir()} if is_prepared else set()
+        received = f"job_dir={str(job_dir)!r}"
+        marker.claim(job_dir, KIND, received=received, may_hold=there - {*_WRITTEN_BY_WORKERS})
+
+
+@contextlib.contextmanager
+def writing(job_dir: Path) -> Iterator[None]:
+    """Turn what the system says against writing there into an `OutputError`.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}. "
+            f"{cure_of(error)}"
+        ) from error
 
 
 def read_config(job_dir: Path) -> JobConfig:

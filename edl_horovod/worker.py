@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from edl_horovod import fork_server
+from edl_horovod import job_dir as job_dirs
 from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
+from edl_horovod.places import check_places
 
 if TYPE_CHECKING:
     from edl_horovod.ring.loop import Work
@@ -68,7 +70,7 @@ def main() -> int:
         config = resolved.load(args.config)
         logs.setup(name, level=config.log_level)
         _import_all()
-        return _work_when_launched(config, args.config) if args.wait else _work(config, name)
+        return (_work_when_launched if args.wait else _work)(config, args.config)
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
@@ -125,10 +127,10 @@ def _set_defaults() -> None:
     os.environ["HOROVOD_ELASTIC"] = "1"
 
 
-def _work(config: JobConfig, name: str) -> int:
+def _work(config: JobConfig, path: Path) -> int:
     from edl_horovod.ring.prepare import make_warm
 
-    with _events(config, name) as events:
+    with _events(config, path, _name()) as events:
         is_final = _be_rank(config, events, make_warm(config, events))
     # A container that ends with 0 is not started again.
     return 0 if is_final or READY_VARIABLE not in os.environ else EXIT_FOR_ANOTHER
@@ -141,7 +143,7 @@ def _work_when_launched(config: JobConfig, path: Path) -> int:
 
     slot = int(os.environ.get("EDL_SLOT", "0"))
     with (
-        _events(config, f"{socket.gethostname()}:{slot}") as events,
+        _events(config, path, f"{socket.gethostname()}:{slot}") as events,
         make_warm(config, events) as work,
     ):
         launched = wait_for_place(path, slot=slot)
@@ -158,8 +160,10 @@ def _work_when_launched(config: JobConfig, path: Path) -> int:
     return code
 
 
-def _events(config: JobConfig, name: str) -> EventLog:
-    Path(config.job_dir).mkdir(parents=True, exist_ok=True)
+def _events(config: JobConfig, path: Path, name: str) -> EventLog:
+    job_dirs.enter(Path(config.job_dir), path)
+    if not {"EDL_COORDINATOR", "EDL_MEMBERSHIP"} & {*os.environ}:
+        check_places(config)  # Under horovodrun no launcher of ours need have looked.
     return EventLog(Path(config.job_dir) / "events.jsonl", name)
 
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from edl_horovod import job_dir as job_dirs
 from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -63,7 +64,7 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
         is_leaving = True
 
     signal.signal(signal.SIGTERM, leave)
-    job_dir.mkdir(parents=True, exist_ok=True)
+    job_dirs.enter(job_dir, config_file)
     with EventLog(job_dir / "events.jsonl", host) as events:
         backoff = config.elastic.restart_backoff_seconds
         slots = Slots(command, None, events, backoff_seconds=backoff, host=host)

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from edl_horovod import checkpoint_files
+from edl_horovod import job_dir as job_dirs
 from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
-from edl_horovod.errors import ConfigError, OutputError, cure_of
+from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.launch import checkpoints
 from edl_horovod.launch.plan import LaunchPlan
 
@@ -47,11 +49,12 @@ def job_directory(plan: LaunchPlan, *, is_left: bool) -> Iterator[None]:
 
     Raises:
         ConfigError: Another launcher holds the directory.
-        OutputError: It cannot be written.
+        OutputError: It holds something that is not an earlier job's, or is another model's; or it
+            cannot be written.
     """
     job_dir = plan.job_dir
-    with _told_as_output_error(job_dir):
-        job_dir.mkdir(parents=True, exist_ok=True)
+    job_dirs.claim(job_dir)
+    with job_dirs.writing(job_dir):
         # Opened for appending: another job's number must stay readable until the lock is ours.
         lock = (job_dir / "launcher.pid").open("a+")
     with lock:
@@ -63,10 +66,11 @@ def job_directory(plan: LaunchPlan, *, is_left: bool) -> Iterator[None]:
                 "Wait for it, or choose another output or job_dir."
             ) from error
         try:
-            with _told_as_output_error(job_dir):
+            with job_dirs.writing(job_dir):
                 lock.truncate(0)
                 os.write(lock.fileno(), f"{os.getpid()}\n".encode())  # `close` must find nothing.
                 if not is_left:
+                    _check_earlier_job(plan)
                     if plan.config.task == "train":
                         checkpoints.settle(plan.config, job_dir)
                     _fill_job_directory(plan)
@@ -79,15 +83,39 @@ def job_directory(plan: LaunchPlan, *, is_left: bool) -> Iterator[None]:
             lock.truncate(0)
 
 
-@contextlib.contextmanager
-def _told_as_output_error(job_dir: Path) -> Iterator[None]:
+def _check_earlier_job(plan: LaunchPlan) -> None:
+    """Refuse to take the directory from another model's job that left something of use there.
+
+    Raises:
+        OutputError: It is there, and nobody said that it may go.
+    """
+    config, job_dir = plan.config, plan.job_dir
+    steps = checkpoint_files.steps_in(checkpoint_files.folder_of(job_dir))
+    if config.overwrite or not (steps or checkpoints.has_ended_well(job_dir)):
+        return
+    now = _model_of(config)
     try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}. "
-            f"{cure_of(error)}"
-        ) from error
+        before = _model_of(resolved.load(job_dir / "config.yaml"))
+    except ConfigError as error:
+        before = {"config.yaml": str(error)}
+    if before == now:
+        return
+    shown = [f"{key}={value!r}" for key, value in before.items() if now.get(key) != value]
+    left = f"checkpoints up to step {steps[-1]}" if steps else "its result"
+    raise OutputError(
+        f"The job's directory is that of another model's job, which left {left} there:"
+        f" {', '.join(shown)}. Received: job_dir={str(job_dir)!r},"
+        f" {', '.join(f'{key}={value!r}' for key, value in now.items())}."
+        " Give another output or job_dir, or overwrite=true if what is there may go."
+    )
+
+
+def _model_of(config: JobConfig) -> dict[str, str]:
+    """What a job works on: two jobs that differ in it have nothing in common."""
+    if config.task != "train":
+        return {"task": config.task, "trained_model": config.trained_model}
+    zoo = config.model_zoo_source or config.model_zoo
+    return {"task": config.task, "model_zoo": zoo, "model_def": config.model_def}
 
 
 def _fill_job_directory(plan: LaunchPlan) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edl_horovod import events
 from edl_horovod.coordinator import hosts
+from edl_horovod.job_dir import claim
 from tests import counting_job
 from tests.netns.lab import INTERFACE
 
@@ -25,7 +26,7 @@ VARIABLES = {"PYTHONPATH": PATHS, **dict.fromkeys(THREADS, "1")}
 
 def write_config(folder, job_dir, *, epochs=EPOCHS, **settings):
     """Resolve the settings of a job that counts its records; returns the path of config.yaml."""
-    job_dir.mkdir()
+    claim(job_dir)
     command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run"]
     command += counting_job.overrides(folder, epochs=epochs, **AT_ONE_PACE, **settings)
     zoo = REPOSITORY / "tests" / "zoo"

@@ -12,6 +12,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
+from edl_horovod.job_dir import claim
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -26,7 +27,7 @@ class Pod:
         self.job_dir, self.ready_dir, self.log = (
             folder / name for name in ("job", "ready", "pod.log")
         )
-        self.job_dir.mkdir()
+        claim(self.job_dir)
         self.ready_dir.mkdir()
         self._folder = folder
         (folder / "secret").write_bytes(SECRET)

@@ -14,7 +14,7 @@ from edl_horovod import checkpoint_files, events
 from edl_horovod.config.compose import compose
 from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
-from edl_horovod.job_dir import is_running
+from edl_horovod.job_dir import enter, is_running
 from edl_horovod.launch import directory
 from edl_horovod.launch.checkpoints import where_it_goes_on
 from edl_horovod.launch.job import run_plan
@@ -129,7 +129,7 @@ def test_a_given_secret_is_not_copied_to_the_volume(plan):
 
 
 def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
-    plan.job_dir.mkdir()
+    enter(plan.job_dir, plan.job_dir.parent / "config.yaml")
     with events.EventLog(plan.job_dir / "events.jsonl", "early") as early:
         early.write("warm")
         with directory.job_directory(plan, is_left=False):
