@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edl_horovod.errors import ConfigError, MissingDependency, OutputError, did_you_mean
+from edl_horovod.errors import ConfigError, MissingDependency, OutputError, cure_of, did_you_mean
 from edl_horovod.models.git_command import GitError, git
 from edl_horovod.models.git_url import GitZoo, parse
 
@@ -81,7 +81,7 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
     except OSError as e:
         raise OutputError(
             f"The model zoo cannot be kept in the cache: {e}. Received: model_zoo={str(zoo)!r}."
-            " Make room there, or set XDG_CACHE_HOME to another folder."
+            f" {cure_of(e)} XDG_CACHE_HOME names the folder that the cache is in."
         ) from e
 
 
