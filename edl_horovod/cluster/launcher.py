@@ -199,9 +199,6 @@ def _mpirun(config: JobConfig, config_file: Path) -> Command:
         "EDL_MEMBERSHIP": "static",
         "HOROVOD_CONTROLLER": "mpi",
         "HOROVOD_CPU_OPERATIONS": "mpi",
-        # In a container everybody is root.
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
     # An sshd hands none of its pod's variables on to what it starts.
     names = [*variables, *config.kubernetes.env]
