@@ -197,12 +197,12 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
         from edl_horovod.ring.membership import StaticMembership
 
         return StaticMembership(Path(config.job_dir) / "result.json")
-    if "EDL_COORDINATOR" in os.environ:
-        from edl_horovod.ring import horovod_patch
-        from edl_horovod.ring.coordinated import CoordinatedMembership, CoordinatorAddress
+    from edl_horovod.ring import horovod_patch
 
-        if missing := horovod_patch.complaint(horovod_patch.version()):
-            log.warning("%s", missing)
+    if missing := horovod_patch.complaint(horovod_patch.version()):
+        log.warning("%s", missing)
+    if "EDL_COORDINATOR" in os.environ:
+        from edl_horovod.ring.coordinated import CoordinatedMembership, CoordinatorAddress
 
         host, _, port = os.environ["EDL_COORDINATOR"].rpartition(":")
         address = CoordinatorAddress(
