@@ -70,6 +70,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         # complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as e:
+        if e.filename is None:
+            raise
+        if is_debug:
+            traceback.print_exc()
+        print(
+            f"error: A file or a folder cannot be used: {e.strerror}. Received: {e.filename!r}. "
+            "Check its name and what this user may do there.",
+            file=sys.stderr,
+        )
+        return ConfigError.exit_code
 
 
 def _run(words: list[str]) -> int:

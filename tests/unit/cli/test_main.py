@@ -125,6 +125,14 @@ def test_debug_shows_the_traceback(edl: Run):
         assert err.splitlines()[-1].startswith("error: ")
 
 
+@pytest.mark.parametrize("verb", ["status", "ledger"])
+def test_a_path_that_the_system_refuses_is_one_message(edl: Run, verb: str):
+    code, out, err = edl(verb, "/tmp/" + "a" * 300)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "File name too long" in err
+
+
 def test_dry_run_prints_yaml_and_the_plan_and_starts_nothing(edl: Run, launched: list[JobConfig]):
     code, out, _ = edl("train", *TRAIN, "--dry-run", "launch.np=2", "params=a=[1, 2]")
 
