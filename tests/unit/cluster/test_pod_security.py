@@ -94,6 +94,14 @@ def test_the_pods_user_is_the_images(name):
     assert f"WORKDIR {pods.HOME}" in lines
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
+def test_the_pods_user_reads_what_is_copied_whatever_the_checkouts_umask(name):
+    copied = [line for line in (DOCKER / name).read_text().splitlines() if " docker/ssh/" in line]
+
+    assert len(copied) == 3
+    assert all(line.startswith("COPY --chmod=") for line in copied)
+
+
 @dataclass(frozen=True)
 class Worse:
     where: str
