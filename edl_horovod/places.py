@@ -9,12 +9,26 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.data.files import local_paths
 from edl_horovod.errors import OutputError
 from edl_horovod.models import git_zoo
-from edl_horovod.output_dir import writing
+from edl_horovod.output_dir import SINGLE_FILE_SUFFIX, check_output, writing
 
-__all__ = ["check_apart", "check_places"]
+__all__ = ["check_apart", "check_is_free", "check_places"]
 
 _WORKED_IN = ("job", "prepare run", marker.PARTIAL)
 """Kinds of folders in which no output may lie: what is in them goes."""
+
+
+def check_is_free(config: JobConfig) -> None:
+    """Refuse a job whose output is in the way, before any work is done for it.
+
+    Args:
+        config: The job, resolved.
+
+    Raises:
+        OutputError: There is something that must stay, or nothing can be written there.
+    """
+    if config.output:
+        is_file = config.task == "predict" and config.output.endswith(SINGLE_FILE_SUFFIX)
+        check_output(Path(config.output), config.overwrite, is_file=is_file)
 
 
 def check_places(config: JobConfig) -> None:

@@ -28,7 +28,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.events import EventLog
 from edl_horovod.lifeline import end_with_parent
-from edl_horovod.places import check_places
+from edl_horovod.places import check_is_free, check_places
 
 if TYPE_CHECKING:
     from edl_horovod.ring.loop import Work
@@ -162,9 +162,14 @@ def _work_when_launched(config: JobConfig, path: Path) -> int:
 
 def _events(config: JobConfig, path: Path, name: str) -> EventLog:
     job_dirs.enter(Path(config.job_dir), path)
-    if not {"EDL_COORDINATOR", "EDL_MEMBERSHIP"} & {*os.environ}:
-        check_places(config)  # Under horovodrun no launcher of ours need have looked.
+    if not _has_launcher():
+        check_places(config)
     return EventLog(Path(config.job_dir) / "events.jsonl", name)
+
+
+def _has_launcher() -> bool:
+    """Whether a launcher of ours has looked at the job; under plain horovodrun none need have."""
+    return bool({"EDL_COORDINATOR", "EDL_MEMBERSHIP"} & {*os.environ})
 
 
 def _be_rank(
@@ -174,6 +179,8 @@ def _be_rank(
     from edl_horovod.ring.loop import run
     from edl_horovod.ring.membership import Dismissed
 
+    if not _has_launcher():
+        check_is_free(config)  # Ranks replace what a lost leader published, so they do not ask.
     with contextlib.ExitStack() as stack:
         membership = _membership(config, events)
         stack.callback(membership.close)

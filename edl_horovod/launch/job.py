@@ -35,8 +35,7 @@ from edl_horovod.launch.plan import LOCAL_HOST, Command, LaunchPlan, make_plan
 from edl_horovod.launch.processes import Child, end_all
 from edl_horovod.launch.slots import Slots
 from edl_horovod.models import git_zoo, lookup
-from edl_horovod.output_dir import SINGLE_FILE_SUFFIX, check_output
-from edl_horovod.places import check_places
+from edl_horovod.places import check_is_free, check_places
 from edl_horovod.whole_file import read_json
 
 __all__ = ["JobResult", "run", "run_plan"]
@@ -167,9 +166,7 @@ def check_inputs(config: JobConfig) -> None:
             "init_from must be the directory of a trained model. "
             f"Received: init_from={config.init_from!r}, which is no directory."
         )
-    if config.output:
-        is_file = config.task == "predict" and config.output.endswith(SINGLE_FILE_SUFFIX)
-        check_output(Path(config.output), config.overwrite, is_file=is_file)
+    check_is_free(config)
     check_places(config)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.handover import socket_folder
+from edl_horovod.output_dir import staged
 from edl_horovod.programs import locate
 from edl_horovod.whole_file import write_text
 from tests import counting_job
@@ -125,6 +126,17 @@ def keep_warm():
 def warm_workers(config):
     """Pids of the workers that wait."""
     return [int(path.stem.split("-")[1]) for path in socket_folder(config).glob("*.sock")]
+
+
+def test_an_earlier_result_is_not_replaced_unasked(horovodrun, tmp_path):
+    earlier = tmp_path / "out"
+    with staged(earlier, "trained model", overwrite=False) as folder:
+        (folder / "metrics.json").write_text("{}")
+    job = horovodrun(FIRST, SECOND).job
+
+    assert job.end() == 1
+    assert "overwrite=true to replace it" in job.printed
+    assert (earlier / "metrics.json").read_text() == "{}"
 
 
 @pytest.mark.long
