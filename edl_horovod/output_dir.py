@@ -66,8 +66,7 @@ def _check_directory(path: Path, *, overwrite: bool) -> None:
             f"The output exists and is not a directory. Received: output={str(path)!r}."
             " Give the name of a directory that does not exist yet."
         )
-    names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
-    if not names:
+    if not path.is_dir() or not any(path.iterdir()):
         return
     found = marker.read(path / marker.NAME)
     if found is None or found["kind"] not in KINDS:
@@ -81,12 +80,21 @@ def _check_directory(path: Path, *, overwrite: bool) -> None:
             f"The output directory holds an earlier result. Received: output={str(path)!r}."
             " Give another name, or overwrite=true to replace it."
         )
-    if foreign := sorted(names - {marker.NAME, *found.get("holds", ())}):
+    if foreign := sorted(_files_in(path) - {marker.NAME, *found.get("holds", ())}):
         raise OutputError(
             "The output directory holds an earlier result and something that edl_horovod did not"
             f" write: {', '.join(foreign[:5])}. Received: output={str(path)!r}. Move that away, or"
             " give another name."
         )
+
+
+def _files_in(folder: Path) -> set[str]:
+    """All files in a folder and below, but not what Python keeps beside modules by itself."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if (path.is_symlink() or not path.is_dir()) and path.parent.name != "__pycache__"
+    }
 
 
 def _check_file(path: Path, *, overwrite: bool) -> None:
@@ -156,7 +164,7 @@ def publish(folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path
         OutputError: The output is in the way, or cannot be written.
     """
     with writing(output):
-        marker.write(folder, kind, holds=sorted(entry.name for entry in folder.iterdir()))
+        marker.write(folder, kind, holds=sorted(_files_in(folder)))
         for path in folder.rglob("*"):
             sync(path)
         sync(folder)

@@ -98,6 +98,29 @@ def test_a_marker_that_says_nothing_proves_nothing(tmp_path: Path, text: str):
         check_output(tmp_path, True)
 
 
+@pytest.mark.parametrize("name", ["zoo/notes.txt", "zoo/mine/notes.txt"])
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_was_put_deep_into_a_result_is_not_lost(tmp_path: Path, name: str, is_link: bool):
+    output = tmp_path / "output"
+    with staged(output, overwrite=False) as folder:
+        (folder / "zoo").mkdir()
+        (folder / "zoo" / "model.py").touch()
+    check_output(output, overwrite=True)
+    (output / name).parent.mkdir(exist_ok=True)
+    if is_link:
+        (output / name).symlink_to(tmp_path)
+    else:
+        (output / name).write_text("mine")
+    with pytest.raises(OutputError, match=rf"did not write: {name}\..*Move that away"):
+        check_output(output, overwrite=True)
+
+
+def test_what_python_keeps_beside_the_modules_of_a_result_may_go(old: Path):
+    (old / "zoo" / "__pycache__").mkdir(parents=True)
+    (old / "zoo" / "__pycache__" / "model.cpython-311.pyc").touch()
+    check_output(old, overwrite=True)
+
+
 def test_the_output_appears_with_everything_in_it(tmp_path: Path):
     output = tmp_path / "deep" / "output"
     with staged(output, overwrite=False) as folder:

@@ -361,8 +361,9 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(
     (inputs / "link").symlink_to("a")
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
-    for folder in (inputs, inputs / "a", tmp_path / "zoo"):
-        marker.write(folder, "prepared records", holds=os.listdir(folder))
+    for folder in (inputs / "a", inputs, tmp_path / "zoo"):
+        holds = [os.path.relpath(path, folder) for path in folder.rglob("*")]
+        marker.write(folder, "prepared records", holds=holds)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(OutputError, match="names, so it could be replaced"):
         prepare(data=data, output=output, overwrite=True)

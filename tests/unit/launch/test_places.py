@@ -34,7 +34,7 @@ def mark(folder, kind="prepared records"):
     from edl_horovod import marker
 
     folder.mkdir(exist_ok=True)
-    marker.write(folder, kind, holds=[path.name for path in folder.iterdir()])
+    marker.write(folder, kind, holds=[str(path.relative_to(folder)) for path in folder.rglob("*")])
 
 
 @pytest.mark.parametrize("name", ["metrics.json", "train.recordio", "trained_model.pb"])
