@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-__all__ = ["folder_of", "path_of", "remove_older", "steps_in"]
+__all__ = ["folder_of", "path_of", "remove_all", "remove_older", "steps_in"]
 
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
@@ -27,6 +27,13 @@ def steps_in(folder: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+
+
+def remove_all(folder: Path) -> None:
+    """Remove all checkpoints in a folder, and what writers left behind; nothing else in it."""
+    for path in folder.iterdir():
+        if _NAME.fullmatch(path.name) or _PARTIAL.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def remove_older(folder: Path, written: int, *, keep: int) -> None:

@@ -1,7 +1,6 @@
 """What becomes of the checkpoints that a job finds in its directory."""
 
 import json
-import shutil
 from pathlib import Path
 
 from edl_horovod import checkpoint_files
@@ -40,7 +39,7 @@ def settle(config: JobConfig, job_dir: Path) -> None:
             f"job_dir={str(job_dir)!r} with checkpoints up to step {steps[-1]}. Go on from there "
             "with resume=auto, or remove them and begin anew with overwrite=true."
         )
-    shutil.rmtree(folder)
+    checkpoint_files.remove_all(folder)
 
 
 def where_it_goes_on(config: JobConfig, job_dir: Path) -> str:

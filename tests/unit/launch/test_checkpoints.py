@@ -36,6 +36,22 @@ def test_a_fresh_job_that_may_overwrite_removes_them(job_dir):
     assert steps(job_dir) == []
 
 
+def test_what_the_user_put_beside_them_stays(job_dir):
+    mine = job_dir / "checkpoints" / "best" / "step-000000005.safetensors"
+    mine.parent.mkdir()
+    mine.touch()
+    (job_dir / "checkpoints" / ".step-000000011.host.7.partial").touch()
+    settle(replace(CONFIG, overwrite=True), job_dir)
+    assert [path for path in job_dir.rglob("*") if path.is_file()] == [mine]
+
+
+def test_those_behind_a_link_to_another_disk_may_go_too(job_dir):
+    (job_dir / "checkpoints").rename(job_dir / "elsewhere")
+    (job_dir / "checkpoints").symlink_to("elsewhere")
+    settle(replace(CONFIG, overwrite=True), job_dir)
+    assert steps(job_dir) == []
+
+
 def test_those_of_a_job_that_delivered_its_result_may_go(job_dir):
     (job_dir / "result.json").write_text(json.dumps({"state": "failed"}))
     with pytest.raises(OutputError):
