@@ -7,8 +7,9 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from edl_horovod import marker
 from edl_horovod.errors import OutputError, cure_of
@@ -27,13 +28,14 @@ MAX_NAME_BYTES = 200
 _PART_BYTES = 1 << 16
 
 
-def check_output(path: Path, overwrite: bool, *, is_file: bool = False) -> None:
+def check_output(path: Path, overwrite: bool, *, is_file: bool = False, job: str = "") -> None:
     """Refuse an output that is in the way, before any work is done for it.
 
     Args:
         path: The directory to be written, or the file.
         overwrite: Whether an earlier result there may be replaced.
         is_file: Whether it becomes a file.
+        job: The job_dir of the job that makes it: what it made itself may be replaced anyway.
 
     Raises:
         OutputError: There is something that must stay, or nothing can be written there.
@@ -41,9 +43,9 @@ def check_output(path: Path, overwrite: bool, *, is_file: bool = False) -> None:
     check_name(path)
     with writing(path):
         if is_file and not path.is_dir():
-            _check_file(path, overwrite=overwrite)
+            _check_file(path, overwrite=overwrite, job=job)
         else:
-            _check_directory(path, overwrite=overwrite)
+            _check_directory(path, overwrite=overwrite, job=job)
 
 
 def check_name(path: Path) -> None:
@@ -60,7 +62,7 @@ def check_name(path: Path) -> None:
         )
 
 
-def _check_directory(path: Path, *, overwrite: bool) -> None:
+def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise OutputError(
             f"The output exists and is not a directory. Received: output={str(path)!r}."
@@ -75,7 +77,7 @@ def _check_directory(path: Path, *, overwrite: bool) -> None:
             f" that an earlier version wrote (it has no {marker.NAME} that says so), so it is not"
             f" replaced. Received: output={str(path)!r}. Give another name, or remove it by hand."
         )
-    if not overwrite:
+    if not overwrite and not _is_of(job, found):
         raise OutputError(
             f"The output directory holds an earlier result. Received: output={str(path)!r}."
             " Give another name, or overwrite=true to replace it."
@@ -97,11 +99,12 @@ def _files_in(folder: Path) -> set[str]:
     }
 
 
-def _check_file(path: Path, *, overwrite: bool) -> None:
+def _check_file(path: Path, *, overwrite: bool, job: str) -> None:
     there = [file for file in (path, _schema_of(path)) if os.path.lexists(file)]
     if not there:
         return
-    digests = (marker.read(_marker_of(path)) or {}).get("files", {})
+    found = marker.read(_marker_of(path)) or {}
+    digests = found.get("files", {})
     for file in there:
         if (
             file.is_symlink()
@@ -113,15 +116,21 @@ def _check_file(path: Path, *, overwrite: bool) -> None:
                 f" {_marker_of(path).name} beside it does not say so. Received:"
                 f" output={str(path)!r}. Give another name, or remove it by hand."
             )
-    if not overwrite:
+    if not overwrite and not _is_of(job, found):
         raise OutputError(
             f"The output file exists. Received: output={str(path)!r}."
             " Give another name, or overwrite=true to replace it."
         )
 
 
+def _is_of(job: str, found: Mapping[str, Any]) -> bool:
+    return bool(job) and found.get("job") == job
+
+
 @contextlib.contextmanager
-def staged(output: Path, kind: str, *, overwrite: bool, is_file: bool = False) -> Iterator[Path]:
+def staged(
+    output: Path, kind: str, *, overwrite: bool, is_file: bool = False, job: str = ""
+) -> Iterator[Path]:
     """Give an empty directory to fill, which takes the output's place when the `with` ends well.
 
     Until then an older output stays as it is; an exception, Ctrl-C included, leaves only that.
@@ -133,24 +142,28 @@ def staged(output: Path, kind: str, *, overwrite: bool, is_file: bool = False) -
         overwrite: Whether an earlier result there may be replaced.
         is_file: Give the path of a file to be made instead, in a folder of its own. Its schema may
             be made beside it; an older one is never beside a new output.
+        job: The job_dir of the job that makes it: a leader of it that was lost right after this
+            left an output that the next one may replace, as it may no other job's.
 
     Raises:
         OutputError: The output is in the way, or cannot be written.
     """
     output = output.absolute()
-    check_output(output, overwrite, is_file=is_file)
+    check_output(output, overwrite, is_file=is_file, job=job)
     with writing(output), marker.work_folder(output) as work:
         new, old = work / "new", work / "old"
         new.mkdir()
         yield new / output.name if is_file else new
         if is_file:
-            _put_file_in_place(new / output.name, output, old, kind, overwrite=overwrite)
+            _put_file_in_place(new / output.name, output, old, kind, overwrite=overwrite, job=job)
         else:
-            publish(new, output, kind, overwrite=overwrite, old=old)
+            publish(new, output, kind, overwrite=overwrite, old=old, job=job)
         marker.remove_leftovers(output)
 
 
-def publish(folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path) -> None:
+def publish(
+    folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path, job: str = ""
+) -> None:
     """Give a directory that is complete the name of the output.
 
     Args:
@@ -159,24 +172,31 @@ def publish(folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path
         kind: One of KINDS.
         overwrite: Whether an earlier result there may be replaced.
         old: Where that one goes until the new one is in its place.
+        job: The job_dir of the job that made it, if one did.
 
     Raises:
         OutputError: The output is in the way, or cannot be written.
     """
     with writing(output):
-        marker.write(folder, kind, holds=sorted(_files_in(folder)))
+        marker.write(folder, kind, holds=sorted(_files_in(folder)), **_made_by(job))
         for path in folder.rglob("*"):
             sync(path)
         sync(folder)
-        check_output(output, overwrite)
+        check_output(output, overwrite, job=job)
         _put_in_place(folder, output, old)
 
 
-def _put_file_in_place(new: Path, output: Path, old: Path, kind: str, *, overwrite: bool) -> None:
+def _made_by(job: str) -> dict[str, str]:
+    return {"job": job} if job else {}
+
+
+def _put_file_in_place(
+    new: Path, output: Path, old: Path, kind: str, *, overwrite: bool, job: str
+) -> None:
     made = [path for path in (new, _schema_of(new)) if path.exists()]
     for path in made:
         sync(path)
-    check_output(output, overwrite, is_file=True)
+    check_output(output, overwrite, is_file=True, job=job)
     # The marker first, with the older files in it too: whenever this process ends, what is there
     # is known to be ours.
     places = (output, _schema_of(output))
@@ -185,7 +205,10 @@ def _put_file_in_place(new: Path, output: Path, old: Path, kind: str, *, overwri
         place.name: [_digest(path) for path in (*made, *older) if path.name == place.name]
         for place in places
     }
-    write_json(_marker_of(output), {"format": marker.FORMAT_VERSION, "kind": kind, "files": files})
+    write_json(
+        _marker_of(output),
+        {"format": marker.FORMAT_VERSION, "kind": kind, "files": files, **_made_by(job)},
+    )
     _schema_of(output).unlink(missing_ok=True)
     _put_in_place(new, output, old)
     for path in made[1:]:

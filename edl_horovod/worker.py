@@ -180,7 +180,7 @@ def _be_rank(
     from edl_horovod.ring.membership import Dismissed
 
     if not _has_launcher():
-        check_is_free(config)  # Ranks replace what a lost leader published, so they do not ask.
+        check_is_free(config)  # At their end ranks ask only for other jobs' results.
     with contextlib.ExitStack() as stack:
         membership = _membership(config, events)
         stack.callback(membership.close)

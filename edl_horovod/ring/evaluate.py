@@ -161,7 +161,7 @@ class EvaluateWork(Work):
             plan: Of the data set.
             events: Told of the progress by the leader.
         """
-        self._output = config.output
+        self._config = config
         self._evaluator = evaluator
         self._plan = plan
         self._events = events
@@ -198,20 +198,19 @@ class EvaluateWork(Work):
         """The means; every rank has them, the leader writes them where that is wanted."""
         row = self._total.numpy()
         metrics = self._evaluator.metrics(row)
-        if self._output:
+        if self._config.output:
             if world.is_leader:
-                _write_metrics(Path(self._output), metrics)
+                _write_metrics(self._config, metrics)
             self._evaluator.over_ring(row, world)  # All ranks: each has done the last segment.
         return {
             "steps": self._evaluator.num_steps,
             "metrics": metrics,
             "examples": int(row[0]),
-            "output": self._output,
+            "output": self._config.output,
         }
 
 
-def _write_metrics(output: Path, metrics: dict[str, float]) -> None:
-    # The launcher saw to it that nothing was in the way, so what is there now is a former
-    # leader's, who was lost between writing and saying so.
-    with staged(output, "evaluation", overwrite=True) as folder:
+def _write_metrics(config: JobConfig, metrics: dict[str, float]) -> None:
+    output = Path(config.output)
+    with staged(output, "evaluation", overwrite=config.overwrite, job=config.job_dir) as folder:
         (folder / "metrics.json").write_text(json_text.dumps(metrics, indent=2) + "\n")

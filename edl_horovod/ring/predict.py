@@ -258,18 +258,19 @@ class PredictWork(Work):
         return by_lane
 
     def _write_output(self, output: Path, encoder: ExampleEncoder) -> None:
-        # The launcher saw to it that nothing was in the way, so what is there now is a former
-        # leader's, who was lost between writing and saying so.
+        is_file = output.name.endswith(SINGLE_FILE_SUFFIX)
         outputs = self._segments.in_order(self._sizes.numpy().tolist())
         schema = encoder.schema(self._plan.num_records)
-        if output.name.endswith(SINGLE_FILE_SUFFIX):
-            with staged(output, "predictions", overwrite=True, is_file=True) as file:
-                _write_records(file, outputs)
-                write_json(file.with_name(f"{file.name}.{SCHEMA_FILE}"), schema)
-        else:
-            with staged(output, "predictions", overwrite=True) as folder:
-                self._write_parts(folder, outputs)
-                write_json(folder / SCHEMA_FILE, schema)
+        config = self._config
+        with staged(
+            output, "predictions", overwrite=config.overwrite, is_file=is_file, job=config.job_dir
+        ) as made:
+            if is_file:
+                _write_records(made, outputs)
+                write_json(made.with_name(f"{made.name}.{SCHEMA_FILE}"), schema)
+            else:
+                self._write_parts(made, outputs)
+                write_json(made / SCHEMA_FILE, schema)
         total = self._plan.num_records
         self._events.write("log", message=f"{total:,} predictions are in {output}")
 

@@ -164,8 +164,6 @@ class TrainWork(Work):
                 self._callbacks.end()
             if self._stopping is not None:
                 self._stopping.restore_best()
-            # The launcher saw to it that nothing was in the way, so what is there now is a former
-            # leader's, who was lost between writing and saying so.
             trained_model.write(
                 Path(self._config.output),
                 loaded=self._loaded,
@@ -173,7 +171,6 @@ class TrainWork(Work):
                 config=self._config,
                 metrics=self._final_metrics(),
                 steps=self.state.step,
-                overwrite=True,
             )
             self._checkpoints.wait()
         if not world.is_alone:

@@ -37,7 +37,6 @@ def write(
     config: JobConfig,
     metrics: Mapping[str, float],
     steps: int,
-    overwrite: bool,
 ) -> None:
     """Write a trained model; it appears whole or not at all.
 
@@ -45,10 +44,9 @@ def write(
         output: The directory to write.
         loaded: The spec that made the model; its model zoo is copied.
         model: A built `keras.Model`.
-        config: The job's settings.
+        config: The job's settings; they say whether an earlier result there may be replaced.
         metrics: The last evaluation, or the last training metrics.
         steps: Number of steps trained.
-        overwrite: Whether an earlier trained model there may be replaced.
 
     Raises:
         ConfigError: The zoo holds a link that leads out of it.
@@ -56,7 +54,7 @@ def write(
             large.
     """
     files = zoo_files.sources(loaded.zoo)
-    with staged(output, "trained model", overwrite=overwrite) as folder:
+    with staged(output, "trained model", overwrite=config.overwrite, job=config.job_dir) as folder:
         _copy_zoo(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, model.weights, version=steps)
         message = TrainedModel(

@@ -168,6 +168,27 @@ def test_an_output_that_appears_meanwhile_is_not_replaced(tmp_path: Path):
     assert names(tmp_path) == ["output"]
 
 
+@pytest.mark.parametrize("name", ["output", "output.recordio"])
+def test_a_job_replaces_its_own_output_and_no_other_job_s(tmp_path: Path, name: str):
+    output, is_file = tmp_path / name, name.endswith(".recordio")
+
+    def write(text: str, job: str) -> None:
+        with staged(output, overwrite=False, is_file=is_file, job=job) as made:
+            (made if is_file else made / "part.recordio").write_text(text)
+
+    def written() -> str:
+        return (output if is_file else output / "part.recordio").read_text()
+
+    write("first", job="/a.job")
+    write("again", job="/a.job")
+    assert written() == "again"
+    with pytest.raises(OutputError, match="overwrite=true"):
+        write("other", job="/b.job")
+    with pytest.raises(OutputError, match="overwrite=true"):
+        write("no job's", job="")
+    assert written() == "again"
+
+
 def test_an_output_that_cannot_be_made_is_an_output_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with (

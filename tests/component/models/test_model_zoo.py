@@ -131,9 +131,7 @@ def test_a_trained_model_gives_the_same_outputs(loaded, records, case: Case, tmp
         params=case.params,
     )
     output = tmp_path / "m"
-    trained_model.write(
-        output, loaded=loaded, model=model, config=config, metrics={}, steps=1, overwrite=False
-    )
+    trained_model.write(output, loaded=loaded, model=model, config=config, metrics={}, steps=1)
 
     files = trained_model.read(output)
     again = trained_model.load_spec(files).spec.create_model()

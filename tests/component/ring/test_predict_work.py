@@ -204,8 +204,18 @@ def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path: Pat
     assert len([e for e in read(tmp_path / "events.jsonl") if e["kind"] == "log"]) == 1
 
 
-def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_path, monkeypatch):
+def test_what_another_job_put_in_the_output_s_place_meanwhile_stays(make_work, tmp_path):
     work = make_work()
+    run_ring(work, size=1, num_segments=NUM_SEGMENTS)
+    with staged(tmp_path / "out", "trained model", overwrite=False, job="/b.job") as folder:
+        (folder / "trained_model.pb").write_text("another job's")
+    with pytest.raises(OutputError, match="earlier result"):
+        work.finish(LEADER)
+    assert (tmp_path / "out" / "trained_model.pb").read_text() == "another job's"
+
+
+def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_path, monkeypatch):
+    work = make_work(overwrite=True)
     run_ring(work, size=1, num_segments=NUM_SEGMENTS)
     with staged(tmp_path / "out", "predictions", overwrite=False) as folder:
         (folder / "part-00000-of-00001.recordio").write_text("old")

@@ -100,7 +100,6 @@ def write_model(tmp_path: Path, model_zoo: Path):
     def write_model(
         model: Any = None,
         *,
-        overwrite: bool = False,
         metrics: Mapping[str, float] = MappingProxyType({"accuracy": 0.75}),
         **settings: Any,
     ) -> Path:
@@ -119,7 +118,6 @@ def write_model(tmp_path: Path, model_zoo: Path):
             config=dataclasses.replace(config, **settings),
             metrics=metrics,
             steps=12,
-            overwrite=overwrite,
         )
         return tmp_path / "m"
 
