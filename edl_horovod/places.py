@@ -11,7 +11,7 @@ from edl_horovod.errors import OutputError
 from edl_horovod.models import git_zoo
 from edl_horovod.output_dir import SINGLE_FILE_SUFFIX, check_output, writing
 
-__all__ = ["check_apart", "check_is_free", "check_places"]
+__all__ = ["check_apart", "check_is_free", "check_not_worked_in", "check_places"]
 
 _WORKED_IN = ("job", "prepare run", marker.PARTIAL)
 """Kinds of folders in which no output may lie: what is in them goes."""
@@ -44,15 +44,24 @@ def check_places(config: JobConfig) -> None:
     read = list(_read_by(config))
     if config.output:
         check_apart("output", config.output, [("job_dir", config.job_dir), *read])
-        for above in Path(config.output).absolute().parents:
-            with writing(above):
-                kind = marker.kind_of(above)
-            if kind in _WORKED_IN:
-                raise OutputError(
-                    f"The output lies in {above}, where a job or a command works: it could be"
-                    f" removed there. Received: output={config.output!r}. Give another output."
-                )
+        check_not_worked_in(config.output)
     check_apart("job_dir", config.job_dir, read, may_lie_in=True)
+
+
+def check_not_worked_in(output: str) -> None:
+    """Refuse an output in a folder where what we do not know of goes.
+
+    Raises:
+        OutputError: It lies in a job's directory, or where a command makes something.
+    """
+    for above in Path(output).absolute().parents:
+        with writing(above):
+            kind = marker.kind_of(above)
+        if kind in _WORKED_IN:
+            raise OutputError(
+                f"The output lies in {above}, where a job or a command works: it could be"
+                f" removed there. Received: output={output!r}. Give another output."
+            )
 
 
 def check_apart(

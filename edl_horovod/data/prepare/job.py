@@ -25,7 +25,7 @@ from edl_horovod.data.prepare.processes import ProcessPool
 from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.output_dir import check_output, writing
-from edl_horovod.places import check_apart
+from edl_horovod.places import check_apart, check_not_worked_in
 
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
 
@@ -137,12 +137,13 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
 
 
 def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
-    """Refuse an output that is, holds or lies in what is read.
+    """Refuse an output that is, holds or lies in what is read, or lies where a job works.
 
     Raises:
         OutputError: It does; or the list of bad files would replace something.
     """
     report.check(config.output)
+    check_not_worked_in(config.output)
     parts = [config.data] if os.path.exists(config.data) else config.data.split(",")
     named = [part.strip().removeprefix(LIST_MARK) for part in parts if part.strip()]
     read = [("data", os.path.expanduser(part)) for part in named]

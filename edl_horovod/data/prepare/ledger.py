@@ -9,6 +9,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -129,8 +130,11 @@ class Ledger:
         self.discard()
 
     def discard(self) -> None:
-        """Keep nothing."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Keep nothing, but what somebody else put there."""
+        with contextlib.suppress(OSError):  # It stays, or it has gone already.
+            _empty(self.folder)
+            if not _foreign(self.folder):
+                shutil.rmtree(self.folder)
 
 
 def partial_folder(output: Path) -> Path:
@@ -218,17 +222,30 @@ def _lock(file: TextIO, folder: Path) -> None:
 
 
 def _begin(folder: Path, manifest: Manifest) -> None:
-    ours = {marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _OLD}
-    if foreign := sorted({path.name for path in folder.iterdir()} - ours):
+    if foreign := _foreign(folder):
         raise OutputError(
             f"{folder} is needed and holds something that edl_horovod did not write:"
             f" {', '.join(foreign)}. Move it away, or give another output."
         )
-    for name in (_MANIFEST, _GROUPS):
-        (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / _SHARDS, ignore_errors=True)
+    _empty(folder)
     (folder / _SHARDS).mkdir()
     write_json(folder / _MANIFEST, {"format": _FORMAT, **asdict(manifest)})
+
+
+def _foreign(folder: Path) -> list[str]:
+    """Names in the folder of what others put there."""
+    ours = (marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _OLD)
+    # Also what a process left that was killed while it wrote one of them (`write_text`).
+    names = "|".join(map(re.escape, ours))
+    known = re.compile(rf"(?:{names})|\.(?:{names})\.[0-9a-f]+\.partial")
+    return sorted(path.name for path in folder.iterdir() if not known.fullmatch(path.name))
+
+
+def _empty(folder: Path) -> None:
+    for name in (_MANIFEST, _GROUPS):
+        (folder / name).unlink(missing_ok=True)
+    for name in (_SHARDS, _OLD):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _saved_manifest(folder: Path) -> Manifest | None:

@@ -339,6 +339,19 @@ def test_what_was_put_into_a_partial_folder_of_ours_is_left_alone(prepare, tmp_p
     assert (tmp_path / "out.partial" / "thesis.tex").read_text() == "mine"
 
 
+def test_it_is_left_alone_by_a_run_that_goes_on_to_its_end_too(prepare, tmp_path: Path):
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    partial = tmp_path / "out.partial"
+    (partial / ".groups.jsonl.0123abcd.partial").touch()  # Of a process that was killed.
+    (partial / "thesis.tex").write_text("mine")
+    prepare(files_per_group=4)
+    assert (partial / "thesis.tex").read_text() == "mine"
+    (partial / "thesis.tex").unlink()
+    prepare(files_per_group=5, overwrite=True)
+    assert not partial.exists()
+
+
 @pytest.mark.parametrize(
     ("data", "output"),
     [
@@ -368,6 +381,14 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(
     with pytest.raises(OutputError, match="names, so it could be replaced"):
         prepare(data=data, output=output, overwrite=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("kind", ["job", "prepare run"])
+def test_an_output_where_a_job_or_a_command_works_is_refused(prepare, tmp_path: Path, kind: str):
+    marker.claim(tmp_path / "m.job", kind, received="job_dir='m.job'")
+    with pytest.raises(OutputError, match=r"lies in .*m\.job, where a job.*output="):
+        prepare(output=str(tmp_path / "m.job" / "logs" / "records"))
+    assert [path.name for path in (tmp_path / "m.job").iterdir()] == [marker.NAME]
 
 
 @pytest.mark.parametrize("text", ["mine", '{"path": "a"}\n', "[1]\n"])
