@@ -9,7 +9,7 @@ class says from which of the two photographs (a temple, a flower) a piece was cu
 """
 
 import argparse
-import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -47,17 +47,18 @@ def main():
     args = parser.parse_args()
     if args.folder.exists():
         parser.error(f"{args.folder} exists; remove it, or name another folder")
-    partial = args.folder.with_name(f"{args.folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     pictures = {"digits": digits, "patches": patches}[args.kind]()
     count = 0
-    for number, label, image in pictures:
-        part = "test" if number % HELD_OUT_EVERY == 0 else "train"
-        folder = partial / part / str(label)
-        folder.mkdir(parents=True, exist_ok=True)
-        image.save(folder / f"{number:05d}.png")
-        count += 1
-    partial.rename(args.folder)
+    args.folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".sample-", dir=args.folder.parent) as work:
+        made = Path(work) / "made"
+        for number, label, image in pictures:
+            part = "test" if number % HELD_OUT_EVERY == 0 else "train"
+            folder = made / part / str(label)
+            folder.mkdir(parents=True, exist_ok=True)
+            image.save(folder / f"{number:05d}.png")
+            count += 1
+        made.rename(args.folder)
     print(f"{count} pictures in {args.folder}")
 
 
