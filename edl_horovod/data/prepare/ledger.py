@@ -133,6 +133,7 @@ class Ledger:
         """Keep nothing, but what somebody else put there."""
         with contextlib.suppress(OSError):  # It stays, or it has gone already.
             _empty(self.folder)
+            shutil.rmtree(self.folder / _OLD, ignore_errors=True)
             if not _foreign(self.folder):
                 shutil.rmtree(self.folder)
 
@@ -244,8 +245,7 @@ def _foreign(folder: Path) -> list[str]:
 def _empty(folder: Path) -> None:
     for name in (_MANIFEST, _GROUPS):
         (folder / name).unlink(missing_ok=True)
-    for name in (_SHARDS, _OLD):
-        shutil.rmtree(folder / name, ignore_errors=True)
+    shutil.rmtree(folder / _SHARDS, ignore_errors=True)
 
 
 def _saved_manifest(folder: Path) -> Manifest | None:

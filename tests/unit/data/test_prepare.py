@@ -339,13 +339,29 @@ def test_what_was_put_into_a_partial_folder_of_ours_is_left_alone(prepare, tmp_p
     assert (tmp_path / "out.partial" / "thesis.tex").read_text() == "mine"
 
 
+def test_the_older_output_of_a_killed_run_stays_until_there_is_a_new_one(prepare, tmp_path: Path):
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
+    old = tmp_path / "out.partial" / "old" / "part-00000-00000.recordio"
+    old.parent.mkdir()
+    old.touch()
+    with pytest.raises(JobFailed):
+        prepare(files_per_group=5, overwrite=True, fail_after=2, error=JobFailed("x"))
+    assert old.exists()
+    prepare(files_per_group=5)
+    assert not old.exists()
+
+
 def test_it_is_left_alone_by_a_run_that_goes_on_to_its_end_too(prepare, tmp_path: Path):
     with pytest.raises(JobFailed):
         prepare(files_per_group=4, fail_after=3, error=JobFailed("x"))
     partial = tmp_path / "out.partial"
     (partial / ".groups.jsonl.0123abcd.partial").touch()  # Of a process that was killed.
     (partial / "thesis.tex").write_text("mine")
+    (partial / "old").mkdir()  # Of one that was killed while it published.
+    (partial / "old" / "part-00000-00000.recordio").touch()
     prepare(files_per_group=4)
+    assert not (partial / "old").exists()
     assert (partial / "thesis.tex").read_text() == "mine"
     (partial / "thesis.tex").unlink()
     prepare(files_per_group=5, overwrite=True)
