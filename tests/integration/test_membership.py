@@ -77,21 +77,22 @@ def test_a_host_that_flaps_every_second(counting, tmp_path):
     finish(job, tmp_path)
 
 
-def test_slots_beyond_the_lanes_stay_warm_and_follow_at_once(counting, tmp_path):
-    job = counting(**{"launch.np": 2, "data_plan.lanes": 2})
+def test_a_spare_beyond_the_lanes_stays_warm_and_follows_at_once(counting, tmp_path):
+    job = counting(**{"launch.np": 2, "data_plan.lanes": 2, "elastic.spares": 1})
     generation = job.wait_for_ring(2)
+    leader, follower = job.events("generation")[-1]["members"]
+    (spare,) = {f"localhost:{slot}" for slot in range(3)} - {leader, follower}
     job.want(3)
     job.wait_for(
         lambda found: any(
-            e["kind"] == "worker" and e["worker"] == "localhost:2" and e["state"] == "warm"
-            for e in found
+            e["kind"] == "worker" and e["worker"] == spare and e["state"] == "warm" for e in found
         ),
         "the third",
     )
     assert job.generation() == generation
-    job.signal_worker(0, signal.SIGTERM)
+    job.signal_worker(int(leader.partition(":")[2]), signal.SIGTERM)
     job.wait_for_ring(2, after=generation)
-    assert job.events("generation")[-1]["members"] == ["localhost:1", "localhost:2"]
+    assert {*job.events("generation")[-1]["members"]} == {follower, spare}
     finish(job, tmp_path)
 
 

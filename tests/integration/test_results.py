@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edl_horovod import marker
 from edl_horovod.data.recordio import Reader
 from tests.records import write_records
 
@@ -109,11 +110,11 @@ def wait_for_progress(job, num_segments=1):
 def kill_in_the_final_assembly(job, output):
     """Kill the leader while it puts the output together."""
     deadline = time.monotonic() + 90
-    while not (partial := list(output.parent.glob(f"{output.name}.partial-*"))):
+    while not (partial := list(output.parent.glob(f"{output.name}.partial-*/{marker.NAME}"))):
         assert job.process.poll() is None, job.describe()
         assert time.monotonic() < deadline, job.describe()
         time.sleep(0.002)
-    leader = int(partial[0].name.rpartition("-")[2])
+    leader = int(partial[0].parent.name.split("-")[-2])
     os.kill(leader, signal.SIGSTOP)
     is_in_time = not output.exists()
     os.kill(leader, signal.SIGKILL)
