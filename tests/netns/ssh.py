@@ -28,9 +28,14 @@ Host *
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 
+def locate(tool):
+    """Path of a program of OpenSSH; `sshd` lies where a normal user's PATH does not lead."""
+    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/usr/local/sbin")
+
+
 def what_is_missing():
     """Why there can be no `sshd`, as one sentence; empty where there can."""
-    missing = [tool for tool in ("sshd", "ssh", "ssh-keygen") if shutil.which(tool) is None]
+    missing = [tool for tool in ("sshd", "ssh", "ssh-keygen") if locate(tool) is None]
     return f"{', '.join(missing)} not found (Debian's openssh-server)" if missing else ""
 
 
@@ -44,7 +49,7 @@ def set_up(folder, hosts):
     for host in hosts:
         config = folder / f"sshd-{host.address}"
         config.write_text(SERVER.format(address=host.address, folder=folder))
-        host.start(shutil.which("sshd"), "-D", "-e", "-f", config, log=folder / "sshd.log")
+        host.start(locate("sshd"), "-D", "-e", "-f", config, log=folder / "sshd.log")
     (folder / "config").write_text(CLIENT.format(folder=folder))
     tools = folder / "bin"
     tools.mkdir()

@@ -60,7 +60,7 @@ def connect(keys, tmp_path):
         with log.open("wb") as stream:
             started.append(
                 subprocess.Popen(
-                    [shutil.which("sshd"), "-De", "-f", str(server)], stdout=stream, stderr=stream
+                    [ssh.locate("sshd"), "-De", "-f", str(server)], stdout=stream, stderr=stream
                 )
             )
         while "listening" not in log.read_text():
