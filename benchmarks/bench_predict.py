@@ -33,7 +33,9 @@ def measure(space: Workspace) -> list[Comparison]:
     return [
         compare_rates(
             f"Prediction, 1 rank, {name}, written / model.predict",
-            rates[name], rates["model.predict"], target=0.95,
+            rates[name],
+            rates["model.predict"],
+            target=0.95,
         )
         for name in SPECS
-    ]  # fmt: skip
+    ]

@@ -90,10 +90,17 @@ def train(
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
     given = _given(
-        model_def=model_def, data=data, output=output, model_zoo=model_zoo, params=params,
-        input_fn=input_fn, loss=loss, optimizer=optimizer, validation_data=validation_data,
+        model_def=model_def,
+        data=data,
+        output=output,
+        model_zoo=model_zoo,
+        params=params,
+        input_fn=input_fn,
+        loss=loss,
+        optimizer=optimizer,
+        validation_data=validation_data,
         overwrite=overwrite,
-    )  # fmt: skip
+    )
     return _run_job("train", given | settings, on_events, progress)
 
 

@@ -15,8 +15,13 @@ __all__ = ["claim", "enter", "is_running", "read_config", "writing"]
 
 KIND = "job"
 _WRITTEN_BY_WORKERS = (
-    "events.jsonl", "result.json", "checkpoints", "ledger", "segments", "segments.done",
-)  # fmt: skip
+    "events.jsonl",
+    "result.json",
+    "checkpoints",
+    "ledger",
+    "segments",
+    "segments.done",
+)
 
 
 def claim(job_dir: Path) -> None:

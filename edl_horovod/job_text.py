@@ -9,8 +9,17 @@ from edl_horovod.json_text import numbers
 if TYPE_CHECKING:
     from edl_horovod.cluster.status import JobView
 
-__all__ = ["POD_HEADER", "WORKER_HEADER", "ago", "job_facts", "metrics_text", "notable",
-           "other_waits", "pod_rows", "worker_rows"]  # fmt: skip
+__all__ = [
+    "POD_HEADER",
+    "WORKER_HEADER",
+    "ago",
+    "job_facts",
+    "metrics_text",
+    "notable",
+    "other_waits",
+    "pod_rows",
+    "worker_rows",
+]
 
 POD_HEADER = ("POD", "STATE", "RESTARTS", "NODE", "MESSAGE")
 WORKER_HEADER = ("WORKER", "STATE", "SINCE", "MESSAGE")

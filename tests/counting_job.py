@@ -17,9 +17,14 @@ def overrides(folder, *, epochs=EPOCHS, **settings):
     data = write_records(folder / "data", NUM_RECORDS)
     params = {"num_records": NUM_RECORDS, "rate": float(BATCH), "slow_until": folder / "hurry"}
     given = {
-        "model_def": "counting", "data": data, "train.batch_size": BATCH, "train.epochs": epochs,
-        "data_plan.lanes": 8, "data_plan.shuffle_window": 16, **settings,
-    }  # fmt: skip
+        "model_def": "counting",
+        "data": data,
+        "train.batch_size": BATCH,
+        "train.epochs": epochs,
+        "data_plan.lanes": 8,
+        "data_plan.shuffle_window": 16,
+        **settings,
+    }
     return [
         *(f"params.{name}={value}" for name, value in params.items()),
         *(f"{key}={value}" for key, value in given.items()),

@@ -56,9 +56,12 @@ def dashboard(*words: str | Path, first: str = "", **environment: str) -> Iterat
     run = ["-c", program] if first else ["-m", "edl_horovod"]
     argv = [sys.executable, *run, "dashboard", "--port", "0", *map(str, words)]
     process = subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
     try:
         url = process.stdout.readline().strip()
         assert url, process.communicate(timeout=ENDING_SECONDS)[1]

@@ -44,20 +44,29 @@ def measure(run: Run) -> list[Line]:
     event = "a member {} while the ring forms"
     return [
         Line(
-            event=event.format("dies"), side=OURS, values=tuple(deaths),
-            most_median=0.4, most=1.0, detail=f"{num_lost} completed steps lost",
+            event=event.format("dies"),
+            side=OURS,
+            values=tuple(deaths),
+            most_median=0.4,
+            most=1.0,
+            detail=f"{num_lost} completed steps lost",
         ),
         Line(
-            event=event.format("hangs (SIGSTOP)"), side=OURS, values=tuple(hangs),
-            most=6.0, detail="elastic.forming_seconds=5",
+            event=event.format("hangs (SIGSTOP)"),
+            side=OURS,
+            values=tuple(hangs),
+            most=6.0,
+            detail="elastic.forming_seconds=5",
         ),
         Line(
-            event="a member hangs before the forming", side=OURS,
-            values=tuple(_not_invited(run)), most_median=1.1,
+            event="a member hangs before the forming",
+            side=OURS,
+            values=tuple(_not_invited(run)),
+            most_median=1.1,
             detail="a warm worker is stopped, another killed; to reach: 1 s for a sign of life",
         ),
         Line(event=event.format("dies or hangs"), side=PLAIN, detail=PATCHED),
-    ]  # fmt: skip
+    ]
 
 
 def _strike(job: DrivenJob, number: signal.Signals, delay: float, seconds: float) -> float:

@@ -71,11 +71,14 @@ def measure(run: Run) -> tuple[list[Line], Rows]:
     last = jobs[-1]
     line = Line(
         event=f"goodput over {settings.goodput_seconds:.0f} s, an event every 10 s",
-        side=OURS, values=tuple(job.percent for job in jobs), unit="%", least_median=97.0,
+        side=OURS,
+        values=tuple(job.percent for job in jobs),
+        unit="%",
+        least_median=97.0,
         detail=f"the last: {last.steps:.0f} steps; undisturbed {last.rates[1]:.1f} a second on 1 "
         f"slot, {last.rates[2]:.1f} on 2; with one spare worker; a slot counts from when it is "
         "given; new workers start on the ring's cores",
-    )  # fmt: skip
+    )
     return [line], last.rows
 
 

@@ -45,11 +45,14 @@ def measure(run: Run) -> list[Line]:
         Line(event="a worker joins: survivor's stall", side=PLAIN, values=tuple(joins)),
         Line(event="kill -9 of a worker: survivor's stall", side=PLAIN, values=tuple(kills)),
         Line(
-            event="completed steps redone after a kill", side=PLAIN, unit="n",
-            values=tuple(float(number) for number in redone), detail="a commit every 10 steps",
+            event="completed steps redone after a kill",
+            side=PLAIN,
+            unit="n",
+            values=tuple(float(number) for number in redone),
+            detail="a commit every 10 steps",
         ),
         Line(event="planned removal: survivor's stall", side=PLAIN, values=tuple(leaves)),
-    ]  # fmt: skip
+    ]
 
 
 def another_name(number: int) -> str:

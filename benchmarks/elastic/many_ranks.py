@@ -47,11 +47,13 @@ def measure(run: Run) -> list[Line]:
         detail = f"not within {settings.simulated_budget_seconds:.0f} s: {detail} by then"
     return [
         Line(
-            event=f"rendezvous of {settings.num_simulated_ranks} simulated ranks", side=OURS,
+            event=f"rendezvous of {settings.num_simulated_ranks} simulated ranks",
+            side=OURS,
             values=tuple(found),
-            most_median=TARGETS.get(settings.num_simulated_ranks), detail=detail,
+            most_median=TARGETS.get(settings.num_simulated_ranks),
+            detail=detail,
         )
-    ]  # fmt: skip
+    ]
 
 
 def _form_once(run: Run) -> tuple[float | None, int]:

@@ -54,23 +54,35 @@ def measure(run: Run) -> list[Line]:
     warm_up = sorted(found.warm_ups)[len(found.warm_ups) // 2]
     return [
         Line(
-            event="a worker joins: survivor's stall", side=OURS, values=tuple(found.joins),
-            most_median=0.12, most=0.25,
+            event="a worker joins: survivor's stall",
+            side=OURS,
+            values=tuple(found.joins),
+            most_median=0.12,
+            most=0.25,
             detail=f"first join {found.first_join:.3f} s; warm after {warm_up:.1f} s (median)",
         ),
         Line(
-            event="kill -9 of a worker: survivor's stall", side=OURS, values=tuple(found.kills),
-            most_median=0.15, most=0.4,
+            event="kill -9 of a worker: survivor's stall",
+            side=OURS,
+            values=tuple(found.kills),
+            most_median=0.15,
+            most=0.4,
         ),
         Line(
-            event="completed steps lost or redone, all events", side=OURS,
-            values=(float(found.num_redone),), unit="n", most=0.0,
+            event="completed steps lost or redone, all events",
+            side=OURS,
+            values=(float(found.num_redone),),
+            unit="n",
+            most=0.0,
         ),
         Line(
-            event="planned removal: survivor's stall", side=OURS, values=tuple(found.leaves),
-            most_median=0.07, most=0.15,
+            event="planned removal: survivor's stall",
+            side=OURS,
+            values=tuple(found.leaves),
+            most_median=0.07,
+            most=0.15,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _join(run: Run, job: DrivenJob, found: _Found) -> float:

@@ -39,9 +39,11 @@ def measure(run: Run) -> list[Line]:
     middle = len(found) // 2
     return [
         Line(
-            event="commit, membership check and activity markers, of a step", side=OURS, unit="%",
+            event="commit, membership check and activity markers, of a step",
+            side=OURS,
+            unit="%",
             values=tuple(100 * numbers["elastic_share"] for numbers in found),
             most_median=MOST_PERCENT,
             detail=f"{microseconds[middle]:.0f} us of {steps[middle]:.1f} ms, on 2 ranks",
         )
-    ]  # fmt: skip
+    ]

@@ -65,10 +65,13 @@ def measure(run: Run) -> list[Line]:
         Line(event=join, side=TORCH, values=tuple(joins), detail="all workers start anew"),
         Line(event=kill, side=TORCH, values=tuple(kills), detail=detail),
         Line(
-            event="completed steps redone after a kill", side=TORCH, unit="n",
-            values=tuple(float(number) for number in redone), detail="a checkpoint every 50 steps",
+            event="completed steps redone after a kill",
+            side=TORCH,
+            unit="n",
+            values=tuple(float(number) for number in redone),
+            detail="a checkpoint every 50 steps",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _command(run: Run, place: Path, name: str) -> tuple[str, ...]:

@@ -52,10 +52,13 @@ def measure(run: Run) -> tuple[list[Line], list[Makespan]]:
     gang, elastic = _timed(run, "gang", _gang), _timed(run, "elastic", _elastic)
     shorter = 100 * (1 - elastic.seconds / gang.seconds)
     line = Line(
-        event="two jobs on three slots: makespan shorter than gang by", side=OURS,
-        values=(shorter,), unit="%", least_median=SHORTER_PERCENT,
+        event="two jobs on three slots: makespan shorter than gang by",
+        side=OURS,
+        values=(shorter,),
+        unit="%",
+        least_median=SHORTER_PERCENT,
         detail=f"{elastic.seconds:.1f} s elastic, {gang.seconds:.1f} s gang",
-    )  # fmt: skip
+    )
     return [line], [gang, elastic]
 
 

@@ -49,25 +49,29 @@ def measure(run: Run, scale: Scale) -> list[Line]:
     num_changes = sum(len(values) for values in found.values())
     lines = [
         Line(
-            event=f"{what}: the last of {size:,} workers has its place", side=OURS,
-            values=tuple(found[kind]), most_median=target,
+            event=f"{what}: the last of {size:,} workers has its place",
+            side=OURS,
+            values=tuple(found[kind]),
+            most_median=target,
             detail="looks for a changed hosts file every 0.1 s" if kind in ("less", "more") else "",
         )
         for kind, what in EVENTS.items()
-    ]  # fmt: skip
+    ]
     return [
         *lines,
         Line(
-            event=f"the first {size:,} workers connect and have their places", side=OURS,
+            event=f"the first {size:,} workers connect and have their places",
+            side=OURS,
             values=tuple(found["start"]),
         ),
         Line(
-            event=f"{size:,} workers: the coordinator's CPU for one change", side=OURS,
+            event=f"{size:,} workers: the coordinator's CPU for one change",
+            side=OURS,
             values=(cpu_seconds / num_changes,),
             detail=f"mean of {num_changes}, its start and its pings between included; "
             f"{mebibytes:.0f} MiB of memory",
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _changes(run: Run, scale: Scale) -> tuple[dict[str, list[float]], float, float]:

@@ -87,9 +87,16 @@ def measure(run: Run, scale: Scale) -> list[Line]:
         kubeconfig.write_text(_kubeconfig(server.url))
         cluster = _Cluster(server, scale.num_pods, output)
         command = python(
-            "edl_horovod.cluster.discovery", "--namespace", "default", "--job", "job",
-            "--slots", 1, "--output", output,
-        )  # fmt: skip
+            "edl_horovod.cluster.discovery",
+            "--namespace",
+            "default",
+            "--job",
+            "job",
+            "--slots",
+            1,
+            "--output",
+            output,
+        )
         began = time.monotonic()
         with run.process(place, command, environment={"KUBECONFIG": str(kubeconfig)}) as child:
             run.wait_for(cluster.hosts, "the first hosts file", child)
@@ -115,32 +122,44 @@ def _lines(
     return [
         Line(
             event=f"{size:,} pods: a pod turns ready or unready, the hosts file shows it",
-            side=OURS, values=tuple(singles), most=TARGET_SECONDS if with_target else None,
+            side=OURS,
+            values=tuple(singles),
+            most=TARGET_SECONDS if with_target else None,
         ),
         Line(
-            event=f"{size:,} pods: all turn at once, the hosts file shows it", side=OURS,
+            event=f"{size:,} pods: all turn at once, the hosts file shows it",
+            side=OURS,
             values=tuple(bursts),
             detail=f"{burst_cpu:.2f} s of CPU each; the API server is on the same cores",
         ),
         Line(
             event=f"{size:,} pods: from the start of the program to the first hosts file",
-            side=OURS, values=(first,),
+            side=OURS,
+            values=(first,),
         ),
         Line(
-            event=f"{size:,} pods: most memory of the process", side=OURS, unit="M",
-            values=(_peak_mebibytes(child),), most=TARGET_MEBIBYTES if with_target else None,
+            event=f"{size:,} pods: most memory of the process",
+            side=OURS,
+            unit="M",
+            values=(_peak_mebibytes(child),),
+            most=TARGET_MEBIBYTES if with_target else None,
         ),
         Line(
-            event=f"{size:,} pods: list requests while the watch lives", side=OURS, unit="n",
-            values=(float(verbs["list"] - pages),), most=0,
+            event=f"{size:,} pods: list requests while the watch lives",
+            side=OURS,
+            unit="n",
+            values=(float(verbs["list"] - pages),),
+            most=0,
             detail=f"in {minutes:.1f} min with all these changes: {verbs['watch']} watch, and "
             f"{verbs['list']} of the first list, {pages} pages",
         ),
         Line(
-            event=f"{size:,} pods: CPU of the process while nothing changes", side=OURS, unit="%",
+            event=f"{size:,} pods: CPU of the process while nothing changes",
+            side=OURS,
+            unit="%",
             values=(100 * cpu / scale.quiet_seconds,),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _bursts(cluster: _Cluster, size: int) -> list[float]:
@@ -221,8 +240,15 @@ def _manifest(number: int) -> dict[str, Any]:
     names = [f"EDL_VARIABLE_{index}" for index in range(20)]
     resources = {"cpu": "2", "memory": "4Gi"}
     mounts = [{"name": f"volume-{index}", "mountPath": f"/mnt/{index}"} for index in range(6)]
-    fields = [{"manager": f"manager-{index}", "operation": "Update", "apiVersion": "v1",
-               "fieldsV1": {f"f:{name}": {} for name in names}} for index in range(2)]  # fmt: skip
+    fields = [
+        {
+            "manager": f"manager-{index}",
+            "operation": "Update",
+            "apiVersion": "v1",
+            "fieldsV1": {f"f:{name}": {} for name in names},
+        }
+        for index in range(2)
+    ]
     return {
         "metadata": {
             "name": _name(number),

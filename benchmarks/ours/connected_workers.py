@@ -41,8 +41,10 @@ class _Crowd:
         """One worker got its place."""
         if message["generation"] > self.generation:
             self.generation, self.size, self.num_placed = (
-                message["generation"], message["size"], 0,
-            )  # fmt: skip
+                message["generation"],
+                message["size"],
+                0,
+            )
         self.num_placed += 1
         self.told.set()
 
@@ -85,9 +87,17 @@ class _Worker:
         self._writer.write(f"edl {nonce}\n".encode())
         host = host_name(self._number)
         self._send(
-            "hello", worker=f"{host}:0:{time.time_ns()}", host=host, slot=0, pid=0, generation=0,
-            formed=0, is_ready=True, is_leaving=False, step=STEP,
-        )  # fmt: skip
+            "hello",
+            worker=f"{host}:0:{time.time_ns()}",
+            host=host,
+            slot=0,
+            pid=0,
+            generation=0,
+            formed=0,
+            is_ready=True,
+            is_leaving=False,
+            step=STEP,
+        )
         self._task = asyncio.create_task(self._listen(reader))
 
     def hang_up(self) -> None:

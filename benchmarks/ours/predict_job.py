@@ -20,17 +20,23 @@ def main() -> int:
     data, train = str(args.data / RECORDIO_PATTERN), TrainConfig(batch_size=args.batch_size)
     if args.train:
         config = JobConfig(
-            task="train", data=data, output=str(args.model), model_zoo=str(MODELS),
+            task="train",
+            data=data,
+            output=str(args.model),
+            model_zoo=str(MODELS),
             model_def=f"cnn.{args.train}",
             train=TrainConfig(batch_size=args.batch_size, max_steps=1),
-        )  # fmt: skip
+        )
         job.run(config)
         write_numbers(args.place, {})
         return 0
     config = JobConfig(
-        task="predict", data=data, output=str(args.place / "out"),
-        trained_model=str(args.model), train=train,
-    )  # fmt: skip
+        task="predict",
+        data=data,
+        output=str(args.place / "out"),
+        trained_model=str(args.model),
+        train=train,
+    )
     events = read(Path(job.run(config).job_dir) / "events.jsonl")
     begin = next(event["time"] for event in events if event["kind"] == "reset")
     end = next(event["time"] for event in events if event["kind"] == "log")

@@ -83,9 +83,17 @@ async def _rank(
 
     writer.write(f"edl {nonce}\n".encode())
     send(
-        "hello", worker=f"{host}:{slot}:0:0", host=host, slot=slot, pid=0, generation=0, formed=0,
-        is_ready=True, is_leaving=False, step=-1,
-    )  # fmt: skip
+        "hello",
+        worker=f"{host}:{slot}:0:0",
+        host=host,
+        slot=slot,
+        pid=0,
+        generation=0,
+        formed=0,
+        is_ready=True,
+        is_leaving=False,
+        step=-1,
+    )
     place: dict[str, Any] = {}
     while place.get("kind") != "assign":
         place = channel.open(await reader.readline())

@@ -61,9 +61,16 @@ def main() -> int:
 
 def _model() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(),
-        nn.Flatten(), nn.Linear(32 * 11 * 11, 176), nn.ReLU(), nn.Linear(176, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 16, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 11 * 11, 176),
+        nn.ReLU(),
+        nn.Linear(176, 10),
+    )
 
 
 if __name__ == "__main__":

@@ -6,6 +6,13 @@ from edl_horovod.chaos.schedule import KINDS, Action, parse, random_schedule
 from edl_horovod.chaos.target import Target
 
 __all__ = [
-    "KINDS", "Action", "Cost", "Happened", "Target", "cost_of", "disturb", "parse",
+    "KINDS",
+    "Action",
+    "Cost",
+    "Happened",
+    "Target",
+    "cost_of",
+    "disturb",
+    "parse",
     "random_schedule",
-]  # fmt: skip
+]

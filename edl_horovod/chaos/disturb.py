@@ -90,9 +90,12 @@ class _Disturbance:
 
     def _tell(self, kind: str, message: str, *, is_done: bool = True) -> None:
         happened = Happened(
-            time=time.time(), seconds=round(self._seconds(), 2), kind=kind, is_done=is_done,
+            time=time.time(),
+            seconds=round(self._seconds(), 2),
+            kind=kind,
+            is_done=is_done,
             message=message,
-        )  # fmt: skip
+        )
         self._happened.append(happened)
         self._on_action(happened)
 

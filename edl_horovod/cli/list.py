@@ -34,9 +34,15 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return 0
     now = time.time()
     rows = [
-        (job.namespace, job.name, job.state, f"{job.num_warm}/{job.num_wanted}",
-         ago(job.created, now), job.message)
+        (
+            job.namespace,
+            job.name,
+            job.state,
+            f"{job.num_warm}/{job.num_wanted}",
+            ago(job.created, now),
+            job.message,
+        )
         for job in views
-    ]  # fmt: skip
+    ]
     print("\n".join(table(("NAMESPACE", "NAME", "STATE", "WORKERS", "AGE", "MESSAGE"), rows)))
     return 0

@@ -27,9 +27,12 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser = VerbParser(verb, summary=summary, usage=usage)
     add_name(parser, verb)
     parser.add_argument(
-        "--for", dest="condition", choices=CONDITIONS, default="finished",
+        "--for",
+        dest="condition",
+        choices=CONDITIONS,
+        default="finished",
         help="what to wait for; `ended` takes a failed job too",
-    )  # fmt: skip
+    )
     parser.add_argument("--timeout", default="", metavar="TIME", help="longest wait: 30s, 10m, 2h")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show what it waits for")
     add_cluster_flags(parser)

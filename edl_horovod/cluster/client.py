@@ -212,9 +212,12 @@ class Cluster:
                 changes are read, too.
         """
         query = [
-            *_selectors(labels, ""), ("watch", "true"), ("resourceVersion", version),
-            ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(WATCH_SECONDS)),
-        ]  # fmt: skip
+            *_selectors(labels, ""),
+            ("watch", "true"),
+            ("resourceVersion", version),
+            ("allowWatchBookmarks", "true"),
+            ("timeoutSeconds", str(WATCH_SECONDS)),
+        ]
         attempt = self._attempt("watch", kind)
         seconds = WATCH_SECONDS + ANSWER_SECONDS
         lines = self._connection.lines(Call(attempt, query=query, answer_seconds=seconds))

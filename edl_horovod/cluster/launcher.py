@@ -32,9 +32,16 @@ log = logging.getLogger("edl_horovod.cluster.launcher")  # Run as a program, it 
 HOSTFILE = "/etc/mpi/hostfile"
 """Where mpi-operator mounts the hosts of mpirun."""
 KEEPALIVE = (
-    "--prtemca", "oob_tcp_keepalive_time", "2", "--prtemca", "oob_tcp_keepalive_intvl", "1",
-    "--prtemca", "oob_tcp_keepalive_probes", "3",
-)  # fmt: skip
+    "--prtemca",
+    "oob_tcp_keepalive_time",
+    "2",
+    "--prtemca",
+    "oob_tcp_keepalive_intvl",
+    "1",
+    "--prtemca",
+    "oob_tcp_keepalive_probes",
+    "3",
+)
 """mpirun, and what it started on the pods, notice a host that vanished after 5 s, not 8 minutes."""
 SSH_KEY = f"{pods.SSH_KEYS}/id_rsa"
 COOLDOWN_SECONDS = ("5", "600")
@@ -97,8 +104,11 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
             left = deadline - now
             log.info(
                 "%d of %d worker pods are ready; waiting %.0f s more for %s",
-                len(hosts) - len(missing), len(hosts), left, ", ".join(missing),
-            )  # fmt: skip
+                len(hosts) - len(missing),
+                len(hosts),
+                left,
+                ", ".join(missing),
+            )
             said_at = now
         time.sleep(1.0)
 
@@ -148,10 +158,18 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
         )
     secret = environment["EDL_SECRET_FILE"]
     argv = (
-        sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir),
-        "--address", environment["EDL_POD_IP"], "--port", str(pods.COORDINATOR_PORT),
-        "--secret-file", secret,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "edl_horovod.coordinator",
+        "--job-dir",
+        str(job_dir),
+        "--address",
+        environment["EDL_POD_IP"],
+        "--port",
+        str(pods.COORDINATOR_PORT),
+        "--secret-file",
+        secret,
+    )
     return LaunchPlan(
         config=config,
         job_dir=job_dir,
@@ -166,12 +184,23 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
 def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
     names = "address" if config.kubernetes.style == "horovodrun" else "uid"
     argv = (
-        sys.executable, "-m", "edl_horovod.cluster.discovery",
-        "--namespace", environment["EDL_NAMESPACE"], "--job", environment["EDL_JOB"],
-        "--slots", str(config.kubernetes.slots_per_worker), "--names", names,
-        "--replace-failed", "--output", f"{config.job_dir}/hosts",
-        "--events", f"{config.job_dir}/events.jsonl",
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "edl_horovod.cluster.discovery",
+        "--namespace",
+        environment["EDL_NAMESPACE"],
+        "--job",
+        environment["EDL_JOB"],
+        "--slots",
+        str(config.kubernetes.slots_per_worker),
+        "--names",
+        names,
+        "--replace-failed",
+        "--output",
+        f"{config.job_dir}/hosts",
+        "--events",
+        f"{config.job_dir}/events.jsonl",
+    )
     return Command(argv=argv)
 
 
@@ -181,14 +210,26 @@ def _horovodrun(config: JobConfig, config_file: Path) -> Command:
     # process: only where the survivors are always enough may it come back.
     is_forgiving = config.elastic.min_np == 1
     argv = (
-        "horovodrun", "-np", str(config.launch.np), "--min-np", str(config.elastic.min_np),
-        "--max-np", str(largest_ring(config)),
-        "--elastic-timeout", str(round(config.elastic.wait_seconds)),
+        "horovodrun",
+        "-np",
+        str(config.launch.np),
+        "--min-np",
+        str(config.elastic.min_np),
+        "--max-np",
+        str(largest_ring(config)),
+        "--elastic-timeout",
+        str(round(config.elastic.wait_seconds)),
         *(("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if is_forgiving else ()),
-        "--network-interfaces", config.kubernetes.interface,
-        "--host-discovery-script", f"{SCRIPT} {shlex.quote(f'{config.job_dir}/hosts')}",
-        sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),
-    )  # fmt: skip
+        "--network-interfaces",
+        config.kubernetes.interface,
+        "--host-discovery-script",
+        f"{SCRIPT} {shlex.quote(f'{config.job_dir}/hosts')}",
+        sys.executable,
+        "-m",
+        "edl_horovod.worker",
+        "--config",
+        str(config_file),
+    )
     return Command(argv=argv, environment=pods.thread_variables(config))
 
 
@@ -204,10 +245,21 @@ def _mpirun(config: JobConfig, config_file: Path) -> Command:
     names = [*variables, *config.kubernetes.env]
     handed_on = [word for name in names for word in ("-x", name)]
     argv = (
-        "mpirun", "-np", str(config.launch.np), "--hostfile", HOSTFILE, "--bind-to", "none",
-        *KEEPALIVE, *handed_on,
-        sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file),
-    )  # fmt: skip
+        "mpirun",
+        "-np",
+        str(config.launch.np),
+        "--hostfile",
+        HOSTFILE,
+        "--bind-to",
+        "none",
+        *KEEPALIVE,
+        *handed_on,
+        sys.executable,
+        "-m",
+        "edl_horovod.worker",
+        "--config",
+        str(config_file),
+    )
     return Command(argv=argv, environment=variables)
 
 

@@ -12,8 +12,15 @@ from edl_horovod.events import is_event
 __all__ = ["PodLog", "events_in"]
 
 SHOWN = (
-    "job", "generation", "reset", "evaluation", "worker", "checkpoint", "discovery", "autoscale",
-)  # fmt: skip
+    "job",
+    "generation",
+    "reset",
+    "evaluation",
+    "worker",
+    "checkpoint",
+    "discovery",
+    "autoscale",
+)
 """Kinds that the log has whole; all events are in the job's directory."""
 THINNED = ("step", "progress")
 """Kinds that come many times a second."""

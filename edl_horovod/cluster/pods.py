@@ -10,9 +10,18 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.launch.plan import THREAD_VARIABLES
 
 __all__ = [
-    "CONFIG_DIR", "COORDINATOR_PORT", "Manifest", "READY_DIR", "SECRET_FILE", "SSH_KEYS",
-    "SSH_PORT", "launcher", "texts", "thread_variables", "worker",
-]  # fmt: skip
+    "CONFIG_DIR",
+    "COORDINATOR_PORT",
+    "Manifest",
+    "READY_DIR",
+    "SECRET_FILE",
+    "SSH_KEYS",
+    "SSH_PORT",
+    "launcher",
+    "texts",
+    "thread_variables",
+    "worker",
+]
 
 Manifest = dict[str, Any]
 

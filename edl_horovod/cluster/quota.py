@@ -80,8 +80,10 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
         log.warning(
             "The quotas of namespace %s have no room now for all pods that the job starts with. "
             "mpi-operator starts no launcher before it has created all worker pods, so the job "
-            "waits until other pods there have ended. Received: %s.", cluster.namespace, received,
-        )  # fmt: skip
+            "waits until other pods there have ended. Received: %s.",
+            cluster.namespace,
+            received,
+        )
         return
     raise QuotaExceeded(
         f"The quotas of namespace {cluster.namespace} never have room for all pods that the job "

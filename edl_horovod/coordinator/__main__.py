@@ -64,8 +64,10 @@ def main() -> int:
                 raise
             log.error(
                 "The job's directory cannot be written any more: %s. Received: job_dir=%r. %s",
-                error, str(args.job_dir), cure_of(error),
-            )  # fmt: skip
+                error,
+                str(args.job_dir),
+                cure_of(error),
+            )
             return OutputError.exit_code
     return 0
 

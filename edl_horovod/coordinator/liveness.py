@@ -22,9 +22,14 @@ class Liveness:
     """What the coordinator knows of its workers by asking, and what it does about it."""
 
     def __init__(
-        self, server: WorkerServer, events: EventLog, *, stall_seconds: float,
-        members: Callable[[], Sequence[Worker]], on_silent: Callable[[Worker], None],
-    ) -> None:  # fmt: skip
+        self,
+        server: WorkerServer,
+        events: EventLog,
+        *,
+        stall_seconds: float,
+        members: Callable[[], Sequence[Worker]],
+        on_silent: Callable[[Worker], None],
+    ) -> None:
         """Prepare; `watch` does the work.
 
         Args:
@@ -70,9 +75,10 @@ class Liveness:
         members = self._members()
         ring = frozenset(members)
         outsiders = [
-            worker for worker in self._server.workers.values()
+            worker
+            for worker in self._server.workers.values()
             if worker.is_connected and not worker.is_ready and worker not in ring
-        ]  # fmt: skip
+        ]
         verdicts = find_hung(
             [worker.current_report for worker in members],
             [worker.current_report for worker in outsiders],

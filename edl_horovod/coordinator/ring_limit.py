@@ -35,9 +35,11 @@ class RingLimit:
         self._policy: Autoscale | None = None
         if settings.autoscale_efficiency is not None:
             self._policy = Autoscale(
-                min_np=settings.min_np, max_np=settings.max_np, start=settings.num_start,
+                min_np=settings.min_np,
+                max_np=settings.max_np,
+                start=settings.num_start,
                 bound=settings.autoscale_efficiency,
-            )  # fmt: skip
+            )
         self.most = settings.max_np if self._policy is None else self._policy.limit
         """Most ranks that a ring may have now."""
 

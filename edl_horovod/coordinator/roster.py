@@ -117,9 +117,12 @@ class Roster:
         holders = [
             worker
             for worker in self._server.workers.values()
-            if worker.step >= 0 and worker.is_ready and worker.is_connected
-            and not worker.is_silent and not worker.is_hung
-        ]  # fmt: skip
+            if worker.step >= 0
+            and worker.is_ready
+            and worker.is_connected
+            and not worker.is_silent
+            and not worker.is_hung
+        ]
         return max(holders, key=lambda w: (w.step, -w.candidate.order), default=None)
 
     def _is_unwanted(self, worker: Worker) -> bool:

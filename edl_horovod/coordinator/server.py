@@ -361,9 +361,13 @@ class Coordinator:
             seconds=round(time.monotonic() - began, 4),
         )
         log.info(
-            "generation %d: %d -> %d ranks (%s)%s", self._generation, old_size, len(target), reason,
+            "generation %d: %d -> %d ranks (%s)%s",
+            self._generation,
+            old_size,
+            len(target),
+            reason,
             "" if is_formed else ", not formed",
-        )  # fmt: skip
+        )
 
     async def _say_goodbye(self) -> None:
         """Tell all workers that the job is over, and give them a moment to go."""

@@ -51,9 +51,13 @@ def draw(
         for x, y in points
     )
     return Chart(
-        title=title, line=line, top=y_text(top), bottom=y_text(bottom), left=x_text(left),
+        title=title,
+        line=line,
+        top=y_text(top),
+        bottom=y_text(bottom),
+        left=x_text(left),
         right=x_text(right),
-    )  # fmt: skip
+    )
 
 
 def _share(value: float, least: float, most: float) -> float:

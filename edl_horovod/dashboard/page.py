@@ -84,14 +84,15 @@ def _charts(look: Look) -> list[chart.Chart]:
         [*look.ring, (max(look.time, look.ring[-1][0]), look.ring[-1][1])] if look.ring else ()
     )
     drawn = [
+        chart.draw("loss over steps", look.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),
         chart.draw(
-            "loss over steps", look.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number
+            "ranks in the ring over time",
+            ring,
+            x_text=lambda x: ago(began, x),
+            y_text=_number,
+            y_least=0.0,
         ),
-        chart.draw(
-            "ranks in the ring over time", ring, x_text=lambda x: ago(began, x),
-            y_text=_number, y_least=0.0,
-        ),
-    ]  # fmt: skip
+    ]
     return [one for one in drawn if one is not None]
 
 

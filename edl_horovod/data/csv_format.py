@@ -110,8 +110,11 @@ class _Scan:
                 end = self._next_line(rest, offset)
                 log.warning(
                     "%s: left out bytes %d to %d: %s (data_plan.damaged=skip)",
-                    self.file.path, offset, end, problem,
-                )  # fmt: skip
+                    self.file.path,
+                    offset,
+                    end,
+                    problem,
+                )
                 self.num_skipped += 1
                 offset, read_bytes = end, _READ_BYTES_AFTER_DAMAGE
             elif rows.num_bytes:

@@ -43,9 +43,14 @@ _S3 = _System("s3", "s3", num_tries=NUM_TRIES)
 _GCS = _System("gs", "gcs")
 _HTTP = _System("http", "remote", num_tries=NUM_TRIES, has_folders=False)
 _SYSTEMS = {
-    "s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "http": _HTTP, "https": _HTTP,
+    "s3": _S3,
+    "s3a": _S3,
+    "gs": _GCS,
+    "gcs": _GCS,
+    "http": _HTTP,
+    "https": _HTTP,
     "memory": _System("memory", "remote"),
-}  # fmt: skip
+}
 
 
 class RemoteFile(InputFile):
@@ -238,8 +243,12 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
         error = state.outcome and state.outcome.exception()
         log.warning(
             "%s: try %d of %d failed, the next in %.1f s: %s",
-            url, state.attempt_number, num_tries, state.upcoming_sleep, error or "",
-        )  # fmt: skip
+            url,
+            state.attempt_number,
+            num_tries,
+            state.upcoming_sleep,
+            error or "",
+        )
 
     return Retrying(
         retry=retry_if_exception(lambda e: trouble_of(e) in _PASSING),

@@ -56,9 +56,11 @@ class Engine:
             what = f"The base image cannot be pulled. Received: base_image={str(reference)!r}"
             with _told_as(RegistryError, what):
                 lines = self._client.pull(
-                    reference.repository, tag=reference.digest or reference.tag, stream=True,
+                    reference.repository,
+                    tag=reference.digest or reference.tag,
+                    stream=True,
                     decode=True,
-                )  # fmt: skip
+                )
                 _follow(lines, RegistryError, what)
                 found = self._client.inspect_image(str(reference))
         return str(found["Id"]), str((found.get("Config") or {}).get("User") or "")
@@ -78,9 +80,13 @@ class Engine:
         with tempfile.TemporaryFile() as context, _told_as(ImageError, what):
             write_context(plan, dockerfile, context)
             lines = self._client.build(
-                fileobj=context, custom_context=True, tag=str(made), decode=True, rm=True,
+                fileobj=context,
+                custom_context=True,
+                tag=str(made),
+                decode=True,
+                rm=True,
                 forcerm=True,
-            )  # fmt: skip
+            )
             _follow(lines, ImageError, what)
         return made
 
@@ -96,9 +102,12 @@ class Engine:
         log.info("pushing %s", made)
         with _told_as(RegistryError, what):
             lines = self._client.push(
-                made.repository, tag=made.tag, stream=True, decode=True,
+                made.repository,
+                tag=made.tag,
+                stream=True,
+                decode=True,
                 auth_config=_podman_login(self._client, made),
-            )  # fmt: skip
+            )
             told = _follow(lines, RegistryError, what)
         digests = [line.get("aux", {}).get("Digest", "") for line in told]
         # Podman tells it in words, and calls by another digest what it has not compressed.
@@ -125,9 +134,11 @@ def sockets() -> list[str]:
         return [host]
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     paths = (
-        "/var/run/docker.sock", f"{runtime}/docker.sock", f"{runtime}/podman/podman.sock",
+        "/var/run/docker.sock",
+        f"{runtime}/docker.sock",
+        f"{runtime}/podman/podman.sock",
         "/run/podman/podman.sock",
-    )  # fmt: skip
+    )
     return [f"unix://{path}" for path in paths]
 
 

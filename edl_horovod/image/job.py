@@ -79,9 +79,12 @@ def ensure(config: JobConfig) -> JobConfig:
     zoo = git_zoo.bring(config.model_zoo)
     made = _make(_job_plan(config, zoo), push=True)
     return replace(
-        config, image=made.digest, model_zoo=made.model_zoo, model_zoo_source=zoo.source,
+        config,
+        image=made.digest,
+        model_zoo=made.model_zoo,
+        model_zoo_source=zoo.source,
         model_zoo_commit=zoo.commit,
-    )  # fmt: skip
+    )
 
 
 def _is_train(config: JobConfig) -> bool:
@@ -107,9 +110,11 @@ def _check_parts(config: JobConfig) -> None:
 
 def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = True) -> ImagePlan:
     return make_plan(
-        zoo, base_image=config.base_image, repository=config.image_repository,
+        zoo,
+        base_image=config.base_image,
+        repository=config.image_repository,
         needs_requirements=needs_requirements,
-    )  # fmt: skip
+    )
 
 
 def _zoo_of_given(config: JobConfig) -> str:

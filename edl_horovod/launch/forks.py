@@ -91,7 +91,7 @@ class ForkServer:
                 "nothing. %s",
                 server.exit_code,
                 f"Its log ({self._log_path}) ends:\n{server.tail()}" if self._log_path else "",
-            )  # fmt: skip
+            )
         server.close()
         self._server = None
 

@@ -276,9 +276,12 @@ def _num_workers(config: JobConfig, num_slots: int) -> int:
             "The hosts file wants %d slots of %s, but the ring can have %d ranks (elastic.max_np, "
             "and never more than there are lanes). %d workers are kept, elastic.spares=%d among "
             "them. Correct the hosts file, or see edl scale.",
-            num_slots, LOCAL_HOST, most, num_workers(most, config.elastic.spares),
+            num_slots,
+            LOCAL_HOST,
+            most,
+            num_workers(most, config.elastic.spares),
             config.elastic.spares,
-        )  # fmt: skip
+        )
     return num_workers(min(num_slots, most), config.elastic.spares)
 
 

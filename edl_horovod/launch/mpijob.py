@@ -78,9 +78,12 @@ def submit(config: JobConfig) -> SubmittedJob:
         _create(cluster, job, is_suspended=settings.suspend)
         made = job.config
         return SubmittedJob(
-            name=name, namespace=cluster.namespace, image=made.image, output=made.output,
+            name=name,
+            namespace=cluster.namespace,
+            image=made.image,
+            output=made.output,
             job_dir=made.job_dir,
-        )  # fmt: skip
+        )
 
 
 def rehearse(config: JobConfig, who: DryRun) -> JobManifests:
@@ -127,8 +130,10 @@ def _rehearse_one(cluster: Any, item: dict[str, Any]) -> None:
         log.warning(
             "%s could not be checked to the end, as a dry run does not create the Role that it "
             "refers to. The right to create it and the rights of its Role were checked; quotas and "
-            "admission policies for it were not. The server said: %s", name, error,
-        )  # fmt: skip
+            "admission policies for it were not. The server said: %s",
+            name,
+            error,
+        )
 
 
 def _decide(config: JobConfig, name: str, namespace: str, secret: bytes) -> JobManifests:

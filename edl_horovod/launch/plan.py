@@ -15,9 +15,14 @@ from edl_horovod.models import git_zoo
 from edl_horovod.programs import locate
 
 __all__ = [
-    "Command", "LaunchPlan", "check_is_here", "check_lanes", "describe", "make_plan",
+    "Command",
+    "LaunchPlan",
+    "check_is_here",
+    "check_lanes",
+    "describe",
+    "make_plan",
     "with_job_dir",
-]  # fmt: skip
+]
 
 LOCAL_HOST = "localhost"
 LOCAL_ADDRESS = "127.0.0.1"

@@ -5,5 +5,12 @@ from edl_horovod.ledger.curve import StepLoss, read_losses
 from edl_horovod.ledger.files import LedgerFile, folder_of, read
 
 __all__ = [
-    "LedgerFile", "Proof", "StepLoss", "Violation", "check", "folder_of", "read", "read_losses",
-]  # fmt: skip
+    "LedgerFile",
+    "Proof",
+    "StepLoss",
+    "Violation",
+    "check",
+    "folder_of",
+    "read",
+    "read_losses",
+]

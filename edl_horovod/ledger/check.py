@@ -144,9 +144,13 @@ class _Check:
     def _begin(self, number: int, begins: Sequence[tuple[int, Begin]]) -> None:
         _, first = begins[0]
         ring = self._rings[number] = _Ring(
-            number=number, generation=first.generation, size=first.size, start=first.step,
-            digest=first.digest, end=first.step,
-        )  # fmt: skip
+            number=number,
+            generation=first.generation,
+            size=first.size,
+            start=first.step,
+            digest=first.digest,
+            end=first.step,
+        )
         for source, begin in begins:
             if begin.rank in ring.ranks.values():
                 self._note(ring, "differs", first.step, begin.rank, "two workers have one rank")
@@ -245,17 +249,26 @@ class _Check:
             self._note(ring, kind, step, rank, f"{len(records)} records are {kind}", first)
 
     def _note(
-        self, ring: _Ring, kind: str, step: int, rank: int | None, message: str,
+        self,
+        ring: _Ring,
+        kind: str,
+        step: int,
+        rank: int | None,
+        message: str,
         records: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._num_violations += 1
         if len(self._violations) < MOST_VIOLATIONS:
             self._violations.append(
                 Violation(
-                    kind=kind, generation=ring.generation, step=step, rank=rank, records=records,
+                    kind=kind,
+                    generation=ring.generation,
+                    step=step,
+                    rank=rank,
+                    records=records,
                     message=message,
                 )
-            )  # fmt: skip
+            )
 
     def _proof(self, num_damaged: int) -> Proof:
         lineage = self._lineage()

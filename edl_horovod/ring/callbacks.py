@@ -220,8 +220,9 @@ def _require_usable(callback: Any) -> None:
     if hooks and not isinstance(callback, keras.callbacks.TerminateOnNaN):
         log.warning(
             "%s of %s will not be called: on a ring callbacks are called between epochs only",
-            " and ".join(hooks), name,
-        )  # fmt: skip
+            " and ".join(hooks),
+            name,
+        )
 
 
 def _numbers(callback: Any) -> dict[str, Any]:

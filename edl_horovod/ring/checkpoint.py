@@ -86,8 +86,9 @@ class Checkpoints:
                 log.warning(
                     "the checkpoint of step %d is still being written; that of step %d is left "
                     "out. Raise checkpoint.every_steps, or use a faster disk",
-                    self._last_step, step,
-                )  # fmt: skip
+                    self._last_step,
+                    step,
+                )
             return
         self.save(counters)
 
@@ -131,9 +132,13 @@ class Checkpoints:
         seconds = time.monotonic() - began
         log.info("checkpoint of step %d: %d bytes, %.3f s", step, num_bytes, seconds)
         self._events.write(
-            "checkpoint", state="written", step=step, message="", num_bytes=num_bytes,
+            "checkpoint",
+            state="written",
+            step=step,
+            message="",
+            num_bytes=num_bytes,
             seconds=round(seconds, 4),
-        )  # fmt: skip
+        )
 
     # -- reading
 

@@ -224,8 +224,12 @@ class CoordinatedMembership(Membership):
             self._complained_at = now
             log.warning(
                 "the coordinator %s:%d has been away for %.0f s, at most %.0f: %s",
-                self._address.host, self._address.port, away, self._patience_seconds, error,
-            )  # fmt: skip
+                self._address.host,
+                self._address.port,
+                away,
+                self._patience_seconds,
+                error,
+            )
 
     def _why_give_up(self, away_since: float) -> str | None:
         away = time.monotonic() - away_since

@@ -187,9 +187,11 @@ class EvaluateWork(Work):
             membership.progress(self.state.step)
             if world.is_leader:
                 self._events.write(
-                    "progress", records=self.records_seen(), total_records=self._plan.num_records,
+                    "progress",
+                    records=self.records_seen(),
+                    total_records=self._plan.num_records,
                     size=world.size,
-                )  # fmt: skip
+                )
             if row[-1] > 0:
                 return False
         return True

@@ -114,9 +114,15 @@ def _tell(
 ) -> None:
     log.info(
         "generation %d: size %d -> %d, rank %d, step %d, records_seen %d, %.3f s (%s)",
-        world.generation, old_size, world.size, world.rank, work.state.step, work.records_seen(),
-        seconds, reason,
-    )  # fmt: skip
+        world.generation,
+        old_size,
+        world.size,
+        world.rank,
+        work.state.step,
+        work.records_seen(),
+        seconds,
+        reason,
+    )
     if world.is_leader:
         events.write(
             "reset",

@@ -234,9 +234,11 @@ class PredictWork(Work):
         membership.progress(self.state.step)
         if world.is_leader:
             self._events.write(
-                "progress", records=self.records_seen(), total_records=self._plan.num_records,
+                "progress",
+                records=self.records_seen(),
+                total_records=self._plan.num_records,
                 size=world.size,
-            )  # fmt: skip
+            )
         return wants_change > 0
 
     def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:

@@ -60,9 +60,12 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
     # Only here: a trained model is evaluated and predicted with in float32.
     keras.config.set_dtype_policy(config.train.precision)
     loaded = load_spec(
-        config.model_zoo, config.model_def, params=config.params, context=context,
+        config.model_zoo,
+        config.model_def,
+        params=config.params,
+        context=context,
         overrides=Overrides.of(config),
-    )  # fmt: skip
+    )
     zoo_files.sources(loaded.zoo)  # What the trained model cannot carry is told before training.
     stream, plan, first = _open(config, config.data, loaded, Mode.TRAINING, stack)
     trainer = KerasTrainer(
@@ -88,9 +91,15 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
         ledger = open_ledger(Path(config.job_dir))
         stack.callback(ledger.close)
     work = TrainWork(
-        config, loaded, stream=stream, plan=plan, trainer=trainer, evaluator=evaluator,
-        events=events, ledger=ledger,
-    )  # fmt: skip
+        config,
+        loaded,
+        stream=stream,
+        plan=plan,
+        trainer=trainer,
+        evaluator=evaluator,
+        events=events,
+        ledger=ledger,
+    )
     stack.callback(work.close)
     # A newcomer reads it while the others train; what they have done since, they give it.
     work.state.recover()
@@ -106,9 +115,13 @@ def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) 
 def _predict(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
     trained = _open_trained(config, Mode.PREDICTION, stack)
     return PredictWork(
-        config, trained.loaded, trained.model, stream=trained.stream, plan=trained.plan,
+        config,
+        trained.loaded,
+        trained.model,
+        stream=trained.stream,
+        plan=trained.plan,
         events=events,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

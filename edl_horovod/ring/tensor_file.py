@@ -21,10 +21,20 @@ from edl_horovod import whole_file
 __all__ = ["DamagedFile", "read_tensors", "write_tensors"]
 
 _DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64",
-    "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32",
-    "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
 _NAMES = {code: name for name, code in _DTYPES.items()}
 _METADATA, _DIGEST = "__metadata__", "sha256"
 _LENGTH_BYTES = 8

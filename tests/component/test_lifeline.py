@@ -39,9 +39,12 @@ def test_what_a_group_leader_started_ends_with_it():
         "stdin=subprocess.PIPE); print(p.pid, flush=True); p.wait()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={**os.environ, "EDL_LIFELINE": "stdin"}, start_new_session=True,
-    ) as child:  # fmt: skip
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "EDL_LIFELINE": "stdin"},
+        start_new_session=True,
+    ) as child:
         grandchild = int(child.stdout.readline())
         child.stdin.close()
         assert child.wait(LIMIT_SECONDS) == -signal.SIGKILL

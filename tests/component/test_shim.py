@@ -76,9 +76,12 @@ def launch(config, processes):
         variables = {**os.environ, "HOROVOD_RANK": "3", "HOROVOD_LOCAL_RANK": str(slot)}
         argv = [sys.executable, "-m", "edl_horovod.shim", "--config", str(config)]
         process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**variables, "SECRET": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
-        )  # fmt: skip
+        )
         processes.append(process)
         return process
 

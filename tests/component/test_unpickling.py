@@ -17,8 +17,15 @@ from horovod.runner.http.http_server import RendezvousServer
 import edl_horovod
 
 UNPICKLE = {
-    "cloudpickle", "dill", "joblib", "marshal", "mpi4py", "multiprocessing", "pickle", "shelve",
-}  # fmt: skip
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "mpi4py",
+    "multiprocessing",
+    "pickle",
+    "shelve",
+}
 
 
 def imported(file: Path) -> set[str]:

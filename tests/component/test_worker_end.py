@@ -30,9 +30,12 @@ worker._end(worker._code_of_main())
 def start(code: str) -> subprocess.Popen[str]:
     root = str(Path(edl_horovod.__file__).parent.parent)
     return subprocess.Popen(
-        [sys.executable, "-c", PREPARED + code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": ""},
-    )  # fmt: skip
+        [sys.executable, "-c", PREPARED + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": ""},
+    )
 
 
 def test_a_reader_that_is_stuck_keeps_no_worker():

@@ -86,9 +86,13 @@ print(*{thread.is_alive() for thread in threads})"""
 
 def _run(code):
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "2"},
-    )  # fmt: skip
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout
 

@@ -53,9 +53,13 @@ class Server:
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as stream:
             self._process = subprocess.Popen(
-                list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stream,
-                stderr=subprocess.STDOUT, env={**os.environ, **variables}, start_new_session=True,
-            )  # fmt: skip
+                list(map(str, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
 
     def wait_until(self, is_up, seconds=30):
         deadline = time.monotonic() + seconds
@@ -139,9 +143,11 @@ class Podman(Server):
         # service sees an empty folder in their place.
         hidden = 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
         super().__init__(
-            ["unshare", "--mount", "sh", "-c", hidden, "sh", *service], folder, "podman",
+            ["unshare", "--mount", "sh", "-c", hidden, "sh", *service],
+            folder,
+            "podman",
             **self._variables,
-        )  # fmt: skip
+        )
         self.wait_until(self.socket.exists)
 
     def _driver(self, folder):
@@ -149,17 +155,20 @@ class Podman(Server):
         tried = folder / "tried"
         command = ["podman", "--root", tried / "storage", "--runroot", tried / "run"]
         done = subprocess.run(
-            [*map(str, command), "--storage-driver", "overlay", "info"], capture_output=True,
+            [*map(str, command), "--storage-driver", "overlay", "info"],
+            capture_output=True,
             env={**os.environ, **self._variables},
-        )  # fmt: skip
+        )
         return "overlay" if done.returncode == 0 else "vfs"
 
     def run(self, *arguments):
         """What a command of Podman printed."""
         done = subprocess.run(
-            [*map(str, self._podman), *arguments], capture_output=True, text=True,
+            [*map(str, self._podman), *arguments],
+            capture_output=True,
+            text=True,
             env={**os.environ, **self._variables},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -150,10 +150,17 @@ def test_a_zoo_in_git(builder, zoo, base, registry, tmp_path, monkeypatch):
     git = ["git", "-C", str(zoo), "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "a"]):
         subprocess.run([*git, *command], check=True)
-    config = compose("train", [
-        f"model_zoo=git+file://{zoo}@main", "model_def=model", "data=d", "output=o",
-        f"base_image={base}", f"image_repository={registry.address}/team/zoo",
-    ])  # fmt: skip
+    config = compose(
+        "train",
+        [
+            f"model_zoo=git+file://{zoo}@main",
+            "model_def=model",
+            "data=d",
+            "output=o",
+            f"base_image={base}",
+            f"image_repository={registry.address}/team/zoo",
+        ],
+    )
     job = image.ensure(config)
     assert job.model_zoo == "/model_zoo"
     assert job.image.startswith(f"{registry.address}/team/zoo@sha256:")

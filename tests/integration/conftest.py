@@ -27,10 +27,13 @@ class Job:
         self.output_path = self.job_dir.with_suffix(".printed")
         with self.output_path.open("w") as stream:
             self.process = subprocess.Popen(
-                command, stdout=stream, stderr=subprocess.STDOUT, cwd=cwd,
+                command,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     @property
     def printed(self):
@@ -62,12 +65,14 @@ class Job:
         if ring["size"] != size or ring["generation"] <= after:
             self.wait_for(
                 lambda found: any(
-                    e["kind"] == "generation" and e["is_formed"] and e["size"] == size
+                    e["kind"] == "generation"
+                    and e["is_formed"]
+                    and e["size"] == size
                     and e["generation"] > after
                     for e in found
                 ),
                 f"a ring of {size} after generation {after}",
-            )  # fmt: skip
+            )
         return self.generation()
 
     def generation(self):
@@ -82,9 +87,10 @@ class Job:
     def worker_pid(self, slot):
         """The pid of the process that now has a slot."""
         started = [
-            e for e in self.events("worker")
+            e
+            for e in self.events("worker")
             if e["worker"] == f"localhost:{slot}" and e["state"] == "started"
-        ]  # fmt: skip
+        ]
         return int(started[-1]["message"].split()[1])
 
     def signal_worker(self, slot, number):

@@ -9,10 +9,15 @@ from tests.records import write_records
 
 def overrides(tmp_path, model_def, **settings):
     given = {
-        "model_def": model_def, "data": write_records(tmp_path / "data", 240),
-        "train.batch_size": 24, "train.epochs": 400, "data_plan.lanes": 8, "launch.np": 1,
-        "elastic.autoscale": "true", **settings,
-    }  # fmt: skip
+        "model_def": model_def,
+        "data": write_records(tmp_path / "data", 240),
+        "train.batch_size": 24,
+        "train.epochs": 400,
+        "data_plan.lanes": 8,
+        "launch.np": 1,
+        "elastic.autoscale": "true",
+        **settings,
+    }
     return [f"{key}={value}" for key, value in given.items()]
 
 
@@ -24,8 +29,9 @@ def wait_for_size(job, size):
     """A ring of this size; measuring takes its time, and a busy machine more."""
     job.wait_for(
         lambda found: [e["size"] for e in found if e["kind"] == "generation"][-1] == size,
-        f"a ring of {size}", seconds=140,
-    )  # fmt: skip
+        f"a ring of {size}",
+        seconds=140,
+    )
 
 
 @pytest.mark.long

@@ -57,9 +57,11 @@ DEATHS = (
 @pytest.mark.long
 def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
     settings = {
-        "launch.np": 4, "train.evaluate_steps": 5, "params.keep_every": 2,
+        "launch.np": 4,
+        "train.evaluate_steps": 5,
+        "params.keep_every": 2,
         "validation_data": write_records(tmp_path / "held_out", 48),
-    }  # fmt: skip
+    }
     overrides = [*counting(tmp_path, epochs=DEATHS_EPOCHS, **settings), f"output={tmp_path}/out"]
     overrides += [f"job_dir={tmp_path}/job-0", f"model_zoo={counting_job.ZOO}"]
     command = [sys.executable, "-m", "tests.dying_job", "train", *overrides]
@@ -115,9 +117,16 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
 def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
     data = write_records(tmp_path / "data", 480)
     job = start(
-        "train", "model_def=curve", f"data={data}", "params.width=120000", "launch.np=3",
-        "train.batch_size=24", "data_plan.lanes=12", "train.epochs=10", "debug.ledger=true",
-    )  # fmt: skip
+        "train",
+        "model_def=curve",
+        f"data={data}",
+        "params.width=120000",
+        "launch.np=3",
+        "train.batch_size=24",
+        "data_plan.lanes=12",
+        "train.epochs=10",
+        "debug.ledger=true",
+    )
     job.wait_for_ring(3)
     job.wait_for_step(20)
     job.signal_worker(0, signal.SIGKILL)

@@ -43,9 +43,10 @@ class Hanging:
         began = time.time()
         generation = self.job.wait_for_ring(size, after=after)
         formed = next(
-            e for e in self.job.events("generation")
+            e
+            for e in self.job.events("generation")
             if e["is_formed"] and e["size"] == size and e["generation"] > after
-        )  # fmt: skip
+        )
         return formed["time"] - began, generation
 
     def hung(self, slot):
@@ -53,9 +54,15 @@ class Hanging:
 
         def find(found):
             return next(
-                (e for e in found if e["kind"] == "worker" and e["state"] == "hung"
-                 and e["worker"] == f"localhost:{slot}"), None,
-            )  # fmt: skip
+                (
+                    e
+                    for e in found
+                    if e["kind"] == "worker"
+                    and e["state"] == "hung"
+                    and e["worker"] == f"localhost:{slot}"
+                ),
+                None,
+            )
 
         return self.job.wait_for(find, f"slot {slot} is said to hang")
 
@@ -163,9 +170,12 @@ def test_a_newcomer_that_hangs_as_the_ring_forms_is_left_out(hanging):
     running = job.start()
     running.want(2)
     running.wait_for(
-        lambda found: any(e["kind"] == "worker" and e["worker"] == "localhost:1" and
-                          e["state"] == "warm" for e in found), "a warm newcomer",
-    )  # fmt: skip
+        lambda found: any(
+            e["kind"] == "worker" and e["worker"] == "localhost:1" and e["state"] == "warm"
+            for e in found
+        ),
+        "a warm newcomer",
+    )
     running.signal_worker(1, signal.SIGSTOP)
     stopped = time.time()
     running.wait_for(
@@ -194,10 +204,9 @@ def test_the_hosts_file_becomes_unusable_and_good_again(hanging):
         path.unlink() if content is None else write(content)
         now = time.time()
         running.wait_for(
-            lambda found, now=now: any(
-                e["kind"] == "step" and e["time"] > now + 3 for e in found
-            ), "steps",
-        )  # fmt: skip
+            lambda found, now=now: any(e["kind"] == "step" and e["time"] > now + 3 for e in found),
+            "steps",
+        )
         assert running.generation() == first
         log = (running.job_dir / "logs" / "coordinator.log").read_text()
         assert log.count("hosts file:") == number

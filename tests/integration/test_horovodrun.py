@@ -43,10 +43,23 @@ class HorovodrunJob:
         discovery.write_text(f"#!/bin/sh\ncat {folder}/hosts\n")
         discovery.chmod(0o755)
         launcher = [
-            locate("horovodrun"), "-np", "2", "--min-np", "1", "--max-np", "3",
-            "--network-interfaces", "lo", "--host-discovery-script", str(discovery),
-            sys.executable, "-m", module, "--config", str(config),
-        ]  # fmt: skip
+            locate("horovodrun"),
+            "-np",
+            "2",
+            "--min-np",
+            "1",
+            "--max-np",
+            "3",
+            "--network-interfaces",
+            "lo",
+            "--host-discovery-script",
+            str(discovery),
+            sys.executable,
+            "-m",
+            module,
+            "--config",
+            str(config),
+        ]
         threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         self.job = start("train", launcher=launcher, **dict.fromkeys(threads, "1"))
 

@@ -34,9 +34,13 @@ def losses(job):
 
 def test_a_keras_class_learns_on_two_ranks(start, data):
     job = train(
-        start, data, "model_def=keras_tiny.TinyRegressor", "params=hidden_units=[6, 5]",
-        "launch.np=2", f"validation_data={data}",
-    )  # fmt: skip
+        start,
+        data,
+        "model_def=keras_tiny.TinyRegressor",
+        "params=hidden_units=[6, 5]",
+        "launch.np=2",
+        f"validation_data={data}",
+    )
     found = losses(job)
     assert found[-1] < 0.5 * found[0]
     assert job.events("evaluation")[-1]["metrics"]["loss"] < 0.5 * found[0]
@@ -81,15 +85,23 @@ def test_a_zoo_of_one_file_trains_and_travels_alone(start, data, tmp_path):
 def test_overrides_change_the_training_and_travel(start, data, tmp_path):
     own = losses(train(start, data, "model_def=keras_tiny", "train.max_steps=2", "overwrite=true"))
     job = train(
-        start, data, "model_def=keras_tiny", "train.max_steps=2", "overwrite=true",
-        "loss=hundred_times_mse", "optimizer=keras_tiny.slow", "input_fn=zero_labels",
-    )  # fmt: skip
+        start,
+        data,
+        "model_def=keras_tiny",
+        "train.max_steps=2",
+        "overwrite=true",
+        "loss=hundred_times_mse",
+        "optimizer=keras_tiny.slow",
+        "input_fn=zero_labels",
+    )
     assert losses(job)[0] != pytest.approx(own[0])
     model = (tmp_path / "out").rename(tmp_path / "model")
     message = TrainedModel.FromString((model / "trained_model.pb").read_bytes())
     assert (message.input_function, message.loss, message.optimizer) == (
-        "keras_tiny.zero_labels", "keras_tiny.hundred_times_mse", "keras_tiny.slow",
-    )  # fmt: skip
+        "keras_tiny.zero_labels",
+        "keras_tiny.hundred_times_mse",
+        "keras_tiny.slow",
+    )
 
     metrics = start("evaluate", f"trained_model={model}", f"data={data}").succeed()
     outputs = tmp_path / "outputs.recordio"
@@ -110,9 +122,13 @@ def read_outputs(path):
         "print(json.dumps(tf.io.parse_example(records, spec)['output'].numpy().ravel().tolist()))"
     )
     run = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(records), capture_output=True, text=True,
-        check=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        input=json.dumps(records),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return json.loads(run.stdout.splitlines()[-1])
 
 
@@ -128,9 +144,13 @@ def test_a_zoo_in_git_is_fetched_once_and_its_commit_recorded(start, data, tmp_p
     url = f"git+file://{repository}@main#subdirectory=zoo"
     cache = tmp_path / "cache"
     train(
-        start, data, f"model_zoo={url}", "model_def=tiny", "train.max_steps=2",
+        start,
+        data,
+        f"model_zoo={url}",
+        "model_def=tiny",
+        "train.max_steps=2",
         XDG_CACHE_HOME=str(cache),
-    ).succeed()  # fmt: skip
+    ).succeed()
 
     config = resolved.load(tmp_path / "out" / "config.yaml")
     assert (config.model_zoo_source, config.model_zoo_commit) == (url, commit)

@@ -137,14 +137,34 @@ def test_in_a_script_without_a_main_guard(folder):
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
     mine = subprocess.run(
-        [sys.executable, str(script)], cwd=folder, env=environment,
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        [sys.executable, str(script)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     edl = subprocess.run(
-        [sys.executable, "-m", "edl_horovod", "train", "-q", "model_def=raises", "model_zoo=zoo",
-         "data=data/*.recordio", "train.max_steps=3", "output=c"],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "edl_horovod",
+            "train",
+            "-q",
+            "model_def=raises",
+            "model_zoo=zoo",
+            "data=data/*.recordio",
+            "train.max_steps=3",
+            "output=c",
+        ],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
     assert mine.returncode == 0, mine.stderr
     lines = mine.stdout.splitlines()

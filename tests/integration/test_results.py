@@ -30,10 +30,16 @@ def model(start, data, shared_folder):
         if not output.exists():
             shutil.copytree(Path(__file__).parents[1] / "zoo", zoo)
             start(
-                "train", "model_def=tiny", f"model_zoo={zoo}", f"data={data}", f"output={output}",
-                f"job_dir={folder}/job", f"train.batch_size={BATCH}", "train.epochs=2",
+                "train",
+                "model_def=tiny",
+                f"model_zoo={zoo}",
+                f"data={data}",
+                f"output={output}",
+                f"job_dir={folder}/job",
+                f"train.batch_size={BATCH}",
+                "train.epochs=2",
                 "launch.np=1",
-            ).succeed()  # fmt: skip
+            ).succeed()
             shutil.rmtree(zoo)
     return output
 
@@ -92,9 +98,13 @@ def slow_model(start, data, tmp_path):
     """A model that is slow to serve until the file of that name is there."""
     output, fast = tmp_path / "slow", tmp_path / "fast"
     start(
-        "train", "model_def=processed", f"data={data}", f"output={output}",
-        f"params.slow_until={fast}", f"train.batch_size={BATCH}",
-    ).succeed()  # fmt: skip
+        "train",
+        "model_def=processed",
+        f"data={data}",
+        f"output={output}",
+        f"params.slow_until={fast}",
+        f"train.batch_size={BATCH}",
+    ).succeed()
     return output, fast
 
 
@@ -128,9 +138,13 @@ def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_mod
     processed.mkdir()
     data = write_records(tmp_path / "much", 40_000, chunk_bytes=1 << 16)
     job = start(
-        "predict", f"trained_model={model}", f"data={data}", "train.batch_size=64", "launch.np=2",
+        "predict",
+        f"trained_model={model}",
+        f"data={data}",
+        "train.batch_size=64",
+        "launch.np=2",
         PROCESSED=str(processed),
-    )  # fmt: skip
+    )
     wait_for_progress(job)
     job.want(3)
     job.wait_for_ring(3)
@@ -171,9 +185,13 @@ def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_mod
 def test_evaluate_survives_a_kill_and_writes_its_metrics(start, data, tmp_path, slow_model):
     model, fast = slow_model
     job = start(
-        "evaluate", f"trained_model={model}", f"data={data}", f"output={tmp_path / 'metrics'}",
-        "train.batch_size=4", "launch.np=2",
-    )  # fmt: skip
+        "evaluate",
+        f"trained_model={model}",
+        f"data={data}",
+        f"output={tmp_path / 'metrics'}",
+        "train.batch_size=4",
+        "launch.np=2",
+    )
     wait_for_progress(job)
     os.kill(job.worker_pid(0), signal.SIGKILL)
     wait_for_progress(job)

@@ -19,9 +19,14 @@ TOLERANCE = 1e-5
 def paced(tmp_path):
     data = write_records(tmp_path / "data", 100)
     return [
-        "model_def=paced.PacedSpec", f"data={data}", "train.batch_size=24", "train.epochs=3",
-        "data_plan.lanes=6", "data_plan.shuffle_window=16", f"job_dir={tmp_path}/job",
-    ]  # fmt: skip
+        "model_def=paced.PacedSpec",
+        f"data={data}",
+        "train.batch_size=24",
+        "train.epochs=3",
+        "data_plan.lanes=6",
+        "data_plan.shuffle_window=16",
+        f"job_dir={tmp_path}/job",
+    ]
 
 
 def losses(job):

@@ -15,11 +15,18 @@ TOLERANCE = 1e-5
 
 def overrides(folder, data, *, num_ranks):
     return [
-        "model_def=curve", f"data={data}", f"train.batch_size={BATCH}", f"train.epochs={EPOCHS}",
-        "data_plan.lanes=12", "data_plan.shuffle_window=16", "debug.ledger=true",
-        f"params.slow_until={folder / 'hurry'}", f"output={folder / 'out'}",
-        f"launch.np={num_ranks}", "elastic.restart_backoff_seconds=0.1",
-    ]  # fmt: skip
+        "model_def=curve",
+        f"data={data}",
+        f"train.batch_size={BATCH}",
+        f"train.epochs={EPOCHS}",
+        "data_plan.lanes=12",
+        "data_plan.shuffle_window=16",
+        "debug.ledger=true",
+        f"params.slow_until={folder / 'hurry'}",
+        f"output={folder / 'out'}",
+        f"launch.np={num_ranks}",
+        "elastic.restart_backoff_seconds=0.1",
+    ]
 
 
 def curve(job):

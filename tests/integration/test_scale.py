@@ -11,8 +11,11 @@ def edl(*words):
     """One command to its end: exit code and what it printed."""
     run = subprocess.run(
         [sys.executable, "-m", "edl_horovod", *map(str, words)],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     return run.returncode, run.stdout + run.stderr
 
 

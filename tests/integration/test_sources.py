@@ -29,9 +29,13 @@ def test_two_ranks_on_s3_train_what_one_does_on_the_disk(start, tmp_path):
         server.requests.clear()
 
         start(
-            "train", *COMMON, "data=s3://bucket/data/part-*.recordio", "launch.np=2",
-            f"output={tmp_path}/remote", **server.environment,
-        ).succeed()  # fmt: skip
+            "train",
+            *COMMON,
+            "data=s3://bucket/data/part-*.recordio",
+            "launch.np=2",
+            f"output={tmp_path}/remote",
+            **server.environment,
+        ).succeed()
 
         assert server.gets(".recordio")
     local, remote = weights(tmp_path / "local"), weights(tmp_path / "remote")
@@ -68,17 +72,26 @@ def table(tmp_path):
 def test_a_folder_of_csv_files(start, table, tmp_path):
     model = tmp_path / "model"
     job = start(
-        "train", "model_def=table", f"data={table}", f"validation_data={table}/part-1.csv",
-        "train.batch_size=40", "train.epochs=20", "launch.np=2", f"output={model}",
-    ).succeed()  # fmt: skip
+        "train",
+        "model_def=table",
+        f"data={table}",
+        f"validation_data={table}/part-1.csv",
+        "train.batch_size=40",
+        "train.epochs=20",
+        "launch.np=2",
+        f"output={model}",
+    ).succeed()
     assert job.events("step")[-1]["records_seen"] == 20 * 400
     assert job.events("evaluation")[-1]["examples"] == 200
     assert job.events("evaluation")[-1]["metrics"]["absolute_error"] < 0.05
 
     predictions = tmp_path / "predictions.recordio"
     start(
-        "predict", f"trained_model={model}", f"data={table}", f"output={predictions}",
-    ).succeed()  # fmt: skip
+        "predict",
+        f"trained_model={model}",
+        f"data={table}",
+        f"output={predictions}",
+    ).succeed()
     with Reader.open(str(predictions)) as reader:
         assert len(reader) == 400
 

@@ -54,10 +54,16 @@ class PodJob:
 
     def configure(self, *files, **more_settings):
         settings = {
-            "launch": "kubernetes", "launch.np": 2, "kubernetes.worker.cpu": 1, "image": "none",
-            "model_zoo": counting_job.ZOO, "output": self.folder / "out", "job_dir": self.job_dir,
-            "debug.ledger": "true", **more_settings,
-        }  # fmt: skip
+            "launch": "kubernetes",
+            "launch.np": 2,
+            "kubernetes.worker.cpu": 1,
+            "image": "none",
+            "model_zoo": counting_job.ZOO,
+            "output": self.folder / "out",
+            "job_dir": self.job_dir,
+            "debug.ledger": "true",
+            **more_settings,
+        }
         config = compose("train", counting_job.overrides(self.folder, **settings))
         for file in files:
             resolved.dump(config, file)
@@ -66,9 +72,12 @@ class PodJob:
         shared = {"PYTHONPATH": str(REPOSITORY), "EDL_SECRET_FILE": str(self.secret)}
         with (self.folder / f"{name}.log").open("w") as stream:
             pod = subprocess.Popen(
-                [sys.executable, *map(str, argv)], stdout=stream, stderr=subprocess.STDOUT,
-                env={**os.environ, **shared, **variables}, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, *map(str, argv)],
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **shared, **variables},
+                start_new_session=True,
+            )
         self.pods.append(pod)
         return pod
 
@@ -83,18 +92,33 @@ class PodJob:
     def start_launcher(self):
         self.num_launchers += 1
         return self.run(
-            f"launcher-{self.num_launchers}", "-c", LAUNCHER, self.config_file, self.port,
-            EDL_POD_IP="127.0.0.1", EDL_NAMESPACE="ml", EDL_JOB="counting",
-        )  # fmt: skip
+            f"launcher-{self.num_launchers}",
+            "-c",
+            LAUNCHER,
+            self.config_file,
+            self.port,
+            EDL_POD_IP="127.0.0.1",
+            EDL_NAMESPACE="ml",
+            EDL_JOB="counting",
+        )
 
     def start_workers(self, names):
         for name in names:
             self.run(
-                name, "-m", "edl_horovod.worker", "--config", self.config_file, EDL_SLOT="0",
-                EDL_HOST=name, EDL_COORDINATOR=f"127.0.0.1:{self.port}", HOROVOD_GLOO_IFACE="lo",
-                EDL_READY_FILE=str(self.folder / "ready" / name), OMP_NUM_THREADS="1",
-                TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="1",
-            )  # fmt: skip
+                name,
+                "-m",
+                "edl_horovod.worker",
+                "--config",
+                self.config_file,
+                EDL_SLOT="0",
+                EDL_HOST=name,
+                EDL_COORDINATOR=f"127.0.0.1:{self.port}",
+                HOROVOD_GLOO_IFACE="lo",
+                EDL_READY_FILE=str(self.folder / "ready" / name),
+                OMP_NUM_THREADS="1",
+                TF_NUM_INTRAOP_THREADS="1",
+                TF_NUM_INTEROP_THREADS="1",
+            )
 
     def want(self, names):
         """Have the newest launcher find these pods, as its discovery would."""

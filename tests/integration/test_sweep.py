@@ -17,10 +17,21 @@ def states(output):
 def test_an_interrupt_keeps_what_is_finished(tmp_path):
     data, output = write_records(tmp_path / "data", 100), tmp_path / "sweep"
     command = [
-        sys.executable, "-m", "edl_horovod", "train", "-m", "model_def=tiny", f"model_zoo={ZOO}",
-        f"data={data}", f"output={output}", f"job_dir={tmp_path}/jobs", "train.batch_size=20",
-        "train.max_steps=5,1000000,7", "train.epochs=10000000", "launch.threads_per_rank=1",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "edl_horovod",
+        "train",
+        "-m",
+        "model_def=tiny",
+        f"model_zoo={ZOO}",
+        f"data={data}",
+        f"output={output}",
+        f"job_dir={tmp_path}/jobs",
+        "train.batch_size=20",
+        "train.max_steps=5,1000000,7",
+        "train.epochs=10000000",
+        "launch.threads_per_rank=1",
+    ]
     long_job = tmp_path / "jobs" / "max_steps=1000000"
     long_job.mkdir(parents=True)
     job = Job(command, long_job)
@@ -41,5 +52,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path):
         [*command, "--dry-run"], capture_output=True, text=True, cwd=REPOSITORY, check=True
     )
     assert [line.split()[:2] for line in again.stdout.splitlines()[1:]] == [
-        ["5", "earlier"], ["1000000", "waiting"], ["7", "waiting"],
-    ]  # fmt: skip
+        ["5", "earlier"],
+        ["1000000", "waiting"],
+        ["7", "waiting"],
+    ]

@@ -46,16 +46,28 @@ def unpacked(tmp_path_factory):
 
 def edl(unpacked, cwd, *words):
     return subprocess.run(
-        [sys.executable, "-c", RUN, *words], cwd=cwd, capture_output=True, text=True, check=False,
-        timeout=60, env={**os.environ, "PYTHONPATH": str(unpacked)},
-    )  # fmt: skip
+        [sys.executable, "-c", RUN, *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(unpacked)},
+    )
 
 
 def test_it_composes_a_job_from_any_folder_without_a_framework(unpacked, tmp_path):
     run = edl(
-        unpacked, tmp_path, "train", "--dry-run", "model_def=mnist", "data=/data/*.recordio",
-        "output=model", "launch=mpi", "train.batch_size=48",
-    )  # fmt: skip
+        unpacked,
+        tmp_path,
+        "train",
+        "--dry-run",
+        "model_def=mnist",
+        "data=/data/*.recordio",
+        "output=model",
+        "launch=mpi",
+        "train.batch_size=48",
+    )
     assert run.returncode == 0, run.stderr
     assert run.stderr.strip() == str(unpacked / "edl_horovod" / "__init__.py")
     assert "batch_size: 48" in run.stdout

@@ -43,9 +43,15 @@ def _make_records(folder, kind, model_def):
 def test_digits(start, records, model_def):
     folder = records("digits", model_def)
     job = start(
-        "train", f"model_zoo={ZOO}", f"model_def={model_def}", f"data={folder}/train",
-        f"validation_data={folder}/test", "launch.np=2", "train.batch_size=64", "train.epochs=4",
-    ).succeed()  # fmt: skip
+        "train",
+        f"model_zoo={ZOO}",
+        f"model_def={model_def}",
+        f"data={folder}/train",
+        f"validation_data={folder}/test",
+        "launch.np=2",
+        "train.batch_size=64",
+        "train.epochs=4",
+    ).succeed()
     assert job.events("evaluation")[-1]["metrics"]["accuracy"] >= 0.95
 
 
@@ -54,10 +60,16 @@ def test_digits(start, records, model_def):
 def test_patches_of_photographs(start, records, model_def):
     folder = records("patches", model_def)
     job = start(
-        "train", f"model_zoo={ZOO}", f"model_def={model_def}", f"data={folder}/train",
-        f"validation_data={folder}/test", "launch.np=2", "train.batch_size=32",
-        "train.max_steps=12", "train.epochs=20",
-    ).succeed()  # fmt: skip
+        "train",
+        f"model_zoo={ZOO}",
+        f"model_def={model_def}",
+        f"data={folder}/train",
+        f"validation_data={folder}/test",
+        "launch.np=2",
+        "train.batch_size=32",
+        "train.max_steps=12",
+        "train.epochs=20",
+    ).succeed()
     steps = job.events("step")
     assert steps[-1]["step"] == 12
     assert steps[-1]["loss"] < steps[0]["loss"]
@@ -91,10 +103,16 @@ def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
     model = tmp_path / "model"
     columns = "numeric=['age'], categorical=['role'], label='salary'"
     job = start(
-        "train", *zoo, f"data={tmp_path}/train", f"validation_data={tmp_path}/train",
-        f"output={model}", "launch.np=2", "train.batch_size=32", "train.epochs=10",
+        "train",
+        *zoo,
+        f"data={tmp_path}/train",
+        f"validation_data={tmp_path}/train",
+        f"output={model}",
+        "launch.np=2",
+        "train.batch_size=32",
+        "train.epochs=10",
         f"params={columns}, hidden_units=[10, 100, 20, 5], learning_rate=0.01",
-    ).succeed()  # fmt: skip
+    ).succeed()
     assert job.events("evaluation")[-1]["metrics"]["absolute_error"] < 0.2
     start("predict", f"trained_model={model}", f"data={tmp_path}/new").succeed()
     with Reader.open(str(tmp_path / "out")) as reader:
@@ -106,14 +124,23 @@ def test_dropout_sleeps_at_prediction(start, records, tmp_path):
     folder = records("digits", "mnist_subclass")
     model = tmp_path / "model"
     start(
-        "train", f"model_zoo={ZOO}", "model_def=mnist_subclass", f"data={folder}/train",
-        f"output={model}", "params.dropout=0.9", "train.max_steps=3", "launch.np=1",
-    ).succeed()  # fmt: skip
+        "train",
+        f"model_zoo={ZOO}",
+        "model_def=mnist_subclass",
+        f"data={folder}/train",
+        f"output={model}",
+        "params.dropout=0.9",
+        "train.max_steps=3",
+        "launch.np=1",
+    ).succeed()
     outputs = []
     for name in ("once", "again"):
         output = tmp_path / f"{name}.recordio"
         start(
-            "predict", f"trained_model={model}", f"data={folder}/test", f"output={output}",
-        ).succeed()  # fmt: skip
+            "predict",
+            f"trained_model={model}",
+            f"data={folder}/test",
+            f"output={output}",
+        ).succeed()
         outputs.append(output.read_bytes())
     assert outputs[0] == outputs[1]

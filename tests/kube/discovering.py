@@ -21,9 +21,19 @@ class Program:
         self.exit_code: int | None = None
         self._log = folder / "discovery.log"
         self._command = [
-            sys.executable, "-m", "edl_horovod.cluster.discovery", "--namespace", namespace,
-            "--job", "job", "--slots", "2", "--output", str(self.output), *flags,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "edl_horovod.cluster.discovery",
+            "--namespace",
+            namespace,
+            "--job",
+            "job",
+            "--slots",
+            "2",
+            "--output",
+            str(self.output),
+            *flags,
+        ]
         self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
 
     def __enter__(self) -> "Program":

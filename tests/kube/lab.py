@@ -6,10 +6,16 @@ from edl_horovod.cluster.credentials import Place
 from edl_horovod.config.compose import compose
 
 TRAIN = [
-    "launch=kubernetes", "image=registry.example/edl:1", "model_def=mnist", "launch.np=2",
-    "data=/data/x.recordio", "output=/data/model", "kubernetes.volumes.data.claim=shared",
-    "kubernetes.volumes.data.mount=/data", "elastic.max_np=4",
-]  # fmt: skip
+    "launch=kubernetes",
+    "image=registry.example/edl:1",
+    "model_def=mnist",
+    "launch.np=2",
+    "data=/data/x.recordio",
+    "output=/data/model",
+    "kubernetes.volumes.data.claim=shared",
+    "kubernetes.volumes.data.mount=/data",
+    "elastic.max_np=4",
+]
 WORKERS = ("mnist-worker-0", "mnist-worker-1")
 
 

@@ -62,9 +62,14 @@ HANDLER = {
     "httpGet": fields("port", port=PORT, host=TEXT, path=TEXT, scheme=TEXT),
 }
 PROBE = fields(
-    **HANDLER, initialDelaySeconds=INT, periodSeconds=INT, timeoutSeconds=INT,
-    successThreshold=INT, failureThreshold=INT, terminationGracePeriodSeconds=LONG,
-)  # fmt: skip
+    **HANDLER,
+    initialDelaySeconds=INT,
+    periodSeconds=INT,
+    timeoutSeconds=INT,
+    successThreshold=INT,
+    failureThreshold=INT,
+    terminationGracePeriodSeconds=LONG,
+)
 CONTAINER = fields(
     "name",
     name=TEXT,

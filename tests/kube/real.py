@@ -32,22 +32,30 @@ def server(assets: Path, folder: Path, tokens: dict[str, tuple[str, str]]) -> It
     etcd_port, peer_port, port = _free_ports(3)
     etcd_url, url = f"http://127.0.0.1:{etcd_port}", f"https://127.0.0.1:{port}"
     etcd = [
-        assets / "etcd", f"--data-dir={folder / 'etcd'}", f"--listen-client-urls={etcd_url}",
+        assets / "etcd",
+        f"--data-dir={folder / 'etcd'}",
+        f"--listen-client-urls={etcd_url}",
         f"--advertise-client-urls={etcd_url}",
         f"--listen-peer-urls=http://127.0.0.1:{peer_port}",
-    ]  # fmt: skip
+    ]
     apiserver = [
-        assets / "kube-apiserver", f"--etcd-servers={etcd_url}", f"--secure-port={port}",
-        "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--cert-dir={folder}",
+        assets / "kube-apiserver",
+        f"--etcd-servers={etcd_url}",
+        f"--secure-port={port}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--cert-dir={folder}",
         f"--tls-cert-file={folder / 'server.crt'}",
         f"--tls-private-key-file={folder / 'server.key'}",
-        "--service-cluster-ip-range=10.0.0.0/24", f"--token-auth-file={folder / 'tokens.csv'}",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        f"--token-auth-file={folder / 'tokens.csv'}",
         f"--service-account-key-file={folder / 'tokens.key'}",
         f"--service-account-signing-key-file={folder / 'tokens.key'}",
-        f"--service-account-issuer={url}", "--authorization-mode=RBAC",
+        f"--service-account-issuer={url}",
+        "--authorization-mode=RBAC",
         # Nobody is there who would make the service accounts that this one waits for.
         "--disable-admission-plugins=ServiceAccount",
-    ]  # fmt: skip
+    ]
     with _process(etcd, folder / "etcd.log") as child:
         _age(etcd_url, folder, child)
         with _process(apiserver, folder / "apiserver.log") as child:

@@ -50,8 +50,10 @@ def test_a_watch_tells_what_came_after_the_list(cluster: Cluster, version: str):
     events = take_until_deleted(cluster, version)
 
     assert list(dict.fromkeys(told(events))) == [
-        ("ADDED", "new"), ("MODIFIED", "old"), ("DELETED", "old"),
-    ]  # fmt: skip
+        ("ADDED", "new"),
+        ("MODIFIED", "old"),
+        ("DELETED", "old"),
+    ]
 
 
 def test_a_watch_goes_on_after_the_last_event_that_was_seen(cluster: Cluster, version: str):

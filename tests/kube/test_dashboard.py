@@ -17,16 +17,49 @@ HOSTILE = "<script>alert(1)</script>"
 def write_log(lab: Lab, path: Path, *, steps: int) -> None:
     """What the launcher pod shows: other lines between the events, of which one is cut."""
     events = [
-        {"time": 1.0, "source": "launcher", "kind": "job", "state": "running", "task": "train",
-         "message": "", "total_steps": 200},
-        {"time": 2.0, "source": "c", "kind": "reset", "generation": 1, "old_size": 0,
-         "new_size": 2, "step": 0, "seconds": 0.1, "reason": "start"},
-        {"time": 2.5, "source": "c", "kind": "worker", "worker": "w", "state": "hung",
-         "message": HOSTILE},
-        *({"time": 3.0 + step, "source": "r", "kind": "step", "step": step, "epoch": 0,
-           "loss": 1 / step, "records_per_second": 1000.0, "records_seen": step, "size": 2}
-          for step in range(1, steps + 1)),
-    ]  # fmt: skip
+        {
+            "time": 1.0,
+            "source": "launcher",
+            "kind": "job",
+            "state": "running",
+            "task": "train",
+            "message": "",
+            "total_steps": 200,
+        },
+        {
+            "time": 2.0,
+            "source": "c",
+            "kind": "reset",
+            "generation": 1,
+            "old_size": 0,
+            "new_size": 2,
+            "step": 0,
+            "seconds": 0.1,
+            "reason": "start",
+        },
+        {
+            "time": 2.5,
+            "source": "c",
+            "kind": "worker",
+            "worker": "w",
+            "state": "hung",
+            "message": HOSTILE,
+        },
+        *(
+            {
+                "time": 3.0 + step,
+                "source": "r",
+                "kind": "step",
+                "step": step,
+                "epoch": 0,
+                "loss": 1 / step,
+                "records_per_second": 1000.0,
+                "records_seen": step,
+                "size": 2,
+            }
+            for step in range(1, steps + 1)
+        ),
+    ]
     lines = ['"kind": "step", "step": 9}', "a warning", *map(json.dumps, events), '{"time": 9, "']
     path.write_text("\n".join(lines) + "\n")
     lab.server.log_files["default", LAUNCHER] = path
@@ -60,9 +93,10 @@ def test_a_page_says_what_pods_wait_for(lab: Lab):
     lab.add_pods()
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off <b>"}
     lab.set_pod(
-        "mnist-worker-0", "Pending",
+        "mnist-worker-0",
+        "Pending",
         containerStatuses=[{"name": "main", "restartCount": 0, "state": {"waiting": waiting}}],
-    )  # fmt: skip
+    )
     lab.server.log_files.clear()
 
     with dashboard("mnist") as served:

@@ -23,8 +23,10 @@ from tests.kube.discovering import Program, hosts_in, wait_until
 
 SCRIPT = Path(edl_horovod.cluster.__file__).parent / "host-discovery.sh"
 READY = {
-    "phase": "Running", "podIP": "10.0.0.7", "conditions": [{"type": "Ready", "status": "True"}],
-}  # fmt: skip
+    "phase": "Running",
+    "podIP": "10.0.0.7",
+    "conditions": [{"type": "Ready", "status": "True"}],
+}
 
 
 @pytest.fixture

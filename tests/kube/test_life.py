@@ -35,8 +35,9 @@ def test_list_shows_our_jobs_and_no_others(lab, capsys):
     lines = [line.split()[1:4] for line in printed.splitlines()[1:]]
     assert lines == [["later", "suspended", "0/2"], ["mnist", "waiting", "0/2"]]
     assert [job["name"] for job in json.loads(edl(capsys, "list", "-A", "-o", "json")[1])] == [
-        "later", "mnist",
-    ]  # fmt: skip
+        "later",
+        "mnist",
+    ]
 
 
 def test_list_calls_a_job_running_that_trains_before_all_its_pods_are_there(lab, capsys):
@@ -63,13 +64,36 @@ def test_status_of_a_job_without_pods_says_what_is_missing(lab, capsys):
 def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path):
     lab.run()
     events = [
-        {"time": 1.0, "source": "launcher", "kind": "job", "state": "running", "task": "train",
-         "message": "", "total_steps": 200},
-        {"time": 2.0, "source": "coordinator", "kind": "generation", "generation": 3, "size": 2,
-         "members": ["mnist-worker-1.u1:0", "mnist-worker-0.u0:0"], "is_formed": True},
-        {"time": 3.0, "source": "r", "kind": "step", "step": 50, "epoch": 0, "loss": 0.5,
-         "records_per_second": 1000.0, "records_seen": 1, "size": 2},
-    ]  # fmt: skip
+        {
+            "time": 1.0,
+            "source": "launcher",
+            "kind": "job",
+            "state": "running",
+            "task": "train",
+            "message": "",
+            "total_steps": 200,
+        },
+        {
+            "time": 2.0,
+            "source": "coordinator",
+            "kind": "generation",
+            "generation": 3,
+            "size": 2,
+            "members": ["mnist-worker-1.u1:0", "mnist-worker-0.u0:0"],
+            "is_formed": True,
+        },
+        {
+            "time": 3.0,
+            "source": "r",
+            "kind": "step",
+            "step": 50,
+            "epoch": 0,
+            "loss": 0.5,
+            "records_per_second": 1000.0,
+            "records_seen": 1,
+            "size": 2,
+        },
+    ]
     log = tmp_path / "launcher.log"
     log.write_text("a warning\n" + "".join(json.dumps(event) + "\n" for event in events))
     lab.server.log_files["default", "mnist-launcher-abcde"] = log
@@ -110,27 +134,38 @@ def test_status_says_why_a_job_waits(lab, capsys):
     lab.submit("launch.np=4")
     lab.add_pods(workers=3)
     lab.set_pod(
-        "mnist-worker-0", "Pending",
-        conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-                     "message": "0/3 nodes are available: 3 Insufficient cpu."}],
-    )  # fmt: skip
+        "mnist-worker-0",
+        "Pending",
+        conditions=[
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/3 nodes are available: 3 Insufficient cpu.",
+            }
+        ],
+    )
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
     lab.set_pod(
-        "mnist-worker-1", "Pending",
+        "mnist-worker-1",
+        "Pending",
         containerStatuses=[{"name": "main", "restartCount": 0, "state": {"waiting": waiting}}],
-    )  # fmt: skip
+    )
     crash = {"reason": "CrashLoopBackOff", "message": "back-off 10s"}
     ended = {"exitCode": 137, "reason": "OOMKilled"}
     status = {"name": "main", "restartCount": 4, "state": {"waiting": crash}}
     lab.set_pod(
-        "mnist-worker-2", "Running",
+        "mnist-worker-2",
+        "Running",
         containerStatuses=[{**status, "lastState": {"terminated": ended}}],
-    )  # fmt: skip
+    )
     for year in (2001, 2101):
         lab.say(
-            "MPIJob/mnist", "FailedCreate", f"pods is forbidden: exceeded quota: team-{year}",
+            "MPIJob/mnist",
+            "FailedCreate",
+            f"pods is forbidden: exceeded quota: team-{year}",
             time=f"{year}-01-01T00:00:00Z",
-        )  # fmt: skip
+        )
 
     code, printed, _ = edl(capsys, "status", "mnist")
 
@@ -156,8 +191,10 @@ def test_scale_changes_the_number_of_worker_pods_within_its_bounds(lab, capsys):
     lab.run()
 
     assert edl(capsys, "scale", "mnist", "--np", "4", "--dry-run") == (
-        0, "job mnist: 2 -> 4 ranks (dry run)\n", "",
-    )  # fmt: skip
+        0,
+        "job mnist: 2 -> 4 ranks (dry run)\n",
+        "",
+    )
     assert replicas(lab) == 2
     assert edl(capsys, "scale", "mnist", "--np", "4")[:2] == (0, "job mnist: 2 -> 4 ranks\n")
     assert replicas(lab) == 4
@@ -328,9 +365,17 @@ def test_who_stops_looking_is_told_how_to_come_back(lab, capsys, words):
 
 @pytest.mark.parametrize(
     "words",
-    [["status", "x"], ["logs", "x"], ["events", "x"], ["scale", "x", "--np", "2"], ["stop", "x"],
-     ["resume", "x"], ["delete", "x", "-y"], ["wait", "x"]],
-)  # fmt: skip
+    [
+        ["status", "x"],
+        ["logs", "x"],
+        ["events", "x"],
+        ["scale", "x", "--np", "2"],
+        ["stop", "x"],
+        ["resume", "x"],
+        ["delete", "x", "-y"],
+        ["wait", "x"],
+    ],
+)
 def test_a_job_that_is_not_there_is_named(lab, capsys, words):
     code, _, said = edl(capsys, *words)
 

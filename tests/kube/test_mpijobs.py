@@ -77,9 +77,10 @@ WRONG = {
     "a number for a yes or no": mpijob("job", runPolicy={"suspend": 1}),
     "none of the choices": mpijob("job", mpiImplementation="Carrier pigeon"),
     "a condition that is neither": {
-        **mpijob("job"), "status": {"conditions": [{"type": "Failed", "status": "maybe"}]},
+        **mpijob("job"),
+        "status": {"conditions": [{"type": "Failed", "status": "maybe"}]},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("job", WRONG.values(), ids=WRONG)

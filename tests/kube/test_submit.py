@@ -29,14 +29,25 @@ from tests.kube.apiserver.server import ApiServer
 from tests.kube.conftest import ADMIN, STRANGER, config_map, write_kubeconfig
 
 KINDS = (
-    "MPIJob", "ConfigMap", "Secret", "Service", "ServiceAccount", "Role", "RoleBinding",
+    "MPIJob",
+    "ConfigMap",
+    "Secret",
+    "Service",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
     "NetworkPolicy",
-)  # fmt: skip
+)
 SETTINGS = [
-    "launch=kubernetes", "kubernetes.name=mnist", "image=registry.example/edl:1",
-    "model_def=mnist", "launch.np=2", "data=/data/train/*.recordio", "output=/data/m",
+    "launch=kubernetes",
+    "kubernetes.name=mnist",
+    "image=registry.example/edl:1",
+    "model_def=mnist",
+    "launch.np=2",
+    "data=/data/train/*.recordio",
+    "output=/data/m",
     "kubernetes.volumes={data: {claim: shared, mount: /data}}",
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -105,9 +116,12 @@ def test_a_job_that_is_to_wait_stays_suspended(use, cluster, capsys):
 def test_python_submits_too(use, cluster):
     job = edl_horovod.submit(
         "train",
-        data="/data/x", output="/data/m", model_def="zoo.mnist", image="registry.example/edl:1",
+        data="/data/x",
+        output="/data/m",
+        model_def="zoo.mnist",
+        image="registry.example/edl:1",
         kubernetes={"volumes": {"data": {"claim": "c", "mount": "/data"}}},
-    )  # fmt: skip
+    )
 
     assert job.name.startswith("zoo-")
     assert cluster.get("MPIJob", job.name)
@@ -448,8 +462,10 @@ def test_an_interrupted_submission_leaves_nothing(server, tmp_path, number):
         server.faults.delay_seconds = 0.3
         child = subprocess.Popen(
             [sys.executable, "-m", "edl_horovod", "train", *SETTINGS],
-            env={**os.environ, "KUBECONFIG": str(path)}, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env={**os.environ, "KUBECONFIG": str(path)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         deadline = time.monotonic() + 60
         while not [seen for seen in server.seen if seen.path.endswith("/services")]:
             assert time.monotonic() < deadline, "no Service was made"

@@ -18,10 +18,15 @@ START_SECONDS = 240
 """For ranks that start in pods, on a machine that is busy with other jobs."""
 CLAIM = "shared"
 CONFIG = {
-    "launch": "kubernetes", "launch.np": 2, "elastic.max_np": 3, "image": "registry.example/edl:1",
-    "kubernetes.name": "count", "model_zoo": "/data/zoo", "output": "/data/out",
+    "launch": "kubernetes",
+    "launch.np": 2,
+    "elastic.max_np": 3,
+    "image": "registry.example/edl:1",
+    "kubernetes.name": "count",
+    "model_zoo": "/data/zoo",
+    "output": "/data/out",
     "kubernetes.volumes": f"{{data: {{claim: {CLAIM}, mount: /data}}}}",
-}  # fmt: skip
+}
 
 
 class Job(Watched):
@@ -88,7 +93,8 @@ class Job(Watched):
         self.hurry()
         kubelet.wait_until(
             lambda: self.nodes.pods[launcher]["status"].get("phase") in ("Succeeded", "Failed"),
-            "the end of the launcher", self.nodes,
-        )  # fmt: skip
+            "the end of the launcher",
+            self.nodes,
+        )
         assert self.nodes.pods[launcher]["status"]["phase"] == "Succeeded", self.describe()
         counting_job.assert_each_record_once_an_epoch(self.volume / "out", epochs=self.epochs)

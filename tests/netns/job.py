@@ -57,9 +57,7 @@ class Watched:
 
     def steps(self, *, since, size=None):
         """Steps that ended after a time, of rings of one size where it is given."""
-        return [
-            e for e in self.events("step") if e["time"] > since and size in (None, e["size"])
-        ]  # fmt: skip
+        return [e for e in self.events("step") if e["time"] > since and size in (None, e["size"])]
 
     def train_on(self, *, size=None, since=None, seconds=90):
         """Wait for a step from now on; returns the time at which the first one ended."""
@@ -96,9 +94,16 @@ class HostsJob(Watched):
         self.hosts = [lab.host() for _ in range(num_hosts)]
         self.want(*self.hosts)
         self.coordinator = self.first.start(
-            sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", self.job_dir,
-            "--address", self.first.address, log=self.logs / "coordinator.log", **VARIABLES,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "edl_horovod.coordinator",
+            "--job-dir",
+            self.job_dir,
+            "--address",
+            self.first.address,
+            log=self.logs / "coordinator.log",
+            **VARIABLES,
+        )
         saved = self.job_dir / "coordinator.json"
         self.wait_for(saved.exists, "a coordinator")
         self.address = f"{self.first.address}:{json.loads(saved.read_text())['port']}"
@@ -106,11 +111,20 @@ class HostsJob(Watched):
 
     def start_worker(self, host):
         return host.start(
-            sys.executable, "-m", "edl_horovod.worker", "--config", self.config,
-            log=self.logs / f"worker-{host.address}.log", EDL_COORDINATOR=self.address,
-            EDL_SECRET_FILE=str(self.job_dir / "secret"), EDL_HOST=host.address, EDL_SLOT="0",
-            EDL_LIFELINE="stdin", HOROVOD_GLOO_IFACE=INTERFACE, **VARIABLES,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "edl_horovod.worker",
+            "--config",
+            self.config,
+            log=self.logs / f"worker-{host.address}.log",
+            EDL_COORDINATOR=self.address,
+            EDL_SECRET_FILE=str(self.job_dir / "secret"),
+            EDL_HOST=host.address,
+            EDL_SLOT="0",
+            EDL_LIFELINE="stdin",
+            HOROVOD_GLOO_IFACE=INTERFACE,
+            **VARIABLES,
+        )
 
     def want(self, *wanted):
         """Let host discovery find these hosts."""

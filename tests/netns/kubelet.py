@@ -75,10 +75,16 @@ class Container:
         path = self.folder / f"container-{self.num_starts}.json"
         path.write_text(json.dumps({**spec, "root": str(root)}))
         self.child = self.host.start(
-            "unshare", "-m", "-u", "--propagation", "private",
-            sys.executable, container.__file__, path,
+            "unshare",
+            "-m",
+            "-u",
+            "--propagation",
+            "private",
+            sys.executable,
+            container.__file__,
+            path,
             log=self.folder / "log",
-        )  # fmt: skip
+        )
 
     def passes(self, probe):
         """Run a readiness probe inside the container, or connect to it."""
@@ -101,10 +107,22 @@ class Container:
         user, group = str(container.USER), str(self.spec["group"])
         variables = (f"{name}={value}" for name, value in self.spec["environment"].items())
         self.hook = self.host.start(
-            *self._enter(), "setpriv", "--reuid", user, "--regid", user, "--groups", group,
-            "env", "-i", "-C", container.HOME, *variables, *action["exec"]["command"],
+            *self._enter(),
+            "setpriv",
+            "--reuid",
+            user,
+            "--regid",
+            user,
+            "--groups",
+            group,
+            "env",
+            "-i",
+            "-C",
+            container.HOME,
+            *variables,
+            *action["exec"]["command"],
             log=self.folder / "pre-stop-log",
-        )  # fmt: skip
+        )
 
     def _enter(self):
         target = f"--target={self.child.pid}"
@@ -317,10 +335,14 @@ class Nodes:
         if pod["spec"].get("automountServiceAccountToken"):
             binds.append((str(self._account(pod, running.folder)), f"/run/{ACCOUNT}", False))
         return {
-            "binds": binds, "environment": environment, "command": described["command"],
-            "hostname": pod["spec"]["hostname"], "group": group, "repository": str(REPOSITORY),
+            "binds": binds,
+            "environment": environment,
+            "command": described["command"],
+            "hostname": pod["spec"]["hostname"],
+            "group": group,
+            "repository": str(REPOSITORY),
             "is_read_only": described["securityContext"]["readOnlyRootFilesystem"],
-        }  # fmt: skip
+        }
 
     @staticmethod
     def _value(variable, pod, running, environment):

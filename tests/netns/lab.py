@@ -55,8 +55,20 @@ class Host:
         self.children = []
         self._lab, self._port = lab, f"port{number}"
         ip("netns", "add", self.name)
-        ip("-n", lab.switch, "link", "add", self._port, "type", "veth", "peer", "name", INTERFACE,
-           "netns", self.name)  # fmt: skip
+        ip(
+            "-n",
+            lab.switch,
+            "link",
+            "add",
+            self._port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            INTERFACE,
+            "netns",
+            self.name,
+        )
         ip("-n", lab.switch, "link", "set", self._port, "master", "lan", "up")
         ip("-n", self.name, "link", "set", "lo", "up")
         ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", INTERFACE)
@@ -67,9 +79,12 @@ class Host:
         with Path(log).open("ab") as stream:
             child = subprocess.Popen(
                 ["ip", "netns", "exec", self.name, *map(str, command)],
-                stdin=subprocess.PIPE, stdout=stream, stderr=subprocess.STDOUT,
-                env={**os.environ, **variables}, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
         self.children.append(child)
         return child
 

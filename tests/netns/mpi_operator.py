@@ -83,9 +83,12 @@ def _labels(job):
 def _owned(job, api_version, kind, name, **content):
     meta = job["metadata"]
     owner = {
-        "apiVersion": job["apiVersion"], "kind": "MPIJob", "name": meta["name"],
-        "uid": meta["uid"], "controller": True,
-    }  # fmt: skip
+        "apiVersion": job["apiVersion"],
+        "kind": "MPIJob",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
     metadata = {"name": name, "ownerReferences": [owner]}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **content}
 
@@ -120,9 +123,7 @@ def _key():
         kind = ["-t", "ecdsa", "-b", "521", "-m", "PEM"]
         subprocess.run(["ssh-keygen", "-q", *kind, "-N", "", "-f", str(path)], check=True)
         files = {"ssh-privatekey": path, "ssh-publickey": path.with_suffix(".pub")}
-        return {
-            key: base64.b64encode(file.read_bytes()).decode() for key, file in files.items()
-        }  # fmt: skip
+        return {key: base64.b64encode(file.read_bytes()).decode() for key, file in files.items()}
 
 
 def _create_pod(cluster, job, role, pod_name, *, hostname):
@@ -148,10 +149,14 @@ def _create_pod(cluster, job, role, pod_name, *, hostname):
         "volumeMounts": [*container["volumeMounts"], *mounts],
     }
     spec = {
-        **template["spec"], "restartPolicy": replica["restartPolicy"], "containers": [container],
-        "volumes": [*template["spec"]["volumes"], *volumes], "nodeName": f"node-of-{pod_name}",
-        "hostname": hostname, "subdomain": name,
-    }  # fmt: skip
+        **template["spec"],
+        "restartPolicy": replica["restartPolicy"],
+        "containers": [container],
+        "volumes": [*template["spec"]["volumes"], *volumes],
+        "nodeName": f"node-of-{pod_name}",
+        "hostname": hostname,
+        "subdomain": name,
+    }
     pod = _owned(job, "v1", "Pod", pod_name, spec=spec)
     pod["metadata"]["labels"] = {
         **template["metadata"]["labels"],

@@ -30,11 +30,25 @@ def test_a_job_over_ssh_survives_a_host_that_vanishes(lab, tmp_path, say):
     discovery.write_text(f"#!/bin/sh\n{lines}")
     discovery.chmod(0o755)
     horovodrun = launcher.start(
-        locate("horovodrun"), "-np", "2", "--min-np", "1", "--max-np", "2", "--network-interfaces",
-        INTERFACE, "--host-discovery-script", discovery, sys.executable, "-m",
-        "edl_horovod.worker", "--config", config, log=job.job_dir / "logs" / "horovodrun",
+        locate("horovodrun"),
+        "-np",
+        "2",
+        "--min-np",
+        "1",
+        "--max-np",
+        "2",
+        "--network-interfaces",
+        INTERFACE,
+        "--host-discovery-script",
+        discovery,
+        sys.executable,
+        "-m",
+        "edl_horovod.worker",
+        "--config",
+        config,
+        log=job.job_dir / "logs" / "horovodrun",
         **{**VARIABLES, "PATH": f"{tools}:{os.environ['PATH']}"},
-    )  # fmt: skip
+    )
     # The first ring is formed twice; who is lost meanwhile holds up the others for Gloo's time-out.
     job.wait_for(lambda: len(job.events("reset")) > 1, "the second forming", 180)
     job.train_on(size=2)

@@ -71,9 +71,7 @@ def test_workers_and_launcher_come_back(job, say):
 
     # With the address and all processes of the first one.
     job.nodes.kill("count-launcher-0")
-    kubelet.wait_until(
-        lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes
-    )  # fmt: skip
+    kubelet.wait_until(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes)
     taken = job.wait_for(
         lambda: [e for e in job.events("job") if e["state"] == "taken over"], "a takeover", 90
     )[0]["time"]

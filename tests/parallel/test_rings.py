@@ -27,9 +27,13 @@ def test_ring(size, tmp_path):
         "RING_SCRATCH": str(tmp_path),
     }
     process = subprocess.Popen(
-        command, env={**os.environ, **variables}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True, text=True,
-    )  # fmt: skip
+        command,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
     try:
         output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:

@@ -129,8 +129,10 @@ def test_the_output_appears_with_everything_in_it(tmp_path: Path):
     assert names(output) == [marker.NAME, "metrics.json"]
     assert names(tmp_path / "deep") == ["output"]
     assert marker.read(output / marker.NAME) == {
-        "format": 1, "kind": KIND, "holds": ["metrics.json"],
-    }  # fmt: skip
+        "format": 1,
+        "kind": KIND,
+        "holds": ["metrics.json"],
+    }
 
 
 def test_an_older_output_is_replaced_whole(old: Path):
@@ -307,9 +309,12 @@ def killed_while_it_works(output: Path) -> Path:
         "    print(folder, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code, output], capture_output=True, text=True, timeout=60,
+        [sys.executable, "-c", code, output],
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=False,
-    )  # fmt: skip
+    )
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     return Path(ended.stdout.strip())
 

@@ -159,8 +159,9 @@ def test_the_password_of_a_zoo_is_in_no_name_and_no_table(tmp_path: Path):
     typed = [f"model_zoo={zoos}", "model_def=m", "data=d", f"output={tmp_path}"]
     plan = make_plan(expand(typed))
     assert {job.chosen["model_zoo"] for job in plan.jobs} == {
-        "git+https://host/a@main", "git+https://host/b@main",
-    }  # fmt: skip
+        "git+https://host/a@main",
+        "git+https://host/b@main",
+    }
     assert "s3cr3t" not in repr(plan.jobs)
 
 
@@ -211,10 +212,17 @@ def test_dry_run_lists_the_jobs(edl, trainings, tmp_path: Path):
         (["params.hidden=[10],[20, 5]"], ["hidden=_10", "hidden=_20_5"]),
         (["train.epochs=1", "model_def=a.B,c"], ["model_def=a.B", "model_def=c"]),
         (["launch.np=1,2", "params.np=1"], ["np=1", "np=2"]),
-        (["launch.np=1,2", "params.np=1,2"], ["launch.np=1_params.np=1", "launch.np=1_params.np=2",
-          "launch.np=2_params.np=1", "launch.np=2_params.np=2"]),
+        (
+            ["launch.np=1,2", "params.np=1,2"],
+            [
+                "launch.np=1_params.np=1",
+                "launch.np=1_params.np=2",
+                "launch.np=2_params.np=1",
+                "launch.np=2_params.np=2",
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_names_are_readable(overrides: list[str], names: list[str]):
     given = ["data=/d", "output=/o", *overrides]
     if not any(text.startswith("model_def") for text in given):
@@ -257,9 +265,12 @@ def test_from_python(trainings, tmp_path: Path):
 
     result = edl_horovod.sweep(
         {"train.learning_rate": [0.1, 0.2], "params.hidden": [[10], [20]]},
-        model_def="m", data=["/d/a", "/d/b"], output=tmp_path / "s", train={"epochs": 2},
+        model_def="m",
+        data=["/d/a", "/d/b"],
+        output=tmp_path / "s",
+        train={"epochs": 2},
         on_events=seen.extend,
-    )  # fmt: skip
+    )
 
     assert [job.state for job in result.jobs] == ["finished"] * 2 + ["failed"] * 2
     assert result.failed[0].error == "no file"
@@ -273,8 +284,9 @@ def test_from_python_an_interrupt_is_raised(trainings, tmp_path: Path):
     trainings.errors = {0.2: Interrupted("ctrl-c")}
 
     with pytest.raises(Interrupted, match="goes on with the rest"):
-        edl_horovod.sweep({"train.learning_rate": [0.1, 0.2]}, model_def="m", data="/d",
-                          output=tmp_path / "s")  # fmt: skip
+        edl_horovod.sweep(
+            {"train.learning_rate": [0.1, 0.2]}, model_def="m", data="/d", output=tmp_path / "s"
+        )
 
     assert states(tmp_path) == ["finished", "interrupted"]
 

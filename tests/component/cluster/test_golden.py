@@ -20,11 +20,17 @@ ROOT = Path(__file__).resolve().parents[3]
 K8S = ROOT / "k8s"
 JOB = "mnist"
 COMMON = [
-    "launch=kubernetes", "image=registry.example/edl-horovod:1", "model_def=mnist_functional_api",
-    "data=/data/records/train/*.recordio", "output=/data/models/mnist", "train.epochs=5",
-    "train.batch_size=64", "launch.np=2", "elastic.max_np=4",
+    "launch=kubernetes",
+    "image=registry.example/edl-horovod:1",
+    "model_def=mnist_functional_api",
+    "data=/data/records/train/*.recordio",
+    "output=/data/models/mnist",
+    "train.epochs=5",
+    "train.batch_size=64",
+    "launch.np=2",
+    "elastic.max_np=4",
     "kubernetes.volumes={data: {claim: training-data, mount: /data}}",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,10 @@ def files(example):
     lines = ["Made by `make golden`: what edl train submits.", *example.overrides]
     head = "".join(f"# {line}\n" for line in lines)
     kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **listed,
-    }  # fmt: skip
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        **listed,
+    }
     return {"kustomization.yaml": head + manifest.to_yaml([kustomization]), **content}
 
 

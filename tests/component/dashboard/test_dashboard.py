@@ -32,9 +32,14 @@ def job_dir(tmp_path: Path) -> Path:
         log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
         for step in range(1, 51):
             log.write(
-                "step", step=step, epoch=0, loss=1 / step, records_per_second=1000.0,
-                records_seen=step, size=2,
-            )  # fmt: skip
+                "step",
+                step=step,
+                epoch=0,
+                loss=1 / step,
+                records_per_second=1000.0,
+                records_seen=step,
+                size=2,
+            )
     return path
 
 
@@ -166,9 +171,10 @@ REQUEST = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET / HTTP/1.1\r\nHost: local", REQUEST, REQUEST + b"GET /"],
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nHost: local", REQUEST, REQUEST + b"GET /"],
     ids=["nothing", "half", "one request", "one and a part"],
-)  # fmt: skip
+)
 def test_a_connection_that_sends_no_whole_request_is_ended(job_dir: Path, sent: bytes):
     patience = "from edl_horovod.dashboard import server; server.REQUEST_SECONDS = 0.5"
     with dashboard(job_dir, first=patience) as served, connect(served, sent) as connection:

@@ -39,9 +39,12 @@ def stream(tmp_path: Path):
         (tmp_path / "mine.py").write_text(SPEC.format(parse=parse, made=made))
         index = Index.open(write_records(tmp_path / "data", 10))
         plan = DataPlan(
-            block_starts=index.block_starts, block_counts=index.block_counts, global_batch=4,
-            num_lanes=2, is_shuffled=False,
-        )  # fmt: skip
+            block_starts=index.block_starts,
+            block_counts=index.block_counts,
+            global_batch=4,
+            num_lanes=2,
+            is_shuffled=False,
+        )
         loaded = load_spec(str(tmp_path), "mine", params={})
         return StepStream(Reader(index), plan, loaded, Mode.PREDICTION, prefetch=1)
 

@@ -68,9 +68,12 @@ def path(tmp_path: Path) -> str:
 def opened(path: str, request: pytest.FixtureRequest) -> Iterator[tuple[StepStream, DataPlan]]:
     index = Index.open(path)
     plan = DataPlan(
-        block_starts=index.block_starts, block_counts=index.block_counts, global_batch=BATCH,
-        num_lanes=LANES, window=5,
-    )  # fmt: skip
+        block_starts=index.block_starts,
+        block_counts=index.block_counts,
+        global_batch=BATCH,
+        num_lanes=LANES,
+        window=5,
+    )
     here = Path(__file__)
     loaded = LoadedSpec(request.param(), sys.modules[__name__], here.parent, here, "Plain", {})
     with Reader(index) as reader:

@@ -240,9 +240,11 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
         "print(workers.server_pid, *pids, flush=True); time.sleep(60)\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-    ) as launcher:  # fmt: skip
+    ) as launcher:
         with contextlib.ExitStack() as stack:
             stack.callback(launcher.kill)
             pids = [int(word) for word in launcher.stdout.readline().split()]

@@ -16,7 +16,11 @@ ROOT = str(Path(edl_horovod.__file__).parent.parent)
 def test_neither_launcher_nor_coordinator_imports_numpy(module):
     code = f"import sys, {module}; print(*sorted({{'numpy', 'tensorflow'}} & set(sys.modules)))"
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
         env={**os.environ, "PYTHONPATH": ROOT},
-    )  # fmt: skip
+    )
     assert run.stdout == "\n"

@@ -64,10 +64,16 @@ def train(tmp_path, monkeypatch):
         keras.backend.clear_session()
         given = {text.partition("=")[0] for text in overrides}
         defaults = {
-            "data": data, "model_zoo": str(ZOO), "model_def": "tiny", "train.batch_size": 24,
-            "output": str(tmp_path / f"{job}-out"), "job_dir": str(tmp_path / job),
-            "data_plan.lanes": 6, "data_plan.shuffle_window": 16, "overwrite": "true",
-        }  # fmt: skip
+            "data": data,
+            "model_zoo": str(ZOO),
+            "model_def": "tiny",
+            "train.batch_size": 24,
+            "output": str(tmp_path / f"{job}-out"),
+            "job_dir": str(tmp_path / job),
+            "data_plan.lanes": 6,
+            "data_plan.shuffle_window": 16,
+            "overwrite": "true",
+        }
         settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
         config = compose("train", [*settings, *overrides])
         Path(config.job_dir).mkdir(exist_ok=True)

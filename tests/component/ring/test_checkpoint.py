@@ -31,9 +31,13 @@ def make(tmp_path, log):
         variable = tf.Variable(np.full(shape, value, np.float32))
         config = {"every_steps": 5, "every_seconds": 0.0, **config}
         checkpoints = Checkpoints(
-            tmp_path / "checkpoints", {"kernel": variable}, facts=facts,
-            config=CheckpointConfig(**config), must_exist=must_exist, events=log,
-        )  # fmt: skip
+            tmp_path / "checkpoints",
+            {"kernel": variable},
+            facts=facts,
+            config=CheckpointConfig(**config),
+            must_exist=must_exist,
+            events=log,
+        )
         return checkpoints, variable
 
     return make_one
@@ -128,8 +132,9 @@ def test_a_half_written_file_is_no_checkpoint_and_goes_with_the_next(make, tmp_p
     assert checkpoints.load(after=-1) is None
     train(checkpoints, variable, [5])
     assert sorted(path.name for path in folder.iterdir()) == [
-        ".step-000000099.host.7.partial", "step-000000005.safetensors",
-    ]  # fmt: skip
+        ".step-000000099.host.7.partial",
+        "step-000000005.safetensors",
+    ]
 
 
 def test_a_write_that_fails_is_told_and_training_goes_on(make, tmp_path, caplog):

@@ -61,10 +61,13 @@ def test_a_metric_that_is_not_there_is_found_before_training():
 
 
 SETTINGS = (
-    "train.epochs=20", "train.evaluate_steps=2", "train.early_stopping.metric=loss",
-    "train.early_stopping.min_delta=0.3", "train.early_stopping.patience=2",
+    "train.epochs=20",
+    "train.evaluate_steps=2",
+    "train.early_stopping.metric=loss",
+    "train.early_stopping.min_delta=0.3",
+    "train.early_stopping.patience=2",
     "train.early_stopping.restore_best=true",
-)  # fmt: skip
+)
 
 
 def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, tmp_path):

@@ -63,9 +63,12 @@ CASES = [
     _case("float16", HALVES.astype(np.float16)),
     _case("bfloat16", HALVES.astype(ml_dtypes.bfloat16)),
     _case("float64", np.array([[0.5, 3.0]])),
-    Case("strings", np.array([[b"", b"ab\x00"], [b"x" * 300, b"\xff"]], object),
-         [[b"", b"ab\x00"], [b"x" * 300, b"\xff"]]),
-]  # fmt: skip
+    Case(
+        "strings",
+        np.array([[b"", b"ab\x00"], [b"x" * 300, b"\xff"]], object),
+        [[b"", b"ab\x00"], [b"x" * 300, b"\xff"]],
+    ),
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

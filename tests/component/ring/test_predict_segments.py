@@ -16,9 +16,12 @@ from edl_horovod.ring.segments import Segments
 
 def make(folder: Path, *, records: int, lanes: int, batch: int) -> tuple[Segments, DataPlan]:
     plan = DataPlan(
-        block_starts=np.array([0]), block_counts=np.array([records]), global_batch=batch,
-        num_lanes=lanes, is_shuffled=False,
-    )  # fmt: skip
+        block_starts=np.array([0]),
+        block_counts=np.array([records]),
+        global_batch=batch,
+        num_lanes=lanes,
+        is_shuffled=False,
+    )
     segments = Segments(folder / "segments", plan)
     segments.begin()
     return segments, plan
@@ -77,9 +80,10 @@ def test_each_file_is_opened_once(tmp_path: Path, monkeypatch):
     opened: list[str] = []
     open_reader = module.Reader.open
     monkeypatch.setattr(
-        module.Reader, "open",
+        module.Reader,
+        "open",
         lambda paths, **more: opened.extend(paths) or open_reader(paths, **more),
-    )  # fmt: skip
+    )
     assert sum(1 for _ in segments.in_order([1] * segments.num_segments)) == 2000
     assert len(opened) == len(set(opened)) == segments.num_segments
 

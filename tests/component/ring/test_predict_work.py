@@ -95,9 +95,13 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             name = f"m{len(list(zoo_folder.iterdir()))}"
             (zoo_folder / f"{name}.py").write_text(code)
             config = JobConfig(
-                task="predict", data=data, trained_model="m", output=str(tmp_path / "out"),
-                job_dir=str(tmp_path / "job"), train=TrainConfig(batch_size=BATCH),
-            )  # fmt: skip
+                task="predict",
+                data=data,
+                trained_model="m",
+                output=str(tmp_path / "out"),
+                job_dir=str(tmp_path / "job"),
+                train=TrainConfig(batch_size=BATCH),
+            )
             config = replace(config, **settings)
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
             stream, plan, _ = _open(config, data, loaded, Mode.PREDICTION, stack)
@@ -159,8 +163,10 @@ def test_an_output_folder_holds_parts_and_a_schema_that_reads_them(
 
     output = tmp_path / "out"
     assert sorted(path.name for path in output.iterdir()) == [
-        marker.NAME, *(f"part-0000{n}-of-00003.recordio" for n in range(3)), "schema.json",
-    ]  # fmt: skip
+        marker.NAME,
+        *(f"part-0000{n}-of-00003.recordio" for n in range(3)),
+        "schema.json",
+    ]
     assert result["output"] == str(output)
     assert not list((tmp_path / "job").iterdir())
     schema = json.loads((output / "schema.json").read_text())
@@ -184,9 +190,14 @@ def test_a_single_file_has_its_schema_beside_it(make_work, tmp_path: Path):
     schema = json.loads((tmp_path / "all.recordio.schema.json").read_text())
     assert list(schema["features"]) == ["id", "total", "twice"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f".all.recordio{marker.NAME}", "all.recordio", "all.recordio.schema.json", "data",
-        "events.jsonl", "job", "zoo",
-    ]  # fmt: skip
+        f".all.recordio{marker.NAME}",
+        "all.recordio",
+        "all.recordio.schema.json",
+        "data",
+        "events.jsonl",
+        "job",
+        "zoo",
+    ]
 
 
 def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path: Path):

@@ -44,13 +44,20 @@ def test_labels_in_the_records_do_not_matter(name: str, tmp_path: Path, monkeypa
         data = write_pictures(tmp_path / subfolder, prepare, subfolder=subfolder)
         index = Index.open(data)
         plan = DataPlan(
-            block_starts=index.block_starts, block_counts=index.block_counts, global_batch=4,
-            num_lanes=2, is_shuffled=False,
-        )  # fmt: skip
+            block_starts=index.block_starts,
+            block_counts=index.block_counts,
+            global_batch=4,
+            num_lanes=2,
+            is_shuffled=False,
+        )
         config = JobConfig(
-            task="predict", data=data, trained_model="m", output=str(tmp_path / "out"),
-            job_dir=str(tmp_path / "job"), train=TrainConfig(batch_size=4),
-        )  # fmt: skip
+            task="predict",
+            data=data,
+            trained_model="m",
+            output=str(tmp_path / "out"),
+            job_dir=str(tmp_path / "job"),
+            train=TrainConfig(batch_size=4),
+        )
         with Reader(index) as reader, EventLog(tmp_path / "events.jsonl", "test") as events:
             stream = StepStream(reader, plan, loaded, Mode.PREDICTION, prefetch=1)
             if not outputs:

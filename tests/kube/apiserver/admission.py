@@ -69,9 +69,11 @@ class Admission:
             return
         plural, _, group = request.resource.partition(".")
         part = f"/{request.subresource}" if request.subresource else ""
-        where = f'in the namespace "{request.namespace}"' if request.namespace else (
-            "at the cluster scope"
-        )  # fmt: skip
+        where = (
+            f'in the namespace "{request.namespace}"'
+            if request.namespace
+            else ("at the cluster scope")
+        )
         named = f' "{request.name}"' if request.name else ""
         message = (
             f'{request.resource}{named} is forbidden: User "{user.name}" cannot {request.verb} '
@@ -107,9 +109,11 @@ class Admission:
             role = self.store.get(ROLES, namespace, role["metadata"]["name"])
         own = list(self._rules_of(user, namespace))
         lacking = [
-            one for rule in role["rules"] for one in _single(rule)
+            one
+            for rule in role["rules"]
+            for one in _single(rule)
             if not any(_allows(mine, one) for mine in own)
-        ]  # fmt: skip
+        ]
         if lacking:
             name = item["metadata"]["name"]
             message = (
@@ -168,9 +172,12 @@ def _allows(rule: dict, request: Request) -> bool:
         return wanted in rule.get(key, []) or "*" in rule.get(key, [])
 
     is_named = not rule.get("resourceNames") or request.name in rule["resourceNames"]
-    return has("verbs", request.verb) and has("apiGroups", group) and has("resources", part) and (
-        is_named
-    )  # fmt: skip
+    return (
+        has("verbs", request.verb)
+        and has("apiGroups", group)
+        and has("resources", part)
+        and (is_named)
+    )
 
 
 def _check_pod(item: dict) -> None:

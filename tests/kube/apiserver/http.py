@@ -237,9 +237,11 @@ class Api:
             meta["continue"] = base64.b64encode(token).decode()
         kind = path.kind
         return {
-            "kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta,
+            "kind": f"{kind.name}List",
+            "apiVersion": kind.api_version,
+            "metadata": meta,
             "items": items,
-        }  # fmt: skip
+        }
 
     async def _watch(self, request: web.Request, path: _Path) -> web.StreamResponse:
         version = int(request.query.get("resourceVersion") or 0)

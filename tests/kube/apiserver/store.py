@@ -25,10 +25,15 @@ class Refused(Exception):
     @property
     def status(self) -> dict:
         return {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "details": self.details,
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "details": self.details,
             "code": self.code,
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ import pytest
 def pytest_collection_modifyitems(config, items):
     size = int(os.environ["RING_SIZE"])
     kept = [
-        item for item in items
+        item
+        for item in items
         if not (marker := item.get_closest_marker("world_size")) or size in marker.args
-    ]  # fmt: skip
+    ]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 

@@ -41,9 +41,13 @@ class Side:
         index = Index.open(write_records(scratch, NUM_RECORDS))
         self.world = world
         self.plan = DataPlan(
-            block_starts=index.block_starts, block_counts=index.block_counts, global_batch=BATCH,
-            num_lanes=LANES, window=16, is_shuffled=mode is Mode.TRAINING,
-        )  # fmt: skip
+            block_starts=index.block_starts,
+            block_counts=index.block_counts,
+            global_batch=BATCH,
+            num_lanes=LANES,
+            window=16,
+            is_shuffled=mode is Mode.TRAINING,
+        )
         keras.utils.set_random_seed(3)
         loaded = load_spec(ZOO, "tiny", params=params)
         self.stream = StepStream(Reader(index), self.plan, loaded, mode, prefetch=2)

@@ -47,11 +47,18 @@ def train(world, name, *overrides):
     config = compose(
         "train",
         [
-            f"data={data}", f"validation_data={data}", f"model_zoo={ZOO}", "model_def=tiny",
-            "train.batch_size=24", "data_plan.lanes=6", "data_plan.shuffle_window=16",
-            f"output={scratch}/out", f"job_dir={scratch}", *overrides,
+            f"data={data}",
+            f"validation_data={data}",
+            f"model_zoo={ZOO}",
+            "model_def=tiny",
+            "train.batch_size=24",
+            "data_plan.lanes=6",
+            "data_plan.shuffle_window=16",
+            f"output={scratch}/out",
+            f"job_dir={scratch}",
+            *overrides,
         ],
-    )  # fmt: skip
+    )
     with EventLog(scratch / "events.jsonl", "test") as log, prepare.make_warm(config, log) as work:
         result = loop.run(work, Formed(world), log)
     return work, result
@@ -63,9 +70,12 @@ def weights(work):
 
 def test_early_stopping_is_that_of_one_process(world):
     settings = [
-        "train.epochs=30", "train.early_stopping.metric=loss", "train.early_stopping.patience=2",
-        "train.early_stopping.min_delta=0.3", "train.early_stopping.restore_best=true",
-    ]  # fmt: skip
+        "train.epochs=30",
+        "train.early_stopping.metric=loss",
+        "train.early_stopping.patience=2",
+        "train.early_stopping.min_delta=0.3",
+        "train.early_stopping.restore_best=true",
+    ]
     ring, ours = train(world, "stops", *settings)
     assert_same_everywhere([ring._stopping.variables["job/early_stopping"].numpy()])
     single, theirs = train(ALONE, "stops-alone", *settings)

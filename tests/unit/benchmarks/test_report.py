@@ -10,9 +10,14 @@ from benchmarks.common import FULL, QUICK, Comparison
 from benchmarks.report import Surroundings, length_of, to_markdown
 
 FIRST = Surroundings(
-    cpu="a processor", num_cores=2, memory_bytes=24 * 2**30, load=0.1,
-    commit="a" * 40, date="2026-01-02 03:04 UTC", versions=(("Python", "3.11"),),
-)  # fmt: skip
+    cpu="a processor",
+    num_cores=2,
+    memory_bytes=24 * 2**30,
+    load=0.1,
+    commit="a" * 40,
+    date="2026-01-02 03:04 UTC",
+    versions=(("Python", "3.11"),),
+)
 SECOND = replace(FIRST, commit="b" * 40, date="2026-02-03 04:05 UTC")
 
 

@@ -100,8 +100,11 @@ def test_who_is_stopped_goes_on_after_its_time(clock):
 def test_what_was_changed_is_put_back(clock):
     target, happened = run(clock, "1:add 2:stop:0:1000", target=NotedTarget(2, 10.0, clock))
     assert target.notes == [
-        "3 slots", "SIGSTOP localhost:0", "SIGCONT localhost:0", "close localhost:0",
-    ]  # fmt: skip
+        "3 slots",
+        "SIGSTOP localhost:0",
+        "SIGCONT localhost:0",
+        "close localhost:0",
+    ]
     assert happened[-1].kind == "continue"
     target, happened = run(clock, "1:add 2:remove 3:remove")
     assert target.notes == ["3 slots", "2 slots", "1 slots", "2 slots"]

@@ -11,10 +11,14 @@ def reset(at, seconds):
 
 def test_goodput_compares_the_disturbed_time_with_the_quiet_time_before():
     events = [
-        *steps((1.0, 0)), reset(2.0, 3.0), *steps((2.0, 100), (6.0, 500), (10.0, 900)),
-        reset(11.0, 0.2), {"time": 11.0, "kind": "worker", "state": "lost"}, reset(13.0, 0.4),
+        *steps((1.0, 0)),
+        reset(2.0, 3.0),
+        *steps((2.0, 100), (6.0, 500), (10.0, 900)),
+        reset(11.0, 0.2),
+        {"time": 11.0, "kind": "worker", "state": "lost"},
+        reset(13.0, 0.4),
         *steps((20.0, 1400)),
-    ]  # fmt: skip
+    ]
     cost = cost_of(events, first=10.5, last=20.0)
     assert (cost.quiet_seconds, cost.quiet_records_per_second) == (8.0, 100.0)
     assert (cost.disturbed_seconds, cost.disturbed_records_per_second) == (9.5, 50.0)

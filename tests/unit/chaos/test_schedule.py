@@ -7,8 +7,12 @@ from edl_horovod.errors import ConfigError
 def test_a_schedule_is_read_in_the_order_of_its_times():
     found = parse("30:remove 20:add  # the night shift\n10:kill:1\n40:stop::5 0.5:coordinator")
     assert [str(action) for action in found] == [
-        "0.5:coordinator", "10:kill:1", "20:add", "30:remove", "40:stop::5",
-    ]  # fmt: skip
+        "0.5:coordinator",
+        "10:kill:1",
+        "20:add",
+        "30:remove",
+        "40:stop::5",
+    ]
     assert (found[1].slot, found[4].slot, found[4].seconds) == (1, None, 5.0)
 
 

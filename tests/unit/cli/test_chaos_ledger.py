@@ -22,9 +22,14 @@ NUM_RECORDS, BATCH = 40, 8
 def make_job(folder: Path, **changes: Any) -> JobConfig:
     (folder / "job").mkdir()
     config = JobConfig(
-        task="train", data=write_records(folder / "data", NUM_RECORDS), output="/o", model_def="m",
-        train=TrainConfig(batch_size=BATCH), debug=DebugConfig(ledger=True), **changes,
-    )  # fmt: skip
+        task="train",
+        data=write_records(folder / "data", NUM_RECORDS),
+        output="/o",
+        model_def="m",
+        train=TrainConfig(batch_size=BATCH),
+        debug=DebugConfig(ledger=True),
+        **changes,
+    )
     resolved.dump(config, folder / "job" / "config.yaml")
     (folder / "job" / "hosts").write_text("localhost:2\n")
     return config

@@ -317,15 +317,24 @@ def test_a_wrong_python_call_is_refused(keywords: dict[str, Any], named: str):
         ("import edl_horovod; edl_horovod.train, edl_horovod.Mode", set()),
         ("from edl_horovod.cli.main import main; main(['--help'])", set()),
         ("from edl_horovod.cli.main import main; main(['status', '/nowhere'])", set()),
-        (f"from edl_horovod.cli.main import main; main(['train', '--dry-run', *{TRAIN}])",
-         {"hydra", "numpy"}),
+        (
+            f"from edl_horovod.cli.main import main; main(['train', '--dry-run', *{TRAIN}])",
+            {"hydra", "numpy"},
+        ),
     ],
-)  # fmt: skip
+)
 def test_nothing_heavy_is_imported(script: str, allowed: set[str]):
     heavy = {
-        "tensorflow", "keras", "horovod", "hydra", "numpy", "rich", "starlette", "uvicorn",
+        "tensorflow",
+        "keras",
+        "horovod",
+        "hydra",
+        "numpy",
+        "rich",
+        "starlette",
+        "uvicorn",
         "jinja2",
-    } - allowed  # fmt: skip
+    } - allowed
     script += f"\nimport json, sys; print(json.dumps(sorted({heavy!r} & set(sys.modules))))"
 
     done = subprocess.run(

@@ -8,17 +8,27 @@ from edl_horovod.errors import ConfigError
 
 CONFIG_FILE = Path("/edl/config.yaml")
 ENVIRONMENT = {
-    "EDL_POD_IP": "10.1.2.3", "EDL_NAMESPACE": "ml", "EDL_JOB": "mnist",
+    "EDL_POD_IP": "10.1.2.3",
+    "EDL_NAMESPACE": "ml",
+    "EDL_JOB": "mnist",
     "EDL_SECRET_FILE": "/edl-secret/secret",
-}  # fmt: skip
+}
 
 
 def plan(style, *, min_np=1):
     overrides = [
-        "data=/data/x", "model_def=m", "job_dir=/data/out.job", "output=/data/out",
-        "launch=kubernetes", "launch.np=4", "elastic.max_np=6", "kubernetes.worker.cpu=3",
-        f"kubernetes.style={style}", f"elastic.min_np={min_np}", "kubernetes.env={COLOUR: blue}",
-    ]  # fmt: skip
+        "data=/data/x",
+        "model_def=m",
+        "job_dir=/data/out.job",
+        "output=/data/out",
+        "launch=kubernetes",
+        "launch.np=4",
+        "elastic.max_np=6",
+        "kubernetes.worker.cpu=3",
+        f"kubernetes.style={style}",
+        f"elastic.min_np={min_np}",
+        "kubernetes.env={COLOUR: blue}",
+    ]
     config = compose("train", overrides)
     return launcher.plan_in_pod(config, CONFIG_FILE, ENVIRONMENT)
 
@@ -70,5 +80,8 @@ def test_mpirun_hands_its_variables_to_the_other_pods():
 
 def test_a_manifest_without_our_variables_is_told_so():
     with pytest.raises(ConfigError, match="EDL_POD_IP"):
-        launcher.plan_in_pod(plan("elastic").config, CONFIG_FILE, {"EDL_NAMESPACE": "ml",
-                             "EDL_JOB": "mnist", "EDL_SECRET_FILE": "x"})  # fmt: skip
+        launcher.plan_in_pod(
+            plan("elastic").config,
+            CONFIG_FILE,
+            {"EDL_NAMESPACE": "ml", "EDL_JOB": "mnist", "EDL_SECRET_FILE": "x"},
+        )

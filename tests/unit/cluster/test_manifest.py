@@ -18,9 +18,14 @@ SECRET = bytes(range(32))
 DOCKER = Path(__file__).parents[3] / "docker" / "ssh"
 VOLUME = ["kubernetes.volumes.data.claim=shared", "kubernetes.volumes.data.mount=/data"]
 TRAIN = [
-    "launch=kubernetes", "image=registry.example/edl:1", "model_def=mnist", "launch.np=4",
-    "data=/data/train/*.recordio", "output=/data/models/mnist", *VOLUME,
-]  # fmt: skip
+    "launch=kubernetes",
+    "image=registry.example/edl:1",
+    "model_def=mnist",
+    "launch.np=4",
+    "data=/data/train/*.recordio",
+    "output=/data/models/mnist",
+    *VOLUME,
+]
 
 
 @functools.cache
@@ -48,17 +53,23 @@ def env(container):
 
 STYLES = ("elastic", "horovodrun", "mpirun")
 EVERYTHING = [
-    "kubernetes.image_pull_secrets=[registry]", "kubernetes.slots_per_worker=2",
-    "kubernetes.worker.gpus=2", "kubernetes.worker.node_selector={disktype: ssd}",
+    "kubernetes.image_pull_secrets=[registry]",
+    "kubernetes.slots_per_worker=2",
+    "kubernetes.worker.gpus=2",
+    "kubernetes.worker.node_selector={disktype: ssd}",
     "kubernetes.launcher.node_selector={pool: stable}",
     "kubernetes.worker.tolerations=[{key: gpu, operator: Exists, effect: NoSchedule}]",
-    "kubernetes.priority_class=low", "kubernetes.launcher_priority_class=high",
-    "kubernetes.env={LEVEL: 1, FLAG: true}", "kubernetes.labels={team: x}",
-    "kubernetes.annotations={sidecar.istio.io/inject: false}", "kubernetes.suspend=true",
-    "kubernetes.ttl_seconds_after_finished=60", "kubernetes.backoff_limit=1",
+    "kubernetes.priority_class=low",
+    "kubernetes.launcher_priority_class=high",
+    "kubernetes.env={LEVEL: 1, FLAG: true}",
+    "kubernetes.labels={team: x}",
+    "kubernetes.annotations={sidecar.istio.io/inject: false}",
+    "kubernetes.suspend=true",
+    "kubernetes.ttl_seconds_after_finished=60",
+    "kubernetes.backoff_limit=1",
     "kubernetes.volumes.login={secret: s3, mount: /login, read_only: true}",
     "kubernetes.volumes.scratch={host_path: /mnt/scratch, mount: /scratch}",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -99,8 +110,12 @@ def test_an_elastic_worker_is_its_pods_main_process():
     template, worker = pod(job, "Worker")
 
     assert worker["command"] == [
-        "python", "-m", "edl_horovod.worker", "--config", "/edl/config.yaml",
-    ]  # fmt: skip
+        "python",
+        "-m",
+        "edl_horovod.worker",
+        "--config",
+        "/edl/config.yaml",
+    ]
     variables = env(worker)
     assert variables["EDL_HOST"] == "$(EDL_POD_NAME).$(EDL_POD_UID)"
     assert variables["EDL_COORDINATOR"] == "mnist-coordinator:7707"
@@ -241,9 +256,12 @@ def test_only_the_jobs_own_pods_may_call_them():
 
 def test_evaluate_and_predict_are_jobs_too():
     base = [
-        "launch=kubernetes", "image=registry.example/edl:1", "trained_model=/data/models/mnist",
-        "data=s3://bucket/new.recordio", *VOLUME,
-    ]  # fmt: skip
+        "launch=kubernetes",
+        "image=registry.example/edl:1",
+        "trained_model=/data/models/mnist",
+        "data=s3://bucket/new.recordio",
+        *VOLUME,
+    ]
     for task, more in (("evaluate", []), ("predict", ["output=/data/predictions"])):
         job = made(*more, task=task, base=base)
         mpijobs.schema().admit(job.mpijob, is_strict=True)

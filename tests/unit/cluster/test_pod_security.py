@@ -23,9 +23,12 @@ SETTINGS = {
     ],
 }
 EVALUATE = [
-    "launch=kubernetes", "image=registry.example/edl:1", "trained_model=/data/m", *VOLUME,
+    "launch=kubernetes",
+    "image=registry.example/edl:1",
+    "trained_model=/data/m",
+    *VOLUME,
     "data=/data/x",
-]  # fmt: skip
+]
 
 
 def templates(job):

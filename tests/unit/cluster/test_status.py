@@ -9,18 +9,21 @@ def job(*conditions, **more):
             "mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": {}}}},
         },
         "status": {
-            "conditions": [{"type": kind, "status": "True", "reason": reason}
-                           for kind, reason in conditions], **more,
+            "conditions": [
+                {"type": kind, "status": "True", "reason": reason} for kind, reason in conditions
+            ],
+            **more,
         },
-    }  # fmt: skip
+    }
 
 
 def launcher(phase):
     name = {"training.kubeflow.org/job-role": "launcher"}
     return {
         "metadata": {"name": "mnist-launcher-abcde", "labels": name},
-        "spec": {}, "status": {"phase": phase},
-    }  # fmt: skip
+        "spec": {},
+        "status": {"phase": phase},
+    }
 
 
 def test_the_state_follows_the_launcher_and_not_what_the_operator_once_said():

@@ -72,25 +72,39 @@ def test_launch_is_chosen_by_file_and_set_by_key():
 
 def test_every_setting_can_be_set():
     typed = {
-        int: "3", float: "2.5", bool: "true", str: "x", int | None: "3", float | None: "0.5",
+        int: "3",
+        float: "2.5",
+        bool: "true",
+        str: "x",
+        int | None: "3",
+        float | None: "0.5",
         list[str]: "[x]",
-    }  # fmt: skip
+    }
     choices = {
-        "launch.kind": "mpi", "data_plan.damaged": "skip", "log_level": "debug", "resume": "auto",
+        "launch.kind": "mpi",
+        "data_plan.damaged": "skip",
+        "log_level": "debug",
+        "resume": "auto",
         "trust": "changed",
-        "train.precision": "mixed_bfloat16", "train.early_stopping.mode": "max",
-        "kubernetes.style": "mpirun", "kubernetes.worker.cpu": "2",
-        "elastic.autoscale": "false", "elastic.autoscale_efficiency": "0.3",
+        "train.precision": "mixed_bfloat16",
+        "train.early_stopping.mode": "max",
+        "kubernetes.style": "mpirun",
+        "kubernetes.worker.cpu": "2",
+        "elastic.autoscale": "false",
+        "elastic.autoscale_efficiency": "0.3",
         "kubernetes.worker.memory": "1Gi",
-        "kubernetes.launcher.cpu": "100m", "kubernetes.launcher.memory": "64Mi",
+        "kubernetes.launcher.cpu": "100m",
+        "kubernetes.launcher.memory": "64Mi",
         "kubernetes.volumes": "{data: {claim: data, mount: /data}}",
         "kubernetes.worker.node_selector": "{a.b/c: d}",
         "kubernetes.worker.tolerations": "[{key: gpu}]",
         "kubernetes.launcher.node_selector": "{pool: stable}",
         "kubernetes.launcher.tolerations": "[{key: b}]",
-        "kubernetes.env": "{A: 1}", "kubernetes.secret_env": "{B: s3/key}",
-        "kubernetes.labels": "{team: x}", "kubernetes.annotations": "{note: x}",
-    }  # fmt: skip
+        "kubernetes.env": "{A: 1}",
+        "kubernetes.secret_env": "{B: s3/key}",
+        "kubernetes.labels": "{team: x}",
+        "kubernetes.annotations": "{note: x}",
+    }
     keys = [
         setting
         for setting in fields.settings(JobConfig)
@@ -226,9 +240,29 @@ def test_any_text_is_taken_letter_for_letter(value: str):
 
 @pytest.mark.parametrize(
     "name",
-    ["train-*.recordio", "a b", "a=b", "it's", '"q"', "${x}", "\\${x}", "\\\\${x}", "a\\", "x:y(z)",
-     "[a]", "{a}", "null", "1_000", "007", "ü", "a?b", "#c", "~x", "a@b"],
-)  # fmt: skip
+    [
+        "train-*.recordio",
+        "a b",
+        "a=b",
+        "it's",
+        '"q"',
+        "${x}",
+        "\\${x}",
+        "\\\\${x}",
+        "a\\",
+        "x:y(z)",
+        "[a]",
+        "{a}",
+        "null",
+        "1_000",
+        "007",
+        "ü",
+        "a?b",
+        "#c",
+        "~x",
+        "a@b",
+    ],
+)
 def test_a_path_means_what_the_shell_handed_over(name: str):
     config = compose("train", [f"data=/d/{name}", f"output=/o/{name}", "model_def=m"])
 

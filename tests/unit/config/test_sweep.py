@@ -17,8 +17,11 @@ def test_every_combination_is_one_point_and_the_last_setting_changes_fastest():
     points = expand([*TRAIN, "params.hidden=[10],[20]", "train.learning_rate=0.1,1e-2"])
 
     assert [tuple(point.chosen.values()) for point in points] == [
-        ("[10]", "0.1"), ("[10]", "0.01"), ("[20]", "0.1"), ("[20]", "0.01"),
-    ]  # fmt: skip
+        ("[10]", "0.1"),
+        ("[10]", "0.01"),
+        ("[20]", "0.1"),
+        ("[20]", "0.01"),
+    ]
     config = compose("train", points[-1].overrides)
     assert (config.params, config.train.learning_rate) == ({"hidden": [20]}, 0.01)
     assert config.data == "/d/a,/d/b"
@@ -35,10 +38,13 @@ def test_every_combination_is_one_point_and_the_last_setting_changes_fastest():
         ("params=choice('a=1, b=2','a=3')", "params", ["a=1, b=2", "a=3"]),
         ("params.act='relu',tanh", "params.act", ["'relu'", "tanh"]),
         ("model_zoo=/x y,'/z'", "model_zoo", ["/x y", "/z"]),
-        ("train={epochs: 1},{epochs: 2, batch_size: 8}", "train",
-         ["{epochs:1}", "{epochs:2,batch_size:8}"]),
+        (
+            "train={epochs: 1},{epochs: 2, batch_size: 8}",
+            "train",
+            ["{epochs:1}", "{epochs:2,batch_size:8}"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_hydras_grammar_says_the_values(override: str, key: str, values: list[str]):
     assert chosen(override) == [{key: value} for value in values]
 

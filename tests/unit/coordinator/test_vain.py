@@ -70,10 +70,12 @@ class Member(Worker):
 def test_each_wait_is_twice_the_one_before_however_little_the_failures_cost(tmp_path):
     first, second = (
         Member(
-            Candidate(worker=host, host=host, slot=0, order=order), is_ready=True, step=order,
+            Candidate(worker=host, host=host, slot=0, order=order),
+            is_ready=True,
+            step=order,
         )
         for order, host in enumerate("12")
-    )  # fmt: skip
+    )
     waits = []
     with EventLog(tmp_path / "events.jsonl", source="coordinator") as log:
         formings = VainFormings(log, min_np=1)

@@ -10,18 +10,35 @@ from edl_horovod.errors import ConfigError
 
 @pytest.mark.parametrize(
     "header",
-    ["127.0.0.1:8265", "localhost", "LocalHost:1", "[::1]:8265", "10.1.2.3:80", "me.example:8265",
-     socket.gethostname()],
-)  # fmt: skip
+    [
+        "127.0.0.1:8265",
+        "localhost",
+        "LocalHost:1",
+        "[::1]:8265",
+        "10.1.2.3:80",
+        "me.example:8265",
+        socket.gethostname(),
+    ],
+)
 def test_addresses_and_own_names_are_ours(header: str):
     assert address.is_name_of_ours(header, "Me.example")
 
 
 @pytest.mark.parametrize(
     "header",
-    ["", ":8265", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8265",
-     "user@evil.example", "[::1", "127.0.0.1@evil.example", "x y", "1.2.3"],
-)  # fmt: skip
+    [
+        "",
+        ":8265",
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:8265",
+        "user@evil.example",
+        "[::1",
+        "127.0.0.1@evil.example",
+        "x y",
+        "1.2.3",
+    ],
+)
 def test_other_names_are_not(header: str):
     assert not address.is_name_of_ours(header, "127.0.0.1")
 

@@ -46,9 +46,17 @@ class _Parsed(HTMLParser):
 def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
     """A page with the text wherever somebody else's text may stand."""
     state = JobState(
-        state="running", task="train", message=text, output=text, step=5, total_steps=9,
-        loss=0.5, size=2, metrics={text: 0.5}, workers={text: WorkerState("lost", NOW, text)},
-    )  # fmt: skip
+        state="running",
+        task="train",
+        message=text,
+        output=text,
+        step=5,
+        total_steps=9,
+        loss=0.5,
+        size=2,
+        metrics={text: 0.5},
+        workers={text: WorkerState("lost", NOW, text)},
+    )
     pod = PodView(
         name="m-worker-0",
         role="worker",
@@ -59,13 +67,26 @@ def _page_of(text: str, *, in_cluster: bool) -> _Parsed:
         created=NOW,
     )
     job = JobView(
-        name="m", namespace="d", state="waiting", message=text, created=NOW, num_wanted=1,
-        num_warm=0, slots_per_worker=1, pods=(pod,), waits_for=(Cause(text, f"{text} q", text),),
-    )  # fmt: skip
+        name="m",
+        namespace="d",
+        state="waiting",
+        message=text,
+        created=NOW,
+        num_wanted=1,
+        num_warm=0,
+        slots_per_worker=1,
+        pods=(pod,),
+        waits_for=(Cause(text, f"{text} q", text),),
+    )
     look = Look(
-        time=NOW, state=state, job=job if in_cluster else None, notable=((NOW, f"a{text}"),),
-        trouble=f"b{text}", loss=((1, 2.0), (2, 1.0)), ring=((NOW, 2),),
-    )  # fmt: skip
+        time=NOW,
+        state=state,
+        job=job if in_cluster else None,
+        notable=((NOW, f"a{text}"),),
+        trouble=f"b{text}",
+        loss=((1, 2.0), (2, 1.0)),
+        ring=((NOW, 2),),
+    )
     return _Parsed(PAGE.render(f"c{text}", look, now=NOW))
 
 

@@ -22,10 +22,17 @@ def make_job(job_dir: Path) -> None:
 
 def step(number: int, **changes: Any) -> dict[str, Any]:
     return {
-        "time": float(number), "source": "r", "kind": "step", "step": number, "epoch": 0,
-        "loss": 1.0 / number, "records_per_second": 10.0, "records_seen": number, "size": 2,
+        "time": float(number),
+        "source": "r",
+        "kind": "step",
+        "step": number,
+        "epoch": 0,
+        "loss": 1.0 / number,
+        "records_per_second": 10.0,
+        "records_seen": number,
+        "size": 2,
         **changes,
-    }  # fmt: skip
+    }
 
 
 def write_steps(job_dir: Path, *numbers: int) -> None:

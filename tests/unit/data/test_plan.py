@@ -82,8 +82,11 @@ def test_epochs_and_seeds_have_orders_of_their_own():
         counts = np.full(50, 20, np.int64)
         plan = DataPlan(
             block_starts=np.arange(50, dtype=np.int64) * 20,
-            block_counts=counts, global_batch=64, num_lanes=8, seed=seed,
-        )  # fmt: skip
+            block_counts=counts,
+            global_batch=64,
+            num_lanes=8,
+            seed=seed,
+        )
         return tuple(plan.order(epoch).records(0, range(8)))
 
     assert len({first(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9

@@ -68,16 +68,21 @@ def test_shards_are_bounded_by_records_across_files(settings, group, tmp_path: P
         Shard(name=name, num_records=number) for name, number in zip(names, (2, 2, 1), strict=True)
     ]
     assert [read(tmp_path, shard) for shard in done.shards] == [
-        [b"a", b"b"], [b"c", b"d"], [b"e"],
-    ]  # fmt: skip
+        [b"a", b"b"],
+        [b"c", b"d"],
+        [b"e"],
+    ]
     assert (done.num_records, done.num_files, done.num_empty) == (5, 3, 1)
 
 
 def test_shards_are_bounded_by_bytes_and_a_larger_record_has_its_own(settings, group, tmp_path):
     done = prepare_group(settings(bytes_per_shard=25), group("a b c ddddd e"))
     assert [read(tmp_path, shard) for shard in done.shards] == [
-        [b"a", b"b"], [b"c"], [b"d"], [b"e"],
-    ]  # fmt: skip
+        [b"a", b"b"],
+        [b"c"],
+        [b"d"],
+        [b"e"],
+    ]
 
 
 def test_a_group_with_too_many_bad_files_is_given_up(settings, group):

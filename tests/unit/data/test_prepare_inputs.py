@@ -51,8 +51,11 @@ def test_a_list_is_taken_as_it_is(folder: Path, tmp_path: Path):
     listed.write_bytes(f"{folder}/b/c/3\r\n\n{folder}/a/1\n{folder}/a, 1\n".encode() + b"/\xff\n")
     found = find(f"@{listed}", shuffle=False)
     assert found.paths == [
-        f"{folder}/b/c/3", f"{folder}/a/1", f"{folder}/a, 1", os.fsdecode(b"/\xff"),
-    ]  # fmt: skip
+        f"{folder}/b/c/3",
+        f"{folder}/a/1",
+        f"{folder}/a, 1",
+        os.fsdecode(b"/\xff"),
+    ]
     assert found.missing == found.paths[2:]
     assert found.num_bytes == len("b/c/3a/1")
     assert len(found.digest_of_paths()) == 64

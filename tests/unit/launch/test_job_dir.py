@@ -14,10 +14,20 @@ from edl_horovod.launch.directory import job_directory
 from edl_horovod.launch.plan import make_plan
 
 OURS = (
-    "logs/build.log", "segments/one.png", "ledger/2026.csv", "checkpoints/epoch-1.pt",
-    "config.yaml", "hosts", "secret", "result.json", "events.jsonl", "launcher.pid",
-    "coordinator.json", "job.id", "notes.txt",
-)  # fmt: skip
+    "logs/build.log",
+    "segments/one.png",
+    "ledger/2026.csv",
+    "checkpoints/epoch-1.pt",
+    "config.yaml",
+    "hosts",
+    "secret",
+    "result.json",
+    "events.jsonl",
+    "launcher.pid",
+    "coordinator.json",
+    "job.id",
+    "notes.txt",
+)
 
 
 def plan_of(folder, *overrides, task="train"):

@@ -15,9 +15,13 @@ from edl_horovod.ledger import LedgerFile, check, read
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave, decode, encode
 
 PLAN = DataPlan(
-    block_starts=np.array([0, 30]), block_counts=np.array([30, 16]), global_batch=12, num_lanes=4,
-    window=5, seed=3,
-)  # fmt: skip
+    block_starts=np.array([0, 30]),
+    block_counts=np.array([30, 16]),
+    global_batch=12,
+    num_lanes=4,
+    window=5,
+    seed=3,
+)
 STEPS = 2 * PLAN.steps_per_epoch
 
 
@@ -48,9 +52,14 @@ class Writer:
         self.num_rings += 1
         for rank, worker in enumerate(workers):
             entry = Begin(
-                ring=self.num_rings, generation=self.num_rings, rank=rank, size=len(workers),
-                step=step, own_step=self.own.get(worker, -1), digest=f"state {step}",
-            )  # fmt: skip
+                ring=self.num_rings,
+                generation=self.num_rings,
+                rank=rank,
+                size=len(workers),
+                step=step,
+                own_step=self.own.get(worker, -1),
+                digest=f"state {step}",
+            )
             self.write(worker, dataclasses.replace(entry, **changes))
 
     def give(self, workers, step, doctor=lambda rank, ids: ids):

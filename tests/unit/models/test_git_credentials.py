@@ -80,9 +80,11 @@ def server(tmp_path: Path, monkeypatch) -> Iterator[PrivateServer]:
     (repository / "mnist.py").write_text("x = 1\n")
     me = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     for command in (
-        ["init", "-q", "-b", "main"], ["add", "."], [*me, "commit", "-q", "-m", "a"],
+        ["init", "-q", "-b", "main"],
+        ["add", "."],
+        [*me, "commit", "-q", "-m", "a"],
         ["update-server-info"],
-    ):  # fmt: skip
+    ):
         subprocess.run(["git", "-C", str(repository), *command], check=True)
     note = PrivateServer()
     handler = functools.partial(PrivateHandler, directory=str(repository), note=note)
