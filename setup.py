@@ -21,9 +21,9 @@ EXTRAS = {
     # edl_horovod/cluster/client.py is the only part that needs it.
     "kubernetes": ["kubernetes"],
     "image": ["docker"],
-    # edl_horovod/dashboard/server.py and page.py are the only parts that need it.
+    # edl_horovod/displays/page/server.py and page.py are the only parts that need it.
     "dashboard": ["Jinja2", "starlette", "uvicorn"],
-    # Where data lives; edl_horovod/data/remote.py is the only part that needs them.
+    # Where data lives; edl_horovod/records/files/remote.py is the only part that needs them.
     "remote": ["aiohttp", "fsspec", "tenacity"],
     "s3": ["fsspec", "s3fs", "tenacity"],
     "gcs": ["fsspec", "gcsfs", "tenacity"],
@@ -110,9 +110,9 @@ setup(
     packages=find_packages(include=["edl_horovod", "edl_horovod.*"]),
     package_data={
         "edl_horovod": [
-            "cluster/*.sh",
-            "dashboard/*.css",
-            "dashboard/*.html",
+            "cluster/pod/*.sh",
+            "displays/page/*.css",
+            "displays/page/*.html",
             "proto/*.proto",
             "py.typed",
         ]

@@ -21,7 +21,7 @@ from benchmarks import (
 from benchmarks.common import FULL, QUICK, Comparison, SideFailed, Workspace
 from benchmarks.report import length_of, look_around, to_markdown, to_table
 from edl_horovod.errors import Interrupted
-from edl_horovod.whole_file import write_text
+from edl_horovod.files.whole_file import write_text
 
 BENCHMARKS: dict[str, Callable[[Workspace], list[Comparison]]] = {
     "input": bench_input.measure,

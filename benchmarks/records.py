@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.common import side_parser, write_numbers
-from edl_horovod.data.recordio import Writer
+from edl_horovod.records.sources.recordio import Writer
 
 NUM_FILES = 8
 NUM_DISTINCT = 2048

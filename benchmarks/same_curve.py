@@ -17,10 +17,9 @@ import matplotlib as mpl
 import numpy as np
 
 from benchmarks.report import look_around
-from edl_horovod import events
 from edl_horovod.chaos import parse
-from edl_horovod.cli.chaos import disturb_job
-from edl_horovod.cli.ledger import prove
+from edl_horovod.cli.verbs.chaos import disturb_job
+from edl_horovod.cli.verbs.ledger import prove
 from edl_horovod.config.schema import (
     DebugConfig,
     ElasticConfig,
@@ -28,6 +27,7 @@ from edl_horovod.config.schema import (
     LaunchConfig,
     TrainConfig,
 )
+from edl_horovod.job import events
 from edl_horovod.launch import job
 from edl_horovod.ledger import StepLoss, folder_of, read_losses
 

@@ -17,11 +17,11 @@ from edl_horovod.errors import Interrupted
 if TYPE_CHECKING:
     from edl_horovod.config.prepare import PrepareConfig
     from edl_horovod.config.schema import JobConfig
-    from edl_horovod.data.prepare import PrepareResult
     from edl_horovod.image import BuiltImage
     from edl_horovod.launch import JobResult
     from edl_horovod.launch.mpijob import SubmittedJob
-    from edl_horovod.sweeps import SweepResult
+    from edl_horovod.preparation import PrepareResult
+    from edl_horovod.sweeps.run import SweepResult
 
 __all__ = [
     "FilePath",
@@ -46,7 +46,7 @@ Files = FilePath | Sequence[FilePath]
 Params = str | Mapping[str, Any]
 """`"hidden_units=[10, 100], learning_rate=0.01"`, or the same as a dict."""
 OnEvents = Callable[[list[dict[str, Any]]], None]
-"""Called with the job's new events (`edl_horovod.events`), again and again while it runs."""
+"""Called with the job's new events (`edl_horovod.job.events`), again and again while it runs."""
 OnProgress = Callable[[int, int, int], None]
 """Called with the input files that are done, all of them, and the records made so far."""
 
@@ -188,9 +188,9 @@ def prepare(
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    from edl_horovod.cli.progress import prepare_events
     from edl_horovod.config.compose import compose_prepare
     from edl_horovod.config.prepare import PrepareConfig
+    from edl_horovod.displays.terminal import prepare_events
 
     given = _given(
         model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite
@@ -247,9 +247,9 @@ def sweep(
     Raises:
         EdlError: The sweep cannot start; `Interrupted` after Ctrl-C. A job's error is in its row.
     """
-    from edl_horovod import sweeps
     from edl_horovod.config.schema import JobConfig
     from edl_horovod.config.sweep import product
+    from edl_horovod.sweeps import run as sweeps
 
     given = _given(model_def=model_def, data=data, output=output)
     several = {key: typed_values(key, values, JobConfig) for key, values in over.items()}
@@ -318,7 +318,7 @@ def run_prepare(
     Raises:
         EdlError: A subclass says what went wrong.
     """
-    from edl_horovod.data import prepare as data_prepare
+    from edl_horovod import preparation as data_prepare
     from edl_horovod.models import git_zoo
 
     try:
@@ -341,7 +341,7 @@ def _run_job(
 
 @contextlib.contextmanager
 def _display(progress: bool, unit: str = "records") -> Iterator[OnEvents]:
-    from edl_horovod.cli.progress import open_display
+    from edl_horovod.displays.terminal import open_display
 
     with open_display(is_quiet=not progress, unit=unit) as show:
         yield show

@@ -80,11 +80,12 @@ def main():
     folder = parser.parse_known_args()[0].config.parent / "deaths"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
-    from edl_horovod import worker
-    from edl_horovod.ring import coordinated, state
-    from edl_horovod.ring.evaluate import Evaluator
-    from edl_horovod.ring.keras_step import KerasTrainer
-    from edl_horovod.ring.train import TrainWork
+    from edl_horovod.frameworks.keras.step import KerasTrainer
+    from edl_horovod.ring import state
+    from edl_horovod.ring.membership import coordinated
+    from edl_horovod.tasks.evaluate import Evaluator
+    from edl_horovod.tasks.train import TrainWork
+    from edl_horovod.worker import main as worker
 
     reaper = Reaper(folder, parse(os.environ[VARIABLE]))
     before(reaper, KerasTrainer, "step", "step")

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from edl_horovod.data.recordio import Codec, Writer
+from edl_horovod.records.sources.recordio import Codec, Writer
 
 FIELD_LENGTH_DELIMITED, FLOAT_LIST, INT64_LIST = 2, 2, 3
 

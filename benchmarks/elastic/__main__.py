@@ -30,7 +30,7 @@ from benchmarks.elastic.settings import FULL, OURS, PLAIN, QUICK, Run
 from benchmarks.elastic.table import Line, Page, over, to_markdown, to_table
 from benchmarks.report import look_around
 from edl_horovod.errors import Interrupted
-from edl_horovod.whole_file import write_text
+from edl_horovod.files.whole_file import write_text
 
 JOIN_RATIO = 1 / 30
 PICTURES = {

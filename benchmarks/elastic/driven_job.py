@@ -11,7 +11,7 @@ from benchmarks.elastic import stamps
 from benchmarks.elastic.settings import Run, python
 from benchmarks.elastic.stamps import Stamp
 from edl_horovod.coordinator import hosts
-from edl_horovod.events import follow
+from edl_horovod.job.events import follow
 from edl_horovod.launch.plan import LOCAL_HOST
 from edl_horovod.launch.processes import Child
 

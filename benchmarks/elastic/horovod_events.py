@@ -9,9 +9,9 @@ from benchmarks.elastic import stamps
 from benchmarks.elastic.settings import PLAIN, Run, python
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
+from edl_horovod.files.whole_file import write_text
 from edl_horovod.launch.processes import Child
-from edl_horovod.programs import locate
-from edl_horovod.whole_file import write_text
+from edl_horovod.launch.programs import locate
 
 __all__ = ["SURVIVOR", "another_name", "horovodrun", "measure"]
 

@@ -6,12 +6,12 @@ from benchmarks.elastic.horovod_events import SURVIVOR, another_name, horovodrun
 from benchmarks.elastic.settings import OURS, Run, python
 from benchmarks.elastic.table import Line
 from benchmarks.ours.elastic_job import job_config
-from edl_horovod import events
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import ElasticConfig
-from edl_horovod.handover import socket_folder
+from edl_horovod.files.whole_file import write_text
+from edl_horovod.job import events
+from edl_horovod.job.handover import socket_folder
 from edl_horovod.launch.processes import Child
-from edl_horovod.whole_file import write_text
 
 __all__ = ["measure"]
 
@@ -36,7 +36,7 @@ def measure(run: Run) -> list[Line]:
     joins = []
     with run.process(place, keeper_command, name="keep_warm") as keeper:
         _wait_for_warm(run, config, 2, keeper)
-        command = horovodrun(place, *python("edl_horovod.shim", "--config", config))
+        command = horovodrun(place, *python("edl_horovod.worker.shim", "--config", config))
         with run.process(place, command) as child:
             _reset(run, job_dir, 1, 0, child)
             for number in range(run.settings.num_events):

@@ -17,7 +17,7 @@ from benchmarks.kube import coordinator_scale, discovery_scale
 from benchmarks.kube.settings import FULL, QUICK
 from benchmarks.report import look_around
 from edl_horovod.errors import Interrupted
-from edl_horovod.whole_file import write_text
+from edl_horovod.files.whole_file import write_text
 
 PARTS = {"discovery": discovery_scale.measure, "coordinator": coordinator_scale.measure}
 PAGE = Page(
@@ -26,7 +26,7 @@ PAGE = Page(
     method="""\
 How it was measured:
 
-- Discovery is the program `edl_horovod.cluster.discovery`, over HTTP, with the API server of
+- Discovery is the program `edl_horovod.cluster.pod.discovery`, over HTTP, with the API server of
   `tests/kube`, which runs in the measuring process on the same machine. A pod is some 4 KB of JSON.
   The time begins before the pod's status is changed in the server and ends when the hosts file that
   shows it was read; a change's share of the server is in it.

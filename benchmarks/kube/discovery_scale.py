@@ -87,7 +87,7 @@ def measure(run: Run, scale: Scale) -> list[Line]:
         kubeconfig.write_text(_kubeconfig(server.url))
         cluster = _Cluster(server, scale.num_pods, output)
         command = python(
-            "edl_horovod.cluster.discovery",
+            "edl_horovod.cluster.pod.discovery",
             "--namespace",
             "default",
             "--job",

@@ -10,7 +10,7 @@ import keras
 
 from benchmarks.common import StepClock, side_parser, write_numbers
 from benchmarks.ours.parts import load, open_stream
-from edl_horovod.ring.keras_step import KerasTrainer
+from edl_horovod.frameworks.keras.step import KerasTrainer
 from edl_horovod.ring.world import form_inherited
 
 

@@ -9,9 +9,9 @@ from benchmarks.common import MODELS, RECORDIO_PATTERN
 from benchmarks.ours.job import MANY_EPOCHS
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
 from edl_horovod.errors import EdlError
+from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch import job
 from edl_horovod.launch.plan import LaunchPlan, make_plan
-from edl_horovod.lifeline import end_with_parent
 
 WORKER = "benchmarks.ours.stamping_worker"
 BATCH_SIZE = 128

@@ -20,7 +20,7 @@ import horovod.tensorflow as hvd
 
 from benchmarks.common import write_numbers
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.lifeline import end_with_parent
+from edl_horovod.job.lifeline import end_with_parent
 
 SECONDS = 60
 """Longest forming; Gloo's time-out."""

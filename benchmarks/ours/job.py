@@ -23,10 +23,10 @@ from edl_horovod.config.schema import (
     LaunchConfig,
     TrainConfig,
 )
-from edl_horovod.events import read
+from edl_horovod.job.events import read
+from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch import job
 from edl_horovod.launch.plan import LaunchPlan, make_plan
-from edl_horovod.lifeline import end_with_parent
 
 MANY_EPOCHS = 1_000_000
 """The steps end the job, not the epochs."""

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common import MODELS, RECORDIO_PATTERN
-from edl_horovod.data.index import Index
-from edl_horovod.data.job_data import CACHE_BYTES
-from edl_horovod.data.lanes import choose_num_lanes
-from edl_horovod.data.plan import DataPlan
-from edl_horovod.data.recordio import Reader
-from edl_horovod.data.stream import StepStream
+from edl_horovod.frameworks.keras.stream import StepStream
 from edl_horovod.models.zoo import LoadedSpec, load_spec
+from edl_horovod.records.index import Index
+from edl_horovod.records.job_data import CACHE_BYTES
+from edl_horovod.records.lanes import choose_num_lanes
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.sources.recordio import Reader
 from edl_horovod.spec import Mode
 
 PREFETCH_STEPS = 4

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from benchmarks.common import MODELS, RECORDIO_PATTERN, side_parser, write_numbers
 from edl_horovod.config.schema import JobConfig, TrainConfig
-from edl_horovod.events import read
+from edl_horovod.job.events import read
+from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch import job
-from edl_horovod.lifeline import end_with_parent
 
 
 def main() -> int:

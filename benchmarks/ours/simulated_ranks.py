@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.common import write_numbers
 from edl_horovod.coordinator.wire import Channel, new_nonce
-from edl_horovod.lifeline import end_with_parent
+from edl_horovod.job.lifeline import end_with_parent
 
 ADDRESS_BYTES = 136
 """Of one pair of ranks, in Gloo's TCP transport."""

@@ -15,11 +15,11 @@ from typing import Any
 import horovod.tensorflow as hvd
 
 from benchmarks.elastic.stamps import Stamper
-from edl_horovod import worker
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 from edl_horovod.ring import loop
-from edl_horovod.ring.membership import Membership
+from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.world import World
+from edl_horovod.worker import main as worker
 
 __all__ = ["DEVICE_VARIABLE", "FOLDER_VARIABLE"]
 

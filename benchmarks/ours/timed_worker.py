@@ -16,11 +16,11 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.common import COST_FOLDER_VARIABLE, WARMUP_VARIABLE, StepClock
-from edl_horovod import worker
-from edl_horovod.events import EventLog
+from edl_horovod.files.whole_file import write_json
+from edl_horovod.job.events import EventLog
 from edl_horovod.ring import loop
-from edl_horovod.ring.membership import Membership
-from edl_horovod.whole_file import write_json
+from edl_horovod.ring.membership.base import Membership
+from edl_horovod.worker import main as worker
 
 FLAG_TRIES = 2000
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from edl_horovod import events
+from edl_horovod.job import events
 
 __all__ = ["Process", "Target"]
 

@@ -101,7 +101,7 @@ def _run(words: list[str]) -> int:
             f"Verbs: {', '.join(_VERBS)}. See edl --help."
         )
     verb = _VERBS[name]
-    code = import_module(f"edl_horovod.cli.{verb.module}").run(name, verb.summary, rest)
+    code = import_module(f"edl_horovod.cli.verbs.{verb.module}").run(name, verb.summary, rest)
     sys.stdout.flush()
     return int(code)
 

@@ -19,7 +19,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.settings import largest_ring
 from edl_horovod.errors import ConfigError, JobFailed, ObjectConflict, ObjectNotFound, TimedOut
-from edl_horovod.job_state import JobState, summarize
+from edl_horovod.job.state import JobState, summarize
 
 __all__ = ["Jobs"]
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-from edl_horovod.events import is_event
+from edl_horovod.job.events import is_event
 
 __all__ = ["PodLog", "events_in"]
 

@@ -64,7 +64,7 @@ def launcher(config: JobConfig, name: str) -> Manifest:
     variables.append(_variable("EDL_JOB", name))
     if settings.style == "elastic":
         variables.append(_variable("EDL_SECRET_FILE", SECRET_FILE))
-    command = ["python", "-m", "edl_horovod.cluster.launcher", "--config", CONFIG_FILE]
+    command = ["python", "-m", "edl_horovod.cluster.pod.launcher", "--config", CONFIG_FILE]
     container = _container(config, labels.LAUNCHER, command, variables)
     spec = _spec(config, name, container)
     spec["priorityClassName"] = settings.launcher_priority_class or settings.priority_class
@@ -127,7 +127,7 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
     command = ["python", "-m", "edl_horovod.worker", "--config", CONFIG_FILE]
     if settings.slots_per_worker > 1:
         slots = str(settings.slots_per_worker)
-        command = ["python", "-m", "edl_horovod.cluster.worker_pod", "--config", CONFIG_FILE]
+        command = ["python", "-m", "edl_horovod.cluster.pod.worker", "--config", CONFIG_FILE]
         command += ["--slots", slots]
     variables = [
         _field("EDL_POD_NAME", "metadata.name"),
@@ -160,7 +160,7 @@ def _ssh_worker(config: JobConfig) -> Manifest:
     container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
     if is_elastic:
         # The sshd ends on SIGTERM, and its ranks with it: before that they are let go.
-        command = ["python", "-m", "edl_horovod.cluster.pre_stop", "--config", CONFIG_FILE]
+        command = ["python", "-m", "edl_horovod.cluster.pod.pre_stop", "--config", CONFIG_FILE]
         container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
     return container
 

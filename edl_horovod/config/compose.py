@@ -27,17 +27,11 @@ from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.fields import NEEDED, SET_BY_US, settings, unknown_key
 from edl_horovod.config.image import ImageConfig
-from edl_horovod.config.overrides import (
-    Override,
-    all_told,
-    checked_for_hydra,
-    hydra_value,
-    split,
-)
+from edl_horovod.config.overrides import Override, all_told, checked_for_hydra, hydra_value, split
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.url_secrets import without_secrets
+from edl_horovod.files.url_secrets import without_secrets
 
 __all__ = [
     "compose",

@@ -11,8 +11,8 @@ import yaml
 from edl_horovod.config.fields import REQUIRED, settings, type_name, unknown_key
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, cure_of
-from edl_horovod.url_secrets import without_secrets
-from edl_horovod.whole_file import write_text
+from edl_horovod.files.url_secrets import without_secrets
+from edl_horovod.files.whole_file import write_text
 
 __all__ = ["build", "dump", "from_dict", "load", "to_dict", "to_yaml", "wrong_type"]
 

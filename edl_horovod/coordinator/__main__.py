@@ -15,13 +15,13 @@ import signal
 import sys
 from pathlib import Path
 
-from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import settings_of
 from edl_horovod.errors import EdlError, OutputError, cure_of
-from edl_horovod.events import EventLog
-from edl_horovod.lifeline import end_with_parent
+from edl_horovod.job import log as logs
+from edl_horovod.job.events import EventLog
+from edl_horovod.job.lifeline import end_with_parent
 
 log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is called __main__.
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError
-from edl_horovod.whole_file import write_text
+from edl_horovod.files.whole_file import write_text
 
 __all__ = ["HostsFile", "parse", "read", "text_of", "write"]
 

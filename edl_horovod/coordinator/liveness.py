@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from edl_horovod.coordinator import forming
 from edl_horovod.coordinator.hangs import Verdict, find_hung
 from edl_horovod.coordinator.workers import Worker, WorkerServer
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 
 __all__ = ["Liveness"]
 

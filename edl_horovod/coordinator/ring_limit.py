@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edl_horovod.coordinator.autoscale import Autoscale
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.throughput import Throughput
-from edl_horovod.events import EventLog, follow
+from edl_horovod.job.events import EventLog, follow
 
 __all__ = ["RingLimit"]
 

@@ -9,7 +9,7 @@ from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks, nu
 from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 
 __all__ = ["Roster"]
 

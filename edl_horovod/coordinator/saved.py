@@ -4,7 +4,7 @@ import logging
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from edl_horovod.whole_file import read_json, write_json
+from edl_horovod.files.whole_file import read_json, write_json
 
 __all__ = ["SavedRing", "load", "save", "save_change"]
 

@@ -15,8 +15,8 @@ from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.vain import VainFormings, unreachable
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
-from edl_horovod.events import EventLog
-from edl_horovod.whole_file import write_json
+from edl_horovod.files.whole_file import write_json
+from edl_horovod.job.events import EventLog
 
 __all__ = ["Coordinator"]
 

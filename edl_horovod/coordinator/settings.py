@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.data.lanes import choose_num_lanes
+from edl_horovod.records.lanes import choose_num_lanes
 
 __all__ = ["CoordinatorSettings", "largest_ring", "settings_of"]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from edl_horovod.coordinator.workers import Worker
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 
 __all__ = ["VainFormings", "suspects", "unreachable"]
 

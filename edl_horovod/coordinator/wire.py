@@ -14,7 +14,7 @@ import re
 import secrets
 from typing import Any
 
-from edl_horovod import json_text
+from edl_horovod.files import json_text
 
 __all__ = ["MAX_LINE_BYTES", "Channel", "WireError", "greeting", "new_nonce", "nonce_of"]
 

@@ -10,6 +10,7 @@ from typing import Any
 from edl_horovod.coordinator import hosts
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.hangs import Report
+from edl_horovod.coordinator.keepalive import notice_vanished_host
 from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers, at_most
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
@@ -19,7 +20,6 @@ from edl_horovod.coordinator.wire import (
     new_nonce,
     nonce_of,
 )
-from edl_horovod.keepalive import notice_vanished_host
 
 __all__ = ["Worker", "WorkerServer"]
 

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from edl_horovod import checkpoint_files
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.job import checkpoint_files
 
 __all__ = ["has_ended_well", "settle", "where_it_goes_on"]
 

@@ -9,12 +9,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from edl_horovod import checkpoint_files
-from edl_horovod import job_dir as job_dirs
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.job import checkpoint_files
+from edl_horovod.job import directory as job_dirs
 from edl_horovod.launch import checkpoints
 from edl_horovod.launch.plan import LaunchPlan
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from edl_horovod.fork_server import MAX_REQUEST_BYTES, READY
+from edl_horovod.job.fork_server import MAX_REQUEST_BYTES, READY
 from edl_horovod.launch.plan import Command
 from edl_horovod.launch.processes import Child, Process, signals_held, start_process
 

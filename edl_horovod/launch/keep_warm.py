@@ -1,7 +1,8 @@
 """Warm workers for plain horovodrun: `python -m edl_horovod.launch.keep_warm --config C`.
 
-Runs on a host as long as the host may get ranks. Each slot's worker gets warm and waits; what
-horovodrun launches there (`edl_horovod.shim`) takes it. When it ends, the next one gets warm.
+Runs on a host as long as the host may get ranks. Each slot's worker gets warm and waits; the
+process that horovodrun launches there (`edl_horovod.worker.shim`) takes it over. When it ends, the
+next one gets warm.
 """
 
 import argparse
@@ -14,11 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from edl_horovod import log as logs
 from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError, Interrupted
-from edl_horovod.events import EventLog
-from edl_horovod.handover import private_folder, socket_folder
+from edl_horovod.job import log as logs
+from edl_horovod.job.events import EventLog
+from edl_horovod.job.handover import private_folder, socket_folder
 from edl_horovod.launch.plan import Command
 from edl_horovod.launch.processes import end_all
 from edl_horovod.launch.slots import Slots

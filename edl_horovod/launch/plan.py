@@ -9,10 +9,10 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.decide import num_workers
-from edl_horovod.data.lanes import choose_num_lanes
 from edl_horovod.errors import ConfigError
+from edl_horovod.launch.programs import locate
 from edl_horovod.models import git_zoo
-from edl_horovod.programs import locate
+from edl_horovod.records.lanes import choose_num_lanes
 
 __all__ = [
     "Command",

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Protocol
 
+from edl_horovod.job.lifeline import LIFELINE_VARIABLE
 from edl_horovod.launch.plan import GRACE_SECONDS, Command
-from edl_horovod.lifeline import LIFELINE_VARIABLE
 
 __all__ = ["Child", "Process", "end_all", "start_process"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 from edl_horovod.launch.forks import ForkServer
 from edl_horovod.launch.plan import LOCAL_HOST, Command
 from edl_horovod.launch.processes import Child, start_process

@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from edl_horovod.data.lanes import lanes_of_rank
-from edl_horovod.data.plan import DataPlan, EpochOrder, Ids
 from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
 from edl_horovod.ledger.files import Source
+from edl_horovod.records.lanes import lanes_of_rank
+from edl_horovod.records.plan import DataPlan, EpochOrder, Ids
 
 EntryT = TypeVar("EntryT", Begin, Give, Done, Leave)
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from edl_horovod import json_text
-from edl_horovod.data.plan import Ids
+from edl_horovod.files import json_text
+from edl_horovod.records.plan import Ids
 
 __all__ = ["Begin", "Done", "Entry", "Give", "Leave", "decode", "encode", "key"]
 

@@ -12,8 +12,8 @@ import urllib.parse
 from collections.abc import Sequence
 
 from edl_horovod.errors import ConfigError
+from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.models.git_url import VOUCHED_SCHEMES, GitZoo
-from edl_horovod.url_secrets import without_secrets
 
 __all__ = ["GitError", "environment", "git"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError
-from edl_horovod.url_secrets import without_secrets
+from edl_horovod.files.url_secrets import without_secrets
 
 __all__ = ["VOUCHED_SCHEMES", "GitZoo", "parse"]
 

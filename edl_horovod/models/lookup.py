@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.spec import ElasticDLSpec
-from edl_horovod.url_secrets import without_secrets
 
 __all__ = [
     "Place",

@@ -17,10 +17,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from edl_horovod import checkpoint_files
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.events import EventLog
+from edl_horovod.job import checkpoint_files
+from edl_horovod.job.events import EventLog
 from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors
 
 __all__ = ["OPTIONAL", "Checkpoints"]

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_horovod.data.plan import Ids
+from edl_horovod.frameworks.keras.collectives import allgather_rows
+from edl_horovod.frameworks.keras.step import StepSums
 from edl_horovod.ledger import LedgerFile, folder_of
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
-from edl_horovod.ring.collectives import allgather_rows
-from edl_horovod.ring.keras_step import StepSums
+from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
 from edl_horovod.ring.world import World
 

@@ -5,9 +5,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from edl_horovod.events import EventLog
-from edl_horovod.ring.collectives import CollectiveFailed
-from edl_horovod.ring.membership import Dismissed, Membership
+from edl_horovod.frameworks.keras.collectives import CollectiveFailed
+from edl_horovod.job.events import EventLog
+from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.ring.world import World
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from horovod.common.elastic import State
 
-from edl_horovod.ring.collectives import allgather_rows, broadcast_values
+from edl_horovod.frameworks.keras.collectives import allgather_rows, broadcast_values
 
 __all__ = ["Durable", "RingState"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod import whole_file
+from edl_horovod.files import whole_file
 
 __all__ = ["DamagedFile", "read_tensors", "write_tensors"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
-from edl_horovod.data.lanes import lanes_of_rank
-from edl_horovod.keepalive import VANISHED_SECONDS
-from edl_horovod.ring import horovod_patch
-from edl_horovod.ring.collectives import CollectiveFailed
+from edl_horovod.coordinator.keepalive import VANISHED_SECONDS
+from edl_horovod.frameworks.keras.collectives import CollectiveFailed
+from edl_horovod.records.lanes import lanes_of_rank
+from edl_horovod.ring.membership import horovod_patch
 
 __all__ = ["World", "form_assigned", "form_inherited", "leave"]
 

@@ -1,6 +1,6 @@
 """The directory of a trained model: write it, read it, predict from it without the original zoo."""
 
-from edl_horovod.output_dir import check_output
+from edl_horovod.files.output_dir import check_output
 from edl_horovod.trained_model.read import (
     TrainedModelFiles,
     load_spec,

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
-from edl_horovod.json_text import numbers
+from edl_horovod.files.json_text import numbers
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edl_horovod import json_text
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.files import json_text
+from edl_horovod.files.output_dir import staged
 from edl_horovod.models import zoo_files
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.lookup import import_root
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.output_dir import staged
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import variable_names, write_params
 

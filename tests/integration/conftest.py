@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod import events
 from edl_horovod.coordinator import hosts
+from edl_horovod.job import events
 
 ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]

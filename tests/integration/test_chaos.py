@@ -14,8 +14,8 @@ import pytest
 
 from edl_horovod import trained_model
 from edl_horovod.chaos import random_schedule
-from edl_horovod.cli.chaos import disturb_job
-from edl_horovod.cli.ledger import prove
+from edl_horovod.cli.verbs.chaos import disturb_job
+from edl_horovod.cli.verbs.ledger import prove
 from edl_horovod.trained_model.params import read_params
 from tests import counting_job, dying_worker
 from tests.records import write_records

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.handover import socket_folder
-from edl_horovod.output_dir import staged
-from edl_horovod.programs import locate
-from edl_horovod.whole_file import write_text
+from edl_horovod.files.output_dir import staged
+from edl_horovod.files.whole_file import write_text
+from edl_horovod.job.handover import socket_folder
+from edl_horovod.launch.programs import locate
 from tests import counting_job
 
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "127.1"
@@ -193,7 +193,7 @@ def test_warm_workers_take_the_places_of_what_horovodrun_launches(horovodrun, ke
         keep_warm(config)
         pids.extend(warm_workers(config))
 
-    job = horovodrun(FIRST, SECOND, module="edl_horovod.shim", before=before)
+    job = horovodrun(FIRST, SECOND, module="edl_horovod.worker.shim", before=before)
     job.ring(2)
     job.train_on()
     config = job.job.job_dir / "config.yaml"

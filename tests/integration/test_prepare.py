@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.data.recordio import Reader
-from edl_horovod.programs import locate
+from edl_horovod.launch.programs import locate
+from edl_horovod.records.sources.recordio import Reader
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_FILES = 60
-WORKER = "edl_horovod.data.prepare.worker"
+WORKER = "edl_horovod.preparation.worker"
 FUNCTION = """
 import os, signal, sys, time
 from pathlib import Path

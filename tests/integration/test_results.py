@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod import marker
-from edl_horovod.data.recordio import Reader
+from edl_horovod.files import marker
+from edl_horovod.records.sources.recordio import Reader
 from tests.records import write_records
 
 NUM_RECORDS, BATCH = 200, 16

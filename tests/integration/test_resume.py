@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 
-from edl_horovod import checkpoint_files
-from edl_horovod.job_dir import claim
+from edl_horovod.job import checkpoint_files
+from edl_horovod.job.directory import claim
 from tests.records import write_records
 
 STEPS = 15

@@ -4,7 +4,7 @@ import signal
 
 import numpy as np
 
-from edl_horovod.cli.ledger import prove
+from edl_horovod.cli.verbs.ledger import prove
 from edl_horovod.ledger import folder_of, read_losses
 from tests.records import write_records
 

@@ -11,18 +11,18 @@ import time
 
 import pytest
 
-from edl_horovod import events
-from edl_horovod.cli.ledger import prove
+from edl_horovod.cli.verbs.ledger import prove
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.coordinator import hosts
 from edl_horovod.errors import NotEnoughWorkers
+from edl_horovod.job import events
 from tests import counting_job
 from tests.integration.conftest import REPOSITORY
 
 LAUNCHER = """
 import dataclasses, os, pathlib, sys
-from edl_horovod.cluster.launcher import plan_in_pod
+from edl_horovod.cluster.pod.launcher import plan_in_pod
 from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError
 from edl_horovod.launch.job import run_plan

@@ -23,7 +23,7 @@ class Program:
         self._command = [
             sys.executable,
             "-m",
-            "edl_horovod.cluster.discovery",
+            "edl_horovod.cluster.pod.discovery",
             "--namespace",
             namespace,
             "--job",

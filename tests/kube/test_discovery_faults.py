@@ -303,7 +303,7 @@ def test_the_script_fails_where_the_file_never_comes(tmp_path: Path):
     done = run_script(tmp_path / "hosts")
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "does edl_horovod.cluster.discovery run?" in done.stderr
+    assert "does edl_horovod.cluster.pod.discovery run?" in done.stderr
 
 
 def test_horovod_reads_the_script(tmp_path: Path):

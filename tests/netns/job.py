@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from edl_horovod import events
 from edl_horovod.coordinator import hosts
-from edl_horovod.job_dir import claim
+from edl_horovod.job import events
+from edl_horovod.job.directory import claim
 from tests import counting_job
 from tests.netns.lab import INTERFACE
 

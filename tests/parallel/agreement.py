@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from edl_horovod.ring.collectives import allgather_rows
+from edl_horovod.frameworks.keras.collectives import allgather_rows
 
 
 def assert_same_everywhere(values):

@@ -20,7 +20,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.lifeline import end_with_parent
+from edl_horovod.job.lifeline import end_with_parent
 
 GLOO_SECONDS = 15
 """Far beyond what any survivor may need."""

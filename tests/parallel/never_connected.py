@@ -14,7 +14,7 @@ import threading
 import time
 
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.ring.collectives import CollectiveFailed
+from edl_horovod.frameworks.keras.collectives import CollectiveFailed
 from edl_horovod.ring.world import form_assigned
 
 TOLD_SECONDS = 15

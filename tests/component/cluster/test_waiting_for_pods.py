@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from edl_horovod.cluster.launcher import wait_for_workers
+from edl_horovod.cluster.pod.launcher import wait_for_workers
 from edl_horovod.errors import NotEnoughWorkers
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
-from edl_horovod.job_dir import claim
+from edl_horovod.job.directory import claim
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -44,7 +44,7 @@ class Pod:
         resolved.dump(config, folder / "config.yaml")
 
     def __enter__(self):
-        command = [sys.executable, "-m", "edl_horovod.cluster.worker_pod", "--slots", "2"]
+        command = [sys.executable, "-m", "edl_horovod.cluster.pod.worker", "--slots", "2"]
         variables = {
             "EDL_HOST": "mnist-worker-0.uid",
             "EDL_COORDINATOR": "127.0.0.1:9",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import edl_horovod
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 from edl_horovod.launch import forks
 from edl_horovod.launch.forks import ForkServer
 from edl_horovod.launch.plan import Command
@@ -22,7 +22,7 @@ from edl_horovod.launch.slots import Slots
 
 ROOT = Path(edl_horovod.__file__).parent.parent
 LIMIT_SECONDS = 8.0
-SERVE = "import os, socket, sys, time; from edl_horovod import fork_server, lifeline; "
+SERVE = "import os, socket, sys, time; from edl_horovod.job import fork_server, lifeline; "
 SERVE += "fork_server.serve(socket.socket(fileno=int(sys.argv[2]))); "
 LIFELINE = "lifeline.end_with_parent(); "
 SLEEP = LIFELINE + "print('up', flush=True); time.sleep(60)"

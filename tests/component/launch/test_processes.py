@@ -17,7 +17,7 @@ from edl_horovod.launch.processes import Child, end_all, signals_held
 LIMIT_SECONDS = 8.0
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
-LIFELINE = "from edl_horovod.lifeline import end_with_parent; end_with_parent(); " + SLEEP
+LIFELINE = "from edl_horovod.job.lifeline import end_with_parent; end_with_parent(); " + SLEEP
 WITH_GRANDCHILD = (
     "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'import time;"
     " time.sleep(60)']); print(p.pid, flush=True); "

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod import events
 from edl_horovod.errors import JobFailed
+from edl_horovod.job import events
 from edl_horovod.launch import job
 from edl_horovod.launch import slots as module
 from edl_horovod.launch.plan import Command

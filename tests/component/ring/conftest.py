@@ -7,10 +7,11 @@ import keras
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.events import EventLog
-from edl_horovod.ring import loop, prepare
-from edl_horovod.ring.membership import Dismissed, Membership
+from edl_horovod.job.events import EventLog
+from edl_horovod.ring import loop
+from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.world import World
+from edl_horovod.tasks import warm as prepare
 from tests.records import write_records
 
 ZOO = Path(__file__).parents[2] / "zoo"

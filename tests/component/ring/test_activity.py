@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod.ring import activity as module
-from edl_horovod.ring.activity import Activity
+from edl_horovod.ring.membership import activity as module
+from edl_horovod.ring.membership.activity import Activity
 
 
 @pytest.fixture

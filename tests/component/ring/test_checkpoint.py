@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod import checkpoint_files, events
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.events import EventLog
+from edl_horovod.job import checkpoint_files, events
+from edl_horovod.job.events import EventLog
 from edl_horovod.ring import checkpoint
 from edl_horovod.ring.checkpoint import Checkpoints
 

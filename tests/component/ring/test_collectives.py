@@ -3,9 +3,9 @@
 import pytest
 import tensorflow as tf
 
-from edl_horovod.ring.collectives import CollectiveFailed, catch_failures
+from edl_horovod.frameworks.keras.collectives import CollectiveFailed, catch_failures
 
-OURS = 'File "/site-packages/edl_horovod/ring/keras_step.py", line 1, in _step'
+OURS = 'File "/site-packages/edl_horovod/frameworks/keras/step.py", line 1, in _step'
 
 
 def test_what_horovod_reports_is_a_broken_ring():

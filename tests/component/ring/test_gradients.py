@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.ring.gradients import GradientOptions, add_over_parts, clip
+from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
 
 GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
 

@@ -11,8 +11,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from edl_horovod import events
 from edl_horovod.errors import JobFailed
+from edl_horovod.job import events
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def module(monkeypatch):
     horovod.tensorflow = ModuleType("horovod.tensorflow")
     for made in (world, horovod, horovod.common, elastic, horovod.tensorflow):
         monkeypatch.setitem(sys.modules, made.__name__, made)
-    from edl_horovod.ring import horovod_driver
+    from edl_horovod.ring.membership import horovodrun as horovod_driver
 
     yield horovod_driver
     for name in ("membership", "horovod_driver"):

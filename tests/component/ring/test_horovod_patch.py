@@ -2,8 +2,8 @@
 
 import pytest
 
-from edl_horovod.ring import horovod_patch
-from edl_horovod.ring.horovod_patch import NEEDED_VERSION, complaint
+from edl_horovod.ring.membership import horovod_patch
+from edl_horovod.ring.membership.horovod_patch import NEEDED_VERSION, complaint
 
 
 def test_a_patch_that_is_new_enough_is_no_complaint():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod import events
 from edl_horovod.errors import ConfigError, TrainingError, UserCodeError
+from edl_horovod.job import events
 
 ZOO = Path(__file__).parents[2] / "zoo"
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.ring.examples import ExampleEncoder, describe_outputs, flatten_outputs
+from edl_horovod.frameworks.keras.examples import ExampleEncoder, describe_outputs, flatten_outputs
 
 Pair = namedtuple("Pair", ["mean", "scale"])
 

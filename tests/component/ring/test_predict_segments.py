@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.lanes import lanes_of_rank
-from edl_horovod.data.plan import DataPlan
 from edl_horovod.errors import DataError
-from edl_horovod.ring import segments as module
-from edl_horovod.ring.segments import Segments
+from edl_horovod.records.lanes import lanes_of_rank
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.tasks import segments as module
+from edl_horovod.tasks.segments import Segments
 
 
 def make(folder: Path, *, records: int, lanes: int, batch: int) -> tuple[Segments, DataPlan]:

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod import marker
 from edl_horovod.config.schema import JobConfig, TrainConfig
-from edl_horovod.data.recordio import Reader
 from edl_horovod.errors import ConfigError, OutputError, UserCodeError
-from edl_horovod.events import EventLog, read
+from edl_horovod.files import marker
+from edl_horovod.files.output_dir import staged
+from edl_horovod.frameworks.keras.model import build_model
+from edl_horovod.job.events import EventLog, read
 from edl_horovod.models import zoo
-from edl_horovod.output_dir import staged
-from edl_horovod.ring import predict as module
-from edl_horovod.ring.keras_model import build_model
-from edl_horovod.ring.membership import Membership
-from edl_horovod.ring.predict import PredictWork
-from edl_horovod.ring.prepare import _open
-from edl_horovod.ring.segments import SEGMENT_STEPS
+from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
+from edl_horovod.tasks import predict as module
+from edl_horovod.tasks.predict import PredictWork
+from edl_horovod.tasks.segments import SEGMENT_STEPS
+from edl_horovod.tasks.warm import _open
 from tests.records import write_records
 
 NUM_RECORDS, BATCH, NUM_LANES = 1000, 16, 16

@@ -7,15 +7,15 @@ import PIL.Image
 import pytest
 
 from edl_horovod.config.schema import JobConfig, TrainConfig
-from edl_horovod.data.index import Index
-from edl_horovod.data.plan import DataPlan
-from edl_horovod.data.recordio import Reader, Writer
-from edl_horovod.data.stream import StepStream
-from edl_horovod.events import EventLog
+from edl_horovod.frameworks.keras.model import build_model
+from edl_horovod.frameworks.keras.stream import StepStream
+from edl_horovod.job.events import EventLog
 from edl_horovod.models import zoo
-from edl_horovod.ring.keras_model import build_model
-from edl_horovod.ring.predict import PredictWork
+from edl_horovod.records.index import Index
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.sources.recordio import Reader, Writer
 from edl_horovod.spec import Mode
+from edl_horovod.tasks.predict import PredictWork
 
 ZOO = Path(__file__).parents[3] / "model_zoo"
 MODELS = ("mnist_functional_api", "mnist_subclass", "cifar10_functional_api", "cifar10_subclass")

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def test_nothing_has_changed_when_a_worker_is_warm(train, monkeypatch):
-    from edl_horovod.ring import keras_step
+    from edl_horovod.frameworks.keras import step as keras_step
 
     trainers = []
     rehearse = keras_step.KerasTrainer.rehearse
@@ -29,7 +29,7 @@ def test_nothing_has_changed_when_a_worker_is_warm(train, monkeypatch):
 
 
 def test_the_collective_of_a_rehearsal_fails_and_no_earlier_op(train, monkeypatch):
-    from edl_horovod.ring import keras_step
+    from edl_horovod.frameworks.keras import step as keras_step
 
     failures = []
 

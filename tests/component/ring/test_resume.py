@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 
-from edl_horovod import checkpoint_files, events
 from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.job import checkpoint_files, events
 
 EPOCHS = "train.epochs=3"
 STEPS = 15

@@ -4,8 +4,8 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import DataError
-from edl_horovod.events import EventLog
-from edl_horovod.ring import prepare
+from edl_horovod.job.events import EventLog
+from edl_horovod.tasks import warm as prepare
 
 
 @pytest.fixture

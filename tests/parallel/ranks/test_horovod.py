@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 
-from edl_horovod.ring.collectives import allgather_rows
-from edl_horovod.ring.horovod_patch import NEEDED_VERSION, version
+from edl_horovod.frameworks.keras.collectives import allgather_rows
+from edl_horovod.ring.membership.horovod_patch import NEEDED_VERSION, version
 
 
 def test_the_installed_horovod_is_patched():

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.data.index import Index
-from edl_horovod.data.plan import DataPlan
-from edl_horovod.data.recordio import Reader
-from edl_horovod.data.stream import StepStream
+from edl_horovod.frameworks.keras.gradients import GradientOptions
+from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasTrainer
+from edl_horovod.frameworks.keras.stream import StepStream
 from edl_horovod.models.keras_metrics import Measured
 from edl_horovod.models.zoo import load_spec
-from edl_horovod.ring.evaluate import Evaluator
-from edl_horovod.ring.gradients import GradientOptions
-from edl_horovod.ring.keras_step import NO_OPTIONS, KerasTrainer
+from edl_horovod.records.index import Index
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.sources.recordio import Reader
 from edl_horovod.ring.state import RingState
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
+from edl_horovod.tasks.evaluate import Evaluator
 from tests.parallel.agreement import assert_same_everywhere
 from tests.records import write_records
 

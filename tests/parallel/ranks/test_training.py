@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.ring import loop, prepare
-from edl_horovod.ring.membership import Membership
+from edl_horovod.ring import loop
+from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.world import World
+from edl_horovod.tasks import warm as prepare
 from tests.parallel.agreement import assert_same_everywhere
 from tests.records import write_records
 

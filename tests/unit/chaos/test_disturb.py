@@ -11,7 +11,7 @@ import pytest
 
 from edl_horovod.chaos import Target, disturb, parse
 from edl_horovod.errors import ConfigError
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 
 
 class Clock:

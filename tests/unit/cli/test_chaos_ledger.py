@@ -10,10 +10,10 @@ import pytest
 from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import DebugConfig, JobConfig, LaunchConfig, TrainConfig
-from edl_horovod.data.index import Index
-from edl_horovod.data.job_data import plan_of
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
+from edl_horovod.records.index import Index
+from edl_horovod.records.job_data import plan_of
 from tests.records import write_records
 
 NUM_RECORDS, BATCH = 40, 8

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from edl_horovod import api, errors, launch
+from edl_horovod import preparation as data_prepare
 from edl_horovod.cli.main import main
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.data import prepare as data_prepare
 from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
 from edl_horovod.launch import JobResult
 

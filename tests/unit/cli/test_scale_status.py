@@ -12,7 +12,7 @@ import pytest
 from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 
 
 def make_job(job_dir: Path, **changes: Any) -> None:

@@ -234,7 +234,7 @@ def test_only_a_worker_whose_end_would_end_its_ranks_has_a_hook():
     assert "lifecycle" not in workers["elastic"], "it leaves on SIGTERM"
     assert "lifecycle" not in workers["mpirun"], "a ring that is static ends with each of its ranks"
     command = workers["horovodrun"]["lifecycle"]["preStop"]["exec"]["command"]
-    assert command[:3] == ["python", "-m", "edl_horovod.cluster.pre_stop"]
+    assert command[:3] == ["python", "-m", "edl_horovod.cluster.pod.pre_stop"]
     assert "EDL_POD_IP" in env(workers["horovodrun"])
 
 

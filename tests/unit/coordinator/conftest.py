@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from edl_horovod import events
 from edl_horovod.coordinator import forming, hosts, roster, server, vain
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
 from edl_horovod.errors import NotEnoughWorkers
+from edl_horovod.job import events
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0

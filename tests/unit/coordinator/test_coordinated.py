@@ -42,7 +42,7 @@ def module(monkeypatch):
     horovod.tensorflow = types.ModuleType("horovod.tensorflow")
     monkeypatch.setitem(sys.modules, "horovod", horovod)
     monkeypatch.setitem(sys.modules, "horovod.tensorflow", horovod.tensorflow)
-    from edl_horovod.ring import coordinated
+    from edl_horovod.ring.membership import coordinated
 
     monkeypatch.setattr(coordinated, "RETRY_SECONDS", 0.01)
     yield coordinated

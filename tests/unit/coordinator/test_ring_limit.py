@@ -1,7 +1,7 @@
 """The coordinator follows the policy: rings grow while it pays, and the others stay warm."""
 
 from edl_horovod.coordinator import ring_limit
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 
 
 class Clock:

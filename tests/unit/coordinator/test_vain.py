@@ -6,7 +6,7 @@ import time
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.vain import VainFormings, suspects, unreachable
 from edl_horovod.coordinator.workers import Worker
-from edl_horovod.events import EventLog
+from edl_horovod.job.events import EventLog
 
 
 def part(*workers):

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from edl_horovod import checkpoint_files
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.job import checkpoint_files
 from edl_horovod.launch.checkpoints import settle
 
 CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")

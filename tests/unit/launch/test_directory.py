@@ -10,11 +10,11 @@ import stat
 
 import pytest
 
-from edl_horovod import checkpoint_files, events
 from edl_horovod.config.compose import compose
 from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
-from edl_horovod.job_dir import enter, is_running
+from edl_horovod.job import checkpoint_files, events
+from edl_horovod.job.directory import enter, is_running
 from edl_horovod.launch import directory
 from edl_horovod.launch.checkpoints import where_it_goes_on
 from edl_horovod.launch.job import run_plan

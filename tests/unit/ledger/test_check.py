@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.data.lanes import lanes_of_rank
-from edl_horovod.data.plan import DataPlan
 from edl_horovod.ledger import LedgerFile, check, read
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave, decode, encode
+from edl_horovod.records.lanes import lanes_of_rank
+from edl_horovod.records.plan import DataPlan
 
 PLAN = DataPlan(
     block_starts=np.array([0, 30]),

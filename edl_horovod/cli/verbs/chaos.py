@@ -1,0 +1,207 @@
+"""`edl chaos`: kill, stop, add and remove workers of a running job, and say what that cost."""
+
+import dataclasses
+import json
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edl_horovod.chaos import KINDS, Action, Cost, Happened, Target, cost_of, disturb, parse
+from edl_horovod.chaos import random_schedule as draw
+from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.cli.layout import fact_lines
+from edl_horovod.cli.verbs import scale
+from edl_horovod.cli.verbs.ledger import as_json, prove
+from edl_horovod.errors import ConfigError, ProofFailed
+from edl_horovod.job import directory as job_dirs
+from edl_horovod.job import events
+
+if TYPE_CHECKING:
+    from edl_horovod.ledger import Proof
+
+__all__ = ["disturb_job", "run"]
+
+_AFTER_SECONDS = 10.0
+"""How long a schedule that was given is watched after its last action."""
+_EXAMPLES = """\
+examples:
+  edl chaos out.job --seed 7 --seconds 60 --every 5 --kinds kill,stop,add,remove
+  edl chaos out.job 10:kill:1 20:stop:0:5 30:add 40:remove 50:coordinator
+  edl chaos out.job --schedule bad-day.txt --dry-run
+"""
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `chaos`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    flags = _parser(verb, summary).parse_all(argv)
+    _check_target(flags.job_dir)
+    schedule, seconds = _schedule_of(flags)
+    is_table = flags.format == "table"
+    if flags.dry_run:
+        words = [str(action) for action in schedule]
+        print("\n".join(words) if is_table else json.dumps({"schedule": words}))
+        return 0
+    # What is stopped must go on: SIGTERM ends this command as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def show(happened: Happened) -> None:
+        print(_line(happened), file=sys.stdout if is_table else sys.stderr, flush=True)
+
+    happened, cost = disturb_job(flags.job_dir, schedule, seconds=seconds, on_action=show)
+    proof = prove(flags.job_dir) if job_dirs.read_config(flags.job_dir).debug.ledger else None
+    print(_as_table(cost, proof) if is_table else json.dumps(_as_json(happened, cost, proof)))
+    if proof is not None and not proof.is_good:
+        raise ProofFailed(
+            "Records were lost or applied twice. Received: "
+            f"{proof.num_violations} violations in the ledger. See edl ledger {flags.job_dir}."
+        )
+    return 0
+
+
+def disturb_job(
+    job_dir: Path,
+    schedule: Sequence[Action],
+    *,
+    seconds: float = 0.0,
+    on_action: Callable[[Happened], None] = lambda _: None,
+) -> tuple[list[Happened], Cost]:
+    """Let a schedule happen to a running job.
+
+    Args:
+        job_dir: The job's directory.
+        schedule: What is to happen.
+        seconds: How long to stay.
+        on_action: Told of each action as it happens.
+
+    Returns:
+        What happened, and what it cost.
+    """
+    began = time.time()
+    target = Target(
+        job_dir,
+        slots=lambda: scale.slots_of(job_dir),
+        set_slots=lambda slots: scale.set_slots(job_dir, slots),
+    )
+    happened = disturb(target, schedule, seconds=seconds, on_action=on_action)
+    found = events.read(job_dir / "events.jsonl")
+    last = found[-1]["time"] if target.is_over else time.time()
+    first = min((h.time for h in happened if h.is_done), default=began)
+    return happened, cost_of(found, first=first, last=last)
+
+
+def _parser(verb: str, summary: str) -> VerbParser:
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage="[--seed N] [--seconds S] [--every S] [--kinds KIND,...] [--schedule FILE] "
+        "[--dry-run] [-o json] [--debug] JOB_DIR [ACTION ...]",
+        epilog=_EXAMPLES,
+    )
+    parser.add_job_dir()
+    parser.add_argument(
+        "actions", metavar="ACTION", nargs="*", help="what is to happen: SECONDS:KIND[:SLOT]"
+    )
+    parser.add_argument("--schedule", metavar="FILE", type=Path, help="file of actions")
+    parser.add_argument("--seed", type=int, help="of what is chosen at random; else a new one")
+    parser.add_argument("--seconds", type=float, help="how long; at random 60")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two, at random")
+    parser.add_argument(
+        "--kinds", default="kill,stop,add,remove", help=f"at random: {', '.join(KINDS)}"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the schedule, and stop")
+    parser.add_format()
+    return parser
+
+
+def _check_target(job_dir: Path) -> None:
+    config = job_dirs.read_config(job_dir)
+    if config.launch.kind != "local":
+        raise ConfigError(
+            f"A static ring does not survive chaos. Received: launch.kind={config.launch.kind}. "
+            "Start the job with launch=local."
+        )
+    if not job_dirs.is_running(job_dir):
+        raise ConfigError(
+            f"The job is not running, so nothing can happen to it. Received: {str(job_dir)!r}. "
+            f"See edl status {job_dir}."
+        )
+
+
+def _schedule_of(flags: Any) -> tuple[tuple[Action, ...], float]:
+    """What is to happen, and for how long."""
+    seed = random.SystemRandom().randrange(1 << 31) if flags.seed is None else flags.seed
+    text = "\n".join(flags.actions)
+    if flags.schedule is not None:
+        try:
+            text += "\n" + flags.schedule.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"The schedule cannot be read: {error}. Received: {str(flags.schedule)!r}."
+            ) from error
+    if text.strip():
+        schedule = parse(text, seed=seed)
+        last = schedule[-1].at_seconds if schedule else 0.0
+        return schedule, max(flags.seconds or 0.0, last + _AFTER_SECONDS)
+    print(f"seed {seed}", file=sys.stderr)
+    seconds = 60.0 if flags.seconds is None else flags.seconds
+    kinds = [kind for kind in flags.kinds.split(",") if kind]
+    return draw(seed=seed, seconds=seconds, every=flags.every, kinds=kinds), seconds
+
+
+def _line(happened: Happened) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(happened.time))
+    left_out = "" if happened.is_done else "left out: "
+    return f"{at}  {happened.seconds:7.2f} s  {happened.kind:11}  {left_out}{happened.message}"
+
+
+def _as_json(happened: Sequence[Happened], cost: Cost, proof: "Proof | None") -> dict[str, Any]:
+    return {
+        "actions": [dataclasses.asdict(one) for one in happened],
+        **dataclasses.asdict(cost),
+        "ledger": None if proof is None else as_json(proof),
+    }
+
+
+def _as_table(cost: Cost, proof: "Proof | None") -> str:
+    quiet, disturbed = cost.quiet_records_per_second, cost.disturbed_records_per_second
+    rows = {
+        "records/s": f"{_shown(quiet)} in {cost.quiet_seconds:.1f} s before, "
+        f"{_shown(disturbed)} in {cost.disturbed_seconds:.1f} s disturbed",
+        "goodput": "not known" if cost.goodput is None else f"{cost.goodput:.3f}",
+        "resets": _resets(cost),
+        "lost": f"{cost.num_lost_workers} workers",
+        "ledger": _lost(proof),
+    }
+    return "\n".join(["", *fact_lines(rows)])
+
+
+def _shown(rate: float | None) -> str:
+    return "too few" if rate is None else f"{rate:,.0f}"
+
+
+def _resets(cost: Cost) -> str:
+    if cost.median_reset_seconds is None or cost.max_reset_seconds is None:
+        return "0"
+    median, most = cost.median_reset_seconds, cost.max_reset_seconds
+    return f"{cost.num_resets}, median {median:.2f} s, longest {most:.2f} s"
+
+
+def _lost(proof: "Proof | None") -> str:
+    if proof is None:
+        return "off: debug.ledger=true would say whether a record was lost"
+    if not proof.is_good:
+        return f"{proof.num_violations} violations"
+    return (
+        f"no record lost or doubled in {proof.num_steps:,} steps; "
+        f"{proof.num_redone_steps} steps redone"
+    )

@@ -1,0 +1,72 @@
+"""`edl image build` and `edl image push`: the image of a model zoo."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edl_horovod.cli.arguments import VerbParser, settings_table
+from edl_horovod.job import log
+
+if TYPE_CHECKING:
+    from edl_horovod.config.image import ImageConfig
+
+__all__ = ["run"]
+
+_EXAMPLES = """\
+  edl image build base_image=registry/edl-worker:0.1.0 image_repository=registry/team/zoo
+  edl image push model_zoo=zoo base_image=registry/edl-worker:0.1.0 image_repository=registry/zoo
+  edl image push model_zoo=git+https://host/models.git@v2 base_image=... image_repository=..."""
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `image`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    from edl_horovod.config.compose import compose_image
+
+    flags, overrides = _parser(verb, summary).parse_with_settings(argv)
+    config = compose_image(overrides)
+    log.setup("edl", level="error" if flags.quiet else "info")
+    if flags.dry_run:
+        _print_plan(config, push=flags.action == "push")
+        return 0
+    from edl_horovod import image
+
+    made = image.build(config, push=flags.action == "push")
+    print(f"image: {made.image}")
+    if made.digest:
+        print(f"digest: {made.digest}")
+    return 0
+
+
+def _parser(verb: str, summary: str) -> VerbParser:
+    from edl_horovod.config.image import ImageConfig
+
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage="build|push [--dry-run] [-q] [--debug] key=value ...",
+        epilog=f"settings:\n{settings_table(ImageConfig)}\n\nexamples:\n{_EXAMPLES}\n",
+    )
+    parser.add_argument(
+        "action", choices=("build", "push"), help="push also builds, where anything has changed"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be built, and stop"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+    return parser
+
+
+def _print_plan(config: "ImageConfig", *, push: bool) -> None:
+    """The Dockerfile, which another program may read; what goes into it stands in its comments."""
+    from edl_horovod import image
+
+    plan = image.plan_of(config)
+    print(plan.dockerfile(base=str(plan.base), user="<the base image's>"), end="")
+    print(f"# model zoo: {len(plan.files)} files, {plan.num_bytes} bytes")
+    print(f"# image: {plan.repository}:{plan.name}-<from the contents>")
+    print(f"# pushed: {'yes' if push else 'no'}")

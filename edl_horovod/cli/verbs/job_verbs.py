@@ -1,0 +1,179 @@
+"""`edl train`, `edl evaluate` and `edl predict`: compose the settings, run the job, print."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edl_horovod.cli.arguments import VerbParser, settings_table
+from edl_horovod.config.fields import NEEDED, SET_BY_US
+from edl_horovod.displays.page import address
+from edl_horovod.displays.terminal import open_display
+from edl_horovod.errors import ConfigError
+from edl_horovod.job import log
+
+if TYPE_CHECKING:
+    from edl_horovod.config.schema import JobConfig
+    from edl_horovod.launch import JobResult
+
+__all__ = ["run"]
+
+_EXAMPLES = {
+    "train": """\
+  edl train model_def=mnist data='/data/train-*.recordio' output=/models/mnist
+  edl train model_def=mnist data=train.recordio output=m launch.np=4 train.epochs=3
+  edl train model_def=regressor.DNN data='*.recordio' output=m \\
+      params="hidden_units=[10, 100, 20, 5], learning_rate=0.01"
+  edl train model_zoo=credit.py data='*.recordio' output=m loss=mse optimizer=adam
+  edl train model_zoo=git+https://host/models.git@v2 model_def=mnist data='*.recordio' output=m
+  edl train model_def=mnist data=train.recordio output=m launch=mpi launch.np=2 --dry-run
+  edl train model_def=mnist data='/data/*.recordio' output=/data/m launch=kubernetes launch.np=4 \\
+      image=registry.example.com/team/zoo:1 kubernetes.volumes.data.claim=shared \\
+      kubernetes.volumes.data.mount=/data
+  edl train -m train.learning_rate=0.1,0.01 params.hidden_units=[10],[20] \\
+      model_def=regressor.DNN data='*.recordio' output=sweeps/dnn""",
+    "evaluate": """\
+  edl evaluate trained_model=/models/mnist data='/data/test-*.recordio'
+  edl evaluate trained_model=/models/mnist data=test.recordio output=/results/mnist""",
+    "predict": """\
+  edl predict trained_model=/models/mnist data='/data/new-*.recordio' output=/results/new
+  edl predict trained_model=/models/mnist data=new.recordio output=answers.recordio launch.np=2""",
+}
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run one of the three verbs.
+
+    Args:
+        verb: `train`, `evaluate` or `predict`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    # By itself it is a flag, which must not take the setting behind it for its value.
+    argv = ["--dry-run=client" if word == "--dry-run" else word for word in argv]
+    flags, overrides = _parser(verb, summary).parse_with_settings(argv)
+    if verb == "train" and flags.multirun:
+        from edl_horovod.cli.verbs import sweep
+
+        return sweep.run(overrides, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet)
+    from edl_horovod.config.compose import compose
+
+    config = compose(verb, overrides)
+    if config.launch.kind == "kubernetes":
+        return _submit(config, flags)
+    if flags.dry_run == "server" or flags.output_format:
+        raise ConfigError(
+            "--dry-run=server and -o are for launch=kubernetes. Received: launch.kind="
+            f"{config.launch.kind}. Leave them out; --dry-run prints what would run here."
+        )
+    if flags.dry_run:
+        _print_plan(config)
+        return 0
+    from edl_horovod import api
+
+    with open_display(is_quiet=flags.quiet) as on_events:
+        # After the display has opened: it makes room for the log's lines above its bar.
+        log.setup("edl", level="error" if flags.quiet else config.log_level)
+        result = api.run(config, on_events=on_events)
+    _print_result(result)
+    return 0
+
+
+def _parser(verb: str, summary: str) -> VerbParser:
+    from edl_horovod.config.schema import JobConfig
+
+    table = settings_table(JobConfig, hidden=SET_BY_US, required=NEEDED[verb])
+    is_train = verb == "train"
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage=f"{'[-m] ' if is_train else ''}"
+        "[--dry-run[=server] [-o yaml]] [-q] [--debug] "
+        "key=value ...",
+        epilog=f"settings:\n{table}\n\n"
+        "  launch=mpi takes conf/launch/mpi.yaml; train, data_plan and elastic work so too.\n\n"
+        f"examples:\n{_EXAMPLES[verb]}\n",
+    )
+    if is_train:
+        parser.add_argument(
+            "-m",
+            "--multirun",
+            action="store_true",
+            help="train with each combination of key=a,b, one job after another",
+        )
+    parser.add_argument(
+        "--dry-run",
+        choices=("client", "server"),
+        help="print what would run, and stop; =server also has the cluster check it",
+    )
+    parser.add_argument(
+        "-o", dest="output_format", choices=("yaml",), help="with --dry-run: whole manifests"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+    return parser
+
+
+def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
+    # SIGTERM ends a submission as Ctrl-C does: what was made is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    from edl_horovod.cluster.manifest import to_yaml
+    from edl_horovod.launch import mpijob
+
+    log.setup("edl", level="error" if flags.quiet else config.log_level)
+    if flags.dry_run:
+        job = mpijob.rehearse(config, flags.dry_run)
+        if flags.output_format:
+            print(to_yaml(job.all), end="")
+        else:
+            for item in job.all:
+                name = f"{item['kind'].lower()}/{item['metadata']['name']}"
+                print(f"{name} would be created ({flags.dry_run} dry run)")
+        return 0
+    if flags.output_format:
+        raise ConfigError("-o yaml goes with --dry-run. Received: -o without --dry-run.")
+    submitted = mpijob.submit(config)
+    place = f" -n {submitted.namespace}"
+    if config.kubernetes.context:
+        place += f" --context {config.kubernetes.context}"
+    rows = {
+        "job": submitted.name,
+        "namespace": submitted.namespace,
+        "image": submitted.image,
+        "output": submitted.output,
+        "job_dir": submitted.job_dir,
+        "dashboard": address.url(),
+    }
+    _print_rows({name: value for name, value in rows.items() if value})
+    if not flags.quiet:
+        print(
+            "The job runs in the cluster, whatever becomes of this terminal. Look after it with"
+            f"\n  edl logs {submitted.name} -f{place}\n  edl status {submitted.name}{place}"
+            f"\n  edl dashboard {submitted.name}{place}   (serves the page above)",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def _print_plan(config: "JobConfig") -> None:
+    """The settings as YAML, which another program may read; the plan stands in its comments."""
+    from edl_horovod.config import resolved
+    from edl_horovod.launch import plan
+
+    print(resolved.to_yaml(plan.with_job_dir(config)), end="")
+    for line in plan.describe(config).splitlines():
+        print(f"# {line}".rstrip())
+
+
+def _print_result(result: "JobResult") -> None:
+    rows = {name: f"{value:.6g}" for name, value in result.metrics.items()}
+    rows |= {"output": result.output} if result.output else {}
+    rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
+    rows["seconds"] = f"{result.seconds:.1f}"
+    _print_rows(rows)
+
+
+def _print_rows(rows: dict[str, str]) -> None:
+    width = max(map(len, rows)) + 2
+    for name, value in rows.items():
+        print(f"{name + ':':<{width}}{value}")

@@ -1,0 +1,104 @@
+"""`edl ledger`: prove from a job's ledger that each record was applied exactly once."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.cli.layout import fact_lines
+from edl_horovod.errors import ConfigError, ProofFailed
+from edl_horovod.job import directory as job_dirs
+
+if TYPE_CHECKING:
+    from edl_horovod.ledger import Proof, Violation
+
+__all__ = ["as_json", "prove", "run"]
+
+_MOST_LINES = 10
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `ledger`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    parser = VerbParser(verb, summary=summary, usage="[-o json] [--debug] JOB_DIR")
+    parser.add_job_dir()
+    parser.add_format()
+    flags = parser.parse_all(argv)
+    proof = prove(flags.job_dir)
+    print(json.dumps(as_json(proof), indent=2) if flags.format == "json" else _as_table(proof))
+    if not proof.is_good:
+        raise ProofFailed(
+            "The ledger does not show that each record was applied exactly once. Received: "
+            f"{proof.num_violations} violations; the first: {_line(proof.violations[0])}. Look at "
+            f"that generation in {flags.job_dir / 'events.jsonl'} and in the workers' logs."
+        )
+    return 0
+
+
+def prove(job_dir: Path) -> "Proof":
+    """The proof from the ledger of a job that has ended, or of what a running one has done so far.
+
+    Args:
+        job_dir: The job's directory.
+
+    Raises:
+        ConfigError: The job has no ledger.
+        DataError: Its data is not there any more, so nobody can say what it should have applied.
+    """
+    from edl_horovod import ledger
+    from edl_horovod.records.job_data import open_index, plan_of
+
+    config = job_dirs.read_config(job_dir)
+    folder = ledger.folder_of(job_dir)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"The job has no ledger. Received: {str(job_dir)!r}. Only a training that was started "
+            "with debug.ledger=true has one."
+        )
+    plan = plan_of(config, open_index(config, config.data), is_training=True)
+    return ledger.check(ledger.read(folder), plan)
+
+
+def as_json(proof: "Proof") -> dict[str, Any]:
+    """The proof for programs."""
+    return {"is_good": proof.is_good, **dataclasses.asdict(proof)}
+
+
+def _as_table(proof: "Proof") -> str:
+    rows = {
+        "proof": "each record was applied exactly once" if proof.is_good else "FAILED",
+        "job": "finished" if proof.is_finished else "not finished: all this is so far",
+        "steps": f"{proof.num_steps:,} ({proof.num_epochs:,} whole epochs)",
+        "records": f"{proof.num_records:,}",
+        "rings": f"{proof.num_rings}",
+        "redone": f"{proof.num_redone_steps} steps, after all who had done them were lost",
+        "restored": ", ".join(f"step {step}" for step in proof.restored),
+        "variables": _variables(proof),
+        "damaged": f"{proof.num_damaged} lines" if proof.num_damaged else "",
+    }
+    lines = fact_lines(rows)
+    if proof.violations:
+        lines += ["", *(_line(violation) for violation in proof.violations[:_MOST_LINES])]
+        more = proof.num_violations - _MOST_LINES
+        lines += [f"... and {more} more"] if more > 0 else []
+    return "\n".join(lines)
+
+
+def _variables(proof: "Proof") -> str:
+    if not proof.digest:
+        return ""
+    return f"{proof.digest}, the same on the last {proof.num_last_ranks} ranks"
+
+
+def _line(violation: "Violation") -> str:
+    rank = "" if violation.rank is None else f", rank {violation.rank}"
+    records = ", ".join(map(str, violation.records))
+    where = f"generation {violation.generation}, step {violation.step}{rank}"
+    return f"{violation.kind}: {where}: {violation.message}{f': {records}' if records else ''}"

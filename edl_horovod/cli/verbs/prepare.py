@@ -1,0 +1,92 @@
+"""`edl prepare`: the user's own files become RecordIO files."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edl_horovod.cli.arguments import VerbParser, settings_table
+from edl_horovod.displays.terminal import open_display, prepare_events
+from edl_horovod.errors import EdlError
+from edl_horovod.job import log
+
+if TYPE_CHECKING:
+    from edl_horovod.config.prepare import PrepareConfig
+    from edl_horovod.preparation import PrepareResult
+
+__all__ = ["run"]
+
+_EXAMPLES = """\
+  edl prepare model_def=mnist data=/images/train output=/data/train
+  edl prepare model_def=mnist data='/images/*/*.png' output=/data/train records_per_shard=1000
+  edl prepare model_def=mnist data=@files.txt output=/data/train bad_files=skip
+  mpirun -n 9 --hostfile hosts edl prepare launch=mpi model_def=mnist data=/images output=/out"""
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `prepare`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    flags, overrides = _parser(verb, summary).parse_with_settings(argv)
+    from edl_horovod.config import resolved
+    from edl_horovod.config.compose import compose_prepare
+
+    config = compose_prepare(overrides)
+    if flags.dry_run:
+        from edl_horovod import preparation as data_prepare
+
+        print(resolved.to_yaml(config), end="")
+        for line in data_prepare.describe(config):
+            print(f"# {line}")
+        return 0
+    if config.launch == "mpi" and not _is_first_rank():
+        return _serve(config)
+    from edl_horovod import api
+
+    with open_display(is_quiet=flags.quiet, unit="files") as show:
+        log.setup("edl", level="error" if flags.quiet else config.log_level)
+        result = api.run_prepare(config, on_progress=prepare_events(show))
+    _print_result(config, result)
+    return 0
+
+
+def _is_first_rank() -> bool:
+    from edl_horovod.preparation import mpi
+
+    return mpi.is_first_rank()
+
+
+def _serve(config: "PrepareConfig") -> int:
+    """Work for rank 0, which alone speaks to the user, of errors too."""
+    from edl_horovod import api
+
+    try:
+        api.run_prepare(config)
+    except EdlError as e:
+        return e.exit_code
+    return 0
+
+
+def _print_result(config: "PrepareConfig", result: "PrepareResult") -> None:
+    print(f"records: {result.num_records}")
+    print(f"input files: {result.num_files} ({result.num_empty} without a record)")
+    if result.num_bad:
+        print(f"bad files: {result.num_bad}, listed in {result.bad_files}")
+    print(f"output files: {len(result.files)}")
+    print(f"output: {config.output}")
+
+
+def _parser(verb: str, summary: str) -> VerbParser:
+    from edl_horovod.config.prepare import PrepareConfig
+
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage="[--dry-run] [-q] [--debug] key=value ...",
+        epilog=f"settings:\n{settings_table(PrepareConfig)}\n\nexamples:\n{_EXAMPLES}\n",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+    return parser

@@ -1,0 +1,103 @@
+"""`edl train -m`: one job after another, and a table of how they ended."""
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from edl_horovod.displays.terminal import open_display
+from edl_horovod.errors import Interrupted, JobFailed
+from edl_horovod.job import log
+
+if TYPE_CHECKING:
+    from edl_horovod.config.schema import JobConfig
+    from edl_horovod.sweeps.run import SweepJob, SweepPlan, SweepResult
+
+__all__ = ["run"]
+
+
+def run(overrides: Sequence[str], *, is_dry_run: bool, is_quiet: bool) -> int:
+    """Run a sweep, or show its jobs.
+
+    Args:
+        overrides: Settings, some of them with several values.
+        is_dry_run: Print the jobs, and start none.
+        is_quiet: Print only the table.
+
+    Raises:
+        JobFailed: One job or more failed.
+        Interrupted: The user ended it.
+    """
+    from edl_horovod.config.sweep import expand
+    from edl_horovod.sweeps import run as sweeps
+
+    plan = sweeps.make_plan(expand(overrides))
+    if is_dry_run:
+        print(_table(plan.jobs))
+        return 0
+    result = sweeps.run(plan, _Runner(plan, is_quiet=is_quiet))
+    print(_table(result.jobs))
+    _print_errors(result.failed)
+    print(f"\noutput: {result.output} (sweep.json, sweep.csv)")
+    _raise_if_unfinished(result)
+    return 0
+
+
+class _Runner:
+    """Runs one job after another with a display of its own for each."""
+
+    def __init__(self, plan: "SweepPlan", *, is_quiet: bool) -> None:
+        self._numbers = {job.name: number for number, job in enumerate(plan.jobs, 1)}
+        self._is_quiet = is_quiet
+
+    def __call__(self, job: "SweepJob", config: "JobConfig") -> None:
+        from edl_horovod import api
+
+        if not self._is_quiet:
+            of = f"job {self._numbers[job.name]} of {len(self._numbers)}"
+            print(f"{of}: {_chosen(job)}", file=sys.stderr, flush=True)
+        with open_display(is_quiet=self._is_quiet) as on_events:
+            log.setup("edl", level="error" if self._is_quiet else config.log_level)
+            api.run(config, on_events=on_events)
+
+
+def _raise_if_unfinished(result: "SweepResult") -> None:
+    if result.is_interrupted:
+        raise Interrupted(
+            "The sweep was interrupted; all processes of its job have ended. "
+            "The same command goes on with the jobs that are not finished."
+        )
+    if result.failed:
+        raise JobFailed(
+            f"{len(result.failed)} of {len(result.jobs)} jobs failed. "
+            "The same command tries them again."
+        )
+
+
+def _print_errors(failed: Sequence["SweepJob"]) -> None:
+    """Each error once, after the jobs that it ended."""
+    for error in dict.fromkeys(job.error for job in failed):
+        names = [job.name for job in failed if job.error == error]
+        print(f"\nfailed: {', '.join(names)}\n  {error}")
+
+
+def _table(jobs: Sequence["SweepJob"]) -> str:
+    metrics = list(dict.fromkeys(name for job in jobs for name in job.metrics))
+    measured = ["TRAIN LOSS", *(f"VAL {name}" for name in metrics), "SECONDS"]
+    rows = [[*jobs[0].chosen, "STATE", *measured]]
+    for job in jobs:
+        numbers = [_number(job.metrics.get(name)) for name in metrics]
+        seconds = f"{job.seconds:.1f}" if job.seconds else ""
+        rows.append([*job.chosen.values(), job.state, _number(job.loss), *numbers, seconds])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _chosen(job: "SweepJob") -> str:
+    return " ".join(f"{key}={value}" for key, value in job.chosen.items())

@@ -1,0 +1,280 @@
+"""Host discovery: `python -m edl_horovod.cluster.pod.discovery` watches a job's worker pods.
+
+It keeps a hosts file current, by one list and then a watch. All that it needs is to list and watch
+pods in one namespace. Where the API server does not answer, or refuses, the file stays as it was,
+with a comment that says since when and why; ranks that train need no API server.
+"""
+
+import argparse
+import contextlib
+import logging
+import random
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from edl_horovod.cluster.client import Cluster, WatchEvent
+from edl_horovod.cluster.hosts import Names, WorkerPod, hosts_of, pod_of
+from edl_horovod.cluster.labels import WORKER, pods_selector
+from edl_horovod.cluster.refusals import Expired
+from edl_horovod.coordinator.hosts import text_of
+from edl_horovod.errors import (
+    ClusterError,
+    ClusterForbidden,
+    EdlError,
+    ObjectConflict,
+    ObjectNotFound,
+)
+from edl_horovod.files.whole_file import write_text
+from edl_horovod.job import log as logs
+from edl_horovod.job.events import EventLog
+from edl_horovod.job.lifeline import end_with_parent
+
+__all__ = ["Discovery", "DiscoverySettings"]
+
+# Run as a program, the module is called __main__.
+log = logging.getLogger("edl_horovod.cluster.pod.discovery")
+
+FIRST_WAIT_SECONDS = 0.2
+LONGEST_WAIT_SECONDS = 10.0
+SETTLED_SECONDS = 5.0
+"""A watch that lived as long as this was none that the server refuses again and again."""
+WRITE_SECONDS = 0.05
+"""Between two writes: when 5,000 pods turn ready at once, not each of them is worth one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscoverySettings:
+    """Whose pods, and where to write them."""
+
+    job: str
+    slots: int
+    """Of each worker pod."""
+    output: Path
+    """The hosts file."""
+    names: Names = "uid"
+    is_replacing: bool = False
+    """Whether pods that have failed for good are removed, which takes a right more."""
+
+
+class Discovery:
+    """Keeps one job's hosts file current."""
+
+    def __init__(
+        self, cluster: Cluster, settings: DiscoverySettings, events: EventLog | None = None
+    ) -> None:
+        """Prepare; `run` does the work.
+
+        Args:
+            cluster: The job's namespace.
+            settings: The job's facts.
+            events: Where to tell that the API server is away, and back.
+        """
+        self._cluster = cluster
+        self._settings = settings
+        self._events = events
+        self._selector = pods_selector(settings.job, WORKER)
+        self._version = ""
+        self._pods: dict[str, WorkerPod] | None = None
+        """By UID; None until the first list."""
+        self._stale_since: float | None = None
+        self._stale_because = ""
+        self._heard_at = time.time()
+        self._opened_at: float | None = None
+        """When the watch was, if it was."""
+        self._num_vain = 0
+        """Watches in a row that were not opened, or brought nothing and ended soon."""
+        self._changed = threading.Event()
+
+    def run(self) -> None:
+        """Watch until the process ends."""
+        threading.Thread(target=self._write_for_ever, name="hosts file", daemon=True).start()
+        while True:
+            self._opened_at = None
+            try:
+                self._follow()
+            except Expired as e:
+                log.info("the pods are listed again: %s", e)
+                self._version = ""
+            except ClusterError as e:
+                # That a watch breaks is nothing yet; that none can be opened is.
+                if self._opened_at is None:
+                    self._note_away(e)
+                log.debug("%s", e)
+            opened_at = self._opened_at
+            if opened_at is not None and time.monotonic() - opened_at >= SETTLED_SECONDS:
+                self._num_vain = 0
+            # Not at the same moment for all jobs that an outage hits at once.
+            time.sleep(self._wait_seconds() * random.uniform(0.5, 1.0))
+            self._num_vain += 1
+
+    def _wait_seconds(self) -> float:
+        if self._num_vain == 0:
+            return 0.0
+        return min(FIRST_WAIT_SECONDS * 2.0 ** min(self._num_vain - 1, 10), LONGEST_WAIT_SECONDS)
+
+    def _follow(self) -> None:
+        if not self._version:
+            self._list()
+        watch = self._cluster.watch("Pod", self._version, labels=self._selector)
+        self._opened_at = time.monotonic()
+        self._note_back()
+        for event in watch:
+            self._heard_at = time.time()
+            self._version = event.version
+            if event.kind != "BOOKMARK":
+                self._num_vain = 0
+                self._apply(event)
+
+    def _list(self) -> None:
+        pods: dict[str, WorkerPod] = {}
+        version = ""
+        for page in self._cluster.pages("Pod", labels=self._selector):
+            pods.update((pod.uid, pod) for pod in map(pod_of, page.items))
+            version = page.version
+        self._pods, self._version = pods, version
+        self._changed.set()
+        for pod in pods.values():
+            self._replace_if_failed(pod)
+
+    def _apply(self, event: WatchEvent) -> None:
+        assert self._pods is not None
+        pod = pod_of(event.object)
+        if event.kind == "DELETED":
+            before, after = self._pods.pop(pod.uid, None), None
+        else:
+            before, after = self._pods.get(pod.uid), pod
+            self._pods[pod.uid] = pod
+            self._replace_if_failed(pod)
+        if _is_host(before) != _is_host(after):
+            log.debug("pod %s: %s", pod.name, "host" if _is_host(after) else "no host")
+        if before != after:
+            self._changed.set()
+
+    def _replace_if_failed(self, pod: WorkerPod) -> None:
+        """Remove a pod that has failed for good: only then does mpi-operator make another one.
+
+        A pod whose container fails is restarted in place; one that was evicted stays as it is,
+        see https://github.com/kubeflow/mpi-operator/issues/647.
+        """
+        if not (self._settings.is_replacing and pod.has_failed):
+            return
+        message = f"worker pod {pod.name} has failed for good; it is removed, another one comes"
+        try:
+            self._cluster.delete("Pod", pod.name, uid=pod.uid)
+        except (ObjectNotFound, ObjectConflict):
+            return  # Somebody else was quicker.
+        except ClusterForbidden as e:
+            message = f"worker pod {pod.name} has failed for good and cannot be replaced: {e}"
+        log.warning("%s", message)
+        if self._events is not None:
+            self._events.write("discovery", state="replaced", message=message)
+
+    # -- an API server that is away
+
+    def _note_away(self, error: ClusterError) -> None:
+        because = " ".join(str(error).split())  # A comment of the file is one line.
+        if because != self._stale_because:
+            self._stale_because = because
+            self._changed.set()
+        if self._stale_since is None:
+            self._stale_since = self._heard_at
+            log.warning("host discovery is not current: %s", error)
+            self._tell("stale", f"host discovery is not current: {error}")
+
+    def _note_back(self) -> None:
+        self._heard_at = time.time()
+        if self._stale_since is None:
+            return
+        seconds = self._heard_at - self._stale_since
+        message = f"host discovery is current again after {seconds:.0f} s"
+        self._stale_since, self._stale_because = None, ""
+        log.info("%s", message)
+        self._tell("current", message)
+
+    def _tell(self, state: str, message: str) -> None:
+        if self._events is not None:
+            self._events.write("discovery", state=state, message=message)
+        self._changed.set()
+
+    # -- the file
+
+    def _write_for_ever(self) -> None:
+        written: str | None = None
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            text = self._text()
+            if text is not None and text != written:
+                try:
+                    write_text(self._settings.output, text)
+                    written = text
+                except OSError as e:
+                    log.error("%s cannot be written: %s", self._settings.output, e)
+                    time.sleep(1.0)
+                    self._changed.set()
+            time.sleep(WRITE_SECONDS)
+
+    def _text(self) -> str | None:
+        if self._pods is None:
+            return None  # What an earlier run of this program wrote is the last good answer.
+        # The copy is one step of the interpreter: the other thread changes the original.
+        pods = list(self._pods.values())
+        hosts = hosts_of(pods, self._settings.slots, names=self._settings.names)
+        since = self._stale_since
+        if since is None:
+            return text_of(hosts)
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(since))
+        return f"# Not current since {at}: {self._stale_because}\n{text_of(hosts)}"
+
+
+def _is_host(pod: WorkerPod | None) -> bool:
+    return pod is not None and pod.is_usable
+
+
+def main() -> int:
+    """Run one job's host discovery; returns the process' exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--job", required=True, help="name of the MPIJob")
+    parser.add_argument("--slots", type=int, required=True, help="ranks in each worker pod")
+    parser.add_argument("--output", type=Path, required=True, help="the hosts file")
+    parser.add_argument(
+        "--names", choices=get_args(Names), default="uid", help="address: for ssh and horovodrun"
+    )
+    parser.add_argument(
+        "--replace-failed", action="store_true", help="remove pods that failed for good"
+    )
+    parser.add_argument("--events", type=Path, help="the job's events.jsonl")
+    args = parser.parse_args()
+    logs.setup("discovery")
+    end_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    settings = DiscoverySettings(
+        job=args.job,
+        slots=args.slots,
+        output=args.output,
+        names=args.names,
+        is_replacing=args.replace_failed,
+    )
+    try:
+        with _events(args.events) as events, Cluster.connect(namespace=args.namespace) as cluster:
+            Discovery(cluster, settings, events).run()
+    except EdlError as e:
+        log.error("%s", e)
+        return e.exit_code
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _events(path: Path | None) -> contextlib.AbstractContextManager[EventLog | None]:
+    return contextlib.nullcontext() if path is None else EventLog(path, "discovery")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

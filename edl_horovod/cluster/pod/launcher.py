@@ -1,0 +1,268 @@
+"""The launcher pod's main process: `python -m edl_horovod.cluster.pod.launcher --config FILE`.
+
+It runs host discovery and the coordinator, or horovodrun or mpirun in its place, and ends with the
+job's exit code. Started again, in the same pod or in another, it takes over the job that it finds.
+"""
+
+import argparse
+import logging
+import math
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from edl_horovod.cluster import pods
+from edl_horovod.cluster.pod_log import PodLog
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.settings import largest_ring
+from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
+from edl_horovod.job import log as logs
+from edl_horovod.launch.job import run_plan
+from edl_horovod.launch.plan import Command, LaunchPlan
+
+__all__ = ["plan_in_pod", "wait_for_workers"]
+
+# Run as a program, the module is called __main__.
+log = logging.getLogger("edl_horovod.cluster.pod.launcher")
+
+HOSTFILE = "/etc/mpi/hostfile"
+"""Where mpi-operator mounts the hosts of mpirun."""
+KEEPALIVE = (
+    "--prtemca",
+    "oob_tcp_keepalive_time",
+    "2",
+    "--prtemca",
+    "oob_tcp_keepalive_intvl",
+    "1",
+    "--prtemca",
+    "oob_tcp_keepalive_probes",
+    "3",
+)
+"""mpirun, and what it started on the pods, notice a host that vanished after 5 s, not 8 minutes."""
+SSH_KEY = f"{pods.SSH_KEYS}/id_rsa"
+COOLDOWN_SECONDS = ("5", "600")
+"""Lower and upper bound of how long horovodrun leaves out a host that failed: 10 to 15 s at first,
+twice as long each time."""
+SAY_SECONDS = 10.0
+GRACE_SHARE = 0.9
+"""Of the pod's grace: what the coordinator may take until its workers have saved a checkpoint."""
+SCRIPT = Path(__file__).with_name("host-discovery.sh")
+
+
+def main() -> int:
+    """Run the job to its end; returns the process' exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
+    args = parser.parse_args()
+    try:
+        config = resolved.load(args.config)
+        logs.setup("launcher", level=config.log_level)
+        if config.kubernetes.style == "mpirun":
+            patience = config.elastic.wait_seconds
+            wait_for_workers(Path(HOSTFILE), port=pods.SSH_PORT, seconds=patience)
+        result = run_plan(
+            plan_in_pod(config, args.config, os.environ), on_events=PodLog(sys.stdout)
+        )
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
+    log.info("the job is done: %s", result)
+    return 0
+
+
+def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
+    """Wait for the `sshd` of each worker pod: mpirun asks each of them once.
+
+    mpi-operator holds no launcher back: its `launcherCreationPolicy: WaitForWorkersReady` counts
+    the workers of a job that is created suspended, finds that all of none are ready, and never
+    counts again.
+
+    Args:
+        hostfile: Of mpirun.
+        port: Of each `sshd`.
+        seconds: How long to wait for all of them.
+
+    Raises:
+        NotEnoughWorkers: One could not be reached in that time.
+    """
+    hosts = [line.split()[0] for line in hostfile.read_text().splitlines() if line.strip()]
+    deadline, said_at = time.monotonic() + seconds, -math.inf
+    # All of them each time: one that answered before may be gone when the last one comes.
+    while missing := [f"{host} ({why})" for host in hosts if (why := _why_not(host, port))]:
+        now = time.monotonic()
+        if now > deadline:
+            raise NotEnoughWorkers(
+                f"mpirun needs all worker pods of the job. Received: no sshd for "
+                f"elastic.wait_seconds={seconds:g} at {', '.join(missing)}. `edl status` says what "
+                "the pods wait for."
+            )
+        if now - said_at >= SAY_SECONDS:
+            left = deadline - now
+            log.info(
+                "%d of %d worker pods are ready; waiting %.0f s more for %s",
+                len(hosts) - len(missing),
+                len(hosts),
+                left,
+                ", ".join(missing),
+            )
+            said_at = now
+        time.sleep(1.0)
+
+
+def _why_not(host: str, port: int) -> str:
+    """Why nobody answers at a port, in the system's words; empty where somebody does."""
+    try:
+        socket.create_connection((host, port), timeout=2.0).close()
+    except OSError as error:  # That its name is not known, too: it is there with the pod's address.
+        return error.strerror or str(error)
+    return ""
+
+
+def plan_in_pod(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
+    """Decide what the launcher pod starts.
+
+    Args:
+        config: The job, as its pods read it.
+        config_file: Where they read it.
+        environment: Of the launcher pod.
+
+    Raises:
+        ConfigError: A variable of the pod's manifest is missing.
+    """
+    try:
+        return _plan(config, config_file, environment)
+    except KeyError as error:
+        raise ConfigError(
+            f"The launcher pod's manifest must set {error}. Make it with `edl train "
+            "launch=kubernetes --dry-run -o yaml`."
+        ) from error
+
+
+def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
+    job_dir = Path(config.job_dir)
+    style = config.kubernetes.style
+    if style != "elastic":
+        is_static = style == "mpirun"
+        return LaunchPlan(
+            config=config,
+            job_dir=job_dir,
+            hosts={},
+            ring=(_mpirun if is_static else _horovodrun)(config, config_file),
+            discovery=None if is_static else _discovery(config, environment),
+            # mpi-operator makes one for each MPIJob, so the job's next launcher has it too.
+            secret_file=Path(SSH_KEY),
+        )
+    secret = environment["EDL_SECRET_FILE"]
+    argv = (
+        sys.executable,
+        "-m",
+        "edl_horovod.coordinator",
+        "--job-dir",
+        str(job_dir),
+        "--address",
+        environment["EDL_POD_IP"],
+        "--port",
+        str(pods.COORDINATOR_PORT),
+        "--secret-file",
+        secret,
+    )
+    return LaunchPlan(
+        config=config,
+        job_dir=job_dir,
+        hosts={},
+        coordinator=Command(argv=argv),
+        discovery=_discovery(config, environment),
+        grace_seconds=GRACE_SHARE * config.kubernetes.grace_seconds,
+        secret_file=Path(secret),
+    )
+
+
+def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
+    names = "address" if config.kubernetes.style == "horovodrun" else "uid"
+    argv = (
+        sys.executable,
+        "-m",
+        "edl_horovod.cluster.pod.discovery",
+        "--namespace",
+        environment["EDL_NAMESPACE"],
+        "--job",
+        environment["EDL_JOB"],
+        "--slots",
+        str(config.kubernetes.slots_per_worker),
+        "--names",
+        names,
+        "--replace-failed",
+        "--output",
+        f"{config.job_dir}/hosts",
+        "--events",
+        f"{config.job_dir}/events.jsonl",
+    )
+    return Command(argv=argv)
+
+
+def _horovodrun(config: JobConfig, config_file: Path) -> Command:
+    """Horovod's own elastic driver; it hands its environment on to the ranks."""
+    # A host whose time-out ends while the driver waits for `min_np` hosts is given a rank, but no
+    # process: only where the survivors are always enough may it come back.
+    is_forgiving = config.elastic.min_np == 1
+    argv = (
+        "horovodrun",
+        "-np",
+        str(config.launch.np),
+        "--min-np",
+        str(config.elastic.min_np),
+        "--max-np",
+        str(largest_ring(config)),
+        "--elastic-timeout",
+        str(round(config.elastic.wait_seconds)),
+        *(("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if is_forgiving else ()),
+        "--network-interfaces",
+        config.kubernetes.interface,
+        "--host-discovery-script",
+        f"{SCRIPT} {shlex.quote(f'{config.job_dir}/hosts')}",
+        sys.executable,
+        "-m",
+        "edl_horovod.worker",
+        "--config",
+        str(config_file),
+    )
+    return Command(argv=argv, environment=pods.thread_variables(config))
+
+
+def _mpirun(config: JobConfig, config_file: Path) -> Command:
+    """One static ring over the pods that mpi-operator lists."""
+    variables = {
+        **pods.thread_variables(config),
+        "EDL_MEMBERSHIP": "static",
+        "HOROVOD_CONTROLLER": "mpi",
+        "HOROVOD_CPU_OPERATIONS": "mpi",
+    }
+    # An sshd hands none of its pod's variables on to what it starts.
+    names = [*variables, *config.kubernetes.env]
+    handed_on = [word for name in names for word in ("-x", name)]
+    argv = (
+        "mpirun",
+        "-np",
+        str(config.launch.np),
+        "--hostfile",
+        HOSTFILE,
+        "--bind-to",
+        "none",
+        *KEEPALIVE,
+        *handed_on,
+        sys.executable,
+        "-m",
+        "edl_horovod.worker",
+        "--config",
+        str(config_file),
+    )
+    return Command(argv=argv, environment=variables)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The preStop hook of a pod whose ranks horovodrun started: they leave before their `sshd` ends.
+
+`python -m edl_horovod.cluster.pod.pre_stop --config FILE`. A pod that is being deleted is no longer
+a host, so horovodrun assigns the ranks again without it, and its ranks end by themselves after a
+step. The end of the `sshd` would end them within one, so this program waits until they are gone.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.hosts import HostsFile
+from edl_horovod.errors import EdlError
+from edl_horovod.job import log as logs
+
+__all__ = ["can_leave", "ranks"]
+
+# Run as a program, the module is called __main__.
+log = logging.getLogger("edl_horovod.cluster.pod.pre_stop")
+
+POLL_SECONDS = 0.1
+GRACE_SHARE = 0.9
+"""Of the pod's grace, which has begun: what the ranks may take before the `sshd` is told to end."""
+RANK = [b"-m", b"edl_horovod.worker"]
+
+
+def main() -> int:
+    """Wait until no rank is left in this pod, or waiting is in vain; returns the exit code."""
+    began_at = time.monotonic()
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
+    args = parser.parse_args()
+    try:
+        config = resolved.load(args.config)
+        logs.setup("pre-stop", level=config.log_level)
+        deadline = began_at + GRACE_SHARE * config.kubernetes.grace_seconds
+        _wait(config, os.environ["EDL_POD_IP"], deadline)
+    except EdlError as error:
+        log.error("%s", error)
+        return error.exit_code
+    return 0
+
+
+def _wait(config: JobConfig, address: str, deadline: float) -> None:
+    file = HostsFile(Path(config.job_dir) / "hosts")
+    hosts: Mapping[str, int] | None = None
+    while ranks(address) and time.monotonic() < deadline:
+        found = file.change()
+        hosts = hosts if found is None else found
+        if hosts is not None and not can_leave(hosts, address, min_np=config.elastic.min_np):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def can_leave(hosts: Mapping[str, int], address: str, *, min_np: int) -> bool:
+    """Whether a ring can form without a pod's ranks, or may once discovery knows of the deletion.
+
+    Where too few are left, horovodrun deals no places until another pod is there, its ranks wait
+    for that, and mpi-operator makes none as long as this pod is there.
+
+    Args:
+        hosts: Address to slots of the pods that discovery finds.
+        address: Of the pod.
+        min_np: The smallest ring.
+    """
+    return address in hosts or sum(hosts.values()) >= min_np
+
+
+def ranks(address: str, *, processes: Path = Path("/proc")) -> list[int]:
+    """The processes that are ranks which horovodrun started on a host.
+
+    Args:
+        address: What horovodrun calls the host.
+        processes: Where the kernel shows them.
+    """
+    found = []
+    variable = f"HOROVOD_HOSTNAME={address}".encode()
+    for folder in processes.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # It has ended, or it is another user's.
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if words[1:3] == RANK and variable in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

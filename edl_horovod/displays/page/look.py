@@ -1,0 +1,74 @@
+"""What a page shows of a job: one value, taken at one moment; and what it is made from."""
+
+import logging
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edl_horovod.displays.page.series import Point, Series
+from edl_horovod.displays.text import notable
+from edl_horovod.job.state import JobState, advance
+
+if TYPE_CHECKING:
+    from edl_horovod.cluster.status import JobView
+
+__all__ = ["History", "Look"]
+
+NUM_NOTABLE = 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A job at one moment."""
+
+    time: float
+    """Seconds since the epoch; when all but `trouble` was so."""
+    state: JobState | None = None
+    """None while nothing is known."""
+    job: "JobView | None" = None
+    """What the cluster has of it; None for a job on this machine."""
+    loss: tuple[Point, ...] = ()
+    """Over steps."""
+    ring: tuple[Point, ...] = ()
+    """Its size, over seconds since the epoch; a point for each change."""
+    notable: tuple[tuple[float, str], ...] = ()
+    """When something happened, and what; the newest last."""
+    trouble: str = ""
+    """Why nothing, or nothing newer, is known."""
+    http_status: int = 200
+
+
+class History:
+    """What a job's events add up to; it takes the same room however long the job runs."""
+
+    def __init__(self) -> None:
+        """Begin before the first event."""
+        self.state = JobState()
+        self.loss = Series()
+        self.ring = Series()
+        self.notable: deque[tuple[float, str]] = deque(maxlen=NUM_NOTABLE)
+        self.is_ours = False
+        """A launcher of ours has written some of the events."""
+        self.last_time: float | None = None
+        """When the last event was written."""
+
+    def add(self, event: dict[str, Any]) -> None:
+        """Take one more event; one that lacks a field changes nothing."""
+        try:
+            state, text, time = advance(self.state, event), notable(event), float(event["time"])
+        except (KeyError, TypeError, ValueError) as error:
+            log.debug("an event that lacks something: %r of %r", error, event)
+            return
+        if event["kind"] == "step":
+            self.loss.rewind(state.step)
+            if state.loss is not None and math.isfinite(state.loss):
+                self.loss.add(state.step, state.loss)
+        if state.size != self.state.size:
+            self.ring.add(time, state.size)
+        if text:
+            self.notable.append((time, text))
+        self.state, self.last_time = state, time
+        self.is_ours = self.is_ours or event.get("source") == "launcher"

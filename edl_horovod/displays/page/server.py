@@ -1,0 +1,173 @@
+"""The HTTP server of the page, the one import of Starlette and uvicorn."""
+
+import asyncio
+import socket
+import time
+
+from edl_horovod.displays.page.address import is_name_of_ours
+from edl_horovod.displays.page.latest import PATIENCE_SECONDS, Latest
+from edl_horovod.displays.page.sources import Source
+from edl_horovod.displays.status import as_json
+from edl_horovod.errors import MissingDependency, how_to_install
+from edl_horovod.files import json_text
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from edl_horovod.displays.page.rendering import PageTemplate, style  # It imports Jinja2.
+except ImportError as e:
+    raise MissingDependency(
+        f"The dashboard needs a package that is not installed: {e}. To install it where this "
+        f"command runs, {how_to_install('dashboard')}"
+    ) from e
+
+__all__ = ["application", "serve"]
+
+MAX_CONNECTIONS = 64
+"""At a time; as many more wait until they are accepted."""
+REQUEST_SECONDS = 10.0
+"""How long a whole request may take to come, and how long the answer may take to be read."""
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_MISDIRECTED = 421
+
+
+def serve(source: Source, listening: socket.socket, *, host: str) -> None:
+    """Serve a job's page until SIGINT or SIGTERM, which then has its usual effect.
+
+    Args:
+        source: The job.
+        listening: Where the connections come in.
+        host: What it listens on, as the user wrote it.
+    """
+    config = uvicorn.Config(
+        application(source, host=host),
+        http=_Connection,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS + 1,
+        backlog=MAX_CONNECTIONS,
+        # A request that waits for an API server is answered before.
+        timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
+    )
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+class _Connection(H11Protocol):
+    """A connection that is ended where it keeps others waiting.
+
+    uvicorn itself waits without end for the first request, and where there are too many connections
+    it refuses the next request, whoever sends it.
+    """
+
+    _since = 0.0
+    """When the wait for a request, or the answer to it, began."""
+    _end_later: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As in uvicorn.
+        super().connection_made(transport)
+        self._begin()
+        if len(self.connections) > MAX_CONNECTIONS:
+            # Whoever has asked for nothing for the longest time goes; it is no browser that waits.
+            others = [c for c in self.connections if isinstance(c, _Connection) and c is not self]
+            idle = [other for other in others if other.is_idle]
+            if idle:
+                min(idle, key=lambda other: other._since).end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._end_later is not None:
+            self._end_later.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        was_idle = self.is_idle
+        super().data_received(data)
+        if was_idle and not self.is_idle:
+            self._begin()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._begin()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def end(self) -> None:
+        """End it, whatever it is doing."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _begin(self) -> None:
+        if self._end_later is not None:
+            self._end_later.cancel()
+        self._since = self.loop.time()
+        self._end_later = self.loop.call_later(REQUEST_SECONDS, self.end)
+
+
+def application(source: Source, *, host: str) -> "_Guard":
+    """The page, its style sheet and `status.json`, by GET alone.
+
+    Args:
+        source: The job.
+        host: What is listened on.
+    """
+    latest, template, style_sheet = Latest(source.look), PageTemplate(), style()
+
+    async def page(request: Request) -> Response:
+        look = await latest.get()
+        html = template.render(source.name, look, now=time.time())
+        return Response(html, look.http_status, media_type="text/html")
+
+    async def status(request: Request) -> Response:
+        look = await latest.get()
+        known = {} if look.state is None else as_json(look.state, look.job)
+        said = {"error": look.trouble} if look.trouble else known
+        text = json_text.dumps(said, indent=2) + "\n"
+        return Response(text, look.http_status, media_type="application/json")
+
+    async def css(request: Request) -> Response:
+        return Response(style_sheet, media_type="text/css")
+
+    routes = [Route("/", page), Route("/status.json", status), Route("/style.css", css)]
+    return _Guard(Starlette(routes=routes), host)
+
+
+class _Guard:
+    """Refuses who was led here by a name that is not ours; puts its headers on each answer."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self._app, self._host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        app = self._app
+        if not is_name_of_ours(Headers(scope=scope).get("host", ""), self._host):
+            app = PlainTextResponse("This is not the host that you asked for.\n", _MISDIRECTED)
+        await app(scope, receive, send_guarded)

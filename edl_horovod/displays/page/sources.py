@@ -1,0 +1,125 @@
+"""Where a page's looks at a job come from: its directory on this machine, or its cluster."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from edl_horovod.displays.page.look import History, Look
+from edl_horovod.displays.status import local_state
+from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
+from edl_horovod.job.events import Tail
+from edl_horovod.job.state import JobState
+
+if TYPE_CHECKING:
+    from edl_horovod.cluster.jobs import Jobs
+
+__all__ = ["ClusterSource", "DirectorySource", "Source"]
+
+NOT_FOUND, UNAVAILABLE = 404, 503
+_BEGINNING_BYTES = 4096
+
+
+class Source(Protocol):
+    """A job that can be looked at, one look at a time."""
+
+    name: str
+    """What the page calls the job."""
+
+    def look(self) -> Look:
+        """The job as it is now; what goes wrong stands in the look."""
+
+
+class DirectorySource:
+    """A job by its directory."""
+
+    def __init__(self, job_dir: Path) -> None:
+        """Read nothing yet.
+
+        Args:
+            job_dir: Need not be there yet.
+        """
+        self.name = str(job_dir)
+        self._job_dir = job_dir
+        self._path = job_dir / "events.jsonl"
+        self._beginning = b""
+        self._tail = Tail(self._path)
+        self._history = History()
+
+    def look(self) -> Look:
+        """The job as it is now."""
+        try:
+            self._read()
+            history = self._history
+            state = local_state(
+                self._job_dir, history.state, is_ours=history.is_ours, last_time=history.last_time
+            )
+        except ConfigError as error:
+            return Look(time=time.time(), trouble=str(error), http_status=NOT_FOUND)
+        except OSError as error:
+            trouble = f"The job's directory cannot be read: {error}"
+            return Look(time=time.time(), trouble=trouble, http_status=UNAVAILABLE)
+        return _look(history, state)
+
+    def _read(self) -> None:
+        """Take what was added; all of it where a new job has begun in the directory."""
+        beginning = self._first_line()
+        if beginning != self._beginning:
+            self._tail, self._history = Tail(self._path), History()
+            self._beginning = beginning
+        for event in self._tail.new_events():
+            self._history.add(event)
+
+    def _first_line(self) -> bytes:
+        try:
+            with self._path.open("rb") as stream:
+                line = stream.readline(_BEGINNING_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return b""
+        return line if line.endswith(b"\n") or len(line) == _BEGINNING_BYTES else b""
+
+
+class ClusterSource:
+    """A job in a cluster, by its name; what was last seen stays while the API server is away."""
+
+    def __init__(self, jobs: "Jobs", name: str) -> None:
+        """Ask nothing yet.
+
+        Args:
+            jobs: Those of the job's namespace; whoever opened them closes them.
+            name: Of the job.
+        """
+        self.name = name
+        self._jobs = jobs
+        self._last = Look(time=time.time())
+
+    def look(self) -> Look:
+        """The job as it is now."""
+        try:
+            job = self._jobs.status(self.name)
+            state = self._last.state or JobState()
+            self._last = replace(self._last, time=time.time(), state=state, job=job)
+            self._last = replace(_seen(self._jobs.shown_events(self.name)), job=job)
+        except ObjectNotFound as error:
+            self._last = Look(time=time.time(), trouble=str(error), http_status=NOT_FOUND)
+        except ClusterError as error:
+            return replace(self._last, trouble=str(error), http_status=UNAVAILABLE)
+        return self._last
+
+
+def _seen(events: Iterable[dict[str, Any]]) -> Look:
+    history = History()
+    for event in events:
+        history.add(event)
+    return _look(history, history.state)
+
+
+def _look(history: History, state: JobState) -> Look:
+    return Look(
+        time=time.time(),
+        state=state,
+        loss=history.loss.points,
+        ring=history.ring.points,
+        notable=tuple(history.notable),
+    )

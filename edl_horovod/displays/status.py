@@ -1,0 +1,67 @@
+"""What is known of a job from outside: what `edl status` and the dashboard show."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edl_horovod.displays.text import ago
+from edl_horovod.job import directory as job_dirs
+from edl_horovod.job.state import JobState
+
+if TYPE_CHECKING:
+    from edl_horovod.cluster.status import JobView
+
+__all__ = ["as_json", "local_state"]
+
+_ENDED = ("finished", "failed")
+
+
+def local_state(
+    job_dir: Path, state: JobState, *, is_ours: bool, last_time: float | None
+) -> JobState:
+    """What a job's events add up to, with what its directory tells beyond them.
+
+    Args:
+        job_dir: Of the job.
+        state: What the events add up to.
+        is_ours: A launcher of ours has written some of them.
+        last_time: When the last one was written; None where there is none.
+
+    Raises:
+        ConfigError: This is not the directory of a job.
+    """
+    config = job_dirs.read_config(job_dir)
+    state = dataclasses.replace(
+        state, task=state.task or config.task, output=state.output or config.output
+    )
+    if state.state in _ENDED:
+        return state
+    if not is_ours:
+        return dataclasses.replace(state, message=_last_sign(last_time))
+    if not job_dirs.is_running(job_dir):
+        return dataclasses.replace(
+            state, state="lost", message="the launcher is gone and did not say how the job ended"
+        )
+    return state
+
+
+def as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:
+    """All of it, for programs.
+
+    Args:
+        state: Where the training is.
+        job: What the cluster has of it; None for a job on this machine.
+    """
+    values = dataclasses.asdict(state)
+    del values["recent"]
+    values |= {"seconds_left": state.seconds_left, "spares": state.spares}
+    return values if job is None else {**values, **dataclasses.asdict(job)}
+
+
+def _last_sign(last_time: float | None) -> str:
+    """What is known of a job that plain horovodrun launched: it cannot be asked."""
+    if last_time is None:
+        return "nothing has happened yet"
+    age = ago(last_time, time.time())
+    return f"edl did not launch it, so its events are all that is known; the last is {age} old"

@@ -1,0 +1,179 @@
+"""Live progress of a job from its events: a bar on a terminal, a line now and then elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, TextIO
+
+from edl_horovod.displays.text import notable
+from edl_horovod.job.state import JobState, advance
+
+__all__ = ["LiveDisplay", "PlainDisplay", "facts", "open_display", "prepare_events"]
+
+PLAIN_SECONDS = 5.0
+"""Least time between two plain lines of progress."""
+
+
+class Display(Protocol):
+    """Shows events as they come; entered before the first and left after the last."""
+
+    def __call__(self, events: list[dict[str, Any]]) -> None:
+        """Show new events."""
+
+    def __enter__(self) -> "Display": ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+@contextlib.contextmanager
+def open_display(
+    *, is_quiet: bool, unit: str = "records"
+) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
+    """The display that fits where stderr goes.
+
+    Args:
+        is_quiet: Show nothing.
+        unit: What `progress` events count.
+    """
+    if is_quiet:
+        yield _show_nothing
+        return
+    display: Display
+    display = LiveDisplay(unit) if sys.stderr.isatty() else PlainDisplay(sys.stderr, unit)
+    with display:
+        yield display
+
+
+def facts(state: JobState, unit: str) -> str:
+    """One line about where the job is."""
+    parts = []
+    if state.total_records:
+        parts.append(f"{state.records:,} of {state.total_records:,} {unit}")
+        if state.made is not None:
+            parts.append(f"{state.made:,} records")
+    elif state.step or state.total_steps:
+        of = f" of {state.total_steps:,}" if state.total_steps else ""
+        parts.append(f"step {state.step:,}{of}, epoch {state.epoch + 1}")
+    if state.loss is not None:
+        parts.append(f"loss {state.loss:.4g}")
+    if state.records_per_second is not None:
+        parts.append(f"{state.records_per_second:,.0f} {unit}/s")
+    if state.size:
+        parts.append(f"{state.size} rank{'s' if state.size > 1 else ''}")
+    if state.seconds_left is not None:
+        parts.append(f"{timedelta(seconds=round(state.seconds_left))} left")
+    return " | ".join(parts) or state.state
+
+
+def prepare_events(
+    show: Callable[[list[dict[str, Any]]], None],
+) -> Callable[[int, int, int], None]:
+    """What `prepare` calls with its progress, so that files show like a job's records.
+
+    Args:
+        show: A display opened with `unit="files"`.
+    """
+
+    def on_progress(done: int, total: int, made: int) -> None:
+        progress = {"records": done, "total_records": total, "made": made}
+        show([{"kind": "progress", "time": time.time(), **progress}])
+
+    return on_progress
+
+
+class PlainDisplay:
+    """Lines for a log file: every notable event, and where the job is at most every few seconds."""
+
+    def __init__(self, stream: TextIO, unit: str = "records") -> None:
+        """Show nothing yet.
+
+        Args:
+            stream: Where the lines go.
+            unit: What `progress` events count.
+        """
+        self._stream = stream
+        self._unit = unit
+        self._state = JobState()
+        self._last_line_time = float("-inf")
+        self._is_news = False
+
+    def __call__(self, events: list[dict[str, Any]]) -> None:
+        """Show new events."""
+        for event in events:
+            self._state = advance(self._state, event)
+            if text := notable(event):
+                self._print(text)
+            if event["kind"] in ("step", "progress"):
+                self._is_news = True
+                # A clock that was set back must not hide what comes until it is where it was.
+                if not 0 <= event["time"] - self._last_line_time < PLAIN_SECONDS:
+                    self._print_facts(event["time"])
+
+    def __enter__(self) -> "PlainDisplay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_news:
+            self._print_facts(self._last_line_time)
+
+    def _print_facts(self, now: float) -> None:
+        self._print(facts(self._state, self._unit))
+        self._last_line_time = now
+        self._is_news = False
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+class LiveDisplay:
+    """A bar on a terminal, with the notable events as lines above it."""
+
+    def __init__(self, unit: str = "records") -> None:
+        """Show nothing yet.
+
+        Args:
+            unit: What `progress` events count.
+        """
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (BarColumn(bar_width=24), TextColumn("{task.fields[facts]}", markup=False))
+        self._progress = Progress(
+            *columns, console=Console(stderr=True), auto_refresh=False, transient=False
+        )
+        self._unit = unit
+        self._state = JobState()
+        self._task = self._progress.add_task("", total=None, facts="starting")
+
+    def __call__(self, events: list[dict[str, Any]]) -> None:
+        """Show new events."""
+        for event in events:
+            self._state = advance(self._state, event)
+            if text := notable(event):
+                self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.update(
+            self._task,
+            total=self._state.total or None,
+            completed=self._state.done,
+            facts=facts(self._state, self._unit),
+            refresh=True,
+        )
+
+    def __enter__(self) -> "LiveDisplay":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _show_nothing(events: list[dict[str, Any]]) -> None:
+    pass

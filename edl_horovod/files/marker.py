@@ -1,0 +1,177 @@
+"""The marker in every folder of ours: only what carries it is ever replaced or removed (D23).
+
+A name proves nothing. A folder that is only there while somebody works in it says in its marker who
+that is, and its owner holds a lock on the marker: on the same running machine, who gets the lock
+knows that the owner is dead. What another machine left is nobody's to judge.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.errors import OutputError
+from edl_horovod.files.whole_file import write_json
+
+__all__ = ["NAME", "claim", "kind_of", "read", "remove_leftovers", "work_folder", "write"]
+
+NAME = ".edl_horovod.json"
+FORMAT_VERSION = 1
+PARTIAL = "partial"
+"""Kind of a folder in which a result is made."""
+_HOST_CHARACTERS = 20
+_RANDOM_BYTES = 8
+
+
+def write(folder: Path, kind: str, **more: Any) -> None:
+    """Put the marker into a folder.
+
+    Args:
+        folder: One that we made, or that was empty.
+        kind: What it is.
+        **more: What else the marker says.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    write_json(folder / NAME, {"format": FORMAT_VERSION, "kind": kind, **more})
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What a marker says; None where there is none, or what is there is not one of ours.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    is_ours = isinstance(found, dict) and found.get("format") == FORMAT_VERSION
+    return found if is_ours and isinstance(found.get("kind"), str) else None
+
+
+def kind_of(folder: Path) -> str:
+    """What a folder is by its own marker; empty for one that is not ours."""
+    found = read(folder / NAME)
+    return "" if found is None else str(found["kind"])
+
+
+def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = ()) -> None:
+    """Make a folder, or take one that is empty or carries this marker already.
+
+    Several processes may do so at once.
+
+    Args:
+        folder: The folder.
+        kind: What it is to be.
+        received: The setting that names it, as `key=value`, for the message.
+        may_hold: Names that may be in it all the same.
+
+    Raises:
+        OutputError: It holds something, and no marker that says that it is ours.
+        OSError: It cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if kind_of(folder) == kind:
+        return
+    writing = f".{NAME}."  # Another process may write its marker just now.
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith(writing))
+    foreign = [name for name in others if name not in may_hold]
+    if kind_of(folder) == kind:
+        return  # Made meanwhile, with what followed.
+    if foreign:
+        shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+        raise OutputError(
+            f"{folder} holds something ({shown}), and no marker of edl_horovod says that it is the"
+            f" folder of a {kind}, so nothing in it is touched. Received: {received}."
+            f" Give another {received.partition('=')[0]}; or remove the folder by hand if nobody"
+            " needs it, as where an earlier version made it."
+        )
+    write(folder, kind)
+
+
+@contextlib.contextmanager
+def work_folder(output: Path) -> Iterator[Path]:
+    """A folder beside an output, to make it in; it goes when the `with` ends.
+
+    Args:
+        output: What is made, absolute; missing parents are made.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    host = re.sub(r"[^\w.-]", "_", socket.gethostname(), flags=re.ASCII)[:_HOST_CHARACTERS]
+    ending = f"{host}-{os.getpid()}-{secrets.token_hex(_RANDOM_BYTES)}"
+    folder = output.with_name(f"{output.name}.partial-{ending}")
+    folder.mkdir(parents=True)
+    try:
+        # Locked before it has its name: who sees a marker sees one that is held.
+        unnamed = folder / f"{NAME}.new"
+        with unnamed.open("w") as stream:
+            is_held = _try_to_lock(stream.fileno())
+            owner = {
+                "name": folder.name,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                # Without a lock nobody can know that the owner is dead.
+                "boot": _boot() if is_held else "",
+            }
+            json.dump({"format": FORMAT_VERSION, "kind": PARTIAL, **owner}, stream)
+            stream.flush()
+            unnamed.rename(folder / NAME)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers(output: Path) -> None:
+    """Remove what was left by processes of this machine that were killed while they made an output.
+
+    Args:
+        output: What they made, absolute.
+    """
+    host = rf"[\w.-]{{1,{_HOST_CHARACTERS}}}"
+    ending = re.compile(rf"{host}-\d+-[0-9a-f]{{{2 * _RANDOM_BYTES}}}", re.ASCII)
+    start = f"{output.name}.partial-"
+    for path in output.parent.iterdir():
+        if path.name.startswith(start) and ending.fullmatch(path.name.removeprefix(start)):
+            with contextlib.suppress(OSError):  # It stays; the output is there.
+                _remove_if_dead(path)
+
+
+def _remove_if_dead(folder: Path) -> None:
+    if folder.is_symlink() or not _is_of_this_machine(folder):
+        return
+    with (folder / NAME).open("r+") as stream:
+        if _try_to_lock(stream.fileno()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_of_this_machine(folder: Path) -> bool:
+    found = read(folder / NAME) or {}
+    now = {"kind": PARTIAL, "name": folder.name, "host": socket.gethostname(), "boot": _boot()}
+    return bool(_boot()) and all(found.get(key) == value for key, value in now.items())
+
+
+def _boot() -> str:
+    """Tells the run of a machine's kernel from every other one; empty where it does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _try_to_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

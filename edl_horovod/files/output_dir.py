@@ -1,0 +1,266 @@
+"""Results, directories or single files, that appear whole or not at all.
+
+Each says in a marker that we wrote it, and what (`marker`); nothing else is ever replaced.
+"""
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.errors import OutputError, cure_of
+from edl_horovod.files import marker
+from edl_horovod.files.whole_file import sync, write_json
+
+__all__ = ["SINGLE_FILE_SUFFIX", "check_name", "check_output", "publish", "staged", "writing"]
+
+SINGLE_FILE_SUFFIX = ".recordio"
+"""Predictions whose output ends so become one file instead of a directory."""
+SCHEMA_SUFFIX = ".schema.json"
+"""Of the one file that is made beside such a file."""
+KINDS = ("trained model", "evaluation", "predictions", "prepared records")
+"""Of the outputs, in their markers."""
+MAX_NAME_BYTES = 200
+"""Of an output: names that are made of it for a while must fit into a folder, too."""
+_PART_BYTES = 1 << 16
+
+
+def check_output(path: Path, overwrite: bool, *, is_file: bool = False, job: str = "") -> None:
+    """Refuse an output that is in the way, before any work is done for it.
+
+    Args:
+        path: The directory to be written, or the file.
+        overwrite: Whether an earlier result there may be replaced.
+        is_file: Whether it becomes a file.
+        job: The job_dir of the job that makes it: what it made itself may be replaced anyway.
+
+    Raises:
+        OutputError: There is something that must stay, or nothing can be written there.
+    """
+    check_name(path)
+    with writing(path):
+        if is_file and not path.is_dir():
+            _check_file(path, overwrite=overwrite, job=job)
+        else:
+            _check_directory(path, overwrite=overwrite, job=job)
+
+
+def check_name(path: Path) -> None:
+    """Refuse an output whose name is too long.
+
+    Raises:
+        OutputError: It is.
+    """
+    num_bytes = len(os.fsencode(path.name))
+    if num_bytes > MAX_NAME_BYTES:
+        raise OutputError(
+            f"The name of the output is too long. Received: output={str(path)!r}, a name of"
+            f" {num_bytes} bytes; at most {MAX_NAME_BYTES} fit. Choose a shorter name."
+        )
+
+
+def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise OutputError(
+            f"The output exists and is not a directory. Received: output={str(path)!r}."
+            " Give the name of a directory that does not exist yet."
+        )
+    if not path.is_dir() or not any(path.iterdir()):
+        return
+    found = marker.read(path / marker.NAME)
+    if found is None or found["kind"] not in KINDS:
+        raise OutputError(
+            "The output directory holds something that edl_horovod did not write as a result, or"
+            f" that an earlier version wrote (it has no {marker.NAME} that says so), so it is not"
+            f" replaced. Received: output={str(path)!r}. Give another name, or remove it by hand."
+        )
+    if not overwrite and not _is_of(job, found):
+        raise OutputError(
+            f"The output directory holds an earlier result. Received: output={str(path)!r}."
+            " Give another name, or overwrite=true to replace it."
+        )
+    if foreign := sorted(_files_in(path) - {marker.NAME, *found.get("holds", ())}):
+        raise OutputError(
+            "The output directory holds an earlier result and something that edl_horovod did not"
+            f" write: {', '.join(foreign[:5])}. Received: output={str(path)!r}. Move that away, or"
+            " give another name."
+        )
+
+
+def _files_in(folder: Path) -> set[str]:
+    """All files in a folder and below, but not what Python keeps beside modules by itself."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if (path.is_symlink() or not path.is_dir()) and path.parent.name != "__pycache__"
+    }
+
+
+def _check_file(path: Path, *, overwrite: bool, job: str) -> None:
+    there = [file for file in (path, _schema_of(path)) if os.path.lexists(file)]
+    if not there:
+        return
+    found = marker.read(_marker_of(path)) or {}
+    digests = found.get("files", {})
+    for file in there:
+        if (
+            file.is_symlink()
+            or not file.is_file()
+            or _digest(file) not in digests.get(file.name, ())
+        ):
+            raise OutputError(
+                f"{file} is in the way, and is not known to be predictions that edl_horovod wrote:"
+                f" {_marker_of(path).name} beside it does not say so. Received:"
+                f" output={str(path)!r}. Give another name, or remove it by hand."
+            )
+    if not overwrite and not _is_of(job, found):
+        raise OutputError(
+            f"The output file exists. Received: output={str(path)!r}."
+            " Give another name, or overwrite=true to replace it."
+        )
+
+
+def _is_of(job: str, found: Mapping[str, Any]) -> bool:
+    return bool(job) and found.get("job") == job
+
+
+@contextlib.contextmanager
+def staged(
+    output: Path, kind: str, *, overwrite: bool, is_file: bool = False, job: str = ""
+) -> Iterator[Path]:
+    """Give an empty directory to fill, which takes the output's place when the `with` ends well.
+
+    Until then an older output stays as it is; an exception, Ctrl-C included, leaves only that.
+    What a process of this machine that was killed in here left goes when a later one is done.
+
+    Args:
+        output: The directory or file to be written; missing parents are made.
+        kind: One of KINDS.
+        overwrite: Whether an earlier result there may be replaced.
+        is_file: Give the path of a file to be made instead, in a folder of its own. Its schema may
+            be made beside it; an older one is never beside a new output.
+        job: The job_dir of the job that makes it: a leader of it that was lost right after this
+            left an output that the next one may replace, as it may no other job's.
+
+    Raises:
+        OutputError: The output is in the way, or cannot be written.
+    """
+    output = output.absolute()
+    check_output(output, overwrite, is_file=is_file, job=job)
+    with writing(output), marker.work_folder(output) as work:
+        new, old = work / "new", work / "old"
+        new.mkdir()
+        yield new / output.name if is_file else new
+        if is_file:
+            _put_file_in_place(new / output.name, output, old, kind, overwrite=overwrite, job=job)
+        else:
+            publish(new, output, kind, overwrite=overwrite, old=old, job=job)
+        marker.remove_leftovers(output)
+
+
+def publish(
+    folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path, job: str = ""
+) -> None:
+    """Give a directory that is complete the name of the output.
+
+    Args:
+        folder: The directory, on the output's file system.
+        output: Its name to be, absolute.
+        kind: One of KINDS.
+        overwrite: Whether an earlier result there may be replaced.
+        old: Where that one goes until the new one is in its place.
+        job: The job_dir of the job that made it, if one did.
+
+    Raises:
+        OutputError: The output is in the way, or cannot be written.
+    """
+    with writing(output):
+        marker.write(folder, kind, holds=sorted(_files_in(folder)), **_made_by(job))
+        for path in folder.rglob("*"):
+            sync(path)
+        sync(folder)
+        check_output(output, overwrite, job=job)
+        _put_in_place(folder, output, old)
+
+
+def _made_by(job: str) -> dict[str, str]:
+    return {"job": job} if job else {}
+
+
+def _put_file_in_place(
+    new: Path, output: Path, old: Path, kind: str, *, overwrite: bool, job: str
+) -> None:
+    made = [path for path in (new, _schema_of(new)) if path.exists()]
+    for path in made:
+        sync(path)
+    check_output(output, overwrite, is_file=True, job=job)
+    # The marker first, with the older files in it too: whenever this process ends, what is there
+    # is known to be ours.
+    places = (output, _schema_of(output))
+    older = [path for path in places if path.is_file()]
+    files = {
+        place.name: [_digest(path) for path in (*made, *older) if path.name == place.name]
+        for place in places
+    }
+    write_json(
+        _marker_of(output),
+        {"format": marker.FORMAT_VERSION, "kind": kind, "files": files, **_made_by(job)},
+    )
+    _schema_of(output).unlink(missing_ok=True)
+    _put_in_place(new, output, old)
+    for path in made[1:]:
+        path.replace(output.with_name(path.name))
+
+
+def _put_in_place(new: Path, output: Path, old: Path) -> None:
+    if output.is_dir() and (new.is_file() or any(output.iterdir())):
+        output.rename(old)
+        try:
+            new.rename(output)
+        except BaseException:
+            old.rename(output)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        new.replace(output)
+    sync(output.parent)
+
+
+def _schema_of(file: Path) -> Path:
+    return file.with_name(file.name + SCHEMA_SUFFIX)
+
+
+def _marker_of(file: Path) -> Path:
+    return file.with_name(f".{file.name}{marker.NAME}")
+
+
+def _digest(file: Path) -> str:
+    """Of a file's length, its beginning and its end: tells it from all that others wrote."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with file.open("rb") as stream:
+        digest.update(stream.read(_PART_BYTES))
+        stream.seek(max(0, size - _PART_BYTES))
+        digest.update(stream.read(_PART_BYTES))
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def writing(output: Path) -> Iterator[None]:
+    """Turn what the system says against writing into an `OutputError`.
+
+    Args:
+        output: What is written, for the message.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        yield
+    except OSError as e:
+        raise OutputError(
+            f"The output cannot be written: {e}. Received: output={str(output)!r}. {cure_of(e)}"
+        ) from e

@@ -1,0 +1,90 @@
+"""Small files that appear whole or not at all, also after a power loss."""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.errors import JobFailed
+from edl_horovod.files import json_text
+
+__all__ = ["read_json", "sync", "write_json", "write_text"]
+
+
+def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
+    """Write a file that is on the disk then; readers see the old or the new one, whole.
+
+    Args:
+        path: Of the file.
+        text: What it is to hold.
+        is_private: Whether nobody but its owner may read it, whatever the umask allows.
+
+    Raises:
+        OSError: It cannot be written; the old file is still there.
+    """
+    # Pods that write into one folder have process ids in common.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            if is_private:
+                os.fchmod(stream.fileno(), 0o600)
+            stream.write(text)
+            stream.flush()
+            # Before the name: else a power loss may leave the name with nothing behind it.
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as one JSON text; see `write_text`."""
+    write_text(path, json_text.dumps(value))
+
+
+def read_json(path: Path, *needed: str, cure: str) -> dict[str, Any] | None:
+    """The JSON object that a file holds; None where there is no such file.
+
+    Args:
+        path: Of the file.
+        needed: Keys that it must have.
+        cure: What to do where it is damaged, as a sentence.
+
+    Raises:
+        JobFailed: It is damaged.
+        OSError: It cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        value = json.loads(content)
+        what = "it holds no JSON object" if not isinstance(value, dict) else ""
+    except ValueError as error:
+        value, what = {}, f"it is no JSON text ({error})" if content.strip() else "it is empty"
+    if missing := [key for key in needed if not what and key not in value]:
+        what = f"it lacks {', '.join(missing)}"
+    if what:
+        raise JobFailed(
+            f"A file of the job is damaged: {what}. Received: {str(path)!r}, {len(content)} bytes. "
+            f"A power loss or a fault of the disk may have done that. {cure}"
+        )
+    found: dict[str, Any] = value
+    return found
+
+
+def sync(path: Path) -> None:
+    """Have a file's content, or the names in a folder, on the disk.
+
+    Raises:
+        OSError: It is not known to be there.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

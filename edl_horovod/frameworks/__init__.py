@@ -1,0 +1,1 @@
+"""The frameworks that models are written in; nothing else imports one."""

@@ -1,0 +1,368 @@
+"""One Keras 3 training step on a ring: weighted, in one collective, all or nothing (D6, D7)."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.collectives import CollectiveFailed, catch_failures, sum_grouped
+from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
+from edl_horovod.frameworks.keras.model import build_model, call_functionally, metric_sums, running
+from edl_horovod.frameworks.keras.stream import Batch
+from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.spec import Mode
+from edl_horovod.trained_model.params import variable_names
+
+__all__ = ["KerasTrainer", "StepSums"]
+
+GROUP = "edl.step"
+"""Name of the step's collective; ranks with and without examples meet under it."""
+NO_OPTIONS = GradientOptions()
+# The step's numbers, in this order, then one sum for each metric.
+EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """A step's numbers over the whole ring, the same on every rank."""
+
+    num_examples: int
+    loss: float
+    """Mean over the examples; NaN where the step held none."""
+    wants_change: bool
+    """Some member knows that the ring is to change after this step."""
+    metrics: dict[str, float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the variables were changed; false means the loss was NaN or infinite."""
+        return self.num_examples == 0 or bool(np.isfinite(self.loss))
+
+
+class KerasTrainer:
+    """The model, its optimizer, and the step that changes them.
+
+    The forward pass is functional (`call_functionally`): what it would change (BatchNorm
+    statistics, seeds) comes out as values and is assigned with the gradients' update, after the
+    collective.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedSpec,
+        element_spec: tuple[Any, Any],
+        *,
+        learning_rate: float | None,
+        gradients: GradientOptions = NO_OPTIONS,
+    ) -> None:
+        """Build the model and the optimizer, and trace the step alone and in a ring.
+
+        Args:
+            loaded: The user's spec.
+            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            learning_rate: Handed to `create_optimizer`; None leaves its default.
+            gradients: How they are made and bounded.
+
+        Raises:
+            UserCodeError: One of the spec's methods raised or returned something unusable.
+        """
+        self._loaded = loaded
+        self._options = gradients
+        self.model = build_model(loaded, element_spec[0])
+        self.optimizer = self._make_optimizer(learning_rate)
+        self.optimizer.build(self.model.trainable_variables)
+        self._metric_names: list[str] = []
+        self._trainable = list(self.model.trainable_variables)
+        self._moving = list(self.model.non_trainable_variables)
+        scalar = tf.TensorSpec((), tf.float32)
+        salt = tf.TensorSpec((), tf.uint32)
+        self._has_come = tf.Variable(False, trainable=False)
+        # Each is traced once, for all kinds of step that call it.
+        self._local_sums = tf.function(self._sums_of_batch, autograph=False)
+        self._change = tf.function(self._change_if_good, autograph=False)
+        self._steps: dict[bool, Any] = {}
+        self._empty_steps: dict[bool, Any] = {}
+        for in_ring in (False, True):
+            self._trace_both(in_ring, scalar, element_spec, salt)
+
+    @property
+    def variables(self) -> dict[str, tf.Variable]:
+        """All variables of model and optimizer, each once, in the same order everywhere."""
+        return _by_name([*self.model.variables, *self.optimizer.variables])
+
+    @property
+    def model_variables(self) -> dict[str, tf.Variable]:
+        """Those of the model alone."""
+        return _by_name(self.model.variables)
+
+    @property
+    def metric_names(self) -> list[str]:
+        """Of the step's metrics, in their order."""
+        return list(self._metric_names)
+
+    def step(
+        self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
+    ) -> StepSums:
+        """Run one step over the ring and change the variables, if its loss is finite.
+
+        Every rank calls this for every step, also one without examples: the step's one collective
+        is inside.
+
+        Args:
+            batch: This rank's examples; None where it has none.
+            wants_change: This rank knows that the ring is to change.
+            is_alone: The ring has one rank, so there is nothing to reduce.
+            salt: Sets this rank's random numbers (dropout) apart from those of the others.
+
+        Raises:
+            CollectiveFailed: A member was lost; the variables are untouched.
+            UserCodeError: Shapes in the model, the loss or a metric do not fit.
+        """
+        flag = tf.constant(float(wants_change))
+        # Not in the step itself: what the user computes there may run, and hang, before anything
+        # that does not depend on it, and this rank would look as if it waited for the others.
+        self._has_come.assign(False)
+        if batch is None:
+            with catch_failures():
+                values = self._empty_steps[not is_alone](flag).numpy().tolist()
+        else:
+            parts = batch.features, batch.labels
+            with running("The training step", self._loaded, *parts), catch_failures():
+                run = self._steps[not is_alone]
+                values = run(flag, *parts, tf.constant(salt, tf.uint32)).numpy().tolist()
+        count = values[EXAMPLES]
+        return StepSums(
+            num_examples=round(count),
+            loss=values[LOSS] / count if count else float("nan"),
+            wants_change=values[WANTS_CHANGE] > 0,
+            metrics={
+                name: value / count if count else float("nan")
+                for name, value in zip(self._metric_names, values[METRICS:], strict=True)
+            },
+        )
+
+    def rehearse(self, batch: Batch) -> None:
+        """Run both kinds of step without any effect, so that the first true ones are quick.
+
+        TensorFlow optimises a function's graph, and makes its kernels, when it runs the first time.
+
+        Args:
+            batch: At least one example.
+        """
+        flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
+        none = tf.nest.map_structure(lambda part: part[:0], (batch.features, batch.labels))
+        # What is wrong with the step is wrong with its first true run, too.
+        with contextlib.suppress(tf.errors.OpError):
+            self._steps[False](flag, *none, salt)  # Without an example nothing is changed.
+        # There is no ring yet, so the collective fails, and that before anything is changed.
+        with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
+            self._steps[True](flag, batch.features, batch.labels, salt)
+
+    def has_come(self) -> bool:
+        """Whether this rank's part of the step is done, so that it waits for the others.
+
+        For another thread than the one that is in `step`.
+        """
+        return bool(self._has_come.numpy())
+
+    def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
+        name = f"create_optimizer of {self._loaded.label}"
+        rate = (
+            {} if learning_rate is None else {"lr": learning_rate, "learning_rate": learning_rate}
+        )
+        with user_code(name, root=self._loaded.zoo):
+            optimizer = call_declared(self._loaded.spec.create_optimizer, rate)
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise UserCodeError(
+                f"{name} must return a Keras 3 optimizer. Received: {type(optimizer).__name__}. "
+                "Return for instance keras.optimizers.SGD(lr); tf.train's optimizers are gone."
+            )
+        kind = keras.optimizers.LossScaleOptimizer
+        if self._options.scales_loss and not isinstance(optimizer, kind):
+            return kind(optimizer)
+        return optimizer
+
+    @property
+    def _is_scaling(self) -> bool:
+        """Whether the optimizer undoes a scaling of the loss; one of the user's may, too."""
+        is_dynamic = isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+        return is_dynamic or self.optimizer.loss_scale_factor is not None
+
+    @property
+    def _scale(self) -> tf.Tensor:
+        """What the optimizer wants the loss, and so the gradients, to be multiplied by."""
+        return tf.convert_to_tensor(self.optimizer.scale_loss(tf.constant(1.0)))
+
+    def _trace_both(
+        self, in_ring: bool, flag: Any, element_spec: tuple[Any, Any], salt: Any
+    ) -> None:
+        # Functions of their own: a concrete function counts a partial's bound argument as missing.
+        def step(flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor) -> tf.Tensor:
+            return self._step(flag, features, labels, salt, in_ring=in_ring)
+
+        def empty_step(flag: tf.Tensor) -> tf.Tensor:
+            return self._empty_step(flag, in_ring=in_ring)
+
+        self._steps[in_ring] = self._trace(step, flag, *element_spec, salt)
+        self._empty_steps[in_ring] = self._trace(empty_step, flag)
+
+    def _trace(self, function: Any, *signature: Any) -> Any:
+        doing = f"Building the training step of {self._loaded.label} for {signature[1:3]}"
+        with user_code(doing, root=self._loaded.zoo):
+            return tf.function(function, autograph=False).get_concrete_function(*signature)
+
+    def _step(
+        self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, *, in_ring: bool
+    ) -> tf.Tensor:
+        return self._finish(self._local_sums(flag, features, labels, salt), in_ring)
+
+    def _sums_of_batch(
+        self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """What this rank adds to the step: for each variable, then the step's numbers."""
+        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
+        fed = [
+            _salted(variable, value, salt)
+            for variable, value in zip(self._moving, before, strict=True)
+        ]
+        sums, after = add_over_parts(
+            self._part_sums, (features, labels), fed, self._options.num_parts
+        )
+        moved = [
+            _as_sum(old, new, was_fed, count)
+            for old, new, was_fed in zip(before, after, fed, strict=True)
+        ]
+        numbers = tf.concat([[count], sums[-1][:1], [flag, 1.0], sums[-1][1:]], 0)
+        return [*sums[:-1], *moved, numbers]
+
+    def _part_sums(
+        self, batch: tuple[Any, Any], moving: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Sums over the examples of a batch: the gradients', and of loss and metrics as one row."""
+        features, labels = batch
+        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        trainable = [variable.value for variable in self._trainable]
+        with tf.GradientTape() as tape:
+            outputs, after, extra_losses = call_functionally(
+                self.model, features, training=True, moving=moving
+            )
+            loss = self._loss(outputs, labels)
+            total = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
+            # The sum over the examples, so that the gradients are sums without a pass over them.
+            summed = total * tf.cast(count, total.dtype)
+            scaled = total * tf.cast(self._scale, total.dtype)
+        gradients = tape.gradient(scaled if self._is_scaling else summed, trainable)
+        # The scale is made for means: with sums float16 would not reach as far.
+        factor = count if self._is_scaling else None
+        sums = [
+            _as_gradient_sum(variable, gradient, factor)
+            for variable, gradient in zip(trainable, gradients, strict=True)
+        ]
+        row = tf.stack([tf.cast(summed, tf.float32), *self._metrics(outputs, labels, count)])
+        return [*sums, row], [tf.convert_to_tensor(value) for value in after]
+
+    def _empty_step(self, flag: tf.Tensor, *, in_ring: bool) -> tf.Tensor:
+        """The step of a rank without examples: it adds nothing, but is changed as all are."""
+        sums = [_zeros_like(variable.value) for variable in self._trainable]
+        moved = [tf.zeros(variable.shape, _sum_dtype(variable.value)) for variable in self._moving]
+        zeros = [tf.zeros(()) for _ in self._metric_names]
+        numbers = tf.stack([tf.zeros(()), tf.zeros(()), flag, tf.zeros(()), *zeros])
+        return self._finish([*sums, *moved, numbers], in_ring)
+
+    def _finish(self, sums: list[tf.Tensor], in_ring: bool) -> tf.Tensor:
+        """The step's one collective, then the update, the same on all ranks."""
+        if in_ring:
+            with tf.control_dependencies(sums):
+                self._has_come.assign(True)
+            sums = sum_grouped(sums, GROUP)
+        # All parts of the group are there before any variable changes.
+        with tf.control_dependencies(sums):
+            return self._change(sums)
+
+    def _change_if_good(self, reduced: list[tf.Tensor]) -> tf.Tensor:
+        """Change the variables, if the step's loss is finite; returns the step's numbers."""
+        *totals, numbers = reduced
+        gradient_sums, moved = totals[: len(self._trainable)], totals[len(self._trainable) :]
+
+        def change() -> tf.Tensor:
+            count = numbers[EXAMPLES]
+            gradients = [total / tf.cast(count, total.dtype) for total in gradient_sums]
+            gradients = clip(gradients, self._options, self._scale)
+            self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
+            for variable, total in zip(self._moving, moved, strict=True):
+                _move(variable.value, total, count, numbers[CONTRIBUTORS])
+            return tf.constant(True)
+
+        is_good = tf.math.is_finite(numbers[LOSS]) & (numbers[EXAMPLES] > 0)
+        done = tf.cond(is_good, change, lambda: tf.constant(False))
+        with tf.control_dependencies([done]):
+            return tf.identity(numbers)
+
+    def _loss(self, outputs: Any, labels: Any) -> tf.Tensor:
+        loss = tf.convert_to_tensor(
+            call_declared(self._loaded.spec.create_loss, {"outputs": outputs, "labels": labels})
+        )
+        if loss.shape.rank != 0:
+            raise UserCodeError(
+                f"create_loss of {self._loaded.label} must return the mean over the "
+                f"batch, a scalar. Received: shape={loss.shape}. Reduce it, for instance with "
+                "tf.reduce_mean."
+            )
+        return loss
+
+    def _metrics(self, outputs: Any, labels: Any, count: tf.Tensor) -> list[tf.Tensor]:
+        found = metric_sums(self._loaded, Mode.TRAINING, outputs, labels, count)
+        self._metric_names = list(found)
+        return [each.sums[0] for each in found.values()]
+
+
+def _by_name(variables: Sequence[keras.Variable]) -> dict[str, tf.Variable]:
+    unique = list({id(variable.value): variable for variable in variables}.values())
+    names = variable_names(unique)
+    return {name: variable.value for name, variable in zip(names, unique, strict=True)}
+
+
+def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
+    """A seed generator's state, set apart for this rank; anything else as it is."""
+    if variable.value.dtype == tf.uint32 and value.shape == (2,):
+        return value + tf.stack([salt, tf.constant(0, tf.uint32)])
+    return value
+
+
+def _sum_dtype(value: tf.Variable | tf.Tensor) -> tf.DType:
+    return value.dtype if value.dtype.is_floating else tf.float32
+
+
+def _as_sum(before: tf.Tensor, after: Any, fed: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """What a rank adds to a moving variable's sum: weighted value, or how far a counter went."""
+    after = tf.convert_to_tensor(after)
+    if before.dtype.is_floating:
+        return after * tf.cast(count, after.dtype)
+    return tf.cast(tf.cast(after, tf.int64) - tf.cast(fed, tf.int64), tf.float32)
+
+
+def _move(
+    variable: tf.Variable, total: tf.Tensor, count: tf.Tensor, contributors: tf.Tensor
+) -> None:
+    if variable.dtype.is_floating:
+        variable.assign(total / tf.cast(count, total.dtype))
+    else:
+        variable.assign_add(tf.cast(tf.round(total / contributors), variable.dtype))
+
+
+def _as_gradient_sum(variable: tf.Variable, gradient: Any, factor: tf.Tensor | None) -> tf.Tensor:
+    if gradient is None:
+        return _zeros_like(variable)
+    gradient = tf.convert_to_tensor(gradient)
+    return gradient if factor is None else gradient * tf.cast(factor, gradient.dtype)
+
+
+def _zeros_like(variable: tf.Variable) -> tf.Tensor:
+    return tf.zeros(variable.shape, variable.dtype)

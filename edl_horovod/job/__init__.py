@@ -1,0 +1,1 @@
+"""A job as data: its directory, its events, its state."""

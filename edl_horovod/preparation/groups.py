@@ -1,0 +1,262 @@
+"""One group of input files becomes shards; this runs in the processes that do the work."""
+
+import contextlib
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.calling import call_declared, declared, user_code
+from edl_horovod.models.functions import load_function
+from edl_horovod.models.lookup import import_root, require_zoo
+from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.sources.recordio_format import MAX_RECORD_BYTES
+
+__all__ = [
+    "ENVIRONMENT",
+    "FUNCTION",
+    "BadFile",
+    "Group",
+    "GroupDone",
+    "GroupSettings",
+    "Shard",
+    "prepare_group",
+    "source_digest",
+]
+
+FUNCTION = "prepare_data_for_a_single_file"
+
+_FILE_OBJECT = "file_object"
+"""What the function of a file that ElasticDL released declares beside the name: the open file."""
+
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    # Nothing is computed here; with it on, TensorFlow says so on the user's terminal.
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    # Each process would reserve the whole GPU.
+    "CUDA_VISIBLE_DEVICES": "-1",
+    # The processes share the cores; threads of each on all of them would be in each other's way.
+    "OMP_NUM_THREADS": "1",
+}
+"""What a process that prepares needs in its environment before the user's imports."""
+
+_CHUNK_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSettings:
+    """What is the same for all groups of a run."""
+
+    model_zoo: str
+    model_def: str
+    folder: str
+    """Takes the shards."""
+    prefix: str
+    records_per_shard: int
+    bytes_per_shard: int
+    codec: str
+    max_bad_files: int
+    """A group with more is given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A run of input files."""
+
+    number: int
+    files: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """A finished output file."""
+
+    name: str
+    num_records: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadFile:
+    """An input file that cannot be prepared."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupDone:
+    """What a group gave."""
+
+    number: int
+    num_files: int
+    source: str
+    """Digest of the model code that made it."""
+    shards: list[Shard] = field(default_factory=list)
+    num_empty: int = 0
+    """Files that gave no record."""
+    bad: list[BadFile] = field(default_factory=list)
+    is_given_up: bool = False
+    """Whether the rest of the group was not tried."""
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Make it of its `asdict`."""
+        shards = [Shard(**shard) for shard in values["shards"]]
+        bad = [BadFile(**bad) for bad in values["bad"]]
+        return cls(**{**values, "shards": shards, "bad": bad})
+
+    @property
+    def num_records(self) -> int:
+        """In all its shards."""
+        return sum(shard.num_records for shard in self.shards)
+
+
+def prepare_group(
+    settings: GroupSettings,
+    group: Group,
+    on_file: Callable[[int, int], None] | None = None,
+) -> GroupDone:
+    """Turn a group of input files into shards.
+
+    Args:
+        settings: Of the run.
+        group: The files.
+        on_file: Told, before each file, its number in the group and the records made so far.
+
+    Raises:
+        UserCodeError: The model file cannot be loaded or does not have the function.
+        OutputError: A shard cannot be written.
+    """
+    source = source_digest(settings.model_zoo, settings.model_def)
+    function = load_function(settings.model_zoo, settings.model_def, FUNCTION)
+    root = import_root(require_zoo(settings.model_zoo))
+    num_empty, bad, is_given_up = 0, [], False
+    with _Shards(settings, group.number) as shards:
+        for number, file in enumerate(group.files):
+            if on_file is not None:
+                on_file(number, shards.num_records)
+            try:
+                records = _records_of(function, file, root=root)
+            except UserCodeError as e:
+                bad.append(BadFile(path=file, reason=str(e).removeprefix(f"{file}: ")))
+                is_given_up = len(bad) > settings.max_bad_files
+                if is_given_up:
+                    break
+                continue
+            num_empty += not records
+            for record in records:
+                shards.write(record)
+    return GroupDone(
+        number=group.number,
+        num_files=len(group.files),
+        source=source,
+        shards=shards.done,
+        num_empty=num_empty,
+        bad=bad,
+        is_given_up=is_given_up,
+    )
+
+
+@functools.cache
+def source_digest(model_zoo: str, model_def: str) -> str:
+    """Load the function; return what changes with its file or with a file of the zoo it imports.
+
+    Taken once in a process, before the first call: what the function itself imports while it runs
+    would otherwise make one process differ from the next.
+
+    Raises:
+        UserCodeError: The model file cannot be loaded or does not have the function.
+    """
+    load_function(model_zoo, model_def, FUNCTION)
+    root = import_root(require_zoo(model_zoo))
+    names = {name for module in list(sys.modules.values()) if (name := _zoo_file(module))}
+    files = map(Path, names)
+    digest = hashlib.sha256()
+    for file in sorted(file for file in files if file.is_relative_to(root) and file.is_file()):
+        digest.update(os.fsencode(file.relative_to(root)) + b"\0")
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def _zoo_file(module: Any) -> str | None:
+    """A module's file, unless it is ours or of an environment that lies in the zoo's folder."""
+    # Not getattr: it would wake modules that load themselves on the first use of an attribute.
+    file: str | None = vars(module).get("__file__")
+    name = str(vars(module).get("__name__"))
+    is_ours = name == "__main__" or name.partition(".")[0] == "edl_horovod"
+    return None if file is None or is_ours or "site-packages" in file else file
+
+
+def _records_of(function: Callable[..., object], file: str, *, root: Path) -> list[bytes]:
+    """What the user's function makes of one file; whatever is wrong with it, a `UserCodeError`."""
+    with user_code(f"{file}: {FUNCTION}", root=root), contextlib.ExitStack() as opened:
+        if _FILE_OBJECT in declared(function).names:
+            file_object = opened.enter_context(open(file, "rb"))
+            made = call_declared(function, {_FILE_OBJECT: file_object, "filename": file})
+        else:
+            made = function(file)
+        if made is None:
+            return []
+        records = [made] if isinstance(made, bytes) else list(made)
+    wrong = {type(record).__name__ for record in records if not isinstance(record, bytes)}
+    if wrong:
+        raise UserCodeError(f"{file}: {FUNCTION} gave {', '.join(sorted(wrong))}, not bytes.")
+    largest = max(map(len, records), default=0)
+    if largest >= MAX_RECORD_BYTES:
+        raise UserCodeError(
+            f"{file}: {FUNCTION} gave a record of {largest} bytes; it must be smaller than"
+            f" {MAX_RECORD_BYTES}. Split it into several."
+        )
+    return records
+
+
+class _Shards:
+    """Writes one group's records to files of bounded size, each under its name when complete."""
+
+    def __init__(self, settings: GroupSettings, group_number: int) -> None:
+        self._settings = settings
+        self._group_number = group_number
+        self._writer: Writer | None = None
+        self._shard_records = 0
+        self._shard_bytes = 0
+        self.num_records = 0
+        self.done: list[Shard] = []
+
+    def write(self, record: bytes) -> None:
+        is_full = (
+            self._shard_records >= self._settings.records_per_shard
+            or self._shard_bytes + len(record) > self._settings.bytes_per_shard
+        )
+        if self._writer is not None and is_full:
+            self._complete(self._writer)
+        if self._writer is None:
+            name = f"{self._settings.prefix}-{self._group_number:05d}-{len(self.done):05d}.recordio"
+            self._writer = Writer(
+                os.path.join(self._settings.folder, name),
+                codec=Codec[self._settings.codec.upper()],
+                chunk_bytes=_CHUNK_BYTES,
+            )
+        self._writer.write(record)
+        self._shard_records += 1
+        self._shard_bytes += len(record)
+        self.num_records += 1
+
+    def _complete(self, writer: Writer) -> None:
+        writer.close()
+        name = os.path.basename(writer.path)
+        self.done.append(Shard(name=name, num_records=self._shard_records))
+        self._writer, self._shard_records, self._shard_bytes = None, 0, 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._writer is not None and error is None:
+            self._complete(self._writer)
+        elif self._writer is not None:
+            self._writer.abort()

@@ -1,0 +1,277 @@
+"""One run of `prepare`, from the input files to the output directory."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edl_horovod.config.prepare import PrepareConfig
+from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted
+from edl_horovod.files.output_dir import check_output, writing
+from edl_horovod.job.places import check_apart, check_not_worked_in
+from edl_horovod.models import git_zoo, lookup
+from edl_horovod.preparation import report
+from edl_horovod.preparation.groups import FUNCTION, Group, GroupDone, GroupSettings
+from edl_horovod.preparation.inputs import LIST_MARK, Inputs, cut, find
+from edl_horovod.preparation.ledger import (
+    Ledger,
+    Manifest,
+    open_ledger,
+    partial_folder,
+    saved_state,
+    shards_folder,
+)
+from edl_horovod.preparation.pool import OpenPool, Pool
+from edl_horovod.preparation.processes import ProcessPool
+
+__all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
+
+OnProgress = Callable[[int, int, int], None]
+"""Called with the input files that are done, all of them, and the records made so far."""
+
+_BAD_FILES_NAMED = 100
+"""A group is given up after so many bad files where the first one ends the run."""
+_TELL_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareResult:
+    """What was written."""
+
+    num_records: int
+    num_files: int
+    """Input files."""
+    num_empty: int
+    """Those of them that gave no record."""
+    num_bad: int
+    """Those of them that could not be prepared and were left out."""
+    files: list[str]
+    """The files written, in order."""
+    bad_files: str
+    """Path of the list of bad files; empty where there are none."""
+
+
+def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> PrepareResult:
+    """Turn files into RecordIO files; the output appears when all of them are done.
+
+    The number of processes and of interruptions does not change the result. After an interruption
+    the same settings go on: groups of files that are done are not done again.
+
+    Args:
+        config: What to read, with which model file, and where to write.
+        on_progress: Called now and then.
+
+    Raises:
+        DataError: There is no input file, too many cannot be prepared, or none gives a record.
+        OutputError: The output, or an interrupted run, is in the way, or cannot be written.
+        UserCodeError: The model file cannot be loaded or has no `prepare_data_for_a_single_file`.
+        JobFailed: A process died.
+        Interrupted: By Ctrl-C.
+    """
+    tell = on_progress or _tell_nobody
+    if config.launch == "mpi":
+        from edl_horovod.preparation import mpi
+
+        return mpi.on_all_ranks(lambda open_pool: run_with(open_pool, config, tell))
+    if int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "Under mpirun each rank would prepare everything. Received: launch=local."
+            " Add launch=mpi, or start it without mpirun."
+        )
+
+    def open_pool(settings: GroupSettings, num_groups: int) -> AbstractContextManager[Pool]:
+        wanted = config.processes or len(os.sched_getaffinity(0))
+        return ProcessPool(settings, min(wanted, num_groups))
+
+    return run_with(open_pool, config, tell)
+
+
+def describe(config: PrepareConfig) -> list[str]:
+    """What a run would do, as lines for people; nothing is written and no user code runs.
+
+    Raises:
+        DataError: There is no input file.
+        OutputError: The output is in the way.
+    """
+    check_output(Path(config.output), config.overwrite)
+    inputs = _inputs(config)
+    _check_places(config, inputs)
+    manifest = _manifest(config, inputs)
+    num_groups = len(manifest.group_starts)
+    lines = [
+        f"input files: {len(inputs.paths):,} ({inputs.num_bytes / 2**20:,.1f} MiB)",
+        f"groups: {num_groups:,} of about {round(len(inputs.paths) / num_groups):,} files",
+    ]
+    state = saved_state(Path(config.output), manifest, inputs)
+    return [*lines, state] if state else lines
+
+
+def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> PrepareResult:
+    """Do what `run` does, with a pool of the caller's choice.
+
+    Raises:
+        EdlError: See `run`.
+    """
+    output = Path(config.output).absolute()
+    check_output(output, config.overwrite)
+    inputs = _inputs(config)
+    _check_places(config, inputs)
+    manifest = _manifest(config, inputs)
+    config = replace(config, model_zoo=str(git_zoo.bring(config.model_zoo).path))
+    lookup.places(lookup.require_zoo(config.model_zoo), config.model_def)
+    with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
+        manifest = replace(manifest, source=pool.source())
+        with open_ledger(output, manifest, inputs, overwrite=config.overwrite) as ledger:
+            try:
+                _do_groups(config, inputs, ledger, pool, tell)
+                return _finish(config, inputs, ledger)
+            except KeyboardInterrupt as e:
+                raise Interrupted(f"Interrupted.{_how_to_go_on(ledger)}") from e
+            except EdlError as e:
+                raise type(e)(f"{e}{_how_to_go_on(ledger)}") from e
+
+
+def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
+    """Refuse an output that is, holds or lies in what is read, or lies where a job works.
+
+    Raises:
+        OutputError: It does; or the list of bad files would replace something.
+    """
+    report.check(config.output)
+    check_not_worked_in(config.output)
+    parts = [config.data] if os.path.exists(config.data) else config.data.split(",")
+    named = [part.strip().removeprefix(LIST_MARK) for part in parts if part.strip()]
+    read = [("data", os.path.expanduser(part)) for part in named]
+    if git_zoo.parse(config.model_zoo) is None:
+        read.append(("model_zoo", config.model_zoo))
+    output = Path(config.output).absolute()
+    for place in (output, partial_folder(output)):
+        # Only what is there can hold an input; so a new output costs no look at each of a million.
+        paths = inputs.paths if os.path.lexists(place) else []
+        check_apart("output", str(place), [*read, *(("data", path) for path in paths)])
+
+
+def _do_groups(
+    config: PrepareConfig, inputs: Inputs, ledger: Ledger, pool: Pool, tell: OnProgress
+) -> None:
+    if ledger.done:
+        log.info("Going on: %d of %d groups are done.", len(ledger.done), len(ledger.group_starts))
+    # An earlier run may have had another bound.
+    report.require_few_bad(config, list(ledger.done.values()))
+
+    told, told_time = (-1, -1), float("-inf")
+
+    def on_work(num_files: int, num_records: int, *, is_last: bool = False) -> None:
+        nonlocal told, told_time
+        now, counts = time.monotonic(), (ledger.num_files + num_files, ledger.num_records)
+        # The pace is taken from what was told last, so no news is not told.
+        if counts != told and (is_last or now - told_time >= _TELL_SECONDS):
+            told, told_time = counts, now
+            tell(counts[0], len(inputs.paths), ledger.num_records + num_records)
+
+    on_work(0, 0)
+    for done in pool.work(_groups_to_do(inputs, ledger), on_work):
+        _note(config, inputs, ledger, done)
+    on_work(0, 0, is_last=True)
+
+
+def _groups_to_do(inputs: Inputs, ledger: Ledger) -> Iterator[Group]:
+    for number in range(len(ledger.group_starts)):
+        if number not in ledger.done:
+            start, stop = ledger.bounds(number)
+            yield Group(number=number, files=inputs.paths[start:stop])
+
+
+def _note(config: PrepareConfig, inputs: Inputs, ledger: Ledger, done: GroupDone) -> None:
+    may_be_kept = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
+    if may_be_kept:
+        for bad in done.bad:
+            log.warning("Left out: %s: %s", bad.path, bad.reason)
+        with writing(Path(config.output)):
+            ledger.add(done, inputs.digest_of_states(*ledger.bounds(done.number)))
+    if done.bad:
+        report.require_few_bad(config, [*ledger.done.values(), done])
+
+
+def _finish(config: PrepareConfig, inputs: Inputs, ledger: Ledger) -> PrepareResult:
+    output = Path(config.output).absolute()
+    done = [ledger.done[number] for number in sorted(ledger.done)]
+    num_records = sum(one.num_records for one in done)
+    bad_files = report.write(config.output, [bad for one in done for bad in one.bad])
+    if not num_records:
+        ledger.discard()
+        ledger.done.clear()
+        raise DataError(
+            f"{FUNCTION} gave no record for any of {len(inputs.paths)} files."
+            f" Received: data={config.data!r}. Check that it returns bytes for these files."
+        )
+    files = [os.path.join(config.output, shard.name) for shard in ledger.shards()]
+    with writing(output):
+        ledger.finish(output, overwrite=config.overwrite)
+    return PrepareResult(
+        num_records=num_records,
+        num_files=len(inputs.paths),
+        num_empty=sum(one.num_empty for one in done),
+        num_bad=sum(len(one.bad) for one in done),
+        files=files,
+        bad_files=bad_files,
+    )
+
+
+def _inputs(config: PrepareConfig) -> Inputs:
+    inputs = find(config.data, shuffle=config.shuffle)
+    if inputs.missing and config.bad_files == "raise":
+        raise DataError(
+            f"{len(inputs.missing)} of {len(inputs.paths)} input files are not there, for instance"
+            f" {inputs.missing[0]}. Received: data={config.data!r}."
+            " Mend the list, or leave them out with bad_files=skip."
+        )
+    return inputs
+
+
+def _manifest(config: PrepareConfig, inputs: Inputs) -> Manifest:
+    names = ("model_def", "shuffle", "records_per_shard", "bytes_per_shard", "files_per_group")
+    settings = {name: getattr(config, name) for name in (*names, "prefix", "codec")}
+    return Manifest(
+        settings=settings,
+        paths_digest=inputs.digest_of_paths(),
+        num_files=len(inputs.paths),
+        source="",
+        group_starts=cut(
+            inputs.sizes,
+            files_per_group=config.files_per_group,
+            records_per_shard=config.records_per_shard,
+            bytes_per_shard=config.bytes_per_shard,
+        ),
+    )
+
+
+def _group_settings(config: PrepareConfig) -> GroupSettings:
+    return GroupSettings(
+        model_zoo=config.model_zoo,
+        model_def=config.model_def,
+        folder=str(shards_folder(Path(config.output).absolute())),
+        prefix=config.prefix,
+        records_per_shard=config.records_per_shard,
+        bytes_per_shard=config.bytes_per_shard,
+        codec=config.codec,
+        max_bad_files=config.max_bad_files if config.bad_files == "skip" else _BAD_FILES_NAMED - 1,
+    )
+
+
+def _how_to_go_on(ledger: Ledger) -> str:
+    if not ledger.done:
+        return ""
+    return (
+        f"\n{len(ledger.done)} of {len(ledger.group_starts)} groups of files are done and stay in"
+        f" {ledger.folder}: the same command goes on from there."
+    )
+
+
+def _tell_nobody(num_done: int, num_files: int, num_records: int) -> None:
+    pass

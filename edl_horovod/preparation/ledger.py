@@ -1,0 +1,303 @@
+"""What is done of a run, kept beside the shards so that the same command can go on.
+
+`<output>.partial/` holds `manifest.json` (what the run depends on), `groups.jsonl` (a line for each
+group that is done), `lock`, and `shards/`, which becomes the output when all groups are done.
+"""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.files import marker
+from edl_horovod.files.output_dir import publish, writing
+from edl_horovod.files.whole_file import write_json, write_text
+from edl_horovod.preparation.groups import GroupDone, Shard
+from edl_horovod.preparation.inputs import Inputs
+
+__all__ = [
+    "Ledger",
+    "Manifest",
+    "open_ledger",
+    "partial_folder",
+    "saved_state",
+    "shards_folder",
+]
+
+KIND = "prepare run"
+_FORMAT = 1
+_MANIFEST, _GROUPS, _LOCK, _SHARDS = "manifest.json", "groups.jsonl", "lock", "shards"
+_OLD = "old"
+
+_Done = dict[int, tuple[str, GroupDone]]
+"""Groups by number, each with the digest of the states of its files."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What the shards of a run depend on."""
+
+    settings: dict[str, Any]
+    paths_digest: str
+    num_files: int
+    source: str
+    """Digest of the model code; empty while nobody has loaded it."""
+    group_starts: list[int]
+    """Number of the first file of each group."""
+
+    def differences(self, saved: "Manifest") -> list[str]:
+        """What is not as in an earlier run, for people; empty where that one can be gone on with.
+
+        The groups may differ: a bad file that was mended has another size, and they were cut by it.
+        """
+        found = [
+            f"{key} was {saved.settings.get(key)!r} and is {self.settings.get(key)!r}"
+            for key in sorted({*self.settings, *saved.settings})
+            if self.settings.get(key) != saved.settings.get(key)
+        ]
+        if self.paths_digest != saved.paths_digest:
+            found.append(f"the input files were {saved.num_files} and are other {self.num_files}")
+        if self.source and self.source != saved.source:
+            found.append("the model code has changed")
+        return found
+
+
+class Ledger:
+    """The groups of a run that are done. Only `open_ledger` makes one: it holds the lock."""
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
+    ) -> None:
+        """Take what `open_ledger` found.
+
+        Args:
+            folder: The partial folder.
+            manifest: As the run began.
+            done: Groups by number.
+            lines: `groups.jsonl`, open for appending.
+        """
+        self.folder = folder
+        self.group_starts = manifest.group_starts
+        self.done = done
+        self.num_files = sum(one.num_files for one in done.values())
+        self.num_records = sum(one.num_records for one in done.values())
+        self._lines = lines
+        self._stops = [*manifest.group_starts[1:], manifest.num_files]
+
+    def bounds(self, group: int) -> tuple[int, int]:
+        """Number of a group's first file, and of the one after its last."""
+        return self.group_starts[group], self._stops[group]
+
+    def add(self, done: GroupDone, states_digest: str) -> None:
+        """Note that a group is done.
+
+        The line need not be on the disk at once, as its shards are: without it the group is done
+        again, and all processes would wait for the disk.
+
+        Args:
+            done: Its shards are complete.
+            states_digest: `Inputs.digest_of_states` of its files.
+        """
+        self._lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
+        self._lines.flush()
+        self.done[done.number] = done
+        self.num_files += done.num_files
+        self.num_records += done.num_records
+
+    def shards(self) -> list[Shard]:
+        """The shards of all groups done, in order."""
+        return [shard for number in sorted(self.done) for shard in self.done[number].shards]
+
+    def finish(self, output: Path, *, overwrite: bool) -> None:
+        """Make the shards the output, and remove the rest.
+
+        Raises:
+            OutputError: The output is in the way or cannot be written.
+        """
+        _remove_strays(self.folder / _SHARDS, self.shards())
+        shards, old = self.folder / _SHARDS, self.folder / _OLD
+        publish(shards, output, "prepared records", overwrite=overwrite, old=old)
+        self.discard()
+
+    def discard(self) -> None:
+        """Keep nothing, but what somebody else put there."""
+        with contextlib.suppress(OSError):  # It stays, or it has gone already.
+            _empty(self.folder)
+            shutil.rmtree(self.folder / _OLD, ignore_errors=True)
+            if not _foreign(self.folder):
+                shutil.rmtree(self.folder)
+
+
+def partial_folder(output: Path) -> Path:
+    """Where a run is kept until it is complete."""
+    return output.with_name(f"{output.name}.partial")
+
+
+def shards_folder(output: Path) -> Path:
+    """Where processes write the shards of a run."""
+    return partial_folder(output) / _SHARDS
+
+
+@contextlib.contextmanager
+def open_ledger(
+    output: Path, manifest: Manifest, inputs: Inputs, *, overwrite: bool
+) -> Iterator[Ledger]:
+    """Begin a run, or go on with an earlier one; leaving without a group done removes it.
+
+    Args:
+        output: Directory that the run makes.
+        manifest: What this run depends on.
+        inputs: The input files.
+        overwrite: Whether an earlier run that does not fit may be discarded.
+
+    Raises:
+        OutputError: An earlier run does not fit, or the folder cannot be written.
+        ConfigError: Another process works there.
+    """
+    folder = partial_folder(output)
+    with contextlib.ExitStack() as opened:
+        with writing(output):
+            marker.claim(folder, KIND, received=f"output={str(output)!r}")
+            _lock(opened.enter_context((folder / _LOCK).open("a")), folder)
+            saved = _saved_manifest(folder)
+            done = {} if saved is None else _done(folder)
+            why_not = [] if saved is None else _why_not(manifest, saved, done, inputs)
+            if why_not and not overwrite:
+                raise OutputError(
+                    f"An earlier run was interrupted, and this one does not fit it:"
+                    f" {'; '.join(why_not)}. Received: output={str(output)!r}. Give the same"
+                    f" command again to go on, or overwrite=true to begin anew ({folder} goes)."
+                )
+            if saved is None or why_not:
+                _begin(folder, manifest)
+                done = {}
+            else:
+                manifest = saved
+                _remove_strays(
+                    folder / _SHARDS, [s for _, one in done.values() for s in one.shards]
+                )
+            kept = [json.dumps({"states": states, **asdict(one)}) for states, one in done.values()]
+            write_text(folder / _GROUPS, "".join(f"{line}\n" for line in kept))
+            lines = opened.enter_context((folder / _GROUPS).open("a"))
+        ledger = Ledger(folder, manifest, {n: one for n, (_, one) in done.items()}, lines)
+        try:
+            yield ledger
+        finally:
+            if not ledger.done:
+                ledger.discard()
+
+
+def saved_state(output: Path, manifest: Manifest, inputs: Inputs) -> str:
+    """A line about what is there of an earlier run; empty where nothing is."""
+    folder = partial_folder(output)
+    saved = _saved_manifest(folder) if folder.is_dir() else None
+    if saved is None:
+        return ""
+    done = _done(folder)
+    if why_not := _why_not(manifest, saved, done, inputs):
+        return f"an interrupted run does not fit: {'; '.join(why_not)}"
+    return f"an interrupted run goes on: {len(done)} of {len(saved.group_starts)} groups are done"
+
+
+def _lock(file: TextIO, folder: Path) -> None:
+    another = ConfigError(
+        f"Another process prepares this output. Received: output={str(folder.stem)!r}, locked"
+        f" by {folder / _LOCK}. Wait for it, or give another output."
+    )
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        raise another from e
+    if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / _LOCK)):
+        raise another  # The one before us has ended and removed the file; a third one made this.
+
+
+def _begin(folder: Path, manifest: Manifest) -> None:
+    if foreign := _foreign(folder):
+        raise OutputError(
+            f"{folder} is needed and holds something that edl_horovod did not write:"
+            f" {', '.join(foreign)}. Move it away, or give another output."
+        )
+    _empty(folder)
+    (folder / _SHARDS).mkdir()
+    write_json(folder / _MANIFEST, {"format": _FORMAT, **asdict(manifest)})
+
+
+def _foreign(folder: Path) -> list[str]:
+    """Names in the folder of what others put there."""
+    ours = (marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _OLD)
+    # Also what a process left that was killed while it wrote one of them (`write_text`).
+    names = "|".join(map(re.escape, ours))
+    known = re.compile(rf"(?:{names})|\.(?:{names})\.[0-9a-f]+\.partial")
+    return sorted(path.name for path in folder.iterdir() if not known.fullmatch(path.name))
+
+
+def _empty(folder: Path) -> None:
+    for name in (_MANIFEST, _GROUPS):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / _SHARDS, ignore_errors=True)
+
+
+def _saved_manifest(folder: Path) -> Manifest | None:
+    """None where there is nothing to go on with."""
+    path = folder / _MANIFEST
+    if not path.exists() or not (folder / _SHARDS).is_dir():
+        return None
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values.pop("format") != _FORMAT:
+            raise ValueError("it is of another version of edl_horovod")
+        return Manifest(**values)
+    except (ValueError, TypeError, KeyError, OSError) as e:
+        raise OutputError(f"{path} cannot be read: {e}. Remove {folder} to begin anew.") from e
+
+
+def _done(folder: Path) -> _Done:
+    """The groups whose line is whole and whose shards are all there."""
+    found: _Done = {}
+    path = folder / _GROUPS
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue  # The last one, cut short by a crash.
+        states = values.pop("states")
+        done = GroupDone.from_dict(values)
+        if all((folder / _SHARDS / shard.name).exists() for shard in done.shards):
+            found[done.number] = (states, done)
+    return found
+
+
+def _why_not(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs) -> list[str]:
+    """Why a run cannot go on with what is there; empty where it can."""
+    found = manifest.differences(saved)
+    if manifest.paths_digest != saved.paths_digest:
+        return found
+    stops = [*saved.group_starts[1:], saved.num_files]
+    for number, (states, _) in sorted(done.items()):
+        start, stop = saved.group_starts[number], stops[number]
+        if inputs.digest_of_states(start, stop) != states:
+            found.append(
+                f"an input file has changed since it was prepared, one of the {stop - start} of"
+                f" group {number} ({inputs.paths[start]} and others)"
+            )
+            break
+    return found
+
+
+def _remove_strays(folder: Path, shards: list[Shard]) -> None:
+    """Remove what groups left that were not done."""
+    names = {shard.name for shard in shards}
+    for path in folder.iterdir():
+        if path.name not in names:
+            path.unlink()

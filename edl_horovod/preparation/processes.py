@@ -1,0 +1,211 @@
+"""A pool of processes on one machine.
+
+Each is a fresh interpreter, not a fork: the program around us may hold TensorFlow's threads and
+locks. It is not `multiprocessing`'s spawn either: that runs the caller's script again in each
+process, which a script without a `__main__` guard does not survive, and a dead process does not
+say which file it was at.
+"""
+
+import contextlib
+import json
+import os
+import select
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, BinaryIO, Self
+
+from edl_horovod.errors import JobFailed, of_kind
+from edl_horovod.preparation.groups import ENVIRONMENT, Group, GroupDone, GroupSettings
+from edl_horovod.preparation.place import open_place_file, read_place
+from edl_horovod.preparation.pool import OnWork
+
+__all__ = ["ProcessPool"]
+
+_READ_BYTES = 1 << 16
+_LOOK_SECONDS = 0.2
+"""How often the pool looks where its processes are, if none says that it is done."""
+_END_SECONDS = 5.0
+
+
+@dataclass
+class _Process:
+    child: "subprocess.Popen[bytes]"
+    pidfd: int
+    """Tells the end of the process and does not collect it, so its number stays its own."""
+    place_file: BinaryIO
+    unread: bytes = b""
+    group: Group | None = None
+
+    def place(self) -> tuple[int, int]:
+        """The file of its group that it is at, and the records made before."""
+        group, file, num_records = read_place(self.place_file.fileno())
+        return (file, num_records) if self.group and self.group.number == group else (0, 0)
+
+    def has_ended(self, *, seconds: float | None = 0.0) -> bool:
+        """Whether it has ended, at the latest after so many seconds; None waits for it."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+    def end(self) -> int:
+        """Kill it if it still runs, and what the user's code started; returns the exit code."""
+        if self.child.returncode is None:
+            # Before it is collected: afterwards its number, and so that of its group, may be
+            # somebody else's.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.child.pid, signal.SIGKILL)
+        return self.child.wait()
+
+
+class ProcessPool:
+    """Processes that each do one group at a time; use it in a `with`, which leaves none behind."""
+
+    def __init__(self, settings: GroupSettings, num_processes: int) -> None:
+        """Start nothing yet.
+
+        Args:
+            settings: Of the run.
+            num_processes: At most so many work side by side.
+        """
+        self._settings = settings
+        self._num_processes = num_processes
+        self._processes: list[_Process] = []
+        self._selector = selectors.DefaultSelector()
+
+    def __enter__(self) -> Self:
+        try:
+            for _ in range(self._num_processes):
+                self._start()
+            # Only now: what is long blocks until its reader is up, and they come up together.
+            for process in self._processes:
+                _send(process, asdict(self._settings))
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            if error is None:
+                for process in self._processes:
+                    _send(process, None)
+                deadline = time.monotonic() + _END_SECONDS
+                for process in self._processes:
+                    process.has_ended(seconds=max(0.0, deadline - time.monotonic()))
+        finally:
+            self._kill()
+
+    def source(self) -> str:
+        """The digest of the model code, once one process has loaded it.
+
+        Raises:
+            UserCodeError: It cannot be loaded.
+            JobFailed: A process died.
+        """
+        while True:
+            for _, message in self._messages():
+                if "source" in message:
+                    return str(message["source"])
+
+    def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
+        """Do groups; yield each when it is done, in any order.
+
+        Args:
+            groups: Taken as there is room.
+            on_work: Told the files and records of the groups that are not done yet.
+
+        Raises:
+            EdlError: What a process met that ends the run; `JobFailed` if one died.
+        """
+        self._deal(groups)
+        while any(process.group is not None for process in self._processes):
+            for process, message in self._messages():
+                if "done" in message:
+                    process.group = None
+                    yield GroupDone.from_dict(message["done"])
+            self._deal(groups)
+            places = [process.place() for process in self._processes]
+            on_work(sum(file for file, _ in places), sum(records for _, records in places))
+
+    def _deal(self, groups: Iterator[Group]) -> None:
+        """Give a group to each process without; one that is not up yet finds it in its pipe."""
+        for process in self._processes:
+            if process.group is None:
+                process.group = next(groups, None)
+                if process.group is not None:
+                    _send(process, asdict(process.group))
+
+    def _start(self) -> None:
+        place_file = open_place_file()
+        child = subprocess.Popen(
+            [sys.executable, "-m", "edl_horovod.preparation.worker", str(place_file.fileno())],
+            pass_fds=[place_file.fileno()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **ENVIRONMENT},
+            # Ctrl-C in a terminal goes to this process alone, which ends the others.
+            start_new_session=True,
+        )
+        process = _Process(child, os.pidfd_open(child.pid), place_file)
+        self._processes.append(process)
+        assert child.stdout is not None
+        self._selector.register(child.stdout, selectors.EVENT_READ, process)
+
+    def _messages(self) -> Iterator[tuple[_Process, dict[str, Any]]]:
+        """What the processes say now; waits a moment for the first word."""
+        for key, _ in self._selector.select(_LOOK_SECONDS):
+            process: _Process = key.data
+            piece = os.read(key.fd, _READ_BYTES)
+            if not piece:
+                process.has_ended(seconds=None)
+                raise _died(process, len(self._processes))
+            *lines, process.unread = (process.unread + piece).split(b"\n")
+            for line in lines:
+                message = json.loads(line)
+                if "error" in message:
+                    raise of_kind(message["error"], message["message"])
+                yield process, message
+        for process in self._processes:
+            # Something that the user's code started may keep the output of a dead process open.
+            if process.has_ended() and not self._has_more(process):
+                raise _died(process, len(self._processes))
+
+    def _has_more(self, process: _Process) -> bool:
+        return any(key.data is process for key, _ in self._selector.select(0))
+
+    def _kill(self) -> None:
+        for process in self._processes:
+            process.end()
+            os.close(process.pidfd)
+            for stream in (process.child.stdin, process.child.stdout, process.place_file):
+                assert stream is not None
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._selector.close()
+
+
+def _send(process: _Process, message: Any) -> None:
+    assert process.child.stdin is not None
+    # A process that is gone is noticed where its output ends.
+    with contextlib.suppress(BrokenPipeError):
+        process.child.stdin.write(json.dumps(message).encode() + b"\n")
+        process.child.stdin.flush()
+
+
+def _died(process: _Process, num_processes: int) -> JobFailed:
+    code = process.end()
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+    where = "before it was given a file"
+    if process.group is not None:
+        files, number = process.group.files, process.place()[0]
+        where = (
+            f"at {files[number]} (file {number + 1} of {len(files)} of group"
+            f" {process.group.number})"
+        )
+    want = " Perhaps memory ran out: try fewer processes." if code == -signal.SIGKILL else ""
+    return JobFailed(f"A process {how} {where}. Received: processes={num_processes}.{want}")

@@ -1,0 +1,71 @@
+"""`python -m edl_horovod.preparation.worker`: one process of the pool on one machine.
+
+It reads JSON lines from its standard input (`GroupSettings`, then groups, then null) and writes
+JSON lines to its standard output: its source digest, groups done, an error. The one argument is the
+descriptor of its place file. What the user's code prints goes to stderr. The end of the input
+without null is the end of the starter, and ends the process whatever it is doing.
+"""
+
+import functools
+import json
+import os
+import queue
+import sys
+import threading
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from edl_horovod.errors import EdlError, kind_of
+from edl_horovod.preparation.groups import Group, GroupSettings, prepare_group, source_digest
+from edl_horovod.preparation.place import write_place
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Serve until told to end; returns the exit code."""
+    inbox_file, outbox = _take_standard_streams()
+    place_file = int(sys.argv[1])
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(inbox_file, inbox), name="inbox", daemon=True).start()
+
+    def send(message: Any) -> None:
+        os.write(outbox, json.dumps(message).encode() + b"\n")
+
+    try:
+        settings = GroupSettings(**inbox.get())
+        send({"source": source_digest(settings.model_zoo, settings.model_def)})
+        while (given := inbox.get()) is not None:
+            group = Group(**given)
+            done = prepare_group(
+                settings, group, functools.partial(write_place, place_file, group.number)
+            )
+            send({"done": asdict(done)})
+    except EdlError as e:
+        send({"error": kind_of(e), "message": str(e)})
+        return e.exit_code
+    return 0
+
+
+def _take_standard_streams() -> tuple[BinaryIO, int]:
+    """Keep stdin and stdout for ourselves: the user's code gets an empty input, and stderr."""
+    inbox = os.fdopen(os.dup(0), "rb")
+    outbox = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return inbox, outbox
+
+
+def _receive(file: BinaryIO, inbox: "queue.SimpleQueue[Any]") -> None:
+    for line in file:
+        message = json.loads(line)
+        inbox.put(message)
+        if message is None:
+            return
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

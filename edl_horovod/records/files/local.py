@@ -1,0 +1,197 @@
+"""The one place that finds and opens input files, wherever they are."""
+
+import glob
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from edl_horovod.errors import DataError, did_you_mean
+from edl_horovod.records.files import remote
+from edl_horovod.records.files.input_file import InputFile, LocalFile
+from edl_horovod.records.formats import RECORD_SUFFIXES
+
+__all__ = ["FilePool", "expand", "local_paths", "open_input"]
+
+_NUM_NAMES_SHOWN = 5
+
+
+class FilePool:
+    """Opens files when they are first read and keeps a few open; for use by several threads.
+
+    A file in use belongs to one thread. Two threads reading the same file hold it open twice.
+    """
+
+    def __init__(self, *, max_idle: int = 64) -> None:
+        """Open nothing yet.
+
+        Args:
+            max_idle: Number of files kept open while nobody reads them.
+        """
+        self._max_idle = max_idle
+        self._lock = threading.Lock()
+        self._idle: OrderedDict[str, list[InputFile]] = OrderedDict()
+        self._num_idle = 0
+        self._is_closed = False
+
+    def read_at(self, path: str, *, offset: int, num_bytes: int) -> bytes:
+        """Read bytes of a file; fewer than asked for only where the file ends.
+
+        Raises:
+            DataError: The file cannot be opened or read.
+        """
+        file = self._take(path)
+        try:
+            return file.read_at(offset, num_bytes=num_bytes)
+        finally:
+            self._give_back(file)
+
+    def close(self) -> None:
+        """Close every file; one that is being read is closed when that read ends."""
+        with self._lock:
+            self._is_closed = True
+            idle = [file for files in self._idle.values() for file in files]
+            self._idle.clear()
+            self._num_idle = 0
+        for file in idle:
+            file.close()
+
+    def _take(self, path: str) -> InputFile:
+        with self._lock:
+            if self._is_closed:
+                raise ValueError(f"{path} is read after its reader was closed.")
+            files = self._idle.get(path)
+            if files:
+                self._num_idle -= 1
+                file = files.pop()
+                if not files:
+                    del self._idle[path]
+                return file
+        return open_input(path)
+
+    def _give_back(self, file: InputFile) -> None:
+        surplus: InputFile | None = None
+        with self._lock:
+            if self._is_closed:
+                surplus = file
+            else:
+                self._idle.setdefault(file.path, []).append(file)
+                self._idle.move_to_end(file.path)
+                self._num_idle += 1
+                if self._num_idle > self._max_idle:
+                    path, oldest = next(iter(self._idle.items()))
+                    surplus = oldest.pop(0)
+                    self._num_idle -= 1
+                    if not oldest:
+                        del self._idle[path]
+        if surplus is not None:
+            surplus.close()
+
+
+def open_input(path: str) -> InputFile:
+    """Open a file for reading at any offset, wherever it is.
+
+    Args:
+        path: A local path, or a URL as `s3://bucket/name`.
+
+    Raises:
+        DataError: A local file is not there or may not be read. A remote one is asked for only
+            when its size or its bytes are.
+    """
+    return remote.RemoteFile(path) if remote.is_remote(path) else LocalFile(path)
+
+
+def expand(
+    pattern: str, *, suffixes: tuple[str, ...] = RECORD_SUFFIXES, is_recursive: bool = False
+) -> list[str]:
+    """The input files that a pattern names, sorted, each once.
+
+    Args:
+        pattern: A path, a glob (`**` crosses folders), or several of them with commas between;
+            local, or with a scheme as `s3://`. A folder means the files in it.
+        suffixes: Ends of the names that are taken from a folder; `("",)` takes all.
+        is_recursive: Whether a folder means what is in its subfolders, too.
+
+    Raises:
+        DataError: A part of the pattern matches nothing, or its place cannot be listed.
+        MissingDependency: The extra that a scheme needs is not installed.
+    """
+    parts = _parts(pattern)
+    if not parts:
+        raise DataError(
+            f"No data file was named. Received: pattern={pattern!r}."
+            " Give a path, a folder, or a glob such as /data/train-*.recordio."
+        )
+    remote.reconnect()
+    by_place: dict[str, str] = {}
+    for part in parts:
+        is_remote = remote.is_remote(part)
+        find = remote.matches if is_remote else _local_matches
+        found = list(find(part, suffixes=suffixes, is_recursive=is_recursive))
+        if not found:
+            listing = (remote.list_folder if is_remote else _list_folder)(part)
+            raise _no_match(part, *listing, suffixes=suffixes)
+        by_place.update({path if is_remote else os.path.abspath(path): path for path in found})
+    return sorted(by_place.values())
+
+
+def local_paths(pattern: str) -> Iterator[str]:
+    """What a pattern names on this machine: folders, and the files in them; nothing else is asked.
+
+    Args:
+        pattern: As for `expand`.
+    """
+    for part in _parts(pattern):
+        if not remote.is_remote(part):
+            path = os.path.expanduser(part)
+            yield from [path] if os.path.exists(path) else glob.glob(path, recursive=True)
+            yield from _local_matches(part, suffixes=RECORD_SUFFIXES, is_recursive=False)
+
+
+def _parts(pattern: str) -> list[str]:
+    parts = [pattern] if os.path.exists(pattern) else pattern.split(",")
+    return [_without_file_scheme(part.strip()) for part in parts if part.strip()]
+
+
+def _without_file_scheme(part: str) -> str:
+    return part.removeprefix("file://") if part.startswith("file:///") else part
+
+
+def _local_matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
+    path = os.path.expanduser(part)
+    for found in [path] if os.path.exists(path) else glob.glob(path, recursive=True):
+        if not os.path.isdir(found):
+            yield found
+            continue
+        inside = os.path.join(glob.escape(found), "**" if is_recursive else "", "*")
+        for file in glob.glob(inside, recursive=True):
+            if file.endswith(suffixes) and not os.path.isdir(file):
+                yield file
+
+
+def _list_folder(part: str) -> tuple[str, list[str]]:
+    """The nearest existing folder above a path, and the names in it."""
+    folder = os.path.expanduser(part)
+    while folder and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    folder = folder or "."
+    try:
+        return folder, sorted(os.listdir(folder))
+    except OSError as e:
+        raise DataError(
+            f"{folder} cannot be listed: {e.strerror}. Received: pattern={part!r}."
+        ) from e
+
+
+def _no_match(part: str, folder: str, names: list[str], *, suffixes: tuple[str, ...]) -> DataError:
+    shown = ", ".join(names[:_NUM_NAMES_SHOWN]) + (", ..." * (len(names) > _NUM_NAMES_SHOWN))
+    entries = f"{len(names)} entries" if len(names) > 1 else "1 entry"
+    holds = f"holds {entries}: {shown}" if names else "is empty"
+    below = part[len(folder) :] if part.startswith(folder) else part
+    missing = below.strip("/").split("/")[0]
+    ends = ", ".join(suffix for suffix in suffixes if suffix)
+    taken = "" if missing or not ends else f" A folder means its files that end in {ends}."
+    return DataError(
+        f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}."
+        f" Received: pattern={part!r}.{taken}{did_you_mean(missing, names)}"
+    )

@@ -1,0 +1,261 @@
+"""Files of other systems (S3, Google Cloud Storage, HTTP), by fsspec: found, and read in ranges.
+
+Each read is one ranged request. Credentials and endpoints come from where each system's own tools
+look for them, never from our settings.
+"""
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edl_horovod.errors import DataError, MissingDependency, did_you_mean, how_to_install
+from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.remote_errors import Trouble, explained, trouble_of
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState, Retrying
+
+__all__ = ["RemoteFile", "is_remote", "list_folder", "matches", "reconnect"]
+
+log = logging.getLogger(__name__)
+
+NUM_TRIES = 6
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 8.0
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 15.0
+_PASSING = (Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.BUSY)
+
+
+@dataclass(frozen=True)
+class _System:
+    protocol: str
+    extra: str
+    """The extra of ours that brings what it needs."""
+    num_tries: int = 1
+    """Ours; 1 for a file system that tries again by itself."""
+    has_folders: bool = True
+
+
+_S3 = _System("s3", "s3", num_tries=NUM_TRIES)
+_GCS = _System("gs", "gcs")
+_HTTP = _System("http", "remote", num_tries=NUM_TRIES, has_folders=False)
+_SYSTEMS = {
+    "s3": _S3,
+    "s3a": _S3,
+    "gs": _GCS,
+    "gcs": _GCS,
+    "http": _HTTP,
+    "https": _HTTP,
+    "memory": _System("memory", "remote"),
+}
+
+
+class RemoteFile(InputFile):
+    """A file that is read by ranged requests, from any thread; opening it asks for nothing."""
+
+    @functools.cached_property
+    def size_bytes(self) -> int:
+        """Size of the file.
+
+        Raises:
+            DataError: It is not there, may not be read, or has no known size.
+        """
+        size = _ask(self.path, "info", self.path)["size"]
+        if size is None:
+            raise DataError(
+                f"{self.path} has no known size, so it cannot be read in parts."
+                f" Received: path={self.path!r}. Serve it from a place that says Content-Length."
+            )
+        return int(size)
+
+    def read_at(self, offset: int, *, num_bytes: int) -> bytes:
+        """Read bytes by one request; fewer than asked for only where the file ends."""
+        if not num_bytes:
+            return b""
+        data: bytes = _ask(self.path, "cat_file", self.path, start=offset, end=offset + num_bytes)
+        if len(data) > num_bytes:
+            raise DataError(
+                f"{self.path} cannot be read in parts: its server sends the whole file."
+                f" Received: {len(data)} bytes where {num_bytes} were asked for."
+                " Use a server that knows HTTP ranges, or copy the file to a disk."
+            )
+        return data
+
+    def close(self) -> None:
+        """Do nothing: a connection belongs to the file system, not to the file."""
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path or pattern has a scheme."""
+    return "://" in path
+
+
+def reconnect() -> None:
+    """Forget connections and listings, so that changed files and credentials are seen."""
+    _file_system.cache_clear()
+
+
+def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
+    """The files that a remote path, folder or glob means, in any order.
+
+    Args:
+        part: With a scheme.
+        suffixes: Ends of the names that are taken from a folder.
+        is_recursive: Whether a folder means what is in its subfolders, too.
+
+    Raises:
+        DataError: The place cannot be listed.
+        MissingDependency: The extra of its scheme is not installed.
+    """
+    if not _system(part).has_folders:
+        if part.endswith("/"):
+            raise DataError(
+                f"A folder cannot be listed over HTTP. Received: pattern={part!r}."
+                " Name each file, with commas between."
+            )
+        yield part
+        return
+    for name, about in _found(part).items():
+        if about["type"] != "directory":
+            yield _url(part, name)
+            continue
+        depth = None if is_recursive else 1
+        folder = _url(part, name)
+        for file in _ask(part, "find", folder, maxdepth=depth):
+            base = file.rpartition("/")[2]
+            if base.endswith(suffixes) and not base.startswith("."):
+                yield _url(part, file)
+
+
+def list_folder(part: str) -> tuple[str, list[str]]:
+    """The nearest folder above a remote path that holds anything, and the names in it.
+
+    Raises:
+        DataError: There is none, not even a bucket.
+    """
+    scheme, _, folder = part.rstrip("/").partition("://")
+    while "/" in folder:
+        folder = folder.rpartition("/")[0]
+        url = f"{scheme}://{folder}"
+        try:
+            names = _ask(url, "ls", url, detail=False)
+        except DataError as e:
+            if "/" in folder and _is_missing(e):
+                continue
+            raise
+        return url, sorted(name.rstrip("/").rpartition("/")[2] for name in names)
+    return f"{scheme}://{folder}", []
+
+
+def _found(part: str) -> Mapping[str, Any]:
+    """What a path or glob names, with what is known of each; empty where nothing is there."""
+    try:
+        if any(mark in part for mark in "*?["):
+            found: dict[str, Any] = _ask(part, "glob", part, detail=True)
+            return found
+        about = _ask(part, "info", part.rstrip("/"))
+        return {about["name"]: about}
+    except DataError as e:
+        # The caller tells what is there instead.
+        if _is_missing(e):
+            return {}
+        raise
+
+
+def _is_missing(error: DataError) -> bool:
+    return error.__cause__ is not None and trouble_of(error.__cause__) is Trouble.MISSING
+
+
+def _url(part: str, name: str) -> str:
+    return f"{part.partition('://')[0]}://{name}"
+
+
+def _system(url: str) -> _System:
+    scheme = url.partition("://")[0]
+    system = _SYSTEMS.get(scheme)
+    if system is None:
+        known = ["file", *_SYSTEMS]
+        raise DataError(
+            f"Data cannot be read from {scheme}://. Received: path={url!r}. Use a path, or one of"
+            f" {', '.join(f'{name}://' for name in known)}.{did_you_mean(scheme, known)}"
+        )
+    return system
+
+
+@functools.cache
+def _file_system(system: _System) -> Any:
+    # Imported here: fsspec and its file systems are extras, and local data needs none of them.
+    import fsspec
+
+    # fsspec keeps one instance for each thread; ours serves all threads, with its connections.
+    fs = fsspec.filesystem(system.protocol, skip_instance_cache=True, **_options(system))
+    if system is _S3:
+        fs.retries = 1  # s3fs's own tries, inside which are botocore's, are up to 25 together.
+    if system is _GCS:
+        # It logs a traceback of each failure that it raises.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
+    return fs
+
+
+def _options(system: _System) -> dict[str, Any]:
+    """What makes each file system try once and not hang; the user's fsspec config comes first."""
+    from fsspec.config import conf
+
+    if system is _S3:
+        once = {"retries": {"total_max_attempts": 1}}
+        return {"config_kwargs": {**once, **conf.get("s3", {}).get("config_kwargs", {})}}
+    if system is _HTTP:
+        from aiohttp import ClientTimeout
+
+        timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        given: dict[str, Any] = {}
+        for scheme in ("http", "https"):
+            given |= conf.get(scheme, {}).get("client_kwargs", {})
+        # A part of a compressed file is not the same part of the file.
+        headers = {**given.get("headers", {}), "Accept-Encoding": "identity"}
+        return {"client_kwargs": {"timeout": timeout, **given, "headers": headers}}
+    return {}
+
+
+def _ask(url: str, method: str, *arguments: object, **settings: object) -> Any:
+    """What a method of the file system answers, tried a few times where the trouble may pass."""
+    system = _system(url)
+    with explained(url):
+        try:
+            fs = _file_system(system)
+            retrying = _retrying(url, num_tries=system.num_tries)
+        except ImportError as e:
+            raise MissingDependency(
+                f"Reading from {url.partition('://')[0]}:// needs a package that is not installed:"
+                f" {e}. Received: path={url!r}."
+                f" To install it where the job runs, {how_to_install(system.extra)}"
+            ) from e
+        return retrying(getattr(fs, method), *arguments, **settings)
+
+
+def _retrying(url: str, *, num_tries: int) -> "Retrying":
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+    def tell(state: "RetryCallState") -> None:
+        error = state.outcome and state.outcome.exception()
+        log.warning(
+            "%s: try %d of %d failed, the next in %.1f s: %s",
+            url,
+            state.attempt_number,
+            num_tries,
+            state.upcoming_sleep,
+            error or "",
+        )
+
+    return Retrying(
+        retry=retry_if_exception(lambda e: trouble_of(e) in _PASSING),
+        stop=stop_after_attempt(num_tries),
+        wait=wait_exponential_jitter(
+            multiplier=FIRST_WAIT_SECONDS, max=LONGEST_WAIT_SECONDS, jitter=FIRST_WAIT_SECONDS
+        ),
+        before_sleep=tell,
+        reraise=True,
+    )

@@ -1,0 +1,1 @@
+"""Formats that records are read from."""

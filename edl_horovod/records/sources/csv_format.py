@@ -1,0 +1,209 @@
+"""CSV files as records: a record is the text of one row, without its line end.
+
+Chunks are runs of whole rows, found by one scan of the file; the header line is in none of them.
+"""
+
+import logging
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy
+from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.local import open_input
+from edl_horovod.records.sources.csv_rows import Rows, find_rows
+
+__all__ = ["CHUNK_BYTES", "MAX_ROW_BYTES", "decode_chunk", "read_chunks"]
+
+log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 1 << 20
+"""Size of a chunk; only one of a single row is larger."""
+MAX_ROW_BYTES = 32 << 20
+"""A longer row is taken for one with a quote that is not closed."""
+_READ_BYTES = 4 << 20
+_READ_BYTES_AFTER_DAMAGE = 1 << 16
+_UTF8_MARK = b"\xef\xbb\xbf"
+_FOREIGN_STARTS = {
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"\x1f\x8b": "gzip-compressed",
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+}
+
+
+def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -> FileChunks:
+    """The chunks of a CSV file; all of it is read once.
+
+    Args:
+        path: A CSV file in UTF-8 or another encoding that keeps ASCII.
+        damaged: `raise` at a row with a quote that is not closed or in the wrong place, or `skip`
+            such lines.
+        has_header: Whether the first line that is not empty names the columns.
+
+    Raises:
+        DataError: The file cannot be opened, is damaged, is compressed or is not text, or its
+            header looks like data.
+    """
+    check_policy(damaged)
+    with open_input(path) as file:
+        scan = _Scan(file, wants_header=has_header)
+        scan.run(is_skipping=damaged == "skip")
+        return FileChunks(
+            path=path,
+            size_bytes=file.size_bytes,
+            chunks=tuple(scan.chunks),
+            skipped_chunks=scan.num_skipped,
+            skipped_records=scan.num_skipped,
+            header=scan.header,
+        )
+
+
+def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> list[bytes]:
+    """The rows of a chunk without line ends; empty lines are no rows.
+
+    Raises:
+        DataError: The file has changed since it was scanned.
+    """
+    if len(payload) != chunk.compressed_bytes or zlib.crc32(payload) != chunk.checksum:
+        raise DataError(
+            f"{path} has changed since the job indexed it. Received: {len(payload)} other bytes at"
+            f" byte {chunk.offset}. Start the job again, and leave its data alone meanwhile."
+        )
+    if b'"' not in payload:
+        return [row for row in payload.splitlines() if row]
+    ends = find_rows(payload, is_end=True).ends.tolist()
+    rows = (
+        payload[start:end].rstrip(b"\r\n") for start, end in zip([0, *ends[:-1]], ends, strict=True)
+    )
+    return [row for row in rows if row]
+
+
+@dataclass
+class _Scan:
+    """One pass over a file."""
+
+    file: InputFile
+    wants_header: bool
+    chunks: list[ChunkInfo] = field(default_factory=list)
+    header: bytes = b""
+    num_skipped: int = 0
+
+    def run(self, *, is_skipping: bool) -> None:
+        size = self.file.size_bytes
+        offset = self._text_start() if size else 0
+        read_bytes = _READ_BYTES
+        while offset < size:
+            data = self.file.read_at(offset, num_bytes=read_bytes)
+            is_end = offset + len(data) >= size
+            rows = find_rows(data, is_end=is_end)
+            self._add(data[: rows.num_bytes], rows, offset=offset)
+            offset += rows.num_bytes
+            rest = data[rows.num_bytes :]
+            problem = _problem(rows, rest, offset=offset)
+            if problem:
+                # Without its header a file cannot be read; another line must not become it.
+                if not is_skipping or (self.wants_header and not self.header):
+                    raise self._damaged(problem)
+                end = self._next_line(rest, offset)
+                log.warning(
+                    "%s: left out bytes %d to %d: %s (data_plan.damaged=skip)",
+                    self.file.path,
+                    offset,
+                    end,
+                    problem,
+                )
+                self.num_skipped += 1
+                offset, read_bytes = end, _READ_BYTES_AFTER_DAMAGE
+            elif rows.num_bytes:
+                read_bytes = min(_READ_BYTES, read_bytes * 4)
+            else:
+                read_bytes = min(MAX_ROW_BYTES + 1, read_bytes * 4)
+
+    def _text_start(self) -> int:
+        start = self.file.read_at(0, num_bytes=4)
+        for mark, what in _FOREIGN_STARTS.items():
+            if start.startswith(mark):
+                raise DataError(
+                    f"{self.file.path} is {what}, not plain CSV text."
+                    f" Received: path={self.file.path!r}, which starts with {start.hex(' ')}."
+                    " Unpack it, or save it as CSV in UTF-8."
+                )
+        return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0
+
+    def _add(self, data: bytes, rows: Rows, *, offset: int) -> None:
+        ends, is_record = rows.ends, ~rows.is_empty
+        first = 0
+        if self.wants_header and not self.header and is_record.any():
+            first = int(is_record.argmax()) + 1
+            begin = int(ends[first - 2]) if first > 1 else 0
+            self.header = data[begin : ends[first - 1]].rstrip(b"\r\n")
+            self._check_header()
+        while first < len(ends):
+            begin = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, begin + CHUNK_BYTES, side="right"))
+            last = max(first + 1, last)
+            num_records = int(np.count_nonzero(is_record[first:last]))
+            if num_records:
+                payload = data[begin : ends[last - 1]]
+                chunk = ChunkInfo(
+                    number=len(self.chunks),
+                    offset=offset + begin,
+                    checksum=zlib.crc32(payload),
+                    codec=Codec.NONE,
+                    compressed_bytes=len(payload),
+                    num_records=num_records,
+                )
+                self.chunks.append(chunk)
+            first = last
+
+    def _check_header(self) -> None:
+        if all(_is_number(name) for name in self.header.split(b",")):
+            raise DataError(
+                f"The first line of {self.file.path} has numbers only, so it is no header."
+                f" Received: {self.header[:80]!r}. Set data_plan.csv_header=false if the files have"
+                " no header line."
+            )
+
+    def _damaged(self, problem: str) -> DataError:
+        return DataError(
+            f"{self.file.path} is damaged: {problem}. Received: path={self.file.path!r}. Quote the"
+            " whole field and double the quotes in it, or set data_plan.damaged=skip to leave such"
+            " lines out."
+        )
+
+    def _next_line(self, rest: bytes, offset: int) -> int:
+        """Where the next line starts after an offset, `rest` being what was read from there."""
+        while rest:
+            found = rest.find(b"\n")
+            if found >= 0:
+                return offset + found + 1
+            offset += len(rest)
+            rest = b""
+            if offset < self.file.size_bytes:
+                rest = self.file.read_at(offset, num_bytes=_READ_BYTES)
+        return offset
+
+
+def _problem(rows: Rows, rest: bytes, *, offset: int) -> str:
+    """What is wrong with the row at an offset, `rest` being what was read of it; "" for nothing."""
+    if rows.bad_quote is not None:
+        at = offset - rows.num_bytes + rows.bad_quote.at
+        what = "is never closed" if rows.bad_quote.is_open else "neither starts nor ends a field"
+        return f"the quote at byte {at}, in the row that starts at byte {offset}, {what}"
+    if len(rest) > MAX_ROW_BYTES:
+        return (
+            f"the row that starts at byte {offset} is longer than {MAX_ROW_BYTES} bytes, as if a"
+            " quote in it were not closed"
+        )
+    return ""
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text.strip(b' "'))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,173 @@
+"""Find the chunks of one RecordIO file, and go on after a damaged one if asked to."""
+
+import logging
+from dataclasses import dataclass
+
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, check_policy
+from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.local import open_input
+from edl_horovod.records.files.remote import is_remote
+from edl_horovod.records.read_ahead import ReadAhead
+from edl_horovod.records.sources.recordio_foreign import refuse_foreign_file, refuse_unknown_file
+from edl_horovod.records.sources.recordio_format import (
+    HEADER_BYTES,
+    MAGIC_BYTES,
+    MAX_CHUNK_BYTES,
+    DamagedChunkError,
+    check_size,
+    decode_chunk,
+    parse_header,
+)
+
+__all__ = ["read_chunks"]
+
+log = logging.getLogger(__name__)
+
+_SEARCH_BYTES = 1 << 20
+
+
+def read_chunks(
+    path: str, *, damaged: str = "raise", max_chunk_bytes: int = MAX_CHUNK_BYTES
+) -> FileChunks:
+    """The chunks of a file.
+
+    By default only the headers are read: that finds a truncated tail, but a damaged payload is
+    found when it is read. With `skip` every chunk is decoded, so that those returned are good.
+    A file that was cut off exactly between two chunks cannot be told from a shorter one.
+
+    Args:
+        path: A RecordIO file; an empty one is valid.
+        damaged: `raise` at the first damaged chunk, or `skip` damaged chunks.
+        max_chunk_bytes: Most bytes of a chunk before compression; a larger one counts as damaged.
+
+    Raises:
+        DataError: The file cannot be opened, is damaged, or has another format.
+    """
+    check_policy(damaged)
+    with open_input(path) as opened:
+        file = ReadAhead(opened) if is_remote(path) else opened
+        source = _Source(file, max_chunk_bytes)
+        return _scan_strictly(source) if damaged == "raise" else _scan_skipping(source)
+
+
+@dataclass(frozen=True)
+class _Source:
+    file: InputFile
+    max_chunk_bytes: int
+
+    def chunk_at(self, offset: int, *, number: int) -> ChunkInfo:
+        """The chunk whose header is there, its payload unread."""
+        file = self.file
+        header = file.read_at(offset, num_bytes=HEADER_BYTES)
+        chunk = parse_header(header, path=file.path, number=number, offset=offset)
+        if chunk.end_offset > file.size_bytes:
+            raise DamagedChunkError(
+                f"the file ends after {file.size_bytes - chunk.payload_offset} of its"
+                f" {chunk.compressed_bytes} payload bytes",
+                path=file.path,
+                number=number,
+                offset=offset,
+                lost_records=chunk.num_records,
+            )
+        check_size(chunk, max_chunk_bytes=self.max_chunk_bytes, path=file.path)
+        return chunk
+
+    def verify(self, chunk: ChunkInfo) -> None:
+        """Raise if the chunk's payload is damaged or too large."""
+        compressed = self.file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+        decode_chunk(
+            compressed, chunk=chunk, path=self.file.path, max_chunk_bytes=self.max_chunk_bytes
+        )
+
+
+def _scan_strictly(source: _Source) -> FileChunks:
+    file = source.file
+    chunks: list[ChunkInfo] = []
+    offset = 0
+    while offset < file.size_bytes:
+        try:
+            chunk = source.chunk_at(offset, number=len(chunks))
+        except DamagedChunkError:
+            if offset == 0:
+                refuse_foreign_file(file)
+                refuse_unknown_file(file)
+            raise
+        chunks.append(chunk)
+        offset = chunk.end_offset
+    return FileChunks(path=file.path, size_bytes=file.size_bytes, chunks=tuple(chunks))
+
+
+def _scan_skipping(source: _Source) -> FileChunks:
+    file = source.file
+    chunks: list[ChunkInfo] = []
+    skipped_chunks = skipped_records = 0
+    offset = 0
+    while offset < file.size_bytes:
+        chunk: ChunkInfo | None = None
+        try:
+            chunk = source.chunk_at(offset, number=len(chunks) + skipped_chunks)
+            source.verify(chunk)
+        except DamagedChunkError as e:
+            if offset == 0:
+                refuse_foreign_file(file)
+            end = _end_of_damage(source, offset, chunk=chunk)
+            _warn(e, path=file.path, start=offset, end=end)
+            skipped_chunks += 1
+            skipped_records += e.lost_records
+            offset = end
+        else:
+            chunks.append(chunk)
+            offset = chunk.end_offset
+    return FileChunks(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        chunks=tuple(chunks),
+        skipped_chunks=skipped_chunks,
+        skipped_records=skipped_records,
+    )
+
+
+def _warn(damage: DamagedChunkError, *, path: str, start: int, end: int) -> None:
+    log.warning(
+        "%s: left out bytes %d to %d, a %s chunk of %s records: %s (data_plan.damaged=skip)",
+        path,
+        start,
+        end,
+        damage.kind,
+        damage.lost_records or "an unknown number of",
+        damage.problem,
+    )
+
+
+def _end_of_damage(source: _Source, offset: int, *, chunk: ChunkInfo | None) -> int:
+    """Where to go on: where the damaged chunk says it ends, or at the next chunk that is good.
+
+    The first comes first because a record may itself hold a RecordIO file, whose chunks are good.
+    """
+    if chunk is not None:
+        if chunk.end_offset == source.file.size_bytes:
+            return chunk.end_offset
+        try:
+            return source.chunk_at(chunk.end_offset, number=chunk.number + 1).offset
+        except DamagedChunkError:
+            pass
+    return _search_good_chunk(source, offset + 1)
+
+
+def _search_good_chunk(source: _Source, offset: int) -> int:
+    file = source.file
+    while offset < file.size_bytes:
+        block = file.read_at(offset, num_bytes=_SEARCH_BYTES)
+        found = block.find(MAGIC_BYTES)
+        while found >= 0:
+            try:
+                source.verify(source.chunk_at(offset + found, number=0))
+            except DamagedChunkError:
+                found = block.find(MAGIC_BYTES, found + 1)
+            else:
+                return offset + found
+        if offset + len(block) >= file.size_bytes:
+            break
+        # A magic number may lie across two blocks.
+        offset += len(block) - len(MAGIC_BYTES) + 1
+    return file.size_bytes

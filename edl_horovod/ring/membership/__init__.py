@@ -1,0 +1,1 @@
+"""Where a rank learns which ring it is in."""

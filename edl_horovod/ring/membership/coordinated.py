@@ -1,0 +1,331 @@
+"""Membership by the job's coordinator, over one connection (D8 to D10)."""
+
+import contextlib
+import faulthandler
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edl_horovod.coordinator.keepalive import notice_vanished_host
+from edl_horovod.coordinator.wire import (
+    MAX_LINE_BYTES,
+    Channel,
+    WireError,
+    greeting,
+    new_nonce,
+    nonce_of,
+)
+from edl_horovod.errors import EdlError, kind_of
+from edl_horovod.ring.membership.activity import Activity
+from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
+from edl_horovod.ring.world import World, form_assigned, leave, world_of
+
+__all__ = ["CoordinatedMembership", "CoordinatorAddress"]
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 5.0
+RETRY_SECONDS = 0.2
+QUIET_SECONDS = 15.0
+"""A coordinator pings every 2 s; one quiet for so long is called again. Bounds sending too."""
+COMPLAINT_SECONDS = 10.0
+"""A coordinator that is away for so long is worth a line in the log, and again after as long."""
+LEAVE_ALONE_SECONDS = 1.0
+"""How long a worker that was asked to leave waits for a coordinator that is away."""
+MAX_ERROR_BYTES = 30_000
+EXIT_HUNG = 9
+"""Beyond the codes of `EdlError`; the slot's worker starts again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorAddress:
+    """Where the coordinator is, who calls, and the secret that proves it."""
+
+    host: str
+    port: int
+    secret: bytes
+    worker_host: str
+    """The caller's host, by the name that host discovery uses."""
+    slot: int
+
+
+class CoordinatedMembership(Membership):
+    """A warm worker's side of the coordinator's protocol.
+
+    A thread listens; what it hears lands in fields under one lock. While the coordinator is away
+    the ring trains on and the thread calls again.
+    """
+
+    def __init__(
+        self,
+        address: CoordinatorAddress,
+        *,
+        forming_seconds: float,
+        first_seconds: float,
+        away_seconds: float,
+    ) -> None:
+        """Prepare; `join` connects, because only a warm worker may.
+
+        Args:
+            address: Of the coordinator.
+            forming_seconds: Gloo's time-out, for forming and for transfers.
+            first_seconds: How long the coordinator may take to be there at all.
+            away_seconds: How long it may be away later before its workers give up.
+        """
+        self._address = address
+        self._forming_seconds = forming_seconds
+        self._patience_seconds = first_seconds
+        self._away_seconds = away_seconds
+        self._complained_at = 0.0
+        # Never used again, unlike a host's name: pid and start time tell incarnations apart (D11).
+        self._worker = f"{address.worker_host}:{address.slot}:{os.getpid()}:{time.time_ns()}"
+        self._lock = threading.Condition()
+        self._socket: socket.socket | None = None
+        self._channel: Channel | None = None
+        self._place: Mapping[str, Any] | None = None
+        self._generation = 0
+        self._is_ready = False
+        self._formed = 0
+        self._is_leaving = False
+        self._final: dict[str, Any] | None = None
+        self._change_to = 0
+        self._is_listening = False
+        self._dismissal: str | None = None
+        self._is_over = False
+        self._has_state = False
+        self._step = -1
+        self._reported_at = 0.0
+        self._activity = Activity()
+        self._is_closed = False
+        self._reason = ""
+
+    def join(self, step: int) -> World:
+        """Leave the old ring, wait for a place, form the new ring."""
+        self._activity.begin("joins", f"leaving the ring after step {step}")
+        leave()
+        with self._lock:
+            self._step = step
+            self._is_ready = True
+            self._start_listening()
+            self._send("ready", generation=self._generation, step=step, reason=self._reason)
+            self._reason = ""
+            self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
+            if self._dismissal is not None:
+                is_final = self._is_over or self._is_leaving
+                raise Dismissed(self._dismissal, is_final=is_final, has_state=self._has_state)
+            assert self._place is not None
+            place, self._place = self._place, None
+            self._generation = place["generation"]
+            self._is_ready = False
+        self._activity.begin("joins", f"forming generation {self._generation}")
+        self.expect(world_of(place), max(0, step, place["step"]))
+        return form_assigned(
+            place, timeout_seconds=self._forming_seconds, is_in_vain=self.wants_change
+        )
+
+    def formed(self, world: World) -> None:
+        """Tell the coordinator."""
+        with self._lock:
+            self._formed = world.generation
+            self._send("formed", generation=world.generation)
+
+    def wants_change(self) -> bool:
+        """Whether the coordinator has announced another ring, or this worker is to go."""
+        return self._change_to > self._generation or self._dismissal is not None
+
+    def failed(self, reason: str, step: int) -> None:
+        """Remember the reason; `join` sends it."""
+        self._reason = reason
+
+    def leave_soon(self) -> None:
+        """Ask to be left out of the next ring; called from a signal handler's thread."""
+        if not self._is_listening:
+            os._exit(EXIT_AT_SIGTERM)  # Still getting warm: there is nothing to leave.
+        with self._lock:
+            self._is_leaving = True
+            self._send("leaving")
+
+    def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
+        """Remember it; the answer to the next ping tells it."""
+        self._activity.begin(state, what, has_come)
+
+    def progress(self, step: int) -> None:
+        """Tell the coordinator, once a second at most."""
+        now = time.monotonic()
+        if now - self._reported_at >= 1.0:
+            self._reported_at = now
+            with self._lock:
+                self._step = step
+                self._send("progress", step=step)
+
+    def finished(self, result: dict[str, Any]) -> None:
+        """Tell the coordinator, and wait until it dismisses this worker."""
+        self._last_word("finished", result=result)
+
+    def report_error(self, error: EdlError) -> None:
+        """Tell the coordinator, which ends the job."""
+        described = {"error": kind_of(error), "message": _shortened(str(error))}
+        self._last_word("failed", error=described)
+
+    def close(self) -> None:
+        """Leave the ring and hang up."""
+        leave()
+        with self._lock:
+            self._is_closed = True
+            self._hang_up()
+
+    def _last_word(self, kind: str, **fields: Any) -> None:
+        deadline = time.monotonic() + self._away_seconds
+        with self._lock:
+            self._start_listening()
+            self._final = {"kind": kind, **fields}
+            self._send(**self._final)
+            self._lock.wait_for(
+                lambda: self._dismissal is not None, max(0.0, deadline - time.monotonic())
+            )
+
+    def _start_listening(self) -> None:
+        """Connect at the first need: a worker calls when it is warm, or cannot become so."""
+        if not self._is_listening:
+            self._is_listening = True
+            threading.Thread(target=self._listen, name="membership", daemon=True).start()
+
+    # -- the listening thread
+
+    def _listen(self) -> None:
+        away_since = time.monotonic()
+        while not self._is_closed:
+            try:
+                with self._connect() as connection, connection.makefile("rb") as lines:
+                    self._greet(connection, lines)
+                    while line := lines.readline(MAX_LINE_BYTES):
+                        self._hear(line)
+                        away_since = time.monotonic()
+            except (OSError, WireError, ValueError, KeyError) as error:
+                self._note_failure(error, time.monotonic() - away_since)
+            with self._lock:
+                self._hang_up()
+                self._dismissal = self._dismissal or self._why_give_up(away_since)
+                if self._dismissal is not None:
+                    self._lock.notify_all()
+                    return
+            time.sleep(RETRY_SECONDS)
+
+    def _note_failure(self, error: Exception, away: float) -> None:
+        log.debug("coordinator: %r", error)
+        now = time.monotonic()
+        if away > COMPLAINT_SECONDS and now - self._complained_at > COMPLAINT_SECONDS:
+            self._complained_at = now
+            log.warning(
+                "the coordinator %s:%d has been away for %.0f s, at most %.0f: %s",
+                self._address.host,
+                self._address.port,
+                away,
+                self._patience_seconds,
+                error,
+            )
+
+    def _why_give_up(self, away_since: float) -> str | None:
+        away = time.monotonic() - away_since
+        if self._is_closed:
+            return "closed"
+        if self._is_leaving and away > LEAVE_ALONE_SECONDS:
+            return "asked to leave"
+        if away > self._patience_seconds:
+            return f"the coordinator was away for {away:.0f} s"
+        return None
+
+    def _connect(self) -> socket.socket:
+        where = (self._address.host, self._address.port)
+        connection = socket.create_connection(where, timeout=CONNECT_SECONDS)
+        connection.settimeout(QUIET_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_vanished_host(connection)
+        return connection
+
+    def _greet(self, connection: socket.socket, lines: Any) -> None:
+        server_nonce, nonce = nonce_of(lines.readline(MAX_LINE_BYTES)), new_nonce()
+        channel = Channel(
+            self._address.secret, server_nonce=server_nonce, client_nonce=nonce, is_server=False
+        )
+        connection.sendall(greeting(nonce))
+        with self._lock:
+            self._socket, self._channel = connection, channel
+            # All that an earlier connection may have lost.
+            self._send(
+                "hello",
+                worker=self._worker,
+                host=self._address.worker_host,
+                slot=self._address.slot,
+                pid=os.getpid(),
+                generation=self._generation,
+                formed=self._formed,
+                is_ready=self._is_ready and self._place is None,
+                is_leaving=self._is_leaving,
+                step=self._step,
+            )
+            if self._final is not None:
+                self._send(**self._final)
+
+    def _hear(self, line: bytes) -> None:
+        with self._lock:
+            if self._channel is None:
+                raise WireError("the connection was given up")
+            message = self._channel.open(line)
+            self._patience_seconds = self._away_seconds
+            kind = message["kind"]
+            if kind == "ping":
+                self._send("pong", generation=self._generation, **self._activity.report())
+            elif kind == "assign":
+                # A coordinator that hung while another took its job over knows old places only.
+                if message["generation"] > self._generation:
+                    self._place = message
+            elif kind == "change":
+                self._change_to = max(self._change_to, message["generation"])
+            elif kind in ("dump", "end"):
+                _dump_stacks(message["reason"])
+                if kind == "end":
+                    os._exit(EXIT_HUNG)
+            elif kind == "stop":
+                self._dismissal = message["reason"]
+                self._is_over = bool(message.get("is_over"))
+                self._has_state = bool(message.get("has_state"))
+            self._lock.notify_all()
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        """Send if connected; what is lost with a connection is told again by the next hello."""
+        if self._socket is not None and self._channel is not None:
+            try:
+                self._socket.sendall(self._channel.seal({"kind": kind, **fields}))
+            except OSError as error:
+                # After a part of a line nothing on this connection can be read any more.
+                log.debug("coordinator: %r", error)
+                self._hang_up()
+
+    def _hang_up(self) -> None:
+        """End the connection; the listening thread notices and calls again."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                # `close` alone ends nothing while the other thread reads.
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        self._socket = self._channel = None
+
+
+def _dump_stacks(reason: str) -> None:
+    """Write the stacks of all threads into this worker's log, while its main thread is stuck."""
+    log.error("%s; the stacks of all threads:", reason)
+    faulthandler.dump_traceback(all_threads=True)
+
+
+def _shortened(text: str) -> str:
+    """The text, cut so that its JSON fits into one message; one character can take 12 bytes."""
+    while len(json.dumps(text)) > MAX_ERROR_BYTES:
+        text = text[: len(text) * 3 // 4]
+    return text

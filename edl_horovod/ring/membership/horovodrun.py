@@ -1,0 +1,138 @@
+"""Membership by Horovod's own elastic driver, for jobs that `horovodrun` launched (D12).
+
+Its limits are Horovod's (docs/how-to/horovodrun.md): survivors wait for a newcomer's cold start,
+and a host that failed is not used again.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from http.client import OK, HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+from horovod.common.elastic import notification_manager
+
+from edl_horovod.coordinator.keepalive import notice_vanished_host
+from edl_horovod.errors import EdlError, JobFailed, kind_of
+from edl_horovod.files.whole_file import write_json
+from edl_horovod.job.events import EventLog
+from edl_horovod.ring.membership.base import Dismissed, Membership
+from edl_horovod.ring.world import World, form_assigned, leave, world_of
+
+__all__ = ["HorovodDriverMembership", "is_launched_by_horovodrun"]
+
+PLACE = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+"""In the order of the driver's answer."""
+NO_RANK = -1
+CONNECT_SECONDS = 10.0
+TIMEOUT_SECONDS = 30.0
+"""Gloo's own; `horovodrun --gloo-timeout-seconds` sets another."""
+
+
+def is_launched_by_horovodrun() -> bool:
+    """Whether horovodrun's variables are there."""
+    return "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ
+
+
+class HorovodDriverMembership(Membership):
+    """A rank of a ring whose membership is the elastic driver's.
+
+    Only rank 0 is told of new hosts, and only once; the flag stays up until this rank asks the
+    driver again, and the step's collective carries it to all ranks.
+    """
+
+    def __init__(self, events: EventLog, result: Path) -> None:
+        """Take what horovodrun said in the environment; `join` talks to its driver.
+
+        Args:
+            events: Told of the job's end by the leader: horovodrun writes none.
+            result: File that tells the launcher, where there is one, how the job ended.
+        """
+        self._events = events
+        self._result = result
+        self._place: Mapping[str, int] = {
+            name: int(os.environ[f"HOROVOD_{name.upper()}"]) for name in PLACE
+        }
+        self._host = os.environ["HOROVOD_HOSTNAME"]
+        self._key = f"{self._host}:{self._place['local_rank']}"
+        self._address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        self._port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+        self._timeout = float(os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", TIMEOUT_SECONDS))
+        self._num_formings = 0
+        # Hosts that came before anybody could be told of them: the first ring forms twice.
+        self._is_told = self._place["rank"] == 0
+
+    def join(self, step: int) -> World:
+        """Form the ring; after the first time, the driver deals the ranks anew."""
+        leave()
+        if self._num_formings == 0:
+            notification_manager.init()
+            notification_manager.register_listener(self)
+        else:
+            # Before asking: what is told from here on may be newer than the answer.
+            self._is_told = False
+            self._place = self._ask()
+        place = {
+            **self._place,
+            "generation": self._num_formings,
+            "host": self._host,
+            "rendezvous_address": self._address,
+            "rendezvous_port": self._port,
+        }
+        self._num_formings += 1
+        if step > 0:
+            self.expect(world_of(place), step)
+        return form_assigned(place, timeout_seconds=self._timeout)
+
+    def on_hosts_updated(self, timestamp: int, update_res: Any) -> None:
+        """Called by Horovod's notification service, in its thread."""
+        self._is_told = True
+
+    def wants_change(self) -> bool:
+        """Whether the driver told this rank of other hosts."""
+        return self._is_told
+
+    def failed(self, reason: str, step: int) -> None:
+        """Nothing to tell: the driver sees failures by the ends of processes."""
+
+    def finished(self, result: dict[str, Any]) -> None:
+        """The leader tells the launcher and those who read the events."""
+        if self._place["rank"] == 0:
+            write_json(self._result, {"state": "finished", **result})
+            self._events.write("job", state="finished", message="", **result)
+
+    def report_error(self, error: EdlError) -> None:
+        """The leader tells as of the end; another rank's trouble ends no job."""
+        if self._place["rank"] == 0:
+            described = {"error": kind_of(error), "message": str(error)}
+            write_json(self._result, {"state": "failed", **described})
+            self._events.write("job", state="failed", message=str(error))
+
+    def _ask(self) -> Mapping[str, int]:
+        """This rank's next place; the driver answers when all ranks have asked or ended.
+
+        `hvd.init()` would ask by itself, but it cannot say that the answer was "none": asking once
+        more would then count as a member that is ready, and break the others' next reset.
+        """
+        try:
+            driver = HTTPConnection(self._address, self._port, timeout=CONNECT_SECONDS)
+            with closing(driver):
+                driver.connect()
+                # Unbounded, as the driver's wait for the others is; but not where its host is gone.
+                driver.sock.settimeout(None)
+                notice_vanished_host(driver.sock)
+                driver.request("GET", f"/rank_and_size/{self._key}")
+                answer = driver.getresponse()
+                if answer.status != OK:
+                    raise HTTPException(f"{answer.status} {answer.reason}")
+                numbers = [int(word) for word in answer.read().decode().split(",")]
+            place = dict(zip(PLACE, numbers, strict=True))
+        except (OSError, HTTPException, ValueError) as error:
+            raise JobFailed(
+                f"horovodrun does not say how the job goes on. Received: {error}. It has ended, or "
+                "it ends the job; look at its own messages."
+            ) from error
+        if place["rank"] == NO_RANK:
+            raise Dismissed("horovodrun has no slot for it any more")
+        return place

@@ -1,0 +1,288 @@
+"""A sweep: one training after another, each in its own folder, and a table of how they ended."""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.config import resolved
+from edl_horovod.config.compose import compose
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.sweep import Point
+from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
+from edl_horovod.files import json_text, marker
+from edl_horovod.files.output_dir import check_name, writing
+from edl_horovod.files.url_secrets import without_secrets
+from edl_horovod.files.whole_file import write_text
+from edl_horovod.job import events
+from edl_horovod.job.places import check_places
+from edl_horovod.launch.plan import check_is_here, with_job_dir
+from edl_horovod.models import git_zoo
+
+__all__ = ["SweepJob", "SweepPlan", "SweepResult", "make_plan", "run"]
+
+_NAME_LENGTH = 80
+_MAY_DIFFER = (
+    "output",
+    "job_dir",
+    "overwrite",
+    "log_level",
+    "resume",
+    "checkpoint",
+    "kubernetes",
+    "model_zoo_source",
+    "model_zoo_commit",
+)
+"""Settings and sections that do not make an earlier result another one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepJob:
+    """One job of a sweep and how it ended."""
+
+    name: str
+    """The job's folder in the sweep's output."""
+    chosen: dict[str, str]
+    """The settings that distinguish it."""
+    output: str
+    state: str = "waiting"
+    """`waiting`, `finished`, `earlier` (finished by an earlier sweep), `failed`, `interrupted`."""
+    loss: float | None = None
+    """Of the last step that was reported."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Of the last evaluation; empty without `validation_data`."""
+    steps: int = 0
+    seconds: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPlan:
+    """What a sweep will do."""
+
+    output: str
+    jobs: tuple[SweepJob, ...]
+    configs: tuple[JobConfig, ...]
+    """One for each job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepResult:
+    """How a sweep ended; the same stands in `sweep.json` and `sweep.csv` of its output."""
+
+    output: str
+    jobs: tuple[SweepJob, ...]
+
+    @property
+    def failed(self) -> tuple[SweepJob, ...]:
+        """The jobs that ended with an error."""
+        return tuple(job for job in self.jobs if job.state == "failed")
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user ended it before its last job."""
+        return any(job.state == "interrupted" for job in self.jobs)
+
+
+def make_plan(points: Sequence[Point]) -> SweepPlan:
+    """Compose and check the settings of all jobs, before the first one starts.
+
+    Args:
+        points: The combinations of settings; their `output` is the folder of the whole sweep.
+
+    Raises:
+        ConfigError: A job's settings are wrong.
+        OutputError: A folder holds the result of other settings, or something that is not a
+            sweep's, or is one that the jobs read.
+    """
+    configs = [compose("train", point.overrides) for point in points]
+    for config in configs:
+        check_is_here(config)
+    output = configs[0].output
+    _check_folder(Path(output))
+    for config in configs:
+        check_places(with_job_dir(config))
+    # It names folders and stands in the table.
+    all_chosen = [
+        {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
+    ]
+    names = _names(all_chosen)
+    placed = tuple(
+        replace(
+            config,
+            output=f"{output}/{name}",
+            job_dir=config.job_dir and f"{config.job_dir}/{name}",
+        )
+        for config, name in zip(configs, names, strict=True)
+    )
+    jobs = [
+        SweepJob(name=name, chosen=chosen, output=config.output)
+        for name, chosen, config in zip(names, all_chosen, placed, strict=True)
+    ]
+    done = [
+        _read_back(job, config, state="earlier") if _is_done(config) else job
+        for job, config in zip(jobs, placed, strict=True)
+    ]
+    return SweepPlan(output=output, jobs=tuple(done), configs=placed)
+
+
+def run(plan: SweepPlan, run_job: Callable[[SweepJob, JobConfig], object]) -> SweepResult:
+    """Run the jobs one after another; one that fails does not stop the others.
+
+    `sweep.json` and `sweep.csv` are written after each of them.
+
+    Args:
+        plan: What to do.
+        run_job: Runs one job to its end; an `EdlError` is its failure, `Interrupted` the sweep's.
+
+    Raises:
+        OutputError: The table cannot be written.
+    """
+    result = SweepResult(output=plan.output, jobs=plan.jobs)
+    _write(result)
+    for number, (job, config) in enumerate(zip(plan.jobs, plan.configs, strict=True)):
+        if job.state != "waiting":
+            continue
+        ended = _run_one(job, config, run_job)
+        jobs = (*result.jobs[:number], ended, *result.jobs[number + 1 :])
+        result = replace(result, jobs=jobs)
+        _write(result)
+        if result.is_interrupted:
+            break
+    return result
+
+
+def _run_one(
+    job: SweepJob, config: JobConfig, run_job: Callable[[SweepJob, JobConfig], object]
+) -> SweepJob:
+    try:
+        run_job(job, config)
+    except (Interrupted, KeyboardInterrupt):
+        return replace(job, state="interrupted")
+    except EdlError as error:
+        return replace(job, state="failed", error=str(error))
+    return _read_back(job, config, state="finished")
+
+
+def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
+    """The job with what its events say; an earlier one may have lost them."""
+    found = events.read(Path(with_job_dir(config).job_dir) / "events.jsonl")
+    losses = [event["loss"] for event in found if event["kind"] == "step"]
+    ends = [event for event in found if event["kind"] == "job" and event["state"] == "finished"]
+    if not ends:
+        return replace(job, state=state)
+    return replace(
+        job,
+        state=state,
+        loss=losses[-1] if losses else None,
+        metrics=json_text.numbers(ends[-1].get("metrics", {})),
+        steps=ends[-1].get("steps", 0),
+        seconds=round(ends[-1]["time"] - found[0]["time"], 3),
+    )
+
+
+def _is_done(config: JobConfig) -> bool:
+    """Whether the job's folder holds its result already.
+
+    Raises:
+        OutputError: It holds the result of other settings.
+    """
+    output = Path(config.output)
+    if config.overwrite or not (output / "trained_model.pb").is_file():
+        return False
+    before, now = (_flat(one) for one in (resolved.load(output / "config.yaml"), config))
+    other = [key for key in now if now[key] != before.get(key)]
+    if other:
+        shown = ", ".join(f"{key}={before.get(key)!r}, now {now[key]!r}" for key in other[:3])
+        raise OutputError(
+            f"{output} holds the result of other settings. Received: {shown}. "
+            "Give another output, or overwrite=true to train all jobs again."
+        )
+    return True
+
+
+def _flat(config: JobConfig) -> dict[str, Any]:
+    """Keys with dots to values, without those that do not change the result."""
+    # A job that is done read a fetched zoo from a folder; this one names it as the user does.
+    zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
+    flat: dict[str, Any] = {"model_zoo": zoo}
+    for key, value in resolved.to_dict(config).items():
+        if key in (*_MAY_DIFFER, *flat):
+            continue
+        if isinstance(value, dict) and key != "params":
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _check_folder(output: Path) -> None:
+    check_name(output)
+    with writing(output):
+        if (output / "trained_model.pb").exists():
+            raise OutputError(
+                "The output of a sweep is a folder of many results, and this is a trained model. "
+                f"Received: output={str(output)!r}. Give the name of another folder."
+            )
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            _claim(output)
+
+
+def _claim(output: Path) -> None:
+    marker.claim(output, "sweep", received=f"output={str(output)!r}")
+
+
+def _names(all_chosen: Sequence[dict[str, str]]) -> list[str]:
+    """A folder's name for each job, which says what is special and does not depend on the others.
+
+    So a sweep that is widened later finds its earlier results again.
+    """
+    keys = list(all_chosen[0])
+    leaves = [key.rpartition(".")[2] for key in keys]
+    shown = leaves if len(set(leaves)) == len(leaves) else keys
+    raw = [
+        "_".join(f"{label}={chosen[key]}" for label, key in zip(shown, keys, strict=True))
+        for chosen in all_chosen
+    ]
+    names = [re.sub(r"[^\w=.+-]+", "_", text, flags=re.ASCII).strip("_") for text in raw]
+    return [
+        name
+        if len(name) <= _NAME_LENGTH and names.count(name) == 1
+        else f"{name[:_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        for name, text in zip(names, raw, strict=True)
+    ]
+
+
+def _write(result: SweepResult) -> None:
+    output = Path(result.output)
+    try:
+        _claim(output)
+        write_text(
+            output / "sweep.json", json_text.dumps(dataclasses.asdict(result), indent=2) + "\n"
+        )
+        write_text(output / "sweep.csv", _as_csv(result))
+    except OSError as error:
+        raise OutputError(
+            f"The table of the sweep cannot be written: {error}. "
+            f"Received: output={result.output!r}. {cure_of(error)}"
+        ) from error
+
+
+def _as_csv(result: SweepResult) -> str:
+    metrics = list(dict.fromkeys(name for job in result.jobs for name in job.metrics))
+    fixed = ("state", "loss", "steps", "seconds", "output", "error")
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(
+        ["name", *result.jobs[0].chosen, *fixed, *(f"metrics.{name}" for name in metrics)]
+    )
+    for job in result.jobs:
+        numbers = [job.metrics.get(name, "") for name in metrics]
+        values = ["" if (value := getattr(job, name)) is None else value for name in fixed]
+        writer.writerow([job.name, *job.chosen.values(), *values, *numbers])
+    return stream.getvalue()

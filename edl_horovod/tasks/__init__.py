@@ -1,0 +1,1 @@
+"""What a ring is formed for: train, evaluate, predict."""

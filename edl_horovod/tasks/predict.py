@@ -1,0 +1,289 @@
+"""The `predict` task: one output a record, in the records' order, whatever happens to the ring.
+
+A rank predicts a segment's steps on its lanes, hands the outputs to the user's processor, writes
+them to a file, and only then says so in the segment's collective. What a lost rank broke is done
+again by the next ring. At the end the leader puts the files together (`ring.segments`).
+
+Two steps are computed side by side: between the ops of one there is too little to do for all cores.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, staged
+from edl_horovod.files.whole_file import write_json
+from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
+from edl_horovod.frameworks.keras.examples import ExampleEncoder, describe_outputs
+from edl_horovod.frameworks.keras.stream import StepStream
+from edl_horovod.job.events import EventLog
+from edl_horovod.models.calling import user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.sources.recordio import Writer
+from edl_horovod.ring.loop import Work
+from edl_horovod.ring.membership.base import Membership
+from edl_horovod.ring.state import RingState
+from edl_horovod.ring.world import World
+from edl_horovod.tasks.processor import find_processor
+from edl_horovod.tasks.segments import Segments
+
+__all__ = ["PredictWork"]
+
+RECORDS_PER_FILE = 65_536
+SCHEMA_FILE = "schema.json"
+STEPS_AT_ONCE = 2
+"""More gained nothing on two cores; each holds a batch and its outputs in memory."""
+
+
+@dataclass(frozen=True)
+class _Predicted:
+    """What a rank gives to one step."""
+
+    step: int
+    ids: Ids
+    """Of its records; none where the rank has no part in the step."""
+    outputs: Future[Any]
+    """Of the model; None where there are no records."""
+
+
+class PredictWork(Work):
+    """Prediction, warm. `state.step` counts segments; the state also knows the ring of each."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        loaded: LoadedSpec,
+        model: keras.Model,
+        *,
+        stream: StepStream,
+        plan: DataPlan,
+        events: EventLog,
+    ) -> None:
+        """Trace the model, make the user's processor.
+
+        Args:
+            config: The job.
+            loaded: The user's spec.
+            model: Built, with the trained weights.
+            stream: Of the input, in `Mode.PREDICTION`.
+            plan: Of the input, not shuffled.
+            events: Told of the progress by the leader.
+
+        Raises:
+            ConfigError: There is neither an output nor a processor.
+            UserCodeError: The model or the processor raised, or records cannot hold the outputs.
+        """
+        self._config = config
+        self._loaded = loaded
+        self._name = loaded.label
+        self._stream = stream
+        self._plan = plan
+        self._order = plan.order(0)
+        self._events = events
+        self._segments = Segments(Path(config.job_dir) / "segments", plan)
+        self._sizes = tf.Variable(np.zeros(self._segments.num_segments, np.int64))
+        self._processor = find_processor(loaded)
+        if not config.output and self._processor is None:
+            raise ConfigError(
+                "output must name where predictions go: the model's file has no "
+                f"PredictionOutputsProcessor that takes them. Received: output='', model file "
+                f"{loaded.source_file}. Write output=... ."
+            )
+        features, _ = stream.element_spec
+        with user_code(f"Running the model of {self._name}", root=loaded.zoo):
+            self._outputs = tf.function(
+                lambda features: model(features, training=False), autograph=False
+            ).get_concrete_function(features)
+        self._encoder: ExampleEncoder | None = None
+        if config.output:
+            described = describe_outputs(self._outputs.structured_outputs, model=self._name)
+            self._encoder = ExampleEncoder(described)
+        self._reduce = tf.function(
+            lambda flag: sum_grouped([flag], "edl.predict")[0], autograph=False
+        ).get_concrete_function(tf.TensorSpec((), tf.float32))
+        self.state = RingState([self._sizes])
+
+    def records_seen(self) -> int:
+        """Records of the segments that are done."""
+        return self._plan.records_seen(self._segments.steps(max(0, self.state.step)).start)
+
+    def run(self, world: World, membership: Membership) -> bool:
+        """Predict segment after segment."""
+        num_segments = self._segments.num_segments
+        if self.state.step >= num_segments:
+            return True
+        if self._encoder is not None:
+            self._segments.begin()
+        lanes = world.lanes(self._plan.num_lanes)
+        first_step = self._segments.steps(self.state.step).start
+        self._stream.restart(lanes, first_step, self._plan.steps_per_epoch)
+        # A segment is written while the next one is computed.
+        with (
+            ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
+            ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
+        ):
+            predicted = self._predict(first_step, lanes, predicting)
+            waiting: deque[Future[None]] = deque()
+            wants_change = False
+            for segment in range(self.state.step, num_segments):
+                membership.doing("works", f"segment {segment}")
+                steps = itertools.islice(predicted, len(self._segments.steps(segment)))
+                waiting.append(self._start_segment(segment, steps, lanes, world, writing))
+                if len(waiting) > 1:
+                    wants_change = self._complete_segment(waiting.popleft(), world, membership)
+                if wants_change:
+                    break
+            while waiting:
+                self._complete_segment(waiting.popleft(), world, membership)
+        return self.state.step >= num_segments
+
+    def finish(self, world: World) -> dict[str, Any]:
+        """Put the output together; the others wait, and take over if the leader is lost."""
+        if world.is_leader and self._encoder is None:
+            message = (
+                f"{self._plan.num_records:,} predictions went to the PredictionOutputsProcessor"
+            )
+            self._events.write("log", message=message)
+        # Where the segments are gone, a former leader had put the output in its place.
+        if world.is_leader and self._encoder is not None and self._segments.are_there:
+            self._write_output(Path(self._config.output), self._encoder)
+            self._segments.discard()
+        if not world.is_alone:
+            with catch_failures():
+                self._reduce(tf.constant(0.0))  # All ranks: each has done the last segment.
+        return {
+            "steps": self._plan.steps_per_epoch,
+            "metrics": {},
+            "output": self._config.output,
+        }
+
+    def _predict(
+        self, first_step: int, lanes: range, predicting: ThreadPoolExecutor
+    ) -> Iterator[_Predicted]:
+        """Step after step, in order, while those that follow are computed."""
+        ahead: deque[_Predicted] = deque()
+        for step in range(first_step, self._plan.steps_per_epoch):
+            batch = self._stream.next_batch()
+            ids = self._order.records(step, lanes)
+            self._require_one_each(step, ids, 0 if batch is None else batch.num_examples)
+            features = None if batch is None else batch.features
+            ahead.append(_Predicted(step, ids, predicting.submit(self._call_model, features)))
+            if len(ahead) > STEPS_AT_ONCE:
+                yield ahead.popleft()
+        yield from ahead
+
+    def _call_model(self, features: Any) -> Any:
+        if features is None:
+            return None
+        with user_code(f"Running the model of {self._name}", root=self._loaded.zoo):
+            return self._outputs(features)
+
+    def _start_segment(
+        self,
+        segment: int,
+        steps: Iterator[_Predicted],
+        lanes: range,
+        world: World,
+        writing: ThreadPoolExecutor,
+    ) -> Future[None]:
+        """Compute a segment; the future is done when this rank's file of it is written."""
+        encoded: list[tuple[int, Future[list[bytes]]]] = []
+        for predicted in steps:
+            ids, outputs = predicted.ids, predicted.outputs.result()
+            if outputs is None:
+                continue
+            if self._processor is not None:
+                self._processor.process(outputs, worker_id=world.rank, record_ids=ids)
+            if self._encoder is not None:
+                made = writing.submit(self._encoder.encode, ids, outputs)
+                encoded.append((predicted.step, made))
+
+        def write() -> None:
+            if self._encoder is not None:
+                by_lane = self._by_lane(lanes, [(step, made.result()) for step, made in encoded])
+                self._segments.write(segment, by_lane, rank=world.rank, size=world.size)
+
+        return writing.submit(write)
+
+    def _complete_segment(
+        self, written: Future[None], world: World, membership: Membership
+    ) -> bool:
+        """Count a segment as done on all ranks; returns whether the ring is to change."""
+        membership.doing("works", f"writing segment {self.state.step}")
+        written.result()
+        wants_change = float(membership.wants_change())
+        membership.doing("waits", f"segment {self.state.step}")
+        if not world.is_alone:
+            with catch_failures():
+                # All ranks: each has done its part of this segment.
+                wants_change = float(self._reduce(tf.constant(wants_change)))
+        self._sizes.scatter_nd_update([[self.state.step]], [world.size])
+        self.state.commit()
+        membership.progress(self.state.step)
+        if world.is_leader:
+            self._events.write(
+                "progress",
+                records=self.records_seen(),
+                total_records=self._plan.num_records,
+                size=world.size,
+            )
+        return wants_change > 0
+
+    def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:
+        if num_examples != len(ids):
+            raise UserCodeError(
+                f"create_dataset of {self._name} must give one example for each record in mode "
+                f"prediction. Received: {num_examples} examples of {len(ids)} records in step "
+                f"{step}. Filter or expand records only in the other modes."
+            )
+
+    def _by_lane(self, lanes: range, by_step: list[tuple[int, list[bytes]]]) -> list[list[bytes]]:
+        """The same records, lane after lane instead of step after step."""
+        by_lane: list[list[bytes]] = [[] for _ in lanes]
+        for step, records in by_step:
+            rest = iter(records)
+            for lane, found in zip(lanes, by_lane, strict=True):
+                count = self._segments.num_records(lane, range(step, step + 1))
+                found.extend(itertools.islice(rest, count))
+        return by_lane
+
+    def _write_output(self, output: Path, encoder: ExampleEncoder) -> None:
+        is_file = output.name.endswith(SINGLE_FILE_SUFFIX)
+        outputs = self._segments.in_order(self._sizes.numpy().tolist())
+        schema = encoder.schema(self._plan.num_records)
+        config = self._config
+        with staged(
+            output, "predictions", overwrite=config.overwrite, is_file=is_file, job=config.job_dir
+        ) as made:
+            if is_file:
+                _write_records(made, outputs)
+                write_json(made.with_name(f"{made.name}.{SCHEMA_FILE}"), schema)
+            else:
+                self._write_parts(made, outputs)
+                write_json(made / SCHEMA_FILE, schema)
+        total = self._plan.num_records
+        self._events.write("log", message=f"{total:,} predictions are in {output}")
+
+    def _write_parts(self, folder: Path, outputs: Iterator[bytes]) -> None:
+        num_files = -(-self._plan.num_records // RECORDS_PER_FILE)
+        for number in range(num_files):
+            name = f"part-{number:05d}-of-{num_files:05d}{SINGLE_FILE_SUFFIX}"
+            _write_records(folder / name, itertools.islice(outputs, RECORDS_PER_FILE))
+
+
+def _write_records(path: Path, records: Iterator[bytes]) -> None:
+    with Writer(path) as writer:
+        for record in records:
+            writer.write(record)

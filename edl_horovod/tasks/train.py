@@ -1,0 +1,349 @@
+"""The `train` task: steps over the ring, evaluations between them, a trained model at the end."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from edl_horovod import trained_model
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import TrainingError
+from edl_horovod.frameworks.keras.callbacks import Callbacks
+from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
+from edl_horovod.frameworks.keras.step import KerasTrainer, StepSums
+from edl_horovod.frameworks.keras.stream import StepStream
+from edl_horovod.job import checkpoint_files
+from edl_horovod.job.events import EventLog
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
+from edl_horovod.ring.early_stopping import EarlyStopping
+from edl_horovod.ring.ledger import RingLedger
+from edl_horovod.ring.loop import Work
+from edl_horovod.ring.membership.base import Membership
+from edl_horovod.ring.state import RingState
+from edl_horovod.ring.world import World
+from edl_horovod.tasks.evaluate import Evaluator
+
+__all__ = ["TrainWork"]
+
+EVENT_SECONDS = 0.2
+
+
+class TrainWork(Work):
+    """Training, warm: data open, model built, steps traced."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        loaded: LoadedSpec,
+        *,
+        stream: StepStream,
+        plan: DataPlan,
+        trainer: KerasTrainer,
+        evaluator: Evaluator | None,
+        events: EventLog,
+        ledger: RingLedger | None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            config: The job.
+            loaded: The user's spec.
+            stream: Of the training data.
+            plan: Of the training data.
+            trainer: Holds model and optimizer.
+            evaluator: Of the validation data; None where there is none.
+            events: Told of steps and evaluations by the leader.
+            ledger: Told of each record; None unless `debug.ledger`.
+        """
+        variables = trainer.variables
+        self._evaluation = None
+        if evaluator is not None:
+            # The sums of the last evaluation: whoever leads at the end writes its metrics.
+            self._evaluation = tf.Variable(np.zeros(evaluator.num_sums))
+            variables[f"{OPTIONAL}evaluation"] = self._evaluation
+        self._stopping = _early_stopping(config, trainer, evaluator)
+        self._callbacks = _callbacks(config, loaded, trainer, plan)
+        self.num_steps = _num_steps(config, plan, self._callbacks)
+        for part in (self._stopping, self._callbacks):
+            variables |= part.variables if part is not None else {}
+        self._checkpoints = Checkpoints(
+            checkpoint_files.folder_of(Path(config.job_dir)),
+            variables,
+            facts={**plan.facts(), "train.learning_rate": config.train.learning_rate},
+            config=config.checkpoint,
+            must_exist=config.resume == "must",
+            events=events,
+        )
+        self.state = RingState(list(variables.values()), durable=self._checkpoints)
+        self._config = config
+        self._loaded = loaded
+        self._stream = stream
+        self._plan = plan
+        self._trainer = trainer
+        self._evaluator = evaluator
+        self._events = events
+        self._ledger = ledger
+        self._told_at = 0.0
+        self._told_records = 0
+        self._is_ring_told = False
+        self._began_at = -1
+        self._may_be_last = False
+
+    def records_seen(self) -> int:
+        """Records of the steps that are done."""
+        return self._plan.records_seen(max(0, self.state.step))
+
+    def expect(self, world: World, step: int) -> None:
+        """Begin to read and to make examples while the ring forms."""
+        self._stream.expect(world.lanes(self._plan.num_lanes), step, self.num_steps)
+
+    def run(self, world: World, membership: Membership) -> bool:
+        """Train from `state.step` on."""
+        # Until it is left in good order: with a ring that breaks its leader may be lost.
+        self._may_be_last = True
+        if self._ledger is None:
+            is_done = self._train(world, membership)
+        else:
+            is_done = self._ledger.in_ring(
+                world, self.state, lambda: self._train(world, membership)
+            )
+        self._may_be_last = world.is_leader
+        return is_done
+
+    def _train(self, world: World, membership: Membership) -> bool:
+        lanes = world.lanes(self._plan.num_lanes)
+        self._stream.restart(lanes, self.state.step, self.num_steps)
+        self._told_at, self._told_records = time.monotonic(), self.records_seen()
+        self._is_ring_told = False
+        self._began_at = self.state.step
+        while True:
+            if self._is_evaluation_due():
+                self._evaluate(world, membership)
+            if self._callbacks is not None and self._are_calls_due():
+                membership.doing("unwatched", f"callbacks after step {self.state.step}")
+                self._call(self._callbacks, world)
+            if self._is_over():
+                return True
+            if self._callbacks is not None:
+                self._callbacks.before_step(self.state.step)
+            step = self.state.step
+            membership.doing("works", f"examples of step {step}")
+            batch = self._stream.next_batch()
+            if self._ledger is not None:
+                self._ledger.give(step, self._stream.record_ids)
+            membership.doing("works", f"step {step}", has_come=self._trainer.has_come)
+            sums = self._trainer.step(
+                batch,
+                wants_change=membership.wants_change(),
+                is_alone=world.is_alone,
+                salt=lanes.start,
+            )
+            membership.doing("works", f"the end of step {step}")
+            self._check(sums)
+            if self._ledger is not None:
+                self._ledger.done(self.state.step, sums)
+            if self._callbacks is not None:
+                self._callbacks.after_step(sums.num_examples, sums.loss, sums.metrics)
+            self.state.commit()
+            membership.progress(self.state.step)
+            if world.is_leader:
+                self._checkpoints.after_step(self.state.counters)
+                self._tell(sums, world)
+            if sums.wants_change:
+                return False
+
+    def finish(self, world: World) -> dict[str, Any]:
+        """Write the trained model; the others wait, and take over if the leader is lost."""
+        if world.is_leader:
+            # Kept, so that a longer training can go on from here.
+            self._save()
+            if self._callbacks is not None:
+                self._callbacks.end()
+            if self._stopping is not None:
+                self._stopping.restore_best()
+            trained_model.write(
+                Path(self._config.output),
+                loaded=self._loaded,
+                model=self._trainer.model,
+                config=self._config,
+                metrics=self._final_metrics(),
+                steps=self.state.step,
+            )
+            self._checkpoints.wait()
+        if not world.is_alone:
+            with catch_failures():
+                sum_grouped([tf.zeros(())], "edl.finish")  # All ranks: each has done the last step.
+        return {
+            "steps": self.state.step,
+            "metrics": self._final_metrics(),
+            "output": self._config.output,
+        }
+
+    def dismissed(self, *, has_state: bool) -> None:
+        """Save the last step if this rank led or its ring broke: it may be the whole job that ends.
+
+        Several may save the same step, each its own whole file; one is as good as another.
+
+        Args:
+            has_state: Whether it is to save in any case.
+        """
+        if (has_state or self._may_be_last) and self._checkpoints.newest_step() < self.state.step:
+            self._save()
+
+    def close(self) -> None:
+        """Let a checkpoint be written to its end."""
+        self._checkpoints.wait()
+
+    def _save(self) -> None:
+        self._checkpoints.save(self.state.counters)
+
+    def _is_evaluation_due(self) -> bool:
+        step = self.state.step
+        if self._evaluator is None or step == 0 or self.state.evaluated_step >= step:
+            return False
+        every = self._config.train.evaluate_steps or self._plan.steps_per_epoch
+        return step % every == 0 or step >= self.num_steps
+
+    def _evaluate(self, world: World, membership: Membership) -> None:
+        assert self._evaluator is not None
+        assert self._evaluation is not None
+        self._evaluator.restart(world, 0)
+        row = self._evaluator.local_sums(self._evaluator.num_steps, membership)
+        membership.doing("waits", f"evaluation after step {self.state.step}")
+        row = self._evaluator.over_ring(row, world)  # All ranks: the step number decides, as here.
+        metrics = self._evaluator.metrics(row)
+        self._evaluation.assign(row)
+        if self._stopping is not None:
+            self._stopping.after_evaluation(self.state.step, metrics, row)
+        self.state.evaluated_step = self.state.step
+        if world.is_leader and not self._was_evaluation_told():
+            self._events.write(
+                "evaluation",
+                step=self.state.step,
+                metrics=metrics,
+                examples=int(row[0]),
+            )
+            if self._stopping is not None and self._stopping.is_over:
+                step, best = self._stopping.best
+                name = self._config.train.early_stopping.metric
+                message = f"training stops early: the best {name} was {best:.4g}, at step {step:,}"
+                self._events.write("log", message=message)
+
+    def _was_evaluation_told(self) -> bool:
+        """Whether a former leader told it, and was lost before the others had its end."""
+        step = self.state.step
+        return step == self._began_at and self._events.has("evaluation", step=step)
+
+    def _is_over(self) -> bool:
+        """Whether no step follows; the state decides, so all ranks agree."""
+        if self.state.step >= self.num_steps:
+            return True
+        parts = (self._stopping, self._callbacks)
+        return any(part is not None and part.is_over for part in parts)
+
+    def _are_calls_due(self) -> bool:
+        """Whether the state stands between two epochs and the callbacks do not know yet.
+
+        `calls` is twice the step once an epoch's end was told there, and one more with the next
+        one's begin.
+        """
+        step, is_last = self.state.step, self.state.step >= self.num_steps
+        is_between = step % self._plan.steps_per_epoch == 0 or is_last
+        return is_between and self.state.calls < 2 * step + (not is_last)
+
+    def _call(self, callbacks: Callbacks, world: World) -> None:
+        step, per_epoch = self.state.step, self._plan.steps_per_epoch
+        if world.is_leader:
+            if step > 0 and self.state.calls < 2 * step:
+                callbacks.end_epoch((step - 1) // per_epoch, self._metrics())
+                self.state.calls = 2 * step
+            if not self._is_over():
+                callbacks.begin_epoch(step // per_epoch)
+                self.state.calls = 2 * step + 1
+        if not world.is_alone:
+            # All ranks: step and calls decide, as for all of the state. The leader is ahead by its
+            # calls, so everybody gets what they changed, also if this is not completed.
+            self.state.sync()
+
+    def _metrics(self) -> dict[str, float]:
+        """Those of the last evaluation; empty where there was none."""
+        if self._evaluator is None or self._evaluation is None or self.state.evaluated_step < 0:
+            return {}
+        row = self._evaluation.numpy()
+        return self._evaluator.metrics(row) if row[0] else {}
+
+    def _final_metrics(self) -> dict[str, float]:
+        """Those of the weights that the trained model has."""
+        best = self._stopping.best_row if self._stopping is not None else None
+        if self._evaluator is None or best is None or not best[0]:
+            return self._metrics()
+        return self._evaluator.metrics(best)
+
+    def _check(self, sums: StepSums) -> None:
+        if not sums.is_finite:
+            raise TrainingError(
+                f"The loss of step {self.state.step + 1} is not finite. Received:"
+                f" loss={sums.loss}. The variables are still those before it. Lower the learning"
+                " rate (train.learning_rate), or look for bad values in the data."
+            )
+
+    def _tell(self, sums: StepSums, world: World) -> None:
+        now = time.monotonic()
+        # Each ring's first step is told, however short it lives: it ends the stall before it.
+        is_due = now - self._told_at >= EVENT_SECONDS or not self._is_ring_told
+        if not is_due and self.state.step < self.num_steps:
+            return
+        records = self.records_seen()
+        rate = (records - self._told_records) / max(now - self._told_at, 1e-9)
+        self._events.write(
+            "step",
+            step=self.state.step,
+            total_steps=self.num_steps,
+            epoch=(self.state.step - 1) // self._plan.steps_per_epoch,
+            loss=sums.loss,
+            records_per_second=round(rate, 1),
+            records_seen=records,
+            size=world.size,
+            metrics=sums.metrics,
+        )
+        self._told_at, self._told_records, self._is_ring_told = now, records, True
+
+
+def _early_stopping(
+    config: JobConfig, trainer: KerasTrainer, evaluator: Evaluator | None
+) -> EarlyStopping | None:
+    if not config.train.early_stopping.metric or evaluator is None:
+        return None
+    return EarlyStopping(
+        config.train.early_stopping,
+        trainer.model_variables,
+        names=evaluator.names,
+        num_sums=evaluator.num_sums,
+    )
+
+
+def _num_steps(config: JobConfig, plan: DataPlan, callbacks: Callbacks | None) -> int:
+    all_steps = config.train.epochs * plan.steps_per_epoch
+    bound = callbacks.max_steps if callbacks is not None else None
+    return min(all_steps, config.train.max_steps or all_steps, bound or all_steps)
+
+
+def _callbacks(
+    config: JobConfig, loaded: LoadedSpec, trainer: KerasTrainer, plan: DataPlan
+) -> Callbacks | None:
+    made = loaded.callbacks()
+    if not made:
+        return None
+    return Callbacks(
+        made,
+        trainer.model,
+        trainer.optimizer,
+        metric_names=trainer.metric_names,
+        num_epochs=config.train.epochs,
+        steps_per_epoch=plan.steps_per_epoch,
+        zoo=loaded.zoo,
+    )

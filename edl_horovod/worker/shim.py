@@ -1,0 +1,99 @@
+"""What plain horovodrun launches where warm workers wait.
+
+Usage: `python -m edl_horovod.worker.shim --config config.yaml`.
+
+It hands its Horovod variables and its output to a warm worker of this host, forwards signals to it
+and ends with its exit code. Where none waits it becomes a worker itself, cold. Only the standard
+library is imported: this process is to be there in some ten milliseconds.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from edl_horovod.job.handover import MAX_BYTES, TAKEN, socket_folder
+
+__all__ = ["main"]
+
+PREFIXES = ("HOROVOD_", "_HOROVOD_", "NCCL_")
+"""Variables that are the ring's, and not this process' own."""
+REPLY_SECONDS = 2.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def main() -> int:
+    """Be a worker, by a warm one or as a cold one; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
+    args = parser.parse_args()
+    config = args.config.absolute()
+    variables = {n: v for n, v in os.environ.items() if n.startswith(PREFIXES)}
+    message = json.dumps({"variables": variables}).encode() + b"\n"
+    for path in _waiting(config):
+        with contextlib.ExitStack() as stack:
+            worker = _hand_over(path, message, stack)
+            if worker is not None:
+                return _follow(worker)
+    sys.stderr.write("edl_horovod.worker.shim: no warm worker waits here; this one starts cold\n")
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "edl_horovod.worker", "--config", str(config)])
+
+
+def _waiting(config: Path) -> Iterator[Path]:
+    """Sockets of this host's warm workers: those of the launched slot first, the oldest first."""
+    slot = os.environ.get("HOROVOD_LOCAL_RANK", "0")
+    found = []
+    for path in socket_folder(config).glob("*.sock"):
+        with contextlib.suppress(FileNotFoundError):  # Taken meanwhile.
+            found.append((not path.name.startswith(f"{slot}-"), path.stat().st_mtime_ns, path))
+    return (path for *_, path in sorted(found))
+
+
+def _hand_over(path: Path, message: bytes, stack: contextlib.ExitStack) -> socket.socket | None:
+    """The connection to a worker that took the place; None where it did not."""
+    connection = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    connection.settimeout(REPLY_SECONDS)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    stack.callback(os.close, folder)
+    try:
+        # A socket's name has 108 bytes at most, a job directory's may have more.
+        connection.connect(f"/proc/self/fd/{folder}/{path.name}")
+        socket.send_fds(connection, [message], [sys.stdout.fileno(), sys.stderr.fileno()])
+        if connection.recv(len(TAKEN)) != TAKEN:  # The last word may follow at once.
+            return None
+    except OSError:
+        # It has just been taken by another, or it was killed and its socket is all that is left.
+        return None
+    connection.settimeout(None)
+    return connection
+
+
+def _follow(worker: socket.socket) -> int:
+    """Forward signals until the worker ends; returns its exit code."""
+    forwarded: list[int] = []
+
+    def forward(number: int, _frame: object) -> None:
+        forwarded.append(number)
+        with contextlib.suppress(OSError):
+            worker.sendall(json.dumps({"signal": number}).encode() + b"\n")
+
+    for number in SIGNALS:
+        signal.signal(number, forward)
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := worker.recv(MAX_BYTES):
+            said += part
+    if said.startswith(b"exit "):
+        return int(said.split()[1])
+    # It ended without a word: by the signal that was forwarded, or killed.
+    return 128 + (forwarded[0] if forwarded else signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,223 @@
+"""`edl dashboard` of a job on this machine, over HTTP."""
+
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.cli.main import main
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.job.events import EventLog
+from tests.dashboard import Dashboard, dashboard
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def job_dir(tmp_path: Path) -> Path:
+    path = tmp_path / "model.job"
+    path.mkdir()
+    config = JobConfig(task="train", data="/d", output="/o", model_def="m")
+    resolved.dump(config, path / "config.yaml")
+    with EventLog(path / "events.jsonl", "launcher") as log:
+        log.write("job", state="running", task="train", message="", total_steps=200)
+        log.write("worker", worker="localhost:1", state="failed", message=HOSTILE)
+        log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
+        for step in range(1, 51):
+            log.write(
+                "step",
+                step=step,
+                epoch=0,
+                loss=1 / step,
+                records_per_second=1000.0,
+                records_seen=step,
+                size=2,
+            )
+    return path
+
+
+def test_a_page_and_its_status_show_step_and_loss(job_dir: Path, capsys):
+    with dashboard(job_dir) as served:
+        code, page, headers = served.get()
+        status, text, _ = served.get("status.json")
+        css = served.get("style.css")
+
+    assert served.url.startswith("http://127.0.0.1:")
+    assert (code, status, css[0]) == (200, 200, 200)
+    assert "50 of 200" in page
+    assert "<dt>epoch</dt><dd>1</dd>" in page
+    assert "<dt>loss</dt><dd>0.02</dd>" in page
+    assert "<polyline" in page
+    assert HOSTILE not in page
+    assert "&lt;script&gt;" in page
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert css[2]["content-type"].startswith("text/css")
+    assert main(["status", str(job_dir), "-o", "json"]) == 0
+    assert json.loads(text) == json.loads(capsys.readouterr().out)
+
+
+def test_new_events_are_shown(job_dir: Path):
+    with dashboard(job_dir) as served:
+        served.wait_for(200, "50 of 200")
+        with EventLog(job_dir / "events.jsonl", "launcher") as log:
+            log.write("job", state="finished", task="train", message="", metrics={"auc": 0.75})
+
+        assert "auc 0.75" in served.wait_for(200, 'data-state="finished"')
+
+
+@pytest.mark.parametrize("metrics", ["text", [1], {"auc": "text"}, {"auc": [1]}])
+def test_an_event_with_metrics_that_are_none_breaks_nothing(
+    served: Dashboard, job_dir: Path, metrics: object
+):
+    with EventLog(job_dir / "events.jsonl", "launcher") as log:
+        log.write("job", state="running", task="train", message="", metrics=metrics)
+
+    assert [served.get(path)[0] for path in ("", "status.json")] == [200, 200]
+    assert "50 of 200" in served.get()[1]
+
+
+def test_a_job_that_is_not_there_yet_is_waited_for(job_dir: Path):
+    away = job_dir.with_name("away")
+    job_dir.rename(away)
+    with dashboard(job_dir) as served:
+        code, page, _ = served.get()
+        status = served.get("status.json")
+        away.rename(job_dir)
+        served.wait_for(200, "50 of 200")
+        job_dir.rename(away)
+        served.wait_for(404, "no config.yaml")
+
+    assert (code, status[0]) == (404, 404)
+    assert "no config.yaml" in page
+    assert 'http-equiv="refresh"' in page
+    assert "no config.yaml" in json.loads(status[1])["error"]
+
+
+def test_who_comes_by_a_foreign_name_is_refused(job_dir: Path):
+    with dashboard(job_dir) as served:
+        port = served.url.rstrip("/").rpartition(":")[2]
+        foreign = served.get(headers={"Host": f"evil.example:{port}"})
+        local = served.get(headers={"Host": f"localhost:{port}"})
+
+    assert (foreign[0], local[0]) == (421, 200)
+    assert "50" not in foreign[1]
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_only_get_is_answered(served: Dashboard, method: str):
+    assert served.get(method=method, data=b"x")[0] == 405
+
+
+@pytest.mark.parametrize(
+    "path", ["events.jsonl", "../config.yaml", "%2e%2e/config.yaml", "docs", "favicon.ico"]
+)
+def test_nothing_else_is_served(served: Dashboard, path: str):
+    assert served.get(path)[0] == 404
+
+
+@pytest.fixture
+def served(job_dir: Path):
+    with dashboard(job_dir) as running:
+        yield running
+
+
+def test_what_is_no_http_ends_a_connection_and_nothing_else(served: Dashboard):
+    port = int(served.url.rstrip("/").rpartition(":")[2])
+    for garbage in (b"\x16\x03\x01\x02\x00\x01" * 50, b"GET / HTTP/1.1\r\n\r\n", b"\n" * 100_000):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+
+    assert served.get()[0] == 200
+
+
+def test_many_readers_at_once_are_answered(served: Dashboard):
+    with ThreadPoolExecutor(16) as pool:
+        codes = list(pool.map(lambda _: served.get()[0], range(200)))
+
+    assert set(codes) == {200}
+
+
+def connect(served: Dashboard, sent: bytes = b"") -> socket.socket:
+    port = int(served.url.rstrip("/").rpartition(":")[2])
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(sent)
+    return connection
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local"], ids=["nothing", "half"])
+def test_connections_that_ask_for_nothing_keep_nobody_out(served: Dashboard, sent: bytes):
+    with contextlib.ExitStack() as stack:
+        for number in range(150):
+            stack.enter_context(connect(served, sent))
+            if number % 10 == 0:
+                assert served.get()[0] == 200
+        with ThreadPoolExecutor(16) as pool:
+            codes = list(pool.map(lambda _: served.get()[0], range(50)))
+
+    assert set(codes) == {200}
+
+
+REQUEST = b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nHost: local", REQUEST, REQUEST + b"GET /"],
+    ids=["nothing", "half", "one request", "one and a part"],
+)
+def test_a_connection_that_sends_no_whole_request_is_ended(job_dir: Path, sent: bytes):
+    patience = "from edl_horovod.displays.page import server; server.REQUEST_SECONDS = 0.5"
+    with dashboard(job_dir, first=patience) as served, connect(served, sent) as connection:
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while more := connection.recv(65536):
+                answer += more
+        assert answer.startswith(b"HTTP/1.1 200" if sent.startswith(REQUEST) else b"")
+        assert served.get()[0] == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_leaves_nothing(served: Dashboard, number: int):
+    port = int(served.url.rstrip("/").rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)):  # A browser keeps one open.
+        code, said = served.end(number)
+
+    assert (code, said) == (130, "error: interrupted\n")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_port_that_is_taken_is_one_error(served: Dashboard, job_dir: Path, capsys):
+    port = served.url.rstrip("/").rpartition(":")[2]
+
+    assert main(["dashboard", str(job_dir), "--port", port]) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"error: Port {port} of 127.0.0.1 is taken.")
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2"])
+def test_without_its_extra_it_says_what_to_install(job_dir: Path, missing: str):
+    script = (
+        f"import sys; sys.modules[{missing!r}] = None\n"
+        "from edl_horovod.cli.main import main\n"
+        f"sys.exit(main(['dashboard', {str(job_dir)!r}, '--port', '0']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 8
+    assert done.stderr.startswith("error: The dashboard needs a package that is not installed")
+    assert "run pip install -c constraints.txt '.[dashboard]'" in done.stderr

@@ -1,0 +1,92 @@
+"""What a user reads where `create_dataset` and records do not fit. These tests load TensorFlow."""
+
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.frameworks.keras.stream import StepStream
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.records.index import Index
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.spec import Mode
+from tests.records import write_records
+
+SPEC = """
+import keras, tensorflow as tf
+from edl_horovod import ElasticDLSpec
+
+class Mine(ElasticDLSpec):
+    def create_model(self): return keras.Sequential([keras.layers.Dense(1)])
+    def create_loss(self, outputs, labels): return tf.reduce_mean(outputs - labels)
+    def create_optimizer(self, lr=0.1): return keras.optimizers.SGD(lr)
+    def create_dataset(self, dataset, mode):
+        def parse(record):
+            {parse}
+        {made}
+"""
+PARSE = (
+    'return tf.io.parse_single_example(record, {{"{name}": tf.io.FixedLenFeature([], tf.int64)}})'
+)
+
+
+@pytest.fixture
+def stream(tmp_path: Path):
+    """A stream of `id`, `x` and `y` through a pipeline of these lines."""
+
+    def make(parse: str, made: str = "return dataset.map(parse)") -> StepStream:
+        (tmp_path / "mine.py").write_text(SPEC.format(parse=parse, made=made))
+        index = Index.open(write_records(tmp_path / "data", 10))
+        plan = DataPlan(
+            block_starts=index.block_starts,
+            block_counts=index.block_counts,
+            global_batch=4,
+            num_lanes=2,
+            is_shuffled=False,
+        )
+        loaded = load_spec(str(tmp_path), "mine", params={})
+        return StepStream(Reader(index), plan, loaded, Mode.PREDICTION, prefetch=1)
+
+    return make
+
+
+def test_a_feature_that_the_records_lack_is_named_without_the_graph_around_it(stream):
+    with pytest.raises(DataError) as caught:
+        stream(PARSE.format(name="age")).try_first()
+    assert "create_dataset of Mine of " in str(caught.value)
+    assert "in mode prediction fails for records of step 0: Feature: age " in str(caught.value)
+    assert "is required but could not be found. Look whether" in str(caught.value)
+
+
+def test_records_that_fit_are_tried_and_come_again(stream):
+    good = stream(PARSE.format(name="id"))
+    good.try_first()
+    good.restart(range(2), 0, 1)
+    assert good.next_batch().num_examples == 4
+
+
+@pytest.mark.parametrize(
+    ("parse", "made", "line", "said"),
+    [
+        ("return record", 'raise KeyError("age")', 12, "KeyError: 'age'"),
+        ("return tf.nothing(record)", "return dataset.map(parse)", 11, "'tensorflow' has no attr"),
+    ],
+)
+def test_an_error_in_the_pipeline_is_one_line_with_its_place(
+    stream, tmp_path, parse, made, line, said
+):
+    with pytest.raises(UserCodeError) as caught:
+        stream(parse, made)
+    assert f" in mode prediction failed at {tmp_path}/mine.py:{line}: " in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow(stream):
+    parse = """if tf.strings.length(record) > 0:
+                return 1
+            return 0"""
+    found = stream(parse)
+    found.restart(range(2), 0, 1)
+    assert found.next_batch().features.numpy().tolist() == [1, 1, 1, 1]

@@ -1,0 +1,94 @@
+"""The pool's processes: they are signalled only while their numbers are their own."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import JobFailed
+from edl_horovod.preparation.groups import GroupSettings
+from edl_horovod.preparation.processes import ProcessPool
+
+pytestmark = pytest.mark.timeout(120)
+
+FUNCTION = """
+def prepare_data_for_a_single_file(filename):
+    return b""
+"""
+
+
+@pytest.fixture
+def pool(tmp_path: Path):
+    """A pool of one process for a model file."""
+
+    def make(source: str) -> ProcessPool:
+        (tmp_path / "model.py").write_text(source)
+        settings = GroupSettings(
+            model_zoo=str(tmp_path),
+            model_def="model",
+            folder=str(tmp_path),
+            prefix="part",
+            records_per_shard=10,
+            bytes_per_shard=1 << 20,
+            codec="raw",
+            max_bad_files=0,
+        )
+        return ProcessPool(settings, 1)
+
+    return make
+
+
+@pytest.fixture
+def signalled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each signal to a group, whether its leader's number could not be given away by then."""
+    found: list[bool] = []
+    real = os.killpg
+
+    def kill_group(number: int, what: int) -> None:
+        found.append(Path(f"/proc/{number}").exists())
+        real(number, what)
+
+    monkeypatch.setattr(os, "killpg", kill_group)
+    return found
+
+
+def test_a_process_that_ended_well_is_not_signalled_by_a_number_given_away(pool, signalled):
+    with pool(FUNCTION) as running:
+        running.source()
+
+    assert signalled == [True]
+
+
+def test_a_process_that_died_is_not_signalled_by_a_number_given_away(pool, signalled):
+    died = pytest.raises(JobFailed, match="ended with 3 before it was given a file")
+    with died, pool("import os; os._exit(3)") as running:
+        running.source()
+
+    assert signalled == [True]
+
+
+def test_what_a_dead_process_left_behind_is_killed(pool, tmp_path: Path):
+    child = tmp_path / "child"
+    source = f"""
+import os, pathlib, subprocess
+sleeping = subprocess.Popen(["sleep", "600"])
+pathlib.Path({str(child)!r}).write_text(str(sleeping.pid))
+os._exit(3)
+"""
+    with pytest.raises(JobFailed, match="ended with 3"), pool(source) as running:
+        running.source()
+
+    left, deadline = int(child.read_text()), time.monotonic() + 20
+    while is_running(left):
+        assert time.monotonic() < deadline, f"process {left} still runs"
+        time.sleep(0.05)
+
+
+def is_running(number: int) -> bool:
+    """Whether it is there; a dead one stays where nobody collects what lost its parent."""
+    try:
+        stat = Path(f"/proc/{number}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

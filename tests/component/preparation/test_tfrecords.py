@@ -1,0 +1,44 @@
+"""TFRecord files: recognised, and turned into RecordIO as the page on preparing data says."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import tensorflow as tf
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.sources.recordio import Reader
+
+RECORDS = [b"first", b"", bytes(70_000), b"\x00\x01"]
+
+
+@pytest.fixture
+def tfrecords(tmp_path):
+    path = tmp_path / "old.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in RECORDS:
+            writer.write(record)
+    return path
+
+
+def test_what_tensorflow_writes_is_called_a_tfrecord_file(tfrecords):
+    with pytest.raises(DataError, match=r"old\.tfrecord is a TFRecord file"):
+        Reader.open(str(tfrecords))
+
+
+def test_the_documented_function_prepares_its_records(tfrecords, tmp_path, pytestconfig):
+    page = (pytestconfig.rootpath / "docs" / "how-to" / "prepare.md").read_text()
+    start = page.index("    import tensorflow as tf\n")
+    end = page.index("    edl prepare model_zoo=tfrecords.py", start)
+    (tmp_path / "tfrecords.py").write_text(textwrap.dedent(page[start:end]))
+
+    command = [sys.executable, "-m", "edl_horovod", "prepare", "-q", "model_zoo=tfrecords.py"]
+    command += [f"data={tfrecords}", "output=records", "processes=1"]
+    prepared = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert prepared.returncode == 0, prepared.stderr
+    with Reader.open(str(tmp_path / "records")) as reader:
+        assert list(reader) == RECORDS

@@ -1,0 +1,182 @@
+"""A launched process and the warm worker that takes its place; neither needs a framework."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.job.handover import private_folder, socket_folder, wait_for_place
+
+LIMIT_SECONDS = 20.0
+WORKER = """
+import os, pathlib, signal, sys, time
+from edl_horovod.job.handover import wait_for_place
+config, slot = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+launched = wait_for_place(config, slot=slot)
+print(os.getpid(), slot, launched.variables.get("HOROVOD_RANK"), "SECRET" in launched.variables,
+      flush=True)
+print("complaint", file=sys.stderr, flush=True)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+launched.follow()
+end = sys.argv[3]
+if end == "sleep":
+    time.sleep(60)
+launched.say_exit(int(end))
+"""
+
+
+def until(is_true):
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (found := is_true()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def config(tmp_path):
+    # Longer than the name of a socket may be.
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    return folder / "config.yaml"
+
+
+@pytest.fixture
+def processes():
+    started = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def warm(config, processes):
+    """Start a worker that waits; `end` is its exit code, or "sleep"."""
+
+    def start(slot=0, end=0):
+        argv = [sys.executable, "-c", WORKER, str(config), str(slot), str(end)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        processes.append(process)
+        until(lambda: (socket_folder(config) / f"{slot}-{process.pid}.sock").exists())
+        return process
+
+    return start
+
+
+@pytest.fixture
+def launch(config, processes):
+    def start(slot=0):
+        variables = {**os.environ, "HOROVOD_RANK": "3", "HOROVOD_LOCAL_RANK": str(slot)}
+        argv = [sys.executable, "-m", "edl_horovod.worker.shim", "--config", str(config)]
+        process = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**variables, "SECRET": "1", "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        processes.append(process)
+        return process
+
+    return start
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_warm_worker_takes_the_place_with_its_variables_and_output(warm, launch, code):
+    worker = warm(end=code)
+    shim = launch()
+    printed, complaint = shim.communicate(timeout=LIMIT_SECONDS)
+    assert shim.returncode == code
+    assert printed == f"{worker.pid} 0 3 False\n"
+    assert complaint == "complaint\n"
+
+
+def test_signals_reach_the_worker_and_its_end_is_the_launched_ones(warm, launch):
+    worker = warm(end="sleep")
+    shim = launch()
+    assert shim.stdout.readline().startswith(str(worker.pid))
+    shim.stderr.readline()
+    time.sleep(0.2)
+    shim.send_signal(signal.SIGTERM)
+    assert shim.wait(LIMIT_SECONDS) == 143
+    assert worker.wait(LIMIT_SECONDS) == 143
+
+
+def test_a_killed_worker_ends_the_launched_process(warm, launch):
+    worker = warm(end="sleep")
+    shim = launch()
+    shim.stdout.readline()
+    worker.kill()
+    assert shim.wait(LIMIT_SECONDS) == 137
+
+
+def test_a_killed_launched_process_ends_the_worker(warm, launch):
+    worker = warm(end="sleep")
+    shim = launch()
+    shim.stdout.readline()
+    shim.kill()
+    assert worker.wait(LIMIT_SECONDS) == 1
+
+
+def test_each_takes_one_and_its_own_slots_first(warm, launch):
+    workers = [warm(slot) for slot in (0, 1)]
+    found = {slot: launch(slot).communicate(timeout=LIMIT_SECONDS)[0].split() for slot in (1, 0)}
+    assert {slot: int(words[0]) for slot, words in found.items()} == {
+        slot: worker.pid for slot, worker in enumerate(workers)
+    }
+
+
+def test_any_slots_worker_is_better_than_none(warm, launch):
+    worker = warm(slot=2)
+    assert launch(slot=0).communicate(timeout=LIMIT_SECONDS)[0].startswith(str(worker.pid))
+
+
+def test_without_a_warm_worker_it_becomes_a_cold_one(warm, launch, config):
+    worker = warm()
+    worker.kill()  # Its socket is left behind.
+    worker.wait()
+    shim = launch()
+    _, complaint = shim.communicate(timeout=LIMIT_SECONDS)
+    assert "this one starts cold" in complaint
+    assert str(config) in complaint  # The worker's own complaint: there is no such file.
+    assert shim.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"rubbish\n", b"{}\n", b'{"variables": {}}\n', b"x" * 100_000]
+)
+def test_who_speaks_otherwise_takes_no_place(warm, launch, config, said):
+    worker = warm()
+    folder = os.open(socket_folder(config), os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(f"/proc/self/fd/{folder}/0-{worker.pid}.sock")
+        try:
+            other.sendall(said)
+            other.shutdown(socket.SHUT_WR)
+            assert other.recv(100) == b""
+        except OSError:
+            pass
+    os.close(folder)
+    assert launch().communicate(timeout=LIMIT_SECONDS)[0].startswith(str(worker.pid))
+
+
+def test_the_folder_is_its_owners_alone(config):
+    folder = private_folder(socket_folder(config))
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o700, 0o700]
+    folder.chmod(0o755)
+    with pytest.raises(ConfigError, match="Only its owner"):
+        wait_for_place(config, slot=0)
+
+
+def test_it_imports_nothing_heavy():
+    code = "import edl_horovod.worker.shim, sys; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"numpy", "tensorflow", "yaml", "asyncio", "horovod", "edl_horovod.config"}
+    assert not heavy & set(run.stdout.split())

@@ -1,0 +1,67 @@
+"""A worker ends with its exit code, whoever reads what it says, and whatever went wrong."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import edl_horovod
+
+PREPARED = (
+    "from edl_horovod.worker import main as worker\nimport sys\nworker.LAST_WORDS_SECONDS = 1.0\n"
+)
+FILLED = """
+import os
+os.set_blocking(1, False)
+try:
+    while True:
+        os.write(1, b"x" * 65536)
+except BlockingIOError:
+    os.set_blocking(1, True)
+sys.stdout.write("a last word")
+worker.end(3)
+"""
+RAISING = """
+def main():
+    raise RuntimeError("nobody thought of this")
+worker.main = main
+worker.end(worker.code_of_main())
+"""
+
+
+def start(code: str) -> subprocess.Popen[str]:
+    root = str(Path(edl_horovod.__file__).parent.parent)
+    return subprocess.Popen(
+        [sys.executable, "-c", PREPARED + code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": ""},
+    )
+
+
+def test_a_reader_that_is_stuck_keeps_no_worker():
+    with start(FILLED) as process:
+        assert process.wait(timeout=60) == 3
+
+
+def test_a_reader_that_is_gone_changes_no_exit_code():
+    with start("sys.stdout.write('a last word')\nworker.end(3)") as process:
+        process.stdout.close()
+        _, errors = process.communicate(timeout=60)
+        assert (process.returncode, errors) == (3, "")
+
+
+def test_an_error_that_nobody_thought_of_is_told():
+    with start(RAISING) as process:
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "RuntimeError: nobody thought of this" in errors
+    assert output == ""
+
+
+def test_a_usage_error_keeps_its_exit_code():
+    with start("sys.argv = ['worker']\nworker.end(worker.code_of_main())") as process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "--config" in errors

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.cluster.pod import launcher
+from edl_horovod.config.compose import compose
+from edl_horovod.errors import ConfigError
+
+CONFIG_FILE = Path("/edl/config.yaml")
+ENVIRONMENT = {
+    "EDL_POD_IP": "10.1.2.3",
+    "EDL_NAMESPACE": "ml",
+    "EDL_JOB": "mnist",
+    "EDL_SECRET_FILE": "/edl-secret/secret",
+}
+
+
+def plan(style, *, min_np=1):
+    overrides = [
+        "data=/data/x",
+        "model_def=m",
+        "job_dir=/data/out.job",
+        "output=/data/out",
+        "launch=kubernetes",
+        "launch.np=4",
+        "elastic.max_np=6",
+        "kubernetes.worker.cpu=3",
+        f"kubernetes.style={style}",
+        f"elastic.min_np={min_np}",
+        "kubernetes.env={COLOUR: blue}",
+    ]
+    config = compose("train", overrides)
+    return launcher.plan_in_pod(config, CONFIG_FILE, ENVIRONMENT)
+
+
+def text(command):
+    return " ".join(command.argv)
+
+
+def test_an_elastic_job_has_a_coordinator_at_the_address_that_its_service_leads_to():
+    made = plan("elastic")
+
+    said = text(made.coordinator)
+    assert "--address 10.1.2.3 --port 7707 --secret-file /edl-secret/secret" in said
+    assert made.secret_file == Path("/edl-secret/secret")
+    assert made.worker is made.ring is None
+    assert "--namespace ml --job mnist --slots 1 --names uid" in text(made.discovery)
+
+
+def test_under_horovodrun_discovery_names_what_ssh_can_reach():
+    made = plan("horovodrun")
+
+    assert made.coordinator is made.worker is None
+    assert "--names address" in text(made.discovery)
+    said = text(made.ring)
+    assert "horovodrun -np 4 --min-np 1 --max-np 6 --elastic-timeout 600" in said
+    assert "--network-interfaces eth0" in said
+    assert "host-discovery.sh /data/out.job/hosts" in said
+    assert made.ring.environment["OMP_NUM_THREADS"] == "3"
+
+
+def test_horovodrun_forgives_a_host_only_where_the_others_are_always_enough():
+    assert "--blacklist-cooldown-range 5 600" in text(plan("horovodrun").ring)
+    assert "--blacklist-cooldown-range" not in text(plan("horovodrun", min_np=2).ring)
+
+
+@pytest.mark.parametrize("style", ["horovodrun", "mpirun"])
+def test_over_ssh_a_job_is_known_by_the_key_that_the_operator_made_for_it(style):
+    assert plan(style).secret_file == Path("/home/edl/.ssh/id_rsa")
+
+
+def test_mpirun_hands_its_variables_to_the_other_pods():
+    made = plan("mpirun")
+
+    assert made.coordinator is made.discovery is None
+    said = text(made.ring)
+    assert said.startswith("mpirun -np 4 --hostfile /etc/mpi/hostfile")
+    assert all(f"-x {name}" in said for name in [*made.ring.environment, "COLOUR"])
+
+
+def test_a_manifest_without_our_variables_is_told_so():
+    with pytest.raises(ConfigError, match="EDL_POD_IP"):
+        launcher.plan_in_pod(
+            plan("elastic").config,
+            CONFIG_FILE,
+            {"EDL_NAMESPACE": "ml", "EDL_JOB": "mnist", "EDL_SECRET_FILE": "x"},
+        )

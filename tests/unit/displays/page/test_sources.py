@@ -1,0 +1,139 @@
+"""Looks at a job by its directory: there, not yet there, torn, begun anew."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays.page.look import History
+from edl_horovod.displays.page.sources import DirectorySource
+from edl_horovod.job.events import EventLog
+
+
+def make_job(job_dir: Path) -> None:
+    job_dir.mkdir(exist_ok=True)
+    config = JobConfig(task="train", data="/d", output="/o", model_def="m")
+    resolved.dump(config, job_dir / "config.yaml")
+
+
+def step(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "time": float(number),
+        "source": "r",
+        "kind": "step",
+        "step": number,
+        "epoch": 0,
+        "loss": 1.0 / number,
+        "records_per_second": 10.0,
+        "records_seen": number,
+        "size": 2,
+        **changes,
+    }
+
+
+def write_steps(job_dir: Path, *numbers: int) -> None:
+    with EventLog(job_dir / "events.jsonl", "launcher") as log:
+        for number in numbers:
+            log.write(
+                "step",
+                **{k: v for k, v in step(number).items() if k not in ("time", "source", "kind")},
+            )
+
+
+def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path: Path):
+    source = DirectorySource(tmp_path / "job")
+
+    missing = source.look()
+    make_job(tmp_path / "job")
+    write_steps(tmp_path / "job", 1, 2)
+    there = source.look()
+
+    assert (missing.http_status, missing.state) == (404, None)
+    assert "no config.yaml" in missing.trouble
+    assert there.http_status == 200
+    assert there.state is not None
+    assert there.state.step == 2
+    assert there.loss == ((1, 1.0), (2, 0.5))
+
+
+def test_a_file_in_the_place_of_a_job_is_no_job(tmp_path: Path):
+    (tmp_path / "job").write_text("")
+
+    assert DirectorySource(tmp_path / "job").look().http_status == 404
+
+
+def test_only_what_was_added_is_read_again(tmp_path: Path):
+    make_job(tmp_path)
+    write_steps(tmp_path, *range(1, 100))
+    source = DirectorySource(tmp_path)
+    source.look()
+    path = tmp_path / "events.jsonl"
+    size = path.stat().st_size
+    first = path.read_bytes().index(b"\n") + 1
+    with path.open("r+b") as stream:
+        stream.seek(first)
+        stream.write(b"x" * (size - first - 1))  # What was read is not looked at again.
+
+    write_steps(tmp_path, 100)
+
+    assert [x for x, _ in source.look().loss] == list(range(1, 101))
+
+
+def test_a_torn_line_is_passed_over(tmp_path: Path):
+    make_job(tmp_path)
+    write_steps(tmp_path, 1)
+    source = DirectorySource(tmp_path)
+    with (tmp_path / "events.jsonl").open("ab") as stream:
+        stream.write(b'{"time": 2.0, "kind": "st')
+    torn = source.look()
+    write_steps(tmp_path, 3)
+
+    assert torn.loss == ((1, 1.0),)
+    assert [x for x, _ in source.look().loss] == [1, 3]
+
+
+def test_a_job_that_begins_anew_in_the_directory_is_a_new_one(tmp_path: Path):
+    make_job(tmp_path)
+    write_steps(tmp_path, 5)
+    source = DirectorySource(tmp_path)
+    source.look()
+
+    os.truncate(tmp_path / "events.jsonl", 0)
+    write_steps(tmp_path, *range(1, 5))
+
+    assert [x for x, _ in source.look().loss] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("missing", ["step", "time", "size", "loss"])
+def test_an_event_that_lacks_a_field_hurts_nothing(missing: str):
+    history = History()
+    history.add(step(1))
+    damaged = step(2)
+    del damaged[missing]
+    history.add(damaged)
+    history.add({"kind": "worker", "time": None})
+    history.add(step(3))
+
+    assert history.state.step == 3
+    assert history.loss.points[-1] == (3, 1 / 3)
+
+
+def test_a_loss_that_is_no_number_leaves_a_gap():
+    history = History()
+    for event in (step(1), step(2, loss=None), json.loads(json.dumps(step(3, loss=float("nan"))))):
+        history.add(event)
+
+    assert [x for x, _ in history.loss.points] == [1]
+    assert history.state.step == 3
+
+
+def test_only_changes_of_the_ring_are_kept():
+    history = History()
+    for number, size in enumerate((2, 2, 3, 3, 1), 1):
+        history.add(step(number, size=size))
+
+    assert history.ring.points == ((1.0, 2), (3.0, 3), (5.0, 1))

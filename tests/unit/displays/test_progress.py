@@ -1,0 +1,181 @@
+import functools
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_horovod.displays.terminal import LiveDisplay, PlainDisplay, facts, prepare_events
+from edl_horovod.displays.text import notable
+from edl_horovod.job.state import JobState, advance, summarize
+
+
+def event(kind: str, time: float = 0.0, **fields: Any) -> dict[str, Any]:
+    return {"time": time, "source": "test", "kind": kind, **fields}
+
+
+def step(number: int, time: float) -> dict[str, Any]:
+    return event(
+        "step",
+        time,
+        step=number,
+        epoch=0,
+        loss=0.25,
+        records_per_second=1234.4,
+        size=2,
+        total_steps=100,
+    )
+
+
+def show(display: PlainDisplay, *events: dict[str, Any]) -> None:
+    with display:
+        for one in events:
+            display([one])
+
+
+def test_facts_tell_where_the_job_is():
+    state = summarize([step(10, 100.0), step(20, 110.0)])
+
+    assert facts(state, "records") == (
+        "step 20 of 100, epoch 1 | loss 0.25 | 1,234 records/s | 2 ranks | 0:01:20 left"
+    )
+
+
+def test_facts_count_records_where_nothing_is_trained():
+    events = [
+        event("progress", 0.0, records=0, total_records=1000, size=1),
+        event("progress", 2.0, records=500, total_records=1000, size=1),
+    ]
+
+    assert facts(summarize(events), "records") == (
+        "500 of 1,000 records | 250 records/s | 1 rank | 0:00:02 left"
+    )
+
+
+def test_facts_before_the_first_step_are_the_state():
+    assert facts(summarize([event("job", state="starting", task="train")]), "records") == "starting"
+
+
+def test_time_left_is_not_guessed_over_a_reset():
+    reset = event(
+        "reset",
+        15.0,
+        generation=2,
+        old_size=2,
+        new_size=1,
+        step=20,
+        seconds=1.0,
+        reason="a worker left",
+    )
+
+    assert summarize([step(10, 0.0), step(20, 10.0), reset]).seconds_left is None
+
+
+@given(st.lists(st.sampled_from(["step", "reset", "progress", "evaluation"]), max_size=8))
+def test_a_long_row_of_steps_adds_up_to_what_each_one_does(kinds: list[str]):
+    fields = {
+        "step": lambda n: step(n, float(n)),
+        "reset": lambda n: event("reset", float(n), generation=n, old_size=2, new_size=1, step=n),
+        "progress": lambda n: event("progress", float(n), records=n, total_records=99, size=1),
+        "evaluation": lambda n: event("evaluation", float(n), step=n, metrics={"accuracy": n / 99}),
+    }
+    # Each kind comes in a row that is longer than what a state remembers of it.
+    kinds = [kind for kind in kinds for _ in range(25)]
+    events = [fields[kind](number) for number, kind in enumerate(kinds)]
+
+    assert summarize(events) == functools.reduce(advance, events, JobState())
+
+
+def test_plain_lines_of_progress_come_every_five_seconds_and_at_the_end():
+    stream = io.StringIO()
+
+    show(PlainDisplay(stream), *(step(second, float(second)) for second in range(13)))
+
+    steps = [line.partition(" of")[0] for line in stream.getvalue().splitlines()]
+    assert steps == ["step 0", "step 5", "step 10", "step 12"]
+
+
+def test_plain_lines_go_on_where_the_clock_is_set_back():
+    stream = io.StringIO()
+    before = [step(number, 3600.0 + number) for number in range(6)]
+    after = [step(number, float(number)) for number in range(6, 12)]
+
+    show(PlainDisplay(stream), *before, *after)
+
+    steps = [line.partition(" of")[0] for line in stream.getvalue().splitlines()]
+    assert steps == ["step 0", "step 5", "step 6", "step 11"]
+
+
+def test_plain_lines_tell_every_notable_event():
+    stream = io.StringIO()
+
+    show(
+        PlainDisplay(stream),
+        step(1, 0.0),
+        event("evaluation", step=1, metrics={"accuracy": 0.91234}, examples=10),
+        event("worker", worker="localhost:1", state="lost", message="exit code 9"),
+        event("worker", worker="localhost:2", state="warm", message=""),
+    )
+
+    assert stream.getvalue().splitlines()[1:] == [
+        "evaluation at step 1: accuracy 0.9123",
+        "worker localhost:1 lost: exit code 9",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "line"),
+    [
+        (
+            event("reset", old_size=0, new_size=2, step=0, reason="start", seconds=1.0),
+            "ring of 2 formed",
+        ),
+        (
+            event(
+                "reset", old_size=2, new_size=3, step=1500, reason="a worker joined", seconds=0.12
+            ),
+            "ring 2 -> 3 after step 1,500 (a worker joined, 0.1 s)",
+        ),
+        (
+            event("job", state="waiting", message="1 workers, 2 needed"),
+            "waiting: 1 workers, 2 needed",
+        ),
+        (event("job", state="running", message=""), ""),
+        (event("log", message="hello [red]"), "hello [red]"),
+        (event("generation", generation=1, size=2, members=[], reason=""), ""),
+        (event("something new"), ""),
+    ],
+)
+def test_notable_events(one: dict[str, Any], line: str):
+    assert notable(one) == line
+
+
+def test_an_unknown_kind_changes_nothing():
+    assert summarize([event("something new")]) == JobState()
+
+
+def test_the_live_display_shows_bar_and_notable_lines(capsys: pytest.CaptureFixture[str]):
+    with LiveDisplay() as display:
+        display([step(10, 0.0), step(20, 10.0), event("log", message="hello [red]")])
+
+    err = capsys.readouterr().err
+    assert "hello [red]" in err
+    assert "step 20 of 100" in err
+
+
+def test_prepare_shows_files_as_a_job_shows_records():
+    stream = io.StringIO()
+
+    with PlainDisplay(stream, "files") as display:
+        prepare_events(display)(3, 12, 40)
+
+    assert stream.getvalue() == "3 of 12 files | 40 records\n"
+
+
+def test_a_step_ends_the_waiting():
+    waiting = event("job", state="waiting", message="1 workers, 2 needed")
+
+    assert summarize([waiting]).state == "waiting"
+    state = summarize([waiting, step(1, 0.0)])
+    assert (state.state, state.message) == ("running", "")

@@ -1,0 +1,104 @@
+"""Small files appear whole or not at all."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import JobFailed
+from edl_horovod.files.whole_file import read_json, write_json, write_text
+
+
+def test_the_text_is_there_and_nothing_else(tmp_path):
+    write_text(tmp_path / "hosts", "one")
+    write_text(tmp_path / "hosts", "Zürich\n")
+    assert (tmp_path / "hosts").read_text(encoding="utf-8") == "Zürich\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["hosts"]
+
+
+def test_a_value_comes_back(tmp_path):
+    value = {"generation": 3, "members": ["a", "b"]}
+    write_json(tmp_path / "x.json", value)
+    assert json.loads((tmp_path / "x.json").read_text()) == value
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    target = tmp_path / "folder"
+    target.mkdir()
+    (target / "old").write_text("still here")
+    with pytest.raises(OSError, match="directory"):
+        write_text(target, "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert (target / "old").read_text() == "still here"
+
+
+def test_a_missing_directory_is_told(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_text(tmp_path / "no" / "file", "x")
+
+
+def test_a_reader_never_sees_a_part(tmp_path):
+    path = tmp_path / "value.json"
+    write_json(path, ["x" * 100_000] * 1)
+    seen = []
+    done = threading.Event()
+
+    def read():
+        while not done.is_set():
+            seen.append(len(json.loads(path.read_text())[0]))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for length in range(100_000, 100_100):
+        write_json(path, ["x" * length])
+    done.set()
+    reader.join()
+    assert set(seen) <= set(range(100_000, 100_100))
+
+
+def test_a_name_is_never_on_the_disk_before_its_content(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, Path.replace
+
+    def note_sync(descriptor):
+        done.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def note_name(path, target):
+        done.append(("name", target.name))
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "replace", note_name)
+    write_json(tmp_path / "result.json", {})
+    (first, partial), *then = done
+    assert first == "sync"
+    assert partial.startswith(".result.json.")
+    assert then == [("name", "result.json"), ("sync", tmp_path.name)]
+
+
+def test_a_file_that_is_not_there_is_no_damage(tmp_path):
+    assert read_json(tmp_path / "result.json", "state", cure="") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "it is empty"),
+        (b"\0\0\0", "it is no JSON text"),
+        (b"\xff\xfe", "it is no JSON text"),
+        (b'{"state": "fin', "it is no JSON text"),
+        (b"[]", "it holds no JSON object"),
+        (b"{}", "it lacks state"),
+    ],
+)
+def test_a_damaged_file_is_told_as_what_it_is_where_it_is_and_what_to_do(tmp_path, content, what):
+    (tmp_path / "result.json").write_bytes(content)
+    with pytest.raises(JobFailed) as told:
+        read_json(tmp_path / "result.json", "state", cure="Remove it.")
+    said = str(told.value)
+    assert what in said
+    assert str(tmp_path / "result.json") in said
+    assert said.endswith("Remove it.")

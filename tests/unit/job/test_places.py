@@ -1,0 +1,163 @@
+"""A job never replaces what it reads, nor anything that we did not write."""
+
+import os
+
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.errors import OutputError
+from edl_horovod.launch.job import check_inputs
+from edl_horovod.launch.plan import with_job_dir
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with data, a model zoo and a trained model, in which commands are given."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ds/train.recordio", "ds/more/test.recordio", "zoo/m.py", "model/config.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def check(task, *overrides):
+    given = {"train": ["model_zoo=zoo", "model_def=m"]}.get(task, ["trained_model=model"])
+    check_inputs(with_job_dir(compose(task, ["data=ds/train.recordio", *given, *overrides])))
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def mark(folder, kind="prepared records"):
+    """Make a folder look as one that we made, with all that is in it."""
+    from edl_horovod.files import marker
+
+    folder.mkdir(exist_ok=True)
+    marker.write(folder, kind, holds=[str(path.relative_to(folder)) for path in folder.rglob("*")])
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "train.recordio", "trained_model.pb"])
+def test_a_project_that_holds_a_file_of_such_a_name_is_not_taken_for_a_result(place, name):
+    (place / "proj" / "src").mkdir(parents=True)
+    (place / "proj" / "src" / "main.py").touch()
+    (place / "proj" / name).touch()
+    before = contents(place)
+    with pytest.raises(OutputError, match=r"did not write.*output='.*/proj'.*by hand"):
+        check("train", "output=proj", "overwrite=true")
+    assert contents(place) == before
+
+
+@pytest.mark.parametrize(
+    ("task", "overrides"),
+    [
+        ("train", ["output=ds"]),
+        ("train", ["output=."]),
+        ("train", ["output=ds/train.recordio"]),
+        ("train", ["output=../{here}/ds"]),
+        ("train", ["output=ds", "data=ds/*.recordio"]),
+        ("train", ["output=ds", "data=ds/**/*.recordio"]),
+        ("train", ["output=ds/out", "data=ds"]),
+        ("train", ["output=ds/more", "validation_data=ds/more/test.recordio"]),
+        ("train", ["output=zoo"]),
+        ("train", ["output=zoo/out"]),
+        ("train", ["output=model", "init_from=model"]),
+        ("train", ["output=j", "job_dir=j"]),
+        ("train", ["output=j/out", "job_dir=j"]),
+        ("train", ["output=out", "job_dir=out/job"]),
+        ("train", ["output=out", "job_dir=ds"]),
+        ("train", ["output=out", "job_dir=."]),
+        ("predict", ["output=ds/train.recordio"]),
+        ("predict", ["output=ds"]),
+        ("predict", ["output=model"]),
+        ("predict", ["output=model/out"]),
+        ("evaluate", ["output=model"]),
+        ("evaluate", ["output=link"]),
+        ("evaluate", ["output=data", "data=data/train.recordio"]),
+        ("evaluate", ["output=ds", "data=data/train.recordio"]),
+        ("evaluate", ["output=ds", "data=linked/a.recordio"]),
+    ],
+)
+def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(place, task, overrides):
+    (place / "link").symlink_to("model")
+    (place / "data").symlink_to("ds")
+    (place / "linked").mkdir()
+    (place / "linked" / "a.recordio").symlink_to("../ds/train.recordio")
+    for folder in ("ds", "ds/more", "zoo", "model"):
+        mark(place / folder)
+    with pytest.raises(OutputError):
+        check(task, *(text.format(here=place.name) for text in overrides), "overwrite=true")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["output=out"],
+        ["output=ds/out"],
+        ["output=ds-2"],
+        ["output=out", "data=ds"],
+        ["output=out", "data=ds", "job_dir=ds/job"],
+        ["output=out", "data=s3://bucket/ds/*.recordio,ds"],
+    ],
+)
+def test_an_output_of_its_own_is_taken(place, overrides, monkeypatch):
+    from edl_horovod.launch import job
+    from edl_horovod.records.files import local as files
+
+    def only_local(pattern):
+        return files.expand(",".join(p for p in pattern.split(",") if "://" not in p))
+
+    monkeypatch.setattr(job, "expand", only_local)
+    check("train", *overrides)
+
+
+def test_a_result_that_holds_nothing_else_is_replaced_when_that_is_asked(place):
+    (place / "out").mkdir()
+    (place / "out" / "part.recordio").touch()
+    mark(place / "out")
+    with pytest.raises(OutputError, match="overwrite=true"):
+        check("train", "output=out")
+    check("train", "output=out", "overwrite=true")
+    (place / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"notes\.txt"):
+        check("train", "output=out", "overwrite=true")
+
+
+@pytest.mark.parametrize("kind", ["job", "sweep", "partial", "of another version"])
+def test_what_is_ours_but_no_result_is_not_replaced(place, kind):
+    mark(place / "out", kind)
+    with pytest.raises(OutputError, match="as a result"):
+        check("train", "output=out", "overwrite=true")
+
+
+def test_an_output_in_another_job_s_directory_is_refused(place):
+    mark(place / "other.job", "job")
+    with pytest.raises(OutputError, match="lies in"):
+        check("train", "output=other.job/logs/out")
+
+
+@pytest.mark.parametrize("task", ["train", "evaluate", "predict"])
+@pytest.mark.parametrize("name", ["x" * 260, "x" * 240, "x" * 250 + ".recordio"])
+def test_a_name_that_is_too_long_is_told_before_any_work(place, task, name):
+    with pytest.raises(OutputError, match=r"too long.*shorter name"):
+        check(task, f"output={name}")
+
+
+def test_a_path_that_is_too_long_is_told(place):
+    with pytest.raises(OutputError, match=r"File name too long.*shorter name"):
+        check("train", "output=" + "/".join(["x" * 100] * 60))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_told(place):
+    (place / "out").mkdir(mode=0o000)
+    with pytest.raises(OutputError, match=r"Permission denied.*allowed"):
+        check("train", "output=out")
+
+
+def test_a_path_of_what_is_there_that_goes_over_a_link_out_of_the_output_is_refused(place):
+    mark(place / "out")
+    (place / "out" / "link").symlink_to("../ds")
+    mark(place / "out")
+    with pytest.raises(OutputError, match="holds what data names"):
+        check("train", "output=out", "data=out/link/train.recordio", "overwrite=true")

@@ -1,0 +1,487 @@
+"""Data of other systems: against a real S3 server, an emulator of Google's, HTTP, and memory."""
+
+import functools
+import http.server
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import fsspec
+import gcp_storage_emulator.server
+import numpy as np
+import pytest
+from fsspec.config import conf
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.files import remote
+from edl_horovod.records.files.local import expand, open_input
+from edl_horovod.records.index import Index
+from edl_horovod.records.sources.recordio import Codec, Reader, Writer
+from tests.s3_server import BUCKET, S3Server, serve
+
+RECORDS = [b"record %d" % n for n in range(90)]
+LOGIN = "Basic bWU6cHc="
+"""User `me`, password `pw`."""
+NAMES = ("train-0.recordio", "train-1.recordio", "test-0.recordio")
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No settings of whoever runs the tests, no waiting, no connection of another test."""
+    for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.001)
+    remote.reconnect()
+    yield
+    remote.reconnect()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3Server]:
+    with serve() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name, value in running.environment.items():
+        monkeypatch.setenv(name, value)
+    running.requests.clear()
+    yield running
+    running.faults.clear()
+    running.stall_seconds = 0.0
+
+
+def write(path: Path, records: list[bytes], *, chunk_bytes: int = 200) -> bytes:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with Writer(path, codec=Codec.NONE, chunk_bytes=chunk_bytes) as writer:
+        for record in records:
+            writer.write(record)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three files of 30 records each."""
+    for number, name in enumerate(sorted(NAMES)):
+        write(tmp_path / "data" / name, RECORDS[number * 30 : number * 30 + 30])
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def uploaded(s3: S3Server, folder: Path) -> S3Server:
+    for name in NAMES:
+        s3.put(f"data/{name}", (folder / name).read_bytes())
+    s3.put("data/deep/other.recordio", (folder / NAMES[0]).read_bytes())
+    s3.put("data/notes.txt", b"no records")
+    s3.requests.clear()
+    return s3
+
+
+def test_records_of_s3_are_those_of_the_disk(uploaded: S3Server, folder: Path) -> None:
+    with Reader.open("s3://bucket/data/*.recordio") as reader:
+        assert reader.index.paths == tuple(f"s3://bucket/data/{name}" for name in sorted(NAMES))
+        assert list(reader) == RECORDS
+        assert reader.read_batch([89, 0, 31]) == [RECORDS[89], RECORDS[0], RECORDS[31]]
+        assert reader.index.fingerprint == Index.open(str(folder)).fingerprint
+
+
+@dataclass(frozen=True)
+class Pattern:
+    name: str
+    pattern: str
+    found: tuple[str, ...]
+    options: dict[str, object] = field(default_factory=dict)
+
+
+PATTERNS = [
+    Pattern("file", "s3://bucket/data/test-0.recordio", ("test-0.recordio",)),
+    Pattern("glob", "s3://bucket/data/train-?.rec*", ("train-0.recordio", "train-1.recordio")),
+    Pattern("folder", "s3://bucket/data", tuple(sorted(NAMES))),
+    Pattern("folder with a slash", "s3://bucket/data/", tuple(sorted(NAMES))),
+    Pattern("folders by glob", "s3://bucket/data/d*", ("deep/other.recordio",)),
+    Pattern(
+        "list, each once",
+        "s3://bucket/data/train-1.recordio, s3://bucket/data/train-*",
+        ("train-0.recordio", "train-1.recordio"),
+    ),
+    Pattern("across folders", "s3://bucket/**/other.recordio", ("deep/other.recordio",)),
+    Pattern(
+        "all below a folder",
+        "s3://bucket/data",
+        ("deep/other.recordio", "notes.txt", *sorted(NAMES)),
+        {"suffixes": ("",), "is_recursive": True},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
+def test_expand_on_s3(uploaded: S3Server, case: Pattern) -> None:
+    found = expand(case.pattern, **case.options)
+
+    assert found == [f"s3://bucket/data/{name}" for name in case.found]
+
+
+def test_expand_sees_what_was_added_since(uploaded: S3Server) -> None:
+    assert len(expand("s3://bucket/data/train-*")) == 2
+    uploaded.put("data/train-2.recordio", b"")
+    try:
+        assert len(expand("s3://bucket/data/train-*")) == 3
+    finally:
+        fsspec.filesystem("s3", skip_instance_cache=True).rm("bucket/data/train-2.recordio")
+
+
+def test_reading_a_record_fetches_its_chunk_alone(s3: S3Server, tmp_path: Path) -> None:
+    records = [bytes([n]) * (1 << 20) for n in range(8)]
+    data = write(tmp_path / "large.recordio", records, chunk_bytes=1 << 20)
+    s3.put("large.recordio", data)
+    s3.requests.clear()
+
+    with Reader.open("s3://bucket/large.recordio") as reader:
+        num_index_bytes = sum(request.num_bytes for request in s3.gets("large.recordio"))
+        assert reader.read(5) == records[5]
+
+    assert num_index_bytes < 70_000
+    fetched = [request.num_bytes for request in s3.gets("large.recordio")]
+    assert fetched[-1] == 4 + (1 << 20)
+    assert sum(fetched) < len(data) / 6
+
+
+def test_index_of_many_small_chunks_costs_few_requests(s3: S3Server, tmp_path: Path) -> None:
+    data = write(tmp_path / "many.recordio", [bytes(1000)] * 8000, chunk_bytes=8 << 10)
+    s3.put("many.recordio", data)
+    s3.requests.clear()
+
+    index = Index.open("s3://bucket/many.recordio")
+
+    assert len(index.chunks) == 1000
+    assert len(s3.gets("many.recordio")) == 3
+
+
+def test_threads_read_what_one_thread_reads(uploaded: S3Server) -> None:
+    batches = np.random.default_rng(0).integers(0, 90, size=(40, 20))
+
+    with (
+        Reader.open("s3://bucket/data", cache_bytes=500) as reader,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        found = list(pool.map(reader.read_batch, batches))
+
+    assert found == [[RECORDS[i] for i in batch] for batch in batches]
+
+
+def test_passing_trouble_is_tried_again_and_told(
+    uploaded: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = open_input("s3://bucket/data/train-0.recordio")
+    uploaded.faults[:] = [(503, "SlowDown"), (500, "InternalError")]
+
+    with caplog.at_level(logging.WARNING):
+        assert file.read_at(0, num_bytes=4) == b"\x04\x03\x02\x01"
+
+    assert [record.message.split(",")[0] for record in caplog.records] == [
+        "s3://bucket/data/train-0.recordio: try 1 of 6 failed",
+        "s3://bucket/data/train-0.recordio: try 2 of 6 failed",
+    ]
+
+
+def test_lasting_trouble_ends_after_a_few_tries(uploaded: S3Server) -> None:
+    file = open_input("s3://bucket/data/train-0.recordio")
+    uploaded.faults[:] = [(503, "SlowDown")] * 50
+
+    with pytest.raises(DataError, match=r"server of s3://.* refused for now \(5xx or 429\)"):
+        file.read_at(0, num_bytes=4)
+
+    assert len(uploaded.requests) == remote.NUM_TRIES
+
+
+def test_refusal_is_not_tried_again(uploaded: S3Server) -> None:
+    file = open_input("s3://bucket/data/train-0.recordio")
+    uploaded.faults[:] = [(403, "AccessDenied")]
+
+    with pytest.raises(DataError, match=r"train-0\.recordio may not be read .*403"):
+        file.read_at(0, num_bytes=4)
+
+    assert len(uploaded.requests) == 1
+
+
+@pytest.mark.parametrize("pattern", ["s3://bucket/data/*", "s3://bucket/data/train-0.recordio"])
+def test_forbidden_place_says_so(uploaded: S3Server, pattern: str) -> None:
+    uploaded.faults[:] = [(403, "AccessDenied")] * 9
+
+    with pytest.raises(DataError, match=r"may not be read with the present credentials \(403\)"):
+        expand(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["s3://no-bucket/data/*", "s3://no-bucket/data/x.recordio"])
+def test_missing_bucket_says_so(s3: S3Server, pattern: str) -> None:
+    with pytest.raises(DataError, match=r"The bucket of s3://no-bucket/.* does not exist \(404\)"):
+        expand(pattern)
+
+
+@dataclass(frozen=True)
+class NoMatch:
+    pattern: str
+    message: str
+
+
+NO_MATCHES = [
+    NoMatch(
+        "s3://bucket/data/tranl-0.recordio",
+        r"folder, 's3://bucket/data', holds 5 entries: deep, .*Did you mean 'train-0.recordio'\?",
+    ),
+    NoMatch("s3://bucket/data/valid-*", r"No data file matches 's3://bucket/data/valid-\*'"),
+    NoMatch("s3://bucket/date/more/*", r"folder, 's3://bucket', .*Did you mean 'data'\?"),
+]
+
+
+@pytest.mark.parametrize("case", NO_MATCHES, ids=lambda case: case.pattern)
+def test_missing_file_says_what_is_there(uploaded: S3Server, case: NoMatch) -> None:
+    with pytest.raises(DataError, match=case.message):
+        expand(case.pattern)
+
+
+def test_file_that_goes_away_says_so(uploaded: S3Server) -> None:
+    with pytest.raises(DataError, match=r"s3://bucket/data/gone is not there \(404\)"):
+        open_input("s3://bucket/data/gone").read_at(0, num_bytes=4)
+
+
+def test_silent_server_is_a_time_out(uploaded: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "NUM_TRIES", 2)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"read_timeout": 0.05}})
+    uploaded.stall_seconds = 0.3
+
+    with pytest.raises(DataError, match=r"s3://bucket/data/\* was not answered in time"):
+        expand("s3://bucket/data/*")
+
+
+def test_endpoint_without_a_server_cannot_be_reached(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+
+    with pytest.raises(
+        DataError, match=r"server of s3://bucket/\* cannot be reached.*AWS_ENDPOINT"
+    ):
+        expand("s3://bucket/*")
+
+
+@pytest.mark.parametrize("profile", [None, "no-such-profile"])
+def test_missing_credentials_say_where_to_put_them(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch, profile: str | None
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    if profile:
+        monkeypatch.setenv("AWS_PROFILE", profile)
+
+    with pytest.raises(DataError, match=r"no usable credentials were found.*set AWS_PROFILE"):
+        expand("s3://bucket/*")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "module", "extra"),
+    [
+        ("s3://bucket/x", "s3fs", "s3"),
+        ("gs://bucket/x", "gcsfs", "gcs"),
+        ("memory://x", "fsspec", "remote"),
+        ("s3://bucket/x", "fsspec", "s3"),
+    ],
+)
+def test_missing_extra_is_named(pattern: str, module: str, extra: str) -> None:
+    program = (
+        "import sys; sys.modules[sys.argv[2]] = None\n"
+        "from edl_horovod.records.files.local import expand\n"
+        "from edl_horovod.errors import MissingDependency\n"
+        "try: expand(sys.argv[1])\n"
+        "except MissingDependency as e: print(e)"
+    )
+
+    command = [sys.executable, "-c", program, pattern, module]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert f"run pip install -c constraints.txt '.[{extra}]'" in printed
+
+
+def test_local_data_needs_no_file_system_library(folder: Path) -> None:
+    program = (
+        "import sys\n"
+        "from edl_horovod.records.sources.recordio import Reader\n"
+        "assert len(list(Reader.open(sys.argv[1]))) == 90\n"
+        "assert not {'fsspec', 'tenacity', 'asyncio'} & set(sys.modules)"
+    )
+
+    subprocess.run([sys.executable, "-c", program, str(folder)], timeout=60, check=True)
+
+
+def test_memory(folder: Path) -> None:
+    system = fsspec.filesystem("memory")
+    system.put(str(folder), "/place", recursive=True)
+    try:
+        with Reader.open("memory://place/*.recordio") as reader:
+            assert list(reader) == RECORDS
+    finally:
+        system.rm("/place", recursive=True)
+
+
+def test_damage_is_left_out_as_on_the_disk(
+    s3: S3Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = bytearray(write(tmp_path / "x.recordio", RECORDS))
+    data[300] ^= 1
+    (tmp_path / "x.recordio").write_bytes(data)
+    s3.put("damaged.recordio", bytes(data))
+
+    local = Index.open(str(tmp_path), damaged="skip")
+    ours = Index.open("s3://bucket/damaged.recordio", damaged="skip")
+
+    assert ours.skipped_records == local.skipped_records > 0
+    assert ours.chunks == local.chunks
+
+
+def test_object_that_changed_is_not_taken_for_the_old_one(uploaded: S3Server) -> None:
+    uploaded.put("changing.recordio", b"")
+    with Reader.open("s3://bucket/data/train-0.recordio") as reader:
+        original = open_input("s3://bucket/data/train-0.recordio")
+        data = original.read_at(0, num_bytes=original.size_bytes)
+        uploaded.put("data/train-0.recordio", data[:25])
+        try:
+            with pytest.raises(DataError, match=r"train-0\.recordio"):
+                list(reader)
+        finally:
+            uploaded.put("data/train-0.recordio", data)
+
+
+@pytest.fixture
+def google(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An emulator of Google Cloud Storage that holds the records in `bucket/data`."""
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    server = gcp_storage_emulator.server.create_server(
+        "127.0.0.1", port, in_memory=True, default_bucket=BUCKET
+    )
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    # Asks over gRPC with TLS what kind of bucket it is, which the emulator does not know.
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon"})
+    system = fsspec.filesystem("gs", skip_instance_cache=True)
+    for name in NAMES:
+        system.pipe(f"{BUCKET}/data/{name}", (folder / name).read_bytes())
+    yield
+    server.stop()
+
+
+@pytest.mark.usefixtures("google")
+def test_google_cloud_storage() -> None:
+    with Reader.open("gs://bucket/data/*.recordio") as reader:
+        assert reader.index.paths == tuple(f"gs://bucket/data/{name}" for name in sorted(NAMES))
+        assert list(reader) == RECORDS
+    assert len(expand("gs://bucket/data")) == 3
+    with pytest.raises(DataError, match=r"folder, 'gs://bucket/data', holds 3 entries"):
+        expand("gs://bucket/data/none.recordio")
+    with pytest.raises(DataError, match=r"gs://no-bucket is not there \(404\)"):
+        expand("gs://no-bucket/data/*")
+
+
+def test_http_reads_ranges(uploaded: S3Server) -> None:
+    urls = [f"{uploaded.url}/{BUCKET}/data/{name}" for name in sorted(NAMES)]
+
+    with Reader.open(",".join(urls)) as reader:
+        assert list(reader) == RECORDS
+
+
+@pytest.fixture
+def plain_http(folder: Path) -> Iterator[str]:
+    """A server that knows no ranges, and refuses what is called secret."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if "secret" in self.path:
+                self.send_error(403)
+            elif "private" in self.path and self.headers["Authorization"] != LOGIN:
+                self.send_error(401)
+            elif "private" in self.path:
+                self.send_response(200)
+                self.send_header("Content-Length", "4")
+                self.send_header("Accept-Ranges", "bytes")
+                self.end_headers()
+            elif "broken" in self.path:
+                self.send_error(500)
+            else:
+                super().do_GET()
+
+        do_HEAD = do_GET  # noqa: N815 (the name that the server looks for)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    handler = functools.partial(Handler, directory=str(folder))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("secret", r"may not be read with the present credentials \(403\)"),
+        ("none", r"is not there \(404\)"),
+        ("broken", r"failed or refused for now \(5xx"),
+    ],
+)
+def test_http_failures_differ(plain_http: str, name: str, message: str) -> None:
+    file = open_input(f"{plain_http}/{name}")
+
+    with pytest.raises(DataError, match=message):
+        file.read_at(5, num_bytes=4)
+    with pytest.raises(DataError, match=message):
+        assert file.size_bytes
+
+
+def test_http_server_without_ranges_is_refused(plain_http: str) -> None:
+    with pytest.raises(DataError, match="its server sends the whole file"):
+        open_input(f"{plain_http}/train-0.recordio").read_at(5, num_bytes=4)
+
+
+def test_folder_over_http_is_refused(plain_http: str) -> None:
+    with pytest.raises(DataError, match=r"folder cannot be listed over HTTP"):
+        expand(f"{plain_http}/")
+
+
+def test_headers_of_fsspecs_own_configuration_reach_a_server(
+    plain_http: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(conf, "http", {"client_kwargs": {"headers": {"Authorization": LOGIN}}})
+    assert open_input(f"{plain_http}/private").size_bytes == 4
+
+
+def test_a_netrc_file_gives_the_password_of_a_server(
+    plain_http: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password pw\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setitem(conf, "http", {"client_kwargs": {"trust_env": True}})
+    assert open_input(f"{plain_http}/private").size_bytes == 4
+
+
+def test_a_private_file_is_refused_without_a_password(plain_http: str) -> None:
+    with pytest.raises(DataError, match=r"\(403\)|credentials"):
+        assert open_input(f"{plain_http}/private").size_bytes

@@ -1,0 +1,369 @@
+"""CSV as records: the rows that Python's csv module sees, in chunks, or an error with the byte."""
+
+import csv
+import io
+import itertools
+import logging
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.formats import format_of
+from edl_horovod.records.index import Index
+from edl_horovod.records.sources import csv_format
+from edl_horovod.records.sources.csv_rows import find_rows
+from edl_horovod.records.sources.recordio import Reader, Writer
+
+
+def read(path: Path, *, header: bool = True, damaged: str = "raise") -> list[bytes]:
+    with Reader(Index.open([str(path)], csv_header=header, damaged=damaged)) as reader:
+        records = reader.read_batch(range(len(reader)))
+        assert list(reader) == records
+        return records
+
+
+def parsed(text: str, delimiter: str = ",") -> list[list[str]]:
+    """The rows by Python's csv module, empty lines left out."""
+    return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+
+
+@dataclass(frozen=True)
+class Text:
+    name: str
+    data: bytes
+    records: tuple[bytes, ...]
+
+
+TEXTS = [
+    Text("plain", b"a,b\n1,2\n3,4\n", (b"1,2", b"3,4")),
+    Text("no final newline", b"a,b\n1,2\n3,4", (b"1,2", b"3,4")),
+    Text("CRLF", b"a,b\r\n1,2\r\n3,4\r\n", (b"1,2", b"3,4")),
+    Text("CR alone", b"a,b\r1,2\r3,4\r", (b"1,2", b"3,4")),
+    Text("empty lines", b"\n\na,b\n\n1,2\n\r\n\n3,4\n\n", (b"1,2", b"3,4")),
+    Text("byte order mark", b"\xef\xbb\xbfa,b\n1,2\n", (b"1,2",)),
+    Text("quoted newline", b'a,b\n"x\ny",2\n3,4\n', (b'"x\ny",2', b"3,4")),
+    Text("quoted CRLF", b'a,b\r\n"x\r\ny",2\r\n', (b'"x\r\ny",2',)),
+    Text("doubled quotes", b'a,b\n"""x""\n",2\n3,4\n', (b'"""x""\n",2', b"3,4")),
+    Text("empty quoted field", b'a,b\n"",2\n3,""\n', (b'"",2', b'3,""')),
+    Text("header over two lines", b'"a\nb",c\n1,2\n', (b"1,2",)),
+    Text("quote at the very end", b'a,b\n1,"2"', (b'1,"2"',)),
+    Text("semicolons", b'a;b\n1;"2\n3"\n', (b'1;"2\n3"',)),
+    Text("tabs", b'a\tb\n1\t"2\n3"\n', (b'1\t"2\n3"',)),
+    Text("spaces count", b"a,b\n 1 , 2 \n \n", (b" 1 , 2 ", b" ")),
+    Text("other encodings", "a,b\nä,ß\n".encode("latin-1"), ("ä,ß".encode("latin-1"),)),
+]
+
+
+@pytest.mark.parametrize("case", TEXTS, ids=lambda case: case.name)
+def test_rows(tmp_path: Path, case: Text) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(case.data)
+
+    assert read(path) == list(case.records)
+
+
+def test_first_line_is_a_record_without_a_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"1,2\n3,4\n")
+
+    assert read(path, header=False) == [b"1,2", b"3,4"]
+
+
+def test_header_is_known_and_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a,b\r\n1,2\r\n")
+
+    chunks = csv_format.read_chunks(str(path))
+
+    assert chunks.header == b"a,b"
+    assert chunks.num_records == 1
+
+
+def test_header_of_numbers_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"1,2.5\n3,4\n")
+
+    with pytest.raises(DataError, match=r"no header.*Set data_plan\.csv_header=false"):
+        read(path)
+
+
+def test_different_headers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n")
+    (tmp_path / "2.csv").write_bytes(b"b,a\n1,2\n")
+
+    with pytest.raises(DataError, match=r"different headers.*1\.csv.*b'a,b'.*2\.csv.*b'b,a'"):
+        Index.open(str(tmp_path))
+
+
+def test_formats_do_not_mix(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_bytes(b"a,b\n1,2\n")
+    with Writer(tmp_path / "2.recordio") as writer:
+        writer.write(b"x")
+
+    with pytest.raises(DataError, match=r"one record format only.*1\.csv.*2\.recordio"):
+        Index.open(str(tmp_path))
+
+
+@pytest.mark.parametrize("path", ["x.csv.gz", "s3://b/x.CSV.zst", "http://h/x.csv.bz2?version=1"])
+def test_compressed_csv_is_refused(path: str) -> None:
+    with pytest.raises(DataError, match="is a compressed CSV file"):
+        format_of([path])
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        ("a,b\n1,2\n".encode("utf-16"), "UTF-16"),
+        (b"\x1f\x8b\x08\x00rest", "gzip"),
+        (b"PK\x03\x04rest", "spreadsheet"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(data)
+
+    with pytest.raises(DataError, match=what):
+        read(path)
+
+
+@dataclass(frozen=True)
+class Damage:
+    name: str
+    data: bytes
+    message: str
+    left: tuple[bytes, ...]
+
+
+DAMAGES = [
+    Damage(
+        "quote never closed",
+        b'a,b\n1,2\n3,"4\n5,6\n',
+        r"quote at byte 10, in the row that starts at byte 8, is never closed",
+        (b"1,2", b"5,6"),
+    ),
+    Damage(
+        "after doubled quotes",
+        b'a,b\n"""1,2\n3,4\n',
+        r"quote at byte 4, in the row that starts at byte 4, is never closed",
+        (b"3,4",),
+    ),
+    Damage(
+        "quote inside a field",
+        b'a,b\n1,5" disk\n3,4\n',
+        r"quote at byte 7, in the row that starts at byte 4, neither starts nor ends a field",
+        (b"3,4",),
+    ),
+    Damage(
+        "text after a quoted field",
+        b'a,b\n"1"x,2\n3,4\n',
+        r"quote at byte 6, .* neither starts nor ends a field",
+        (b"3,4",),
+    ),
+    Damage(
+        "row over two lines",
+        b'a,b\n"1\n2,2\n3,"4"\n5,6\n',
+        r"byte 13, in the row that starts at byte 4, neither starts nor ends",
+        (b"2,2", b'3,"4"', b"5,6"),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
+def test_damage_names_file_and_byte(tmp_path: Path, case: Damage) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(case.data)
+
+    with pytest.raises(DataError, match=rf"x\.csv is damaged: .*{case.message}"):
+        read(path)
+
+
+@pytest.mark.parametrize("case", DAMAGES, ids=lambda case: case.name)
+def test_damaged_lines_are_left_out_if_asked(
+    tmp_path: Path, case: Damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(case.data)
+
+    with caplog.at_level(logging.WARNING):
+        assert read(path, damaged="skip") == list(case.left)
+
+    assert Index.open([str(path)], damaged="skip").skipped_records == 1
+    assert "left out bytes" in caplog.text
+
+
+def test_damaged_header_is_an_error_even_if_damage_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'a",b\n1,2\n')
+
+    with pytest.raises(DataError, match="byte 1"):
+        read(path, damaged="skip")
+
+
+def test_row_without_an_end_is_not_read_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(csv_format, "MAX_ROW_BYTES", 5000)
+    monkeypatch.setattr(csv_format, "_READ_BYTES", 1000)
+    path = tmp_path / "x.csv"
+    path.write_bytes(b'a,b\n1,2\n"3,4\n' + b"5,6\n" * 3000)
+
+    with pytest.raises(DataError, match="row that starts at byte 8 is longer than 5000 bytes"):
+        read(path)
+    assert read(path, damaged="skip") == [b"1,2", *[b"5,6"] * 3000]
+
+
+def test_file_that_changed_since_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a,b\n1,2\n3,4\n")
+    index = Index.open([str(path)])
+    path.write_bytes(b"a,b\n1,2\n3,5\n")
+
+    with Reader(index) as reader, pytest.raises(DataError, match=r"x\.csv has changed since"):
+        reader.read(0)
+
+
+def test_large_file_is_chunks_of_whole_rows(tmp_path: Path) -> None:
+    rows = [b'%d,"text, and\nmore ""%d""",%s' % (n, n, b"x" * (n % 300)) for n in range(40_000)]
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"\r\n".join([b"id,text,more", *rows]))
+
+    index = Index.open([str(path)])
+
+    assert index.num_records == 40_000
+    sizes = [chunk.compressed_bytes for chunk in index.chunks]
+    assert max(sizes) <= csv_format.CHUNK_BYTES
+    assert len(sizes) <= 2 * path.stat().st_size // csv_format.CHUNK_BYTES
+    ids = np.random.default_rng(0).integers(0, 40_000, size=500)
+    with Reader(index) as reader:
+        assert reader.read_batch(ids) == [rows[i] for i in ids]
+
+
+def test_row_larger_than_a_read_is_one_record(tmp_path: Path) -> None:
+    row = b'"' + b"long\n" * (1 << 20) + b'",1'
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"a,b\n" + row + b"\n2,3\n")
+
+    assert read(path) == [row, b"2,3"]
+
+
+FIELD = st.text(alphabet='ab,"\n\r 1', max_size=6)
+ROWS = st.lists(st.lists(FIELD, min_size=1, max_size=4), min_size=1, max_size=20)
+
+
+def chunked_rows(data: bytes, *, read_bytes: int, chunk_bytes: int) -> list[bytes]:
+    """The records of a file without header that is read and cut in small pieces."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_format, "_READ_BYTES", read_bytes)
+        patch.setattr(csv_format, "CHUNK_BYTES", chunk_bytes)
+        path = Path(folder, "x.csv")
+        path.write_bytes(data)
+        chunks = csv_format.read_chunks(str(path), has_header=False).chunks
+        records = []
+        for chunk, after in itertools.zip_longest(chunks, chunks[1:]):
+            assert after is None or chunk.end_offset <= after.offset
+            payload = data[chunk.offset : chunk.end_offset]
+            found = csv_format.decode_chunk(payload, chunk=chunk, path="x.csv")
+            assert len(found) == chunk.num_records
+            records += found
+        return records
+
+
+@settings(max_examples=200)
+@given(
+    rows=ROWS,
+    quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]),
+    line_end=st.sampled_from(["\n", "\r\n"]),
+    delimiter=st.sampled_from([",", ";", "\t", "|"]),
+    read_bytes=st.integers(1, 60),
+    chunk_bytes=st.integers(1, 60),
+)
+def test_what_the_csv_module_writes_is_read_row_by_row(
+    rows: list[list[str]],
+    quoting: int,
+    line_end: str,
+    delimiter: str,
+    read_bytes: int,
+    chunk_bytes: int,
+) -> None:
+    stream = io.StringIO(newline="")
+    csv.writer(stream, quoting=quoting, lineterminator=line_end, delimiter=delimiter).writerows(
+        rows
+    )
+
+    records = chunked_rows(
+        stream.getvalue().encode(), read_bytes=read_bytes, chunk_bytes=chunk_bytes
+    )
+
+    # Not `rows`: what the module writes, it does not always read as such (a CR alone, unquoted).
+    expected = parsed(stream.getvalue(), delimiter)
+    assert [parsed(record.decode(), delimiter) for record in records] == [[row] for row in expected]
+
+
+def has_misplaced_quote(text: str) -> bool:
+    """By a walk over the characters: a quote that no well-made file holds, or one left open."""
+    is_open = False
+    at = 0
+    while at < len(text):
+        before, after = text[at - 1 : at], text[at + 1 : at + 2]
+        if text[at] == '"' and not is_open:
+            is_open = True
+            if before not in ("", ",", "\n", "\r"):
+                return True
+        elif text[at] == '"':
+            if after == '"':
+                at += 1
+            elif after in ("", ",", "\n", "\r"):
+                is_open = False
+            else:
+                return True
+        at += 1
+    return is_open
+
+
+@settings(max_examples=500)
+@given(
+    text=st.text(alphabet='a,"\n\r', max_size=60),
+    read_bytes=st.integers(1, 70),
+    chunk_bytes=st.integers(1, 70),
+)
+def test_any_text_is_refused_or_cut_as_the_csv_module_does(
+    text: str, read_bytes: int, chunk_bytes: int
+) -> None:
+    if has_misplaced_quote(text):
+        with pytest.raises(DataError, match="quote at byte"):
+            chunked_rows(text.encode(), read_bytes=read_bytes, chunk_bytes=chunk_bytes)
+        return
+    records = chunked_rows(text.encode(), read_bytes=read_bytes, chunk_bytes=chunk_bytes)
+
+    assert [parsed(record.decode()) for record in records] == [[row] for row in parsed(text)]
+
+
+@settings(max_examples=300)
+@given(data=st.binary(max_size=80), is_end=st.booleans())
+def test_any_bytes_give_whole_rows(data: bytes, is_end: bool) -> None:
+    rows = find_rows(data, is_end=is_end)
+
+    assert (np.diff([0, *rows.ends]) > 0).all()
+    assert rows.num_bytes <= len(data)
+    if is_end and rows.bad_quote is None:
+        assert rows.num_bytes == len(data)
+
+
+@settings(max_examples=200)
+@given(text=st.text(alphabet='a,"\n', max_size=60))
+def test_leaving_damage_out_ends_and_keeps_sound_lines(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.csv")
+        path.write_text(f"first,row\n{text}\n")
+        chunks = csv_format.read_chunks(str(path), damaged="skip")
+
+        assert chunks.header == b"first,row"
+        if '"' not in text:
+            assert chunks.num_records == sum(1 for line in text.split("\n") if line)
+            assert chunks.skipped_records == 0

@@ -1,0 +1,429 @@
+"""RecordIO: byte-exact goldens made by hand, round trips, random access, atomic writing."""
+
+import gzip
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import cramjam
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_horovod.errors import ConfigError, DataError, OutputError
+from edl_horovod.records.files.local import FilePool
+from edl_horovod.records.sources.recordio import Codec, Reader, Writer, read_chunks
+
+RECORDS = [b"first", b"", b"third record", b"\x00" * 300, b""]
+
+
+def framed(records: list[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(record)) + record for record in records)
+
+
+def golden_chunk(payload: bytes, *, codec: int, num_records: int) -> bytes:
+    header = struct.pack(
+        "<IIIII", 0x01020304, zlib.crc32(payload), codec, len(payload), num_records
+    )
+    assert header[:4] == b"\x04\x03\x02\x01"
+    return header + payload
+
+
+def crc32c(data: bytes) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def snappy_frame(data: bytes, *, compress: bool) -> bytes:
+    crc = crc32c(data)
+    masked = (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+    body = bytes(cramjam.snappy.compress_raw(data)) if compress else data
+    content = struct.pack("<I", masked) + body
+    return bytes([0 if compress else 1]) + len(content).to_bytes(3, "little") + content
+
+
+STREAM_START = b"\xff\x06\x00\x00sNaPpY"
+PIECES = [piece for record in RECORDS for piece in (struct.pack("<I", len(record)), record)]
+GOLDEN_PAYLOADS = {
+    "none": (0, framed(RECORDS)),
+    "snappy, 64 KiB frames": (1, STREAM_START + snappy_frame(framed(RECORDS), compress=True)),
+    "snappy, one frame per length and record": (
+        1,
+        STREAM_START + b"".join(snappy_frame(piece, compress=False) for piece in PIECES if piece),
+    ),
+    "snappy, compressed frame per length and record": (
+        1,
+        STREAM_START + b"".join(snappy_frame(piece, compress=True) for piece in PIECES),
+    ),
+    "gzip": (2, gzip.compress(framed(RECORDS))),
+    "gzip, two members": (
+        2,
+        gzip.compress(framed(RECORDS)[:9]) + gzip.compress(framed(RECORDS)[9:]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN_PAYLOADS)
+def test_reads_golden_bytes(tmp_path: Path, name: str) -> None:
+    codec, payload = GOLDEN_PAYLOADS[name]
+    chunk = golden_chunk(payload, codec=codec, num_records=len(RECORDS))
+    path = tmp_path / "golden.recordio"
+    path.write_bytes(chunk + chunk)
+
+    with Reader.open(str(path)) as reader:
+        assert len(reader) == 2 * len(RECORDS)
+        assert list(reader) == RECORDS + RECORDS
+        assert reader.read(7) == b"third record"
+
+
+def test_reads_the_literal_bytes_of_a_one_record_file(tmp_path: Path) -> None:
+    path = tmp_path / "golden.recordio"
+    path.write_bytes(bytes.fromhex("04030201 335de166 00000000 07000000 01000000 03000000 616263"))
+
+    with Reader.open(str(path)) as reader:
+        assert list(reader) == [b"abc"]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_writes_the_20_byte_header(tmp_path: Path, codec: Codec) -> None:
+    path = tmp_path / "out.recordio"
+    with Writer(path, codec=codec) as writer:
+        for record in RECORDS:
+            writer.write(record)
+
+    data = path.read_bytes()
+    magic, checksum, code, size, count = struct.unpack("<IIIII", data[:20])
+    payload = data[20:]
+    assert magic == 0x01020304
+    assert code == {Codec.NONE: 0, Codec.SNAPPY: 1, Codec.GZIP: 2}[codec]
+    assert size == len(payload)
+    assert count == len(RECORDS)
+    assert checksum == zlib.crc32(payload)
+    raw = {
+        Codec.NONE: lambda: payload,
+        Codec.SNAPPY: lambda: bytes(cramjam.snappy.decompress(payload)),
+        Codec.GZIP: lambda: gzip.decompress(payload),
+    }[codec]()
+    assert raw == framed(RECORDS)
+
+
+def test_writes_one_snappy_stream_per_chunk(tmp_path: Path) -> None:
+    path = tmp_path / "out.recordio"
+    with Writer(path, codec=Codec.SNAPPY, chunk_bytes=100_000) as writer:
+        for _ in range(30):
+            writer.write(os.urandom(10_000))
+
+    data = path.read_bytes()
+    chunks = read_chunks(str(path)).chunks
+    assert len(chunks) == 4
+    for chunk in chunks:
+        payload = data[chunk.payload_offset : chunk.end_offset]
+        assert payload.startswith(STREAM_START)
+        assert payload.count(STREAM_START) == 1
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_same_records_make_the_same_file(tmp_path: Path, codec: Codec) -> None:
+    for name in ("a", "b"):
+        with Writer(tmp_path / name, codec=codec) as writer:
+            writer.write(b"x" * 1000)
+
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@settings(max_examples=60)
+@given(
+    records=st.lists(st.binary(max_size=60), min_size=1, max_size=80),
+    codec=st.sampled_from(Codec),
+    chunk_bytes=st.integers(1, 500),
+    cache_bytes=st.sampled_from([0, 500, 1 << 20]),
+    data=st.data(),
+)
+def test_any_records_round_trip_in_any_order(
+    records: list[bytes], codec: Codec, chunk_bytes: int, cache_bytes: int, data: st.DataObject
+) -> None:
+    ids = data.draw(st.lists(st.integers(0, len(records) - 1), max_size=100))
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "x.recordio")
+        with Writer(path, codec=codec, chunk_bytes=chunk_bytes) as writer:
+            for record in records:
+                writer.write(record)
+
+        with Reader.open(path, cache_bytes=cache_bytes) as reader:
+            assert reader.num_records == len(records)
+            assert list(reader) == records
+            assert reader.read_batch(ids) == [records[i] for i in ids]
+            assert reader.read_batch(np.array(ids, dtype=np.int32)) == [records[i] for i in ids]
+            assert all(type(record) is bytes for record in reader.read_batch(ids))
+
+
+@settings(max_examples=30)
+@given(sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40), chunk=st.integers(4, 1000))
+def test_chunks_hold_at_most_chunk_bytes_unless_one_record_is_larger(
+    sizes: list[int], chunk: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "x.recordio")
+        with Writer(path, codec=Codec.NONE, chunk_bytes=chunk) as writer:
+            for size in sizes:
+                writer.write(b"x" * size)
+
+        chunks = read_chunks(path).chunks
+        assert all(c.compressed_bytes <= chunk or c.num_records == 1 for c in chunks)
+        assert sum(c.num_records for c in chunks) == len(sizes)
+
+
+def test_records_of_equal_length_and_records_of_any_length_split_alike(tmp_path: Path) -> None:
+    # The first has a stride; the second has the same total size but another length inside.
+    even = [b"aaaa", b"bbbb", b"cccc"]
+    uneven = [b"aaaa", b"bbb", b"ccccc"]
+    for name, records in (("even", even), ("uneven", uneven)):
+        with Writer(tmp_path / name, codec=Codec.NONE) as writer:
+            for record in records:
+                writer.write(record)
+        with Reader.open(str(tmp_path / name)) as reader:
+            assert list(reader) == records
+
+
+def test_file_without_records_is_empty_and_valid(tmp_path: Path) -> None:
+    path = tmp_path / "empty.recordio"
+    with Writer(path):
+        pass
+
+    assert path.read_bytes() == b""
+    assert read_chunks(str(path)).chunks == ()
+    assert read_chunks(str(path), damaged="skip").num_records == 0
+
+
+def test_accepts_buffers_that_the_caller_changes_afterwards(tmp_path: Path) -> None:
+    buffer = bytearray(b"before")
+    with Writer(tmp_path / "x") as writer:
+        writer.write(buffer)
+        writer.write(memoryview(b"view"))
+        buffer[:] = b"after!"
+
+    with Reader.open(str(tmp_path / "x")) as reader:
+        assert list(reader) == [b"before", b"view"]
+
+
+def test_text_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypeError), Writer(tmp_path / "x") as writer:
+        writer.write("text")  # type: ignore[arg-type]  # the mistake itself
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_oversize_record_is_refused(tmp_path: Path) -> None:
+    with Writer(tmp_path / "x", codec=Codec.NONE) as writer:
+        writer.write(b"kept")
+        with pytest.raises(DataError, match=r"smaller than 33554432 bytes\. Received: 33554432"):
+            writer.write(bytes(32 << 20))
+        writer.write(bytes((32 << 20) - 1))
+
+    with Reader.open(str(tmp_path / "x")) as reader:
+        assert [len(record) for record in reader] == [4, (32 << 20) - 1]
+
+
+@pytest.mark.parametrize("chunk_bytes", [0, -1, (32 << 20) + 1])
+def test_chunk_bytes_out_of_bounds_is_refused(tmp_path: Path, chunk_bytes: int) -> None:
+    with pytest.raises(ConfigError, match=f"Received: chunk_bytes={chunk_bytes}"):
+        Writer(tmp_path / "x", chunk_bytes=chunk_bytes)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exception_in_the_with_block_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x.recordio"
+    path.write_bytes(b"old")
+
+    def fail_half_way() -> None:
+        with Writer(path, chunk_bytes=10) as writer:
+            for _ in range(100):
+                writer.write(b"new record")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_half_way()
+
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_abort_leaves_nothing_and_close_after_it_does_nothing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "x")
+    writer.write(b"a")
+    writer.abort()
+    writer.close()
+
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match="after it was closed"):
+        writer.write(b"b")
+
+
+def test_close_twice_and_abort_after_close_keep_the_file(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "x")
+    writer.write(b"a")
+    writer.close()
+    writer.close()
+    writer.abort()
+
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_file_has_its_name_only_once_it_is_complete(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "x", chunk_bytes=1)
+    writer.write(b"a")
+    writer.write(b"b")
+
+    assert [p.name for p in tmp_path.iterdir()] == [f".x.{os.getpid()}.partial"]
+    writer.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_crash_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.recordio"
+    with Writer(path) as writer:
+        writer.write(b"old")
+    program = (
+        "import os, sys; from edl_horovod.records.sources.recordio import Writer\n"
+        "w = Writer(sys.argv[1], chunk_bytes=1); w.write(b'new'); w.write(b'new'); os._exit(9)"
+    )
+
+    crashed = subprocess.run([sys.executable, "-c", program, str(path)], timeout=60, check=False)
+
+    assert crashed.returncode == 9
+    with Reader.open(str(tmp_path)) as reader:
+        assert list(reader) == [b"old"]
+
+
+@dataclass(frozen=True)
+class BadTarget:
+    name: str
+    path: str
+    message: str
+
+
+BAD_TARGETS = [
+    BadTarget("missing folder", "missing/x.recordio", "No such file or directory"),
+    BadTarget("folder is a file", "file/x.recordio", "Not a directory"),
+    BadTarget("name is a folder", "folder", "Is a directory"),
+]
+
+
+@pytest.mark.parametrize("case", BAD_TARGETS, ids=lambda case: case.name)
+def test_target_that_cannot_be_written_is_an_output_error(tmp_path: Path, case: BadTarget) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    with (
+        pytest.raises(OutputError, match=case.message),
+        Writer(tmp_path / case.path) as writer,
+    ):
+        writer.write(b"a")
+
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "folder"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_full_disk_is_an_output_error_and_leaves_nothing(tmp_path: Path) -> None:
+    # The temporary name is taken by a link to a device that is always full.
+    partial = tmp_path / f".x.{os.getpid()}.partial"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(OutputError, match="No space left"), Writer(tmp_path / "x") as writer:
+        writer.write(b"a")
+
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ids", [[-1], [3], [0, 1, 2, 3], [2**62]])
+def test_record_id_out_of_range_is_an_index_error(tmp_path: Path, ids: list[int]) -> None:
+    with Writer(tmp_path / "x") as writer:
+        for record in (b"a", b"b", b"c"):
+            writer.write(record)
+
+    with (
+        Reader.open(str(tmp_path / "x")) as reader,
+        pytest.raises(IndexError, match="go from 0 to 2"),
+    ):
+        reader.read_batch(ids)
+
+
+def test_record_ids_that_are_no_integers_are_refused(tmp_path: Path) -> None:
+    with Writer(tmp_path / "x") as writer:
+        writer.write(b"a")
+
+    with Reader.open(str(tmp_path / "x")) as reader, pytest.raises(TypeError, match="float64"):
+        reader.read_batch(np.array([0.5]))
+
+
+def test_closed_reader_refuses_to_read(tmp_path: Path) -> None:
+    with Writer(tmp_path / "x") as writer:
+        writer.write(b"a")
+    reader = Reader.open(str(tmp_path / "x"))
+    reader.close()
+    reader.close()
+
+    with pytest.raises(ValueError, match="closed"):
+        reader.read(0)
+
+
+def test_threads_read_what_one_thread_reads(tmp_path: Path) -> None:
+    records = [bytes([n % 251]) * (n % 97) for n in range(3000)]
+    for part in range(3):
+        with Writer(tmp_path / f"{part}.recordio", chunk_bytes=2000) as writer:
+            for record in records[part * 1000 : (part + 1) * 1000]:
+                writer.write(record)
+    batches = np.random.default_rng(0).integers(0, 3000, size=(60, 50))
+
+    with Reader.open(str(tmp_path), cache_bytes=20_000) as reader, ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(reader.read_batch, batches))
+
+    assert found == [[records[i] for i in batch] for batch in batches]
+
+
+def test_damaged_chunk_raises_in_every_thread_that_waits_for_it(tmp_path: Path) -> None:
+    with Writer(tmp_path / "x", codec=Codec.NONE) as writer:
+        writer.write(b"a" * 100_000)
+    data = bytearray((tmp_path / "x").read_bytes())
+    data[500] ^= 1
+    (tmp_path / "x").write_bytes(data)
+
+    with Reader.open(str(tmp_path / "x")) as reader, ThreadPoolExecutor(4) as pool:
+        errors = [pool.submit(reader.read, 0).exception() for _ in range(20)]
+
+    assert all(isinstance(error, DataError) for error in errors)
+
+
+def test_pool_keeps_few_files_open(tmp_path: Path) -> None:
+    paths = [str(tmp_path / str(n)) for n in range(20)]
+    for path in paths:
+        Path(path).write_text(path)
+    before = len(os.listdir("/proc/self/fd"))
+    pool = FilePool(max_idle=3)
+
+    contents = [pool.read_at(path, offset=0, num_bytes=1000).decode() for path in paths * 2]
+
+    assert contents == paths * 2
+    assert len(os.listdir("/proc/self/fd")) == before + 3
+    pool.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path: Path) -> None:
+    records = [np.int32(n).tobytes() for n in range(300)]
+    with Writer(tmp_path / "a.recordio", chunk_bytes=512) as writer:
+        for one in records:
+            writer.write(one)
+    with Reader.open(str(tmp_path / "a.recordio")) as reader:
+        assert list(reader) == records
+        assert all(type(one) is bytes for one in reader)

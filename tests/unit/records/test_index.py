@@ -1,0 +1,268 @@
+"""The index: which files a pattern names, and which record is where."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.files.local import expand
+from edl_horovod.records.index import MAX_BLOCK_RECORDS, Index
+from edl_horovod.records.sources.recordio import Codec, Reader, Writer
+
+
+def write(path: str | Path, records: Sequence[bytes], *, chunk_bytes: int = 1 << 20) -> None:
+    with Writer(path, codec=Codec.NONE, chunk_bytes=chunk_bytes) as writer:
+        for record in records:
+            writer.write(record)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name in ("b.recordio", "a.recordio", "sub/c.recordio", "sub/deep/d.recordio", "notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write(tmp_path / name, [name.encode()])
+    (tmp_path / ".a.recordio.77.partial").write_bytes(b"half")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "odd,[name].recordio").write_bytes(b"")
+    return tmp_path
+
+
+@dataclass(frozen=True)
+class Pattern:
+    name: str
+    pattern: str
+    names: tuple[str, ...]
+
+
+PATTERNS = [
+    Pattern("plain path", "{0}/a.recordio", ("a.recordio",)),
+    Pattern("glob is sorted", "{0}/?.recordio", ("a.recordio", "b.recordio")),
+    Pattern("folder", "{0}", ("a.recordio", "b.recordio", "odd,[name].recordio")),
+    Pattern("list, each once", "{0}/b.recordio, {0}/[ab].recordio", ("a.recordio", "b.recordio")),
+    Pattern("one file spelt twice", "{0}/a.recordio,{0}/sub/../a.recordio", ("a.recordio",)),
+    Pattern(
+        "across folders",
+        "{0}/sub/**/*.recordio",
+        ("sub/c.recordio", "sub/deep/d.recordio"),
+    ),
+    Pattern("glob of folders", "{0}/s*", ("sub/c.recordio",)),
+    Pattern("name like a pattern", "{0}/odd,[name].recordio", ("odd,[name].recordio",)),
+    Pattern("file scheme", "file://{0}/sub", ("sub/c.recordio",)),
+]
+
+
+@pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
+def test_expand(tree: Path, case: Pattern) -> None:
+    found = expand(case.pattern.format(tree))
+
+    assert [os.path.relpath(path, tree) for path in found] == list(case.names)
+
+
+@dataclass(frozen=True)
+class NoMatch:
+    name: str
+    pattern: str
+    message: str
+
+
+NO_MATCHES = [
+    NoMatch("no such file", "{0}/c.recordio", r"holds 7 entries: .*a\.recordio"),
+    NoMatch("no such folder", "{0}/sbu/*.recordio", r"nearest .*Did you mean 'sub'\?"),
+    NoMatch("glob", "{0}/train-*.recordio", r"No data file matches '.*/train-\*\.recordio'"),
+    NoMatch("one of a list", "{0}/a.recordio,{0}/missing", r"No data file matches '.*/missing'"),
+    NoMatch(
+        "folder without files",
+        "{0}/empty",
+        r"'.*/empty', is empty.* A folder means its files that end in \.recordio, \.csv\.",
+    ),
+    NoMatch("nothing", " , ", r"No data file was named"),
+    NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),
+]
+
+
+@pytest.mark.parametrize("case", NO_MATCHES, ids=lambda case: case.name)
+def test_expand_without_a_match_says_what_is_there(tree: Path, case: NoMatch) -> None:
+    with pytest.raises(DataError, match=case.message):
+        expand(case.pattern.format(tree))
+
+
+def test_expand_of_a_relative_pattern_names_the_present_folder(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree)
+
+    assert expand("a.recordio") == ["a.recordio"]
+    with pytest.raises(DataError, match=r"nearest existing folder, '\.', holds"):
+        expand("missing/x")
+
+
+FILES = st.lists(
+    st.lists(st.binary(max_size=12), max_size=25),
+    min_size=1,
+    max_size=5,
+).filter(any)
+
+
+@settings(max_examples=60)
+@given(files=FILES, chunk_bytes=st.integers(1, 60))
+def test_ids_count_records_in_the_order_of_sorted_files(
+    files: list[list[bytes]], chunk_bytes: int
+) -> None:
+    records = [record for file in files for record in file]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, f"{n}.recordio") for n in range(len(files))]
+        for path, file in zip(paths, files, strict=True):
+            write(path, file, chunk_bytes=chunk_bytes)
+
+        index = Index.open(paths[::-1])
+
+        assert index.paths == tuple(paths)
+        assert index.num_records == len(records)
+        assert index.file_counts.tolist() == [len(file) for file in files]
+        assert index.file_starts.tolist() == np.cumsum([0, *map(len, files)]).tolist()
+        covered = [
+            record_id
+            for start, count in zip(index.block_starts, index.block_counts, strict=True)
+            for record_id in range(start, start + count)
+        ]
+        assert covered == list(range(len(records)))
+        with Reader(index) as reader:
+            assert reader.read_batch(range(len(records))) == records
+        for record_id in range(len(records)):
+            place = index.locate(record_id)
+            file_number = paths.index(place.path)
+            chunks = index.files[file_number].chunks
+            before = sum(c.num_records for c in chunks[: place.chunk.number])
+            assert chunks[place.chunk.number] == place.chunk
+            assert records[record_id] == files[file_number][before + place.slot]
+            assert index.file_starts[file_number] + before + place.slot == record_id
+
+
+def test_blocks_are_chunks_and_parts_of_chunks_with_many_records(tmp_path: Path) -> None:
+    write(tmp_path / "a.recordio", [b""] * 10_000)
+    write(tmp_path / "b.recordio", [b"x" * 10] * 5, chunk_bytes=30)
+    write(tmp_path / "c.recordio", [b""] * MAX_BLOCK_RECORDS)
+
+    index = Index.open(str(tmp_path))
+
+    assert index.block_starts.dtype == index.block_counts.dtype == np.int64
+    assert index.block_counts.tolist() == [4096, 4096, 1808, 2, 2, 1, 4096]
+    assert index.block_starts.tolist() == [0, 4096, 8192, 10_000, 10_002, 10_004, 10_005]
+
+
+def test_arrays_are_read_only(tmp_path: Path) -> None:
+    write(tmp_path / "a.recordio", [b"a"])
+    index = Index.open(str(tmp_path))
+
+    for array in (index.block_starts, index.block_counts, index.chunk_starts, index.file_starts):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_empty_file_among_others_holds_no_ids(tmp_path: Path) -> None:
+    write(tmp_path / "a.recordio", [])
+    write(tmp_path / "b.recordio", [b"b"])
+    write(tmp_path / "c.recordio", [])
+
+    index = Index.open(str(tmp_path))
+
+    assert index.locate(0).path == str(tmp_path / "b.recordio")
+    assert index.file_counts.tolist() == [0, 1, 0]
+
+
+def test_no_records_at_all_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.recordio", [])
+    with pytest.raises(DataError, match=r"no records in the data\. Received: 1 files"):
+        Index.open(str(tmp_path))
+
+
+def test_file_given_twice_is_an_error(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.recordio")
+    write(path, [b"a"])
+    with pytest.raises(DataError, match="given twice"):
+        Index.open([path, path])
+
+
+def test_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.recordio cannot be opened: No such file"):
+        Index.open([str(tmp_path / "gone.recordio")])
+
+
+def test_folder_given_as_a_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="Is a directory"):
+        Index.open([str(tmp_path)])
+
+
+def test_locate_out_of_range_is_an_index_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.recordio", [b"a"])
+    with pytest.raises(IndexError, match="Received: ids from 1 to 1"):
+        Index.open(str(tmp_path)).locate(1)
+
+
+@pytest.fixture
+def indexed(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder / "a.recordio", [b"one", b"two"])
+    write(folder / "b.recordio", [b"three"])
+    return folder
+
+
+def test_fingerprint_is_the_same_for_a_copy_elsewhere(indexed: Path) -> None:
+    copy = indexed.parent / "copy"
+    shutil.copytree(indexed, copy)
+
+    assert Index.open(str(copy)).fingerprint == Index.open(str(indexed)).fingerprint
+    assert len(Index.open(str(copy)).fingerprint) == 32
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    file: str
+    records: tuple[bytes, ...]
+
+
+CHANGES = [
+    Change("one more file", "c.recordio", (b"four",)),
+    Change("another size", "a.recordio", (b"one", b"twoo")),
+    Change("another count in the same size", "b.recordio", (b"", b"x" * 1)),
+    Change("other content", "a.recordio", (b"one", b"owt")),
+]
+
+
+@pytest.mark.parametrize("case", CHANGES, ids=lambda case: case.name)
+def test_fingerprint_differs_when_the_data_does(indexed: Path, case: Change) -> None:
+    before = Index.open(str(indexed)).fingerprint
+    write(indexed / case.file, case.records)
+
+    assert Index.open(str(indexed)).fingerprint != before
+
+
+def test_fingerprint_differs_when_a_file_is_renamed(indexed: Path) -> None:
+    before = Index.open(str(indexed)).fingerprint
+    (indexed / "b.recordio").rename(indexed / "c.recordio")
+
+    assert Index.open(str(indexed)).fingerprint != before
+
+
+def test_index_reads_headers_only(tmp_path: Path) -> None:
+    # A file of 3 GB that has no payload on the disk: reading it would take seconds.
+    path = tmp_path / "sparse.recordio"
+    with path.open("wb") as file:
+        for number in range(96):
+            file.seek(number * (20 + (1 << 25)))
+            file.write(bytes.fromhex("04030201 00000000 00000000 00000002 01000000"))
+        file.truncate(96 * (20 + (1 << 25)))
+
+    index = Index.open([str(path)])
+
+    assert index.num_records == 96

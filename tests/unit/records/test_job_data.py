@@ -1,0 +1,51 @@
+"""The plan of a job fits the memory of its readers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.records import job_data
+from edl_horovod.records.chunks import Codec
+from edl_horovod.records.sources.recordio import Reader, Writer
+
+RECORD_BYTES, NUM_RECORDS, CHUNK_BYTES = 4000, 3000, 1 << 14
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.SNAPPY])
+def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: Codec
+):
+    # A third of the data, and a tenth of what windows of 1,024 records would take.
+    monkeypatch.setattr(job_data, "CACHE_BYTES", 4 << 20)
+    random = np.random.default_rng(0)
+    with Writer(tmp_path / "a.recordio", codec=codec, chunk_bytes=CHUNK_BYTES) as writer:
+        for _ in range(NUM_RECORDS):
+            writer.write(random.integers(0, 4, RECORD_BYTES).astype(np.uint8).tobytes())
+    config = compose("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
+    index = job_data.open_index(config, config.data)
+    plan = job_data.plan_of(config, index, is_training=True)
+    loaded: list[int] = []
+
+    with Reader(index, cache_bytes=job_data.CACHE_BYTES) as reader:
+        load = reader._load_chunk
+        monkeypatch.setattr(reader, "_load_chunk", lambda n: loaded.append(n) or load(n))
+        order = plan.order(0)
+        for step in range(plan.steps_per_epoch):
+            reader.read_batch(order.records(step, range(plan.num_lanes)))
+
+    assert plan.window == pytest.approx((2 << 20) / 32 / (RECORD_BYTES + 41), rel=0.05)
+    assert len(loaded) < 1.5 * len(index.chunks)
+
+
+def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path: Path):
+    with Writer(tmp_path / "a.recordio") as writer:
+        writer.write(b"a record")
+    content = bytearray((tmp_path / "a.recordio").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "a.recordio").write_bytes(content)
+    config = compose("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
+    index = job_data.open_index(config, config.data)
+
+    assert job_data.plan_of(config, index, is_training=False).num_records == 1

@@ -1,0 +1,86 @@
+"""Reading ahead: the bytes of the file, by few reads where small ones are near each other."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.read_ahead import MOST_BYTES, ReadAhead
+
+
+class Sparse(InputFile):
+    """A file of zeros that counts what is read of it."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__("sparse")
+        self.reads: list[int] = []
+        self._size_bytes = size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read_at(self, offset: int, *, num_bytes: int) -> bytes:
+        assert 0 <= offset < self._size_bytes
+        assert offset + num_bytes <= self._size_bytes
+        self.reads.append(num_bytes)
+        return bytes(num_bytes)
+
+    def close(self) -> None:
+        pass
+
+
+def read_headers(file: InputFile, *, chunk_bytes: int, num_chunks: int) -> None:
+    for number in range(num_chunks):
+        assert len(file.read_at(number * chunk_bytes, num_bytes=20)) == 20
+
+
+def test_headers_of_small_chunks_come_by_large_reads() -> None:
+    file = Sparse(1024 << 16)
+
+    read_headers(ReadAhead(file), chunk_bytes=1 << 16, num_chunks=1024)
+
+    assert len(file.reads) == 17
+    assert max(file.reads) == MOST_BYTES
+
+
+def test_headers_of_large_chunks_come_alone() -> None:
+    file = Sparse(100 << 20)
+
+    read_headers(ReadAhead(file), chunk_bytes=1 << 20, num_chunks=100)
+
+    assert len(file.reads) <= 100
+    assert sum(file.reads) < 5 << 20
+
+
+def test_small_file_is_one_read() -> None:
+    file = Sparse(30_000)
+
+    read_headers(ReadAhead(file), chunk_bytes=1000, num_chunks=30)
+
+    assert file.reads == [30_000]
+
+
+class Text(Sparse):
+    def __init__(self, data: bytes) -> None:
+        super().__init__(len(data))
+        self.data = data
+
+    def read_at(self, offset: int, *, num_bytes: int) -> bytes:
+        super().read_at(offset, num_bytes=num_bytes)
+        return self.data[offset : offset + num_bytes]
+
+
+@given(
+    data=st.binary(min_size=1, max_size=300),
+    wanted=st.lists(st.tuples(st.integers(0, 299), st.integers(0, 400)), max_size=20),
+)
+def test_bytes_are_those_of_the_file(data: bytes, wanted: list[tuple[int, int]]) -> None:
+    file = ReadAhead(Text(data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edl_horovod.records.read_ahead.FIRST_BYTES", 16)
+        patch.setattr("edl_horovod.records.read_ahead.MOST_BYTES", 64)
+        for offset, num_bytes in wanted:
+            if offset < len(data):
+                found = file.read_at(offset, num_bytes=num_bytes)
+                assert found == data[offset : offset + num_bytes]

@@ -1,0 +1,324 @@
+import csv
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edl_horovod
+from edl_horovod import launch
+from edl_horovod.cli.main import main
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.sweep import expand
+from edl_horovod.errors import ConfigError, DataError, Interrupted, OutputError
+from edl_horovod.job.events import EventLog
+from edl_horovod.launch import JobResult
+from edl_horovod.launch.plan import with_job_dir
+from edl_horovod.sweeps.run import make_plan
+
+RATES = "train.learning_rate=0.1,0.2,0.3"
+
+
+class Trainings:
+    """Stands where jobs are launched: leaves what a training leaves, or raises what it is told."""
+
+    def __init__(self) -> None:
+        self.rates: list[float | None] = []
+        self.errors: dict[float | None, BaseException] = {}
+
+    def __call__(self, config: JobConfig, *, on_events: Any = None) -> JobResult:
+        rate = config.train.learning_rate
+        self.rates.append(rate)
+        if rate in self.errors:
+            raise self.errors[rate]
+        config = with_job_dir(config)
+        output, job_dir = Path(config.output), Path(config.job_dir)
+        output.mkdir(parents=True, exist_ok=config.overwrite)
+        (output / "trained_model.pb").touch()
+        resolved.dump(config, output / "config.yaml")
+        job_dir.mkdir(exist_ok=True)
+        with EventLog(job_dir / "events.jsonl", "test") as log:
+            log.write("job", state="starting")
+            log.write("step", step=5, loss=rate)
+            log.write("job", state="finished", steps=5, metrics={"accuracy": 0.5})
+        if on_events:
+            on_events([{"kind": "log", "time": 0.0, "message": f"trained with {rate}"}])
+        return JobResult(output=config.output, job_dir=config.job_dir, steps=5)
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
+    found = Trainings()
+    monkeypatch.setattr(launch, "run", found)
+    return found
+
+
+@pytest.fixture
+def edl(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main(["train", "-m", "model_def=m", "data=/d", f"output={tmp_path}/s", *argv])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def states(folder: Path) -> list[str]:
+    return [job["state"] for job in json.loads((folder / "s" / "sweep.json").read_text())["jobs"]]
+
+
+def test_each_job_has_its_folder_and_its_row(edl, trainings, tmp_path: Path):
+    code, out, err = edl(RATES)
+
+    assert code == 0
+    assert trainings.rates == [0.1, 0.2, 0.3]
+    assert (tmp_path / "s" / "learning_rate=0.2" / "trained_model.pb").exists()
+    lines = out.splitlines()
+    columns = ["train.learning_rate", "STATE", "TRAIN LOSS", "VAL accuracy", "SECONDS"]
+    assert re.split("  +", lines[0]) == columns
+    assert lines[2].split()[:4] == ["0.2", "finished", "0.2", "0.5"]
+    assert lines[-1] == f"output: {tmp_path}/s (sweep.json, sweep.csv)"
+    assert "job 2 of 3: train.learning_rate=0.2\ntrained with 0.2\n" in err
+
+
+def test_the_table_is_kept_as_json_and_csv(edl, trainings, tmp_path: Path):
+    edl(RATES)
+
+    jobs = json.loads((tmp_path / "s" / "sweep.json").read_text())["jobs"]
+    assert jobs[1]["chosen"] == {"train.learning_rate": "0.2"}
+    assert (jobs[1]["loss"], jobs[1]["steps"], jobs[1]["metrics"]) == (0.2, 5, {"accuracy": 0.5})
+    rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
+    assert [row["train.learning_rate"] for row in rows] == ["0.1", "0.2", "0.3"]
+    assert rows[0]["metrics.accuracy"] == "0.5"
+
+
+def test_a_failed_job_does_not_stop_the_others(edl, trainings, tmp_path: Path):
+    trainings.errors = {0.1: DataError("no file"), 0.2: DataError("no file")}
+
+    code, out, err = edl(RATES)
+
+    assert code == 1
+    assert states(tmp_path) == ["failed", "failed", "finished"]
+    assert out.count("no file") == 1
+    assert "failed: learning_rate=0.1, learning_rate=0.2\n  no file" in out
+    assert err.endswith("error: 2 of 3 jobs failed. The same command tries them again.\n")
+
+
+@pytest.mark.parametrize("error", [Interrupted("ctrl-c"), KeyboardInterrupt()])
+def test_an_interrupt_ends_the_sweep_and_shows_the_table(edl, trainings, tmp_path, error):
+    trainings.errors = {0.2: error}
+
+    code, out, _ = edl(RATES)
+
+    assert code == 130
+    assert trainings.rates == [0.1, 0.2]
+    assert states(tmp_path) == ["finished", "interrupted", "waiting"]
+    assert "0.3                  waiting" in out
+
+
+def test_the_same_sweep_again_does_only_what_is_not_finished(edl, trainings, tmp_path: Path):
+    trainings.errors = {0.2: DataError("no file")}
+    edl(RATES)
+    trainings.errors = {}
+
+    code, out, _ = edl(RATES)
+
+    assert code == 0
+    assert trainings.rates == [0.1, 0.2, 0.3, 0.2]
+    assert states(tmp_path) == ["earlier", "finished", "earlier"]
+    assert out.splitlines()[1].split()[:4] == ["0.1", "earlier", "0.1", "0.5"]
+
+
+def test_a_wider_sweep_finds_the_earlier_results(edl, trainings, tmp_path: Path):
+    edl(RATES)
+    edl("train.learning_rate=0.05,0.1,0.2")
+
+    assert trainings.rates == [0.1, 0.2, 0.3, 0.05]
+
+
+def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path: Path):
+    url = "git+https://me:secret@host/zoo@v1"
+    edl(RATES, f"model_zoo={url}")
+    for file in (tmp_path / "s").glob("*/config.yaml"):
+        before = replace(resolved.load(file), model_zoo="/cache/zoo/abc", model_zoo_commit="abc")
+        resolved.dump(replace(before, model_zoo_source="git+https://host/zoo@v1"), file)
+
+    assert edl(RATES, f"model_zoo={url}")[0] == 0
+    code, _, err = edl(RATES, "model_zoo=https://host/zoo@v2")
+
+    assert len(trainings.rates) == 3
+    assert code == 7
+    assert "model_zoo='git+https://host/zoo@v1', now 'git+https://host/zoo@v2'" in err
+
+
+def test_the_password_of_a_zoo_is_in_no_name_and_no_table(tmp_path: Path):
+    zoos = ",".join(f"git+https://me:s3cr3t@host/{name}@main" for name in "ab")
+    typed = [f"model_zoo={zoos}", "model_def=m", "data=d", f"output={tmp_path}"]
+    plan = make_plan(expand(typed))
+    assert {job.chosen["model_zoo"] for job in plan.jobs} == {
+        "git+https://host/a@main",
+        "git+https://host/b@main",
+    }
+    assert "s3cr3t" not in repr(plan.jobs)
+
+
+def test_overwrite_trains_all_again(edl, trainings, tmp_path: Path):
+    edl(RATES)
+    code, _, _ = edl(RATES, "overwrite=true")
+
+    assert code == 0
+    assert len(trainings.rates) == 6
+
+
+def test_results_of_other_settings_are_refused_before_the_first_job(edl, trainings):
+    edl(RATES)
+    code, _, err = edl(RATES, "train.epochs=3")
+
+    assert (code, len(trainings.rates)) == (7, 3)
+    assert "learning_rate=0.1 holds the result of other settings" in err
+    assert "train.epochs=1, now 3" in err
+
+
+def test_a_wrong_value_of_the_last_job_is_found_before_the_first(edl, trainings, tmp_path: Path):
+    code, _, err = edl("train.epochs=1,2,many")
+
+    assert (code, trainings.rates) == (2, [])
+    assert "train.epochs must be of type int" in err
+    assert not (tmp_path / "s").exists()
+
+
+def test_jobs_of_a_cluster_are_refused_before_anything_is_written(edl, trainings, tmp_path: Path):
+    code, _, err = edl(RATES, "launch=kubernetes")
+
+    assert (code, "submit jobs one by one" in err) == (ConfigError.exit_code, True)
+    assert not (tmp_path / "s").exists()
+
+
+def test_dry_run_lists_the_jobs(edl, trainings, tmp_path: Path):
+    code, out, _ = edl(RATES, "params.hidden=[10],[20]", "--dry-run")
+
+    assert (code, trainings.rates) == (0, [])
+    assert len(out.splitlines()) == 7
+    assert out.splitlines()[1].split() == ["0.1", "[10]", "waiting"]
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        (["params.hidden=[10],[20, 5]"], ["hidden=_10", "hidden=_20_5"]),
+        (["train.epochs=1", "model_def=a.B,c"], ["model_def=a.B", "model_def=c"]),
+        (["launch.np=1,2", "params.np=1"], ["np=1", "np=2"]),
+        (
+            ["launch.np=1,2", "params.np=1,2"],
+            [
+                "launch.np=1_params.np=1",
+                "launch.np=1_params.np=2",
+                "launch.np=2_params.np=1",
+                "launch.np=2_params.np=2",
+            ],
+        ),
+    ],
+)
+def test_names_are_readable(overrides: list[str], names: list[str]):
+    given = ["data=/d", "output=/o", *overrides]
+    if not any(text.startswith("model_def") for text in given):
+        given.append("model_def=m")
+    assert [job.name for job in make_plan(expand(given)).jobs] == names
+
+
+def test_names_that_would_be_alike_or_too_long_are_told_apart():
+    long = "x" * 200
+    values = f"params.a='a/b','a:b','{long}1','{long}2'"
+
+    plan = make_plan(expand(["data=/d", "output=/o", "model_def=m", values]))
+
+    names = [job.name for job in plan.jobs]
+    assert len(set(names)) == 4
+    assert all(len(name) < 100 for name in names)
+
+
+def test_a_job_dir_holds_one_directory_a_job():
+    plan = make_plan(
+        expand(["data=/d", "output=/o", "model_def=m", "job_dir=/j", "train.epochs=1,2"])
+    )
+
+    assert [config.job_dir for config in plan.configs] == ["/j/epochs=1", "/j/epochs=2"]
+
+
+def test_a_trained_model_is_no_folder_for_a_sweep(edl, tmp_path: Path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "trained_model.pb").touch()
+
+    code, _, err = edl(RATES)
+
+    assert code == OutputError.exit_code
+    assert "this is a trained model" in err
+
+
+def test_from_python(trainings, tmp_path: Path):
+    trainings.errors = {0.2: DataError("no file")}
+    seen: list[Any] = []
+
+    result = edl_horovod.sweep(
+        {"train.learning_rate": [0.1, 0.2], "params.hidden": [[10], [20]]},
+        model_def="m",
+        data=["/d/a", "/d/b"],
+        output=tmp_path / "s",
+        train={"epochs": 2},
+        on_events=seen.extend,
+    )
+
+    assert [job.state for job in result.jobs] == ["finished"] * 2 + ["failed"] * 2
+    assert result.failed[0].error == "no file"
+    assert result.jobs[1].chosen == {"train.learning_rate": "0.1", "params.hidden": "[20]"}
+    assert resolved.load(Path(result.jobs[1].output) / "config.yaml").params == {"hidden": [20]}
+    assert len(seen) == 2
+    assert callable(edl_horovod.sweep)
+
+
+def test_from_python_an_interrupt_is_raised(trainings, tmp_path: Path):
+    trainings.errors = {0.2: Interrupted("ctrl-c")}
+
+    with pytest.raises(Interrupted, match="goes on with the rest"):
+        edl_horovod.sweep(
+            {"train.learning_rate": [0.1, 0.2]}, model_def="m", data="/d", output=tmp_path / "s"
+        )
+
+    assert states(tmp_path) == ["finished", "interrupted"]
+
+
+@pytest.mark.parametrize("values", ["0.1,0.2", 0.1, [{"epochs": 1}]])
+def test_from_python_a_sweep_takes_lists_of_values(values: Any, tmp_path: Path):
+    with pytest.raises(ConfigError):
+        edl_horovod.sweep({"train": values}, model_def="m", data="/d", output=tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", ["sweep.csv", "sweep.json", "notes.txt"])
+def test_a_folder_that_is_not_a_sweep_s_is_left_alone(edl, trainings, tmp_path: Path, name: str):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / name).write_text("mine")
+    code, _, err = edl(RATES, "overwrite=true")
+
+    assert (code, trainings.rates) == (7, [])
+    assert "folder of a sweep" in err
+    assert (tmp_path / "s" / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("what", ["data", "model_zoo"])
+def test_a_sweep_does_not_write_where_its_jobs_read(edl, trainings, tmp_path: Path, what: str):
+    (tmp_path / "s").mkdir()
+    code, _, err = edl(RATES, f"{what}={tmp_path}/s")
+
+    assert (code, trainings.rates) == (7, [])
+    assert f"what {what} names" in err
+
+
+def test_a_sweep_s_name_that_is_too_long_is_told(edl, trainings, tmp_path: Path):
+    code, _, err = edl(RATES, f"output={tmp_path}/{'x' * 260}")
+
+    assert (code, trainings.rates) == (7, [])
+    assert "shorter name" in err
