@@ -5,7 +5,8 @@ A message says what is wrong, where, what was received and what to do next.
 
 import difflib
 import errno
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 
 __all__ = [
     "ClusterError",
@@ -41,9 +42,25 @@ __all__ = [
 
 
 class EdlError(Exception):
-    """Base of every error that a user is meant to read. Never raised itself."""
+    """Base of every error that a user is meant to read. Never raised itself.
+
+    Args:
+        what: What is wrong and where, in sentences.
+        received: The settings at fault with their values, or a phrase where no setting is.
+        cure: What to do about it, in sentences.
+    """
 
     exit_code = 1
+
+    def __init__(
+        self, what: str, *, received: Mapping[str, object] | str = "", cure: str = ""
+    ) -> None:
+        self.received = received
+        self.cure = cure.strip()
+        if isinstance(received, Mapping):
+            received = ", ".join(f"{key}={_shown(value)}" for key, value in received.items())
+        found = f"Received: {received.removesuffix('.')}." if received else ""
+        super().__init__(" ".join(filter(None, (what.strip(), found, self.cure))))
 
 
 class JobFailed(EdlError):
@@ -182,6 +199,10 @@ class Interrupted(EdlError):
     """The user ended the job (Ctrl-C or SIGTERM to the launcher)."""
 
     exit_code = 130
+
+
+def _shown(value: object) -> str:
+    return repr(os.fspath(value)) if isinstance(value, str | os.PathLike) else str(value)
 
 
 def kind_of(error: EdlError) -> str:

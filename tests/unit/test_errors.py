@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from edl_horovod import errors
 from edl_horovod.errors import (
+    ConfigError,
     DataError,
     JobFailed,
     UserCodeError,
@@ -22,6 +24,36 @@ from edl_horovod.errors import (
 
 class Damaged(DataError):
     """A kind that only its own module knows."""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConfigError("It is wrong."), "It is wrong."),
+        (ConfigError("It is wrong.", cure=" Mend it."), "It is wrong. Mend it."),
+        (ConfigError("It is wrong.", received="'a b'"), "It is wrong. Received: 'a b'."),
+        (
+            ConfigError("It is wrong.", received="None at all."),
+            "It is wrong. Received: None at all.",
+        ),
+        (
+            ConfigError("It is wrong.", received={"output": "", "launch.np": 0}, cure="Raise it."),
+            "It is wrong. Received: output='', launch.np=0. Raise it.",
+        ),
+        (ConfigError("It is wrong.", received={"job_dir": Path("/a")}), "job_dir='/a'."),
+    ],
+)
+def test_an_error_says_what_is_wrong_what_was_received_and_the_cure(error, text):
+    assert str(error).endswith(text)
+
+
+def test_an_error_keeps_its_fields_when_it_is_pickled():
+    error = Damaged("It is wrong.", received={"data": "/d"}, cure="Mend it.")
+
+    back = pickle.loads(pickle.dumps(error))
+
+    assert type(back) is Damaged
+    assert (str(back), back.received, back.cure) == (str(error), {"data": "/d"}, "Mend it.")
 
 
 @pytest.mark.parametrize(
