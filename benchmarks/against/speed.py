@@ -1,0 +1,128 @@
+"""Steps, starts and changes of a ring, timed on both sides in turn."""
+
+import os
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from rich.table import Table
+
+from benchmarks.against.checkout import MOST_SECONDS, OUR_MODELS, Checkout, Event, ending
+
+__all__ = ["compare", "measure", "stall", "step_seconds"]
+
+STEPS = {"cnn.CnnSpec": (50, 350), "smooth": (200, 2200)}
+"""Models whose steps are timed: steps before the clock starts, and all steps."""
+NUM_CHANGES = 3
+"""Planned leaves and kills of a round; there are twice as many joins."""
+SETTLE_SECONDS = 1.0
+DATA = ("data=digits/train", "train.epochs=1000000")
+
+Seconds = dict[str, list[float]]
+
+
+def measure(base: Checkout, here: Checkout, num_rounds: int) -> tuple[Seconds, Seconds]:
+    """Measure both sides in turn, so that whatever else the machine does hits both."""
+    measures: list[Callable[[Checkout, int], Seconds]] = [_changes]
+    measures += [partial(_steps, model=model, size=size) for model in STEPS for size in (1, 2)]
+    found: tuple[Seconds, Seconds] = defaultdict(list), defaultdict(list)
+    for number in range(num_rounds):
+        for measure_one in measures:
+            pairs = list(zip((base, here), found, strict=True))
+            for side, times in pairs if number % 2 == 0 else pairs[::-1]:
+                for what, seconds in measure_one(side, number).items():
+                    times[what] += seconds
+                    print(f"[{number + 1}/{num_rounds}] {side.root}: {what}", file=sys.stderr)
+    return found
+
+
+def compare(base: Mapping[str, Sequence[float]], here: Mapping[str, Sequence[float]]) -> Table:
+    """Medians, and the fastest tenths, which whatever else the machine does touches least."""
+    table = Table(
+        "Milliseconds", "Base", "Here", "Ratio", "Base, fastest", "Here, fastest", "Ratio"
+    )
+    for what, times in base.items():
+        cells = []
+        for share in (0.5, 0.1):
+            one, other = (1e3 * np.quantile(side, share) for side in (times, here[what]))
+            cells += [f"{one:.2f}", f"{other:.2f}", f"{other / one:.3f}"]
+        table.add_row(what, *cells)
+    return table
+
+
+def _steps(side: Checkout, number: int, *, model: str, size: int) -> Seconds:
+    warmup, total = STEPS[model]
+    began = time.time()
+    settings = (OUR_MODELS, f"model_def={model}", *DATA, f"train.max_steps={total}")
+    events = side.train(f"{model}-{size}-{number}", size, *settings)
+    first = next(event for event in events if event["kind"] == "step")
+    return {
+        f"command to first step, ranks: {size}": [first["time"] - began],
+        f"step of {model}, ranks: {size}": step_seconds(events, warmup),
+    }
+
+
+def step_seconds(events: Sequence[Event], warmup: int) -> list[float]:
+    """Seconds of a step, as a mean between each two events of steps; the warm-up does not count."""
+    steps = [event for event in events if event["kind"] == "step" and event["step"] >= warmup]
+    return [(b["time"] - a["time"]) / (b["step"] - a["step"]) for a, b in pairwise(steps)]
+
+
+def _changes(side: Checkout, number: int) -> Seconds:
+    """Let a second rank join, be killed, come back by itself and leave, again and again."""
+    output, found = f"changes-{number}", defaultdict(list)
+    ring = ("launch.np=1", "elastic.max_np=2", "elastic.restart_backoff_seconds=0.01")
+    settings = (OUR_MODELS, "model_def=smooth", *DATA, "launch.threads_per_rank=1", *ring)
+    with ending(side.start("train", f"output={output}", *settings)) as job:
+
+        def wait(size: int, since: float, *, killed: bool = False) -> float:
+            deadline = time.monotonic() + MOST_SECONDS
+            while (seconds := stall(side.events(output), size, since, killed=killed)) is None:
+                if job.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"{side.root}: the ring of {output} never had {size} ranks")
+                time.sleep(0.05)
+            time.sleep(SETTLE_SECONDS)
+            return seconds
+
+        def scale(size: int) -> float:
+            since = time.time()
+            side.edl("scale", f"{output}.job", f"--np={size}")
+            return wait(size, since)
+
+        wait(1, since=0.0)
+        for _ in range(NUM_CHANGES):
+            found["stall of a join"].append(scale(2))
+            started = [e for e in side.events(output) if e.get("state") == "started"]
+            since = time.time()
+            os.kill(started[-1]["pid"], signal.SIGKILL)
+            found["stall of a kill -9"].append(wait(1, since, killed=True))
+            found["stall of a join"].append(wait(2, since))
+            found["stall of a planned leave"].append(scale(1))
+    return found
+
+
+def stall(events: Sequence[Event], size: int, since: float, *, killed: bool) -> float | None:
+    """Seconds from the end of a rank's last whole step to that of its first in a new ring.
+
+    Args:
+        events: Of the job.
+        size: Of the new ring.
+        since: When the change was asked for, or a rank killed, in seconds since the epoch.
+        killed: Whether the seconds count from `since`: the reset's own begin when it is noticed.
+
+    Returns:
+        None where there is no such step yet.
+    """
+    reset: Event | None = None
+    for event in events:
+        if event["time"] > since and event["kind"] == "reset":
+            reset = event if event["new_size"] == size else None
+        elif event["kind"] == "step" and reset is not None:
+            began = since if killed else reset["time"] - reset["seconds"]
+            return float(event["time"] - began)
+    return None
