@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 from edl_horovod.errors import EdlError
 from edl_horovod.files.whole_file import write_json
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import Child, end_all
-from edl_horovod.launch.programs import locate
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import Child, end_all
+from edl_horovod.supervisor.programs import locate
 
 __all__ = [
     "FULL",

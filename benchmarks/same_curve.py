@@ -28,8 +28,8 @@ from edl_horovod.config.schema import (
     TrainConfig,
 )
 from edl_horovod.job import events
-from edl_horovod.launch import job
 from edl_horovod.ledger import StepLoss, folder_of, read_losses
+from edl_horovod.supervisor import run as job
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH = 64

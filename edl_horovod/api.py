@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from edl_horovod.config.prepare import PrepareConfig
     from edl_horovod.config.schema import JobConfig
     from edl_horovod.image import BuiltImage
-    from edl_horovod.launch import JobResult
     from edl_horovod.launch.mpijob import SubmittedJob
     from edl_horovod.preparation import PrepareResult
+    from edl_horovod.supervisor.run import JobResult
     from edl_horovod.sweeps.run import SweepResult
 
 __all__ = [
@@ -297,10 +297,10 @@ def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult
     Raises:
         EdlError: A subclass says what went wrong.
     """
-    from edl_horovod import launch
+    from edl_horovod.supervisor import run as supervisor
 
     try:
-        return launch.run(config, on_events=on_events)
+        return supervisor.run(config, on_events=on_events)
     except KeyboardInterrupt as error:
         # Before the job began, or a second time while it ended.
         raise Interrupted("The job was interrupted.") from error

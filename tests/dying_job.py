@@ -4,8 +4,8 @@ import sys
 from dataclasses import replace
 
 from edl_horovod.cli.main import main
-from edl_horovod.launch import job
-from edl_horovod.launch.plan import make_plan
+from edl_horovod.supervisor import run as job
+from edl_horovod.supervisor.plan import make_plan
 
 
 def plan_with_dying_workers(config):

@@ -47,8 +47,8 @@ How it was measured:
   global batch of 128 and one thread a rank. Every rank writes down the end of every step. A stall
   is the longest gap between two steps around the event, on the rank that stays, less its median
   step.
-- Ours is the real job: `edl_horovod.launch`, its coordinator, its workers, records from files. It
-  is driven by its hosts file and by signals. Slots that fail again start again at once
+- Ours is the real job: `edl_horovod.supervisor`, its coordinator, its workers, records from files.
+  It is driven by its hosts file and by signals. Slots that fail again start again at once
   (`elastic.restart_backoff_seconds=0.01`); all other settings are the defaults.
 - Plain Horovod is a loop as its documents teach it, on Keras 3, under `horovodrun` with a discovery
   script, on the Horovod that we build; it commits every 10 steps. Each newcomer has a host name of

@@ -12,8 +12,8 @@ from benchmarks.elastic.settings import Run, python
 from benchmarks.elastic.stamps import Stamp
 from edl_horovod.coordinator import hosts
 from edl_horovod.job.events import follow
-from edl_horovod.launch.plan import LOCAL_HOST
-from edl_horovod.launch.processes import Child
+from edl_horovod.supervisor.plan import LOCAL_HOST
+from edl_horovod.supervisor.processes import Child
 
 __all__ = ["DrivenJob", "driven_job"]
 

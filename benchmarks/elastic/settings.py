@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.common import ROOT, SideFailed
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import Child, end_all
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import Child, end_all
 
 __all__ = ["FULL", "OURS", "PLAIN", "QUICK", "TORCH", "Run", "Settings"]
 

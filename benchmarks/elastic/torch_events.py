@@ -11,7 +11,7 @@ from benchmarks.elastic import stamps
 from benchmarks.elastic.settings import TORCH, Run
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
-from edl_horovod.launch.processes import Child
+from edl_horovod.supervisor.processes import Child
 
 __all__ = ["measure"]
 

@@ -11,7 +11,7 @@ from edl_horovod.config.schema import ElasticConfig
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import events
 from edl_horovod.job.handover import socket_folder
-from edl_horovod.launch.processes import Child
+from edl_horovod.supervisor.processes import Child
 
 __all__ = ["measure"]
 
@@ -32,7 +32,7 @@ def measure(run: Run) -> list[Line]:
     job_dir.mkdir()
     config = job_dir / "config.yaml"
     resolved.dump(job_config(run.data, job_dir, np=1, elastic=ElasticConfig(max_np=2)), config)
-    keeper_command = python("edl_horovod.launch.keep_warm", "--config", config, "--slots", 2)
+    keeper_command = python("edl_horovod.supervisor.keep_warm", "--config", config, "--slots", 2)
     joins = []
     with run.process(place, keeper_command, name="keep_warm") as keeper:
         _wait_for_warm(run, config, 2, keeper)

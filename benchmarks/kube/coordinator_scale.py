@@ -19,7 +19,7 @@ from edl_horovod.config.schema import (
     TrainConfig,
 )
 from edl_horovod.coordinator import hosts
-from edl_horovod.launch.processes import Child
+from edl_horovod.supervisor.processes import Child
 
 __all__ = ["measure"]
 

@@ -10,8 +10,8 @@ from benchmarks.ours.job import MANY_EPOCHS
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job.lifeline import end_with_parent
-from edl_horovod.launch import job
-from edl_horovod.launch.plan import LaunchPlan, make_plan
+from edl_horovod.supervisor import run as job
+from edl_horovod.supervisor.plan import LaunchPlan, make_plan
 
 WORKER = "benchmarks.ours.stamping_worker"
 BATCH_SIZE = 128

@@ -1,4 +1,4 @@
-"""The real job: `edl_horovod.launch.run` with its coordinator, workers and events."""
+"""The real job: `edl_horovod.supervisor.run` with its coordinator, workers and events."""
 
 import functools
 import json
@@ -25,8 +25,8 @@ from edl_horovod.config.schema import (
 )
 from edl_horovod.job.events import read
 from edl_horovod.job.lifeline import end_with_parent
-from edl_horovod.launch import job
-from edl_horovod.launch.plan import LaunchPlan, make_plan
+from edl_horovod.supervisor import run as job
+from edl_horovod.supervisor.plan import LaunchPlan, make_plan
 
 MANY_EPOCHS = 1_000_000
 """The steps end the job, not the epochs."""

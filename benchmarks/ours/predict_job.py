@@ -7,7 +7,7 @@ from benchmarks.common import MODELS, RECORDIO_PATTERN, side_parser, write_numbe
 from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.job.events import read
 from edl_horovod.job.lifeline import end_with_parent
-from edl_horovod.launch import job
+from edl_horovod.supervisor import run as job
 
 
 def main() -> int:

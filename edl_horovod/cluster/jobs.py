@@ -17,7 +17,7 @@ from edl_horovod.cluster.preflight import warn_of_resume
 from edl_horovod.cluster.status import ENDED, JobView, view, views
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.settings import largest_ring
+from edl_horovod.coordinator.ring_size import check_change
 from edl_horovod.errors import ConfigError, JobFailed, ObjectConflict, ObjectNotFound, TimedOut
 from edl_horovod.job.state import JobState, summarize
 
@@ -386,10 +386,4 @@ def _check_size(config: JobConfig, num_ranks: int) -> None:
             f"A static ring cannot change. Received: kubernetes.style={style}. Submit the job with "
             "kubernetes.style=elastic to scale it."
         )
-    least, most = config.elastic.min_np, largest_ring(config)
-    if not least <= num_ranks <= most or num_ranks % slots:
-        step = f", a multiple of the {slots} slots of a pod" if slots > 1 else ""
-        raise ConfigError(
-            f"The ring must keep between elastic.min_np={least} and {most} ranks (elastic.max_np, "
-            f"and never more than there are lanes){step}. Received: {num_ranks}."
-        )
+    check_change(config, num_ranks, received=str(num_ranks), step=slots)

@@ -12,9 +12,9 @@ from edl_horovod.cluster import labels, pods
 from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.settings import largest_ring
+from edl_horovod.coordinator.ring_size import check_start, largest_ring
 from edl_horovod.errors import ConfigError
-from edl_horovod.launch.plan import check_lanes, with_job_dir
+from edl_horovod.job.places import with_job_dir
 
 __all__ = ["MAX_CONFIG_BYTES", "JobManifests", "job_manifests", "to_yaml"]
 
@@ -120,7 +120,7 @@ def _check(config: JobConfig) -> None:
             f"on a command line. Received: kubernetes.style={config.kubernetes.style}. Mount the "
             "secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}."
         )
-    check_lanes(config)
+    check_start(config)
     slots = config.kubernetes.slots_per_worker
     if config.launch.np % slots:
         raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Any
 from edl_horovod.cluster import labels
 from edl_horovod.config.kubernetes import LauncherPodConfig, WorkerPodConfig
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.launch.plan import THREAD_VARIABLES
+from edl_horovod.supervisor.plan import THREAD_VARIABLES
 
 __all__ = [
     "CONFIG_DIR",

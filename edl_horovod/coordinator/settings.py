@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.ring_size import largest_ring
 from edl_horovod.records.lanes import choose_num_lanes
 
-__all__ = ["CoordinatorSettings", "largest_ring", "settings_of"]
+__all__ = ["CoordinatorSettings", "settings_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +33,6 @@ class CoordinatorSettings:
     wait_seconds: float
     forming_seconds: float
     stall_seconds: float
-
-
-def largest_ring(config: JobConfig) -> int:
-    """Most ranks that a job's ring can have: elastic.max_np, and never more than its lanes."""
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    return min(config.elastic.max_np or lanes, lanes)
 
 
 def settings_of(

@@ -20,9 +20,9 @@ from edl_horovod.files.output_dir import check_name, writing
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import events
-from edl_horovod.job.places import check_places
-from edl_horovod.launch.plan import check_is_here, with_job_dir
+from edl_horovod.job.places import check_places, with_job_dir
 from edl_horovod.models import git_zoo
+from edl_horovod.supervisor.plan import check_is_here
 
 __all__ = ["SweepJob", "SweepPlan", "SweepResult", "make_plan", "run"]
 

@@ -15,7 +15,7 @@ import pytest
 from edl_horovod.files.output_dir import staged
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job.handover import socket_folder
-from edl_horovod.launch.programs import locate
+from edl_horovod.supervisor.programs import locate
 from tests import counting_job
 
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "127.1"
@@ -121,7 +121,13 @@ def keep_warm():
     keepers = []
 
     def start(config, slots=3):
-        command = [sys.executable, "-m", "edl_horovod.launch.keep_warm", "--config", str(config)]
+        command = [
+            sys.executable,
+            "-m",
+            "edl_horovod.supervisor.keep_warm",
+            "--config",
+            str(config),
+        ]
         threads = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         environment = {**os.environ, **dict.fromkeys(threads, "1")}
         keepers.append(subprocess.Popen([*command, "--slots", str(slots)], env=environment))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.launch.programs import locate
 from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.supervisor.programs import locate
 
 REPOSITORY = Path(__file__).parents[2]
 NUM_FILES = 60

@@ -25,7 +25,7 @@ import dataclasses, os, pathlib, sys
 from edl_horovod.cluster.pod.launcher import plan_in_pod
 from edl_horovod.config import resolved
 from edl_horovod.errors import EdlError
-from edl_horovod.launch.job import run_plan
+from edl_horovod.supervisor.run import run_plan
 
 file = pathlib.Path(sys.argv[1])
 plan = plan_in_pod(resolved.load(file), file, os.environ)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.launch.programs import locate
+from edl_horovod.supervisor.programs import locate
 
 RANKS = Path(__file__).parent / "ranks"
 TIMEOUT_SECONDS = 240

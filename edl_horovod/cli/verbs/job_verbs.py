@@ -15,7 +15,7 @@ from edl_horovod.job import log
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
-    from edl_horovod.launch import JobResult
+    from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["run"]
 
@@ -158,9 +158,10 @@ def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
 def _print_plan(config: "JobConfig") -> None:
     """The settings as YAML, which another program may read; the plan stands in its comments."""
     from edl_horovod.config import resolved
-    from edl_horovod.launch import plan
+    from edl_horovod.job.places import with_job_dir
+    from edl_horovod.supervisor import plan
 
-    print(resolved.to_yaml(plan.with_job_dir(config)), end="")
+    print(resolved.to_yaml(with_job_dir(config)), end="")
     for line in plan.describe(config).splitlines():
         print(f"# {line}".rstrip())
 

@@ -78,7 +78,7 @@ def set_slots(job_dir: Path, slots: int, *, is_dry_run: bool = False) -> int:
 
 
 def _check_size(config: JobConfig, hosts: Mapping[str, int]) -> None:
-    from edl_horovod.coordinator.settings import largest_ring
+    from edl_horovod.coordinator.ring_size import check_change
 
     slots = hosts[_THIS_MACHINE]
     if config.launch.kind != "local":
@@ -86,11 +86,6 @@ def _check_size(config: JobConfig, hosts: Mapping[str, int]) -> None:
             f"A static ring cannot change. Received: launch.kind={config.launch.kind}. "
             "Start the job with launch=local to scale it."
         )
-    most = largest_ring(config)
-    if slots < 0 or not config.elastic.min_np <= sum(hosts.values()) <= most:
-        elsewhere = sum(hosts.values()) - slots
-        raise ConfigError(
-            f"The ring must keep between elastic.min_np={config.elastic.min_np} and {most} ranks "
-            f"(elastic.max_np, and never more than there are lanes). "
-            f"Received: {slots} on this machine, {elsewhere} on other hosts."
-        )
+    elsewhere = sum(hosts.values()) - slots
+    received = f"{slots} on this machine, {elsewhere} on other hosts"
+    check_change(config, -1 if slots < 0 else sum(hosts.values()), received=received)

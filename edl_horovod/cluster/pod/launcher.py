@@ -19,11 +19,11 @@ from edl_horovod.cluster import pods
 from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.settings import largest_ring
+from edl_horovod.coordinator.ring_size import largest_ring
 from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
-from edl_horovod.launch.job import run_plan
-from edl_horovod.launch.plan import Command, LaunchPlan
+from edl_horovod.supervisor.plan import Command, LaunchPlan
+from edl_horovod.supervisor.run import run_plan
 
 __all__ = ["plan_in_pod", "wait_for_workers"]
 

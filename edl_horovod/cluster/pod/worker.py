@@ -20,10 +20,10 @@ from edl_horovod.errors import EdlError
 from edl_horovod.job import directory as job_dirs
 from edl_horovod.job import log as logs
 from edl_horovod.job.events import EventLog
-from edl_horovod.launch.directory import is_of_job
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import end_all
-from edl_horovod.launch.slots import Slots
+from edl_horovod.supervisor.directory import is_of_job
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import end_all
+from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["main"]
 

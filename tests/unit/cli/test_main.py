@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_horovod import api, errors, launch
+from edl_horovod import api, errors
 from edl_horovod import preparation as data_prepare
 from edl_horovod.cli.main import main
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
-from edl_horovod.launch import JobResult
+from edl_horovod.supervisor import run as supervisor
+from edl_horovod.supervisor.run import JobResult
 
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
 Run = Callable[..., tuple[int, str, str]]
@@ -43,7 +44,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
             output="/o", job_dir="/o.job", steps=7, metrics={"accuracy": 0.5}, seconds=2.0
         )
 
-    monkeypatch.setattr(launch, "run", run)
+    monkeypatch.setattr(supervisor, "run", run)
     return configs
 
 
@@ -185,7 +186,7 @@ def test_an_error_of_the_job_is_its_exit_code(
     def run(config: JobConfig, *, on_events: object = None):
         raise raised
 
-    monkeypatch.setattr(launch, "run", run)
+    monkeypatch.setattr(supervisor, "run", run)
 
     found, out, err = edl("train", *TRAIN)
 

@@ -12,8 +12,8 @@ from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job import directory as job_dir
-from edl_horovod.launch.directory import job_directory
-from edl_horovod.launch.plan import make_plan
+from edl_horovod.supervisor.directory import job_directory
+from edl_horovod.supervisor.plan import make_plan
 
 OURS = (
     "logs/build.log",

@@ -6,8 +6,8 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import OutputError
-from edl_horovod.launch.job import check_inputs
-from edl_horovod.launch.plan import with_job_dir
+from edl_horovod.job.places import with_job_dir
+from edl_horovod.supervisor.run import check_inputs
 
 
 @pytest.fixture
@@ -101,8 +101,8 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(place, ta
     ],
 )
 def test_an_output_of_its_own_is_taken(place, overrides, monkeypatch):
-    from edl_horovod.launch import job
     from edl_horovod.records.files import local as files
+    from edl_horovod.supervisor import run as job
 
     def only_local(pattern):
         return files.expand(",".join(p for p in pattern.split(",") if "://" not in p))

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import edl_horovod
-from edl_horovod import launch
 from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import expand
 from edl_horovod.errors import ConfigError, DataError, Interrupted, OutputError
 from edl_horovod.job.events import EventLog
-from edl_horovod.launch import JobResult
-from edl_horovod.launch.plan import with_job_dir
+from edl_horovod.job.places import with_job_dir
+from edl_horovod.supervisor import run as supervisor
+from edl_horovod.supervisor.run import JobResult
 from edl_horovod.sweeps.run import make_plan
 
 RATES = "train.learning_rate=0.1,0.2,0.3"
@@ -53,7 +53,7 @@ class Trainings:
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
     found = Trainings()
-    monkeypatch.setattr(launch, "run", found)
+    monkeypatch.setattr(supervisor, "run", found)
     return found
 
 

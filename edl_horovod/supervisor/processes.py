@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from edl_horovod.job.lifeline import LIFELINE_VARIABLE
-from edl_horovod.launch.plan import GRACE_SECONDS, Command
+from edl_horovod.supervisor.plan import GRACE_SECONDS, Command
 
 __all__ = ["Child", "Process", "end_all", "start_process"]
 

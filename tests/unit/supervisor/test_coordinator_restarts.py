@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
-from edl_horovod.launch import kept
+from edl_horovod.supervisor import kept
 
 
 class Time:

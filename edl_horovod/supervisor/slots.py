@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edl_horovod.job.events import EventLog
-from edl_horovod.launch.forks import ForkServer
-from edl_horovod.launch.plan import LOCAL_HOST, Command
-from edl_horovod.launch.processes import Child, start_process
+from edl_horovod.supervisor.forks import ForkServer
+from edl_horovod.supervisor.plan import LOCAL_HOST, Command
+from edl_horovod.supervisor.processes import Child, start_process
 
 __all__ = ["Slots"]
 

@@ -13,8 +13,9 @@ from edl_horovod.config.schema import (
     TrainConfig,
 )
 from edl_horovod.errors import ConfigError
-from edl_horovod.launch import plan as plans
-from edl_horovod.launch.plan import Command, make_plan, with_job_dir
+from edl_horovod.job.places import with_job_dir
+from edl_horovod.supervisor import plan as plans
+from edl_horovod.supervisor.plan import Command, make_plan
 
 
 def job(*, np=2, kind="local", threads=0, batch_size=64, lanes=0, **more):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import edl_horovod
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import Child, end_all, signals_held
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import Child, end_all, signals_held
 
 LIMIT_SECONDS = 8.0
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
@@ -152,8 +152,8 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     launcher.write_text(
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from edl_horovod.launch.plan import Command\n"
-        "from edl_horovod.launch.processes import Child\n"
+        "from edl_horovod.supervisor.plan import Command\n"
+        "from edl_horovod.supervisor.processes import Child\n"
         f"command = Command(argv=(sys.executable, '-c', {LIFELINE!r}))\n"
         f"children = [Child(command, Path({str(log)!r})) for _ in range(2)]\n"
         "print(*[child.pid for child in children], flush=True)\n"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO
 
 from edl_horovod.job.fork_server import MAX_REQUEST_BYTES, READY
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import Child, Process, signals_held, start_process
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import Child, Process, signals_held, start_process
 
 __all__ = ["ForkServer"]
 

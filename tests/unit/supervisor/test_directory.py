@@ -15,10 +15,10 @@ from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.directory import enter, is_running
-from edl_horovod.launch import directory
-from edl_horovod.launch.checkpoints import where_it_goes_on
-from edl_horovod.launch.job import run_plan
-from edl_horovod.launch.plan import Command, make_plan
+from edl_horovod.supervisor import directory
+from edl_horovod.supervisor.checkpoints import where_it_goes_on
+from edl_horovod.supervisor.plan import Command, make_plan
+from edl_horovod.supervisor.run import run_plan
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job import directory as job_dirs
-from edl_horovod.launch import checkpoints
-from edl_horovod.launch.plan import LaunchPlan
+from edl_horovod.supervisor import checkpoints
+from edl_horovod.supervisor.plan import LaunchPlan
 
 __all__ = ["is_left_by_this_job", "is_of_job", "job_directory"]
 

@@ -6,8 +6,8 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.coordinator import hosts
-from edl_horovod.launch import job
-from edl_horovod.launch.plan import make_plan
+from edl_horovod.supervisor import run as job
+from edl_horovod.supervisor.plan import make_plan
 
 
 class Slots:

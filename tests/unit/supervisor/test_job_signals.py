@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from edl_horovod.launch.job import _signals_interrupt
+from edl_horovod.supervisor.run import _signals_interrupt
 
 
 @pytest.fixture(autouse=True)

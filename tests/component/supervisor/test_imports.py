@@ -12,7 +12,9 @@ import edl_horovod
 ROOT = str(Path(edl_horovod.__file__).parent.parent)
 
 
-@pytest.mark.parametrize("module", ["edl_horovod.launch.job", "edl_horovod.coordinator.__main__"])
+@pytest.mark.parametrize(
+    "module", ["edl_horovod.supervisor.run", "edl_horovod.coordinator.__main__"]
+)
 def test_neither_launcher_nor_coordinator_imports_numpy(module):
     code = f"import sys, {module}; print(*sorted({{'numpy', 'tensorflow'}} & set(sys.modules)))"
     run = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job import checkpoint_files
-from edl_horovod.launch.checkpoints import settle
+from edl_horovod.supervisor.checkpoints import settle
 
 CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")
 

@@ -1,4 +1,4 @@
-"""Warm workers for plain horovodrun: `python -m edl_horovod.launch.keep_warm --config C`.
+"""Warm workers for plain horovodrun: `python -m edl_horovod.supervisor.keep_warm --config C`.
 
 Runs on a host as long as the host may get ranks. Each slot's worker gets warm and waits; the
 process that horovodrun launches there (`edl_horovod.worker.shim`) takes it over. When it ends, the
@@ -20,9 +20,9 @@ from edl_horovod.errors import EdlError, Interrupted
 from edl_horovod.job import log as logs
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.handover import private_folder, socket_folder
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import end_all
-from edl_horovod.launch.slots import Slots
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import end_all
+from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["main"]
 

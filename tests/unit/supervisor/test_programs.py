@@ -1,6 +1,6 @@
 import pytest
 
-from edl_horovod.launch import programs
+from edl_horovod.supervisor import programs
 
 
 @pytest.fixture

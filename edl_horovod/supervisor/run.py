@@ -15,22 +15,22 @@ from typing import Any
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator import hosts, saved
 from edl_horovod.coordinator.decide import num_workers
-from edl_horovod.coordinator.settings import largest_ring
+from edl_horovod.coordinator.ring_size import largest_ring
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, of_kind
 from edl_horovod.files.json_text import numbers
 from edl_horovod.files.whole_file import read_json
 from edl_horovod.job.events import EventLog, follow
 from edl_horovod.job.places import check_is_free, check_places
-from edl_horovod.launch import checkpoints
-from edl_horovod.launch.directory import is_left_by_this_job, job_directory
-from edl_horovod.launch.kept import Kept
-from edl_horovod.launch.needs import require_mpi, require_worker_packages
-from edl_horovod.launch.plan import LOCAL_HOST, Command, LaunchPlan, make_plan
-from edl_horovod.launch.processes import Child, end_all
-from edl_horovod.launch.slots import Slots
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.records.files.local import expand
 from edl_horovod.records.formats import format_of
+from edl_horovod.supervisor import checkpoints
+from edl_horovod.supervisor.directory import is_left_by_this_job, job_directory
+from edl_horovod.supervisor.kept import Kept
+from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
+from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, make_plan
+from edl_horovod.supervisor.processes import Child, end_all
+from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["JobResult", "run", "run_plan"]
 

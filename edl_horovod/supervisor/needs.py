@@ -4,7 +4,7 @@ import importlib.util
 import shutil
 
 from edl_horovod.errors import MissingDependency, how_to_install
-from edl_horovod.launch.plan import Command
+from edl_horovod.supervisor.plan import Command
 
 __all__ = ["require_mpi", "require_worker_packages"]
 

@@ -9,10 +9,10 @@ import pytest
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import events
-from edl_horovod.launch import job
-from edl_horovod.launch import slots as module
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.slots import Slots
+from edl_horovod.supervisor import run as job
+from edl_horovod.supervisor import slots as module
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.slots import Slots
 
 LIMIT_SECONDS = 8.0
 SLEEP = "import os, time; print(os.environ['EDL_SLOT'], flush=True); time.sleep(60)"

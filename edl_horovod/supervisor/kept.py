@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import Child
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import Child
 
 __all__ = ["Kept"]
 

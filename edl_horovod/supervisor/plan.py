@@ -4,24 +4,23 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator import ring_size
 from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.errors import ConfigError
-from edl_horovod.launch.programs import locate
+from edl_horovod.job.places import with_job_dir
 from edl_horovod.models import git_zoo
-from edl_horovod.records.lanes import choose_num_lanes
+from edl_horovod.supervisor.programs import locate
 
 __all__ = [
     "Command",
     "LaunchPlan",
     "check_is_here",
-    "check_lanes",
     "describe",
     "make_plan",
-    "with_job_dir",
 ]
 
 LOCAL_HOST = "localhost"
@@ -66,15 +65,6 @@ class LaunchPlan:
     """The job's secret where its workers have it already; None makes one in job_dir."""
 
 
-def with_job_dir(config: JobConfig) -> JobConfig:
-    """The config with its job directory: beside the output, or beside the evaluated model."""
-    if config.job_dir:
-        return config
-    if config.output:
-        return replace(config, job_dir=f"{config.output.rstrip('/')}.job")
-    return replace(config, job_dir=f"{config.trained_model.rstrip('/')}.{config.task}.job")
-
-
 def check_is_here(config: JobConfig) -> None:
     """Refuse a job of a cluster where one of this machine is wanted.
 
@@ -102,7 +92,7 @@ def make_plan(config: JobConfig) -> LaunchPlan:
     """
     check_is_here(config)
     config = with_job_dir(config)
-    check_lanes(config)
+    ring_size.check_start(config)
     job_dir = Path(config.job_dir)
     threads = str(config.launch.threads_per_rank or _fair_share(config.launch.np))
     shared = dict.fromkeys(THREAD_VARIABLES, threads)
@@ -131,21 +121,6 @@ def make_plan(config: JobConfig) -> LaunchPlan:
             can_fork=True,
         ),
     )
-
-
-def check_lanes(config: JobConfig) -> None:
-    """See that no rank is without a lane.
-
-    Raises:
-        ConfigError: More ranks are asked for than there are lanes.
-    """
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    if config.launch.np > lanes:
-        raise ConfigError(
-            f"launch.np must not be above the number of lanes. Received: launch.np="
-            f"{config.launch.np}, lanes={lanes} (train.batch_size={config.train.batch_size}). "
-            "Set data_plan.lanes, or a batch size with a larger divisor."
-        )
 
 
 def describe(config: JobConfig) -> str:

@@ -14,11 +14,11 @@ import pytest
 
 import edl_horovod
 from edl_horovod.job.events import EventLog
-from edl_horovod.launch import forks
-from edl_horovod.launch.forks import ForkServer
-from edl_horovod.launch.plan import Command
-from edl_horovod.launch.processes import Child, end_all
-from edl_horovod.launch.slots import Slots
+from edl_horovod.supervisor import forks
+from edl_horovod.supervisor.forks import ForkServer
+from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.processes import Child, end_all
+from edl_horovod.supervisor.slots import Slots
 
 ROOT = Path(edl_horovod.__file__).parent.parent
 LIMIT_SECONDS = 8.0

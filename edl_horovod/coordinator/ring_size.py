@@ -1,0 +1,49 @@
+"""How many ranks the ring of a job may have."""
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError
+from edl_horovod.records.lanes import choose_num_lanes
+
+__all__ = ["check_change", "check_start", "largest_ring"]
+
+
+def largest_ring(config: JobConfig) -> int:
+    """Most ranks that a job's ring can have: elastic.max_np, and never more than its lanes."""
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    return min(config.elastic.max_np or lanes, lanes)
+
+
+def check_start(config: JobConfig) -> None:
+    """See that no rank is without a lane.
+
+    Raises:
+        ConfigError: More ranks are asked for than there are lanes.
+    """
+    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+    if config.launch.np > lanes:
+        raise ConfigError(
+            f"launch.np must not be above the number of lanes. Received: launch.np="
+            f"{config.launch.np}, lanes={lanes} (train.batch_size={config.train.batch_size}). "
+            "Set data_plan.lanes, or a batch size with a larger divisor."
+        )
+
+
+def check_change(config: JobConfig, num_ranks: int, *, received: str, step: int = 1) -> None:
+    """Refuse a number of ranks that a running ring may not have.
+
+    Args:
+        config: The job.
+        num_ranks: The number of ranks that is asked for.
+        received: What the user gave, for the message.
+        step: The number of ranks must be a multiple of it.
+
+    Raises:
+        ConfigError: The ring may not have that size.
+    """
+    least, most = config.elastic.min_np, largest_ring(config)
+    if not least <= num_ranks <= most or num_ranks % step:
+        multiple = f", a multiple of the {step} slots of a pod" if step > 1 else ""
+        raise ConfigError(
+            f"The ring must keep between elastic.min_np={least} and {most} ranks (elastic.max_np, "
+            f"and never more than there are lanes){multiple}. Received: {received}."
+        )
