@@ -80,6 +80,7 @@ def main():
     folder = parser.parse_known_args()[0].config.parent / "deaths"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
+    from edl_horovod.frameworks.horovod import Horovod
     from edl_horovod.frameworks.keras.step import KerasTrainer
     from edl_horovod.ring import state
     from edl_horovod.ring.membership import coordinated
@@ -94,14 +95,14 @@ def main():
     before(reaper, state, "broadcast_values", "sync")
     before(reaper, Evaluator, "over_ring", "evaluation")
     before(reaper, TrainWork, "finish", "finish")
-    form = coordinated.form_assigned
+    form = Horovod.form_assigned
 
-    def die_or_form(place, **more):
+    def die_or_form(horovod, place, **more):
         reaper.world = SimpleNamespace(rank=place["rank"], size=place["size"])
         reaper.at("forming")
-        return form(place, **more)
+        return form(horovod, place, **more)
 
-    coordinated.form_assigned = die_or_form
+    Horovod.form_assigned = die_or_form
     return worker.main()
 
 

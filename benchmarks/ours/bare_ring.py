@@ -10,8 +10,8 @@ import keras
 
 from benchmarks.common import StepClock, side_parser, write_numbers
 from benchmarks.ours.parts import load, open_stream
+from edl_horovod.frameworks.keras.collectives import HOROVOD
 from edl_horovod.frameworks.keras.step import KerasTrainer
-from edl_horovod.ring.world import form_inherited
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
         os.environ["HOROVOD_ELASTIC"] = "1"
         trainer = KerasTrainer(loaded, stream.element_spec, learning_rate=None)
         os.environ["HOROVOD_ELASTIC"] = "0"
-        world = form_inherited()
+        world = HOROVOD.form_inherited()
         lanes = world.lanes(plan.num_lanes)
         stream.restart(lanes, 0, args.total_steps)
         clock = StepClock(args.warmup_steps)

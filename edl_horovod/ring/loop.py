@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from edl_horovod.frameworks.keras.collectives import CollectiveFailed
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.state import RingState

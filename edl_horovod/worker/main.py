@@ -200,13 +200,14 @@ def _be_rank(
 
 
 def _membership(config: JobConfig, events: EventLog) -> "Membership":
+    from edl_horovod.frameworks.horovod import complaint
+    from edl_horovod.frameworks.keras.collectives import HOROVOD
+
     if os.environ.get("EDL_MEMBERSHIP") == "static":
         from edl_horovod.ring.membership.base import StaticMembership
 
-        return StaticMembership(Path(config.job_dir) / "result.json")
-    from edl_horovod.ring.membership import horovod_patch
-
-    if missing := horovod_patch.complaint(horovod_patch.version()):
+        return StaticMembership(HOROVOD, Path(config.job_dir) / "result.json")
+    if missing := complaint(HOROVOD.patch_version()):
         log.warning("%s", missing)
     if "EDL_COORDINATOR" in os.environ:
         from edl_horovod.ring.membership.coordinated import (
@@ -223,6 +224,7 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
             slot=int(os.environ["EDL_SLOT"]),
         )
         return CoordinatedMembership(
+            HOROVOD,
             address,
             forming_seconds=config.elastic.forming_seconds,
             # In a cluster the coordinator's pod may still be waiting for a node.
@@ -240,7 +242,7 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
             "EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment. Use "
             "`edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`."
         )
-    return HorovodDriverMembership(events, Path(config.job_dir) / "result.json")
+    return HorovodDriverMembership(HOROVOD, events, Path(config.job_dir) / "result.json")
 
 
 def _leave_on_sigterm(membership: "Membership") -> None:

@@ -13,7 +13,7 @@ import threading
 import horovod.tensorflow as hvd
 
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.ring.world import form_assigned
+from edl_horovod.frameworks.keras.collectives import HOROVOD
 from tests.parallel.lost_member import fork
 
 TIMEOUT_SECONDS = 20
@@ -28,7 +28,7 @@ def be_rank(rank, address, may_form):
     place |= {"cross_rank": 0, "cross_size": 1, "host": "localhost"}
     place |= {"rendezvous_address": "127.0.0.1", "rendezvous_port": port}
     os.environ["HOROVOD_GLOO_IFACE"] = "lo"
-    form_assigned(
+    HOROVOD.form_assigned(
         {**place, "rendezvous_token": token},
         timeout_seconds=TIMEOUT_SECONDS,
         is_in_vain=lambda: False,

@@ -14,8 +14,8 @@ import threading
 import time
 
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.frameworks.keras.collectives import CollectiveFailed
-from edl_horovod.ring.world import form_assigned
+from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.keras.collectives import HOROVOD
 
 TOLD_SECONDS = 15
 UNTOLD_SECONDS = 3
@@ -61,7 +61,10 @@ async def form(generation, timeout_seconds, servers, *, is_told):
         place |= {"rendezvous_token": server.token}
         forming = asyncio.create_task(
             asyncio.to_thread(
-                form_assigned, place, timeout_seconds=timeout_seconds, is_in_vain=is_in_vain.is_set
+                HOROVOD.form_assigned,
+                place,
+                timeout_seconds=timeout_seconds,
+                is_in_vain=is_in_vain.is_set,
             )
         )
         await neighbour(server)  # Until both have the other's address.

@@ -1,66 +1,27 @@
-"""Horovod's collectives on plain tensors, and what a failed one looks like.
+"""Horovod's collectives on plain TensorFlow tensors.
 
 Everything else of Horovod's TensorFlow package (DistributedOptimizer, its states, its tape) does
 not work on Keras 3; plain-tensor collectives do.
 """
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
-from horovod.common.exceptions import HorovodInternalError
+
+from edl_horovod.frameworks.horovod import Horovod
 
 __all__ = [
-    "CollectiveFailed",
+    "HOROVOD",
     "allgather_rows",
     "broadcast_values",
     "catch_failures",
     "sum_grouped",
 ]
 
-_GRAPH_PLACE = re.compile(r"\{\{function_node [^}]*\}\} ?")
-
-_SOURCE_PLACE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
-
-
-class CollectiveFailed(Exception):
-    """A collective did not complete: a member died, hung or left. The ring must form again."""
-
-    def __init__(self, message: str) -> None:
-        """Say it without the place in Gloo's source, which tells a reader nothing.
-
-        Args:
-            message: As Horovod said it.
-        """
-        super().__init__(_SOURCE_PLACE.sub("", message))
-
-
-@contextmanager
-def catch_failures() -> Iterator[None]:
-    """Turn what Horovod and TensorFlow raise for a broken ring into `CollectiveFailed`."""
-    try:
-        yield
-    except HorovodInternalError as error:
-        raise CollectiveFailed(str(error)) from error
-    except tf.errors.OpError as error:
-        # A TensorFlow step reports a failed collective as an error of the op inside it; only its
-        # name and text tell it from an error of the user's own ops.
-        # Paths of our own files stand in every such report.
-        if "orovod" not in str(error).replace("edl_horovod", ""):
-            raise
-        raise CollectiveFailed(_cause(error.message)) from error
-
-
-def _cause(message: str) -> str:
-    """What Horovod said, out of TensorFlow's report of the graph around it."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    said = [line for line in lines if "orovod" in line and not line.startswith("File ")]
-    # After its first sentence Horovod guesses what may have been.
-    told = (said or lines)[-1].partition(" This was caused by ")[0]
-    return _GRAPH_PLACE.sub("", told)[:300]
+HOROVOD = Horovod(hvd, op_errors=(tf.errors.OpError,))
+catch_failures = HOROVOD.catch_failures
 
 
 def sum_grouped(tensors: Sequence[tf.Tensor], name: str) -> list[tf.Tensor]:

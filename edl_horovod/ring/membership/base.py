@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import horovod.tensorflow as hvd
-
 from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_install, kind_of
 from edl_horovod.files.whole_file import write_json
-from edl_horovod.ring.world import World, form_inherited, leave
+from edl_horovod.frameworks.horovod import Horovod
+from edl_horovod.ring.world import World
 
 __all__ = ["Dismissed", "Membership", "StaticMembership"]
 
@@ -38,6 +37,10 @@ class Dismissed(Exception):
 
 class Membership(ABC):
     """A rank's source of rings. A change is a level, asked each step: none is missed (D10)."""
+
+    def __init__(self, horovod: Horovod) -> None:
+        """Take what forms and leaves rings."""
+        self._horovod = horovod
 
     expect: Callable[[World, int], None] = staticmethod(lambda world, step: None)
     """Called with this rank's next place, and with the step that its ring is likely to begin at,
@@ -92,19 +95,21 @@ class Membership(ABC):
 
     def close(self) -> None:
         """Leave the ring and let go of everything."""
-        leave()
+        self._horovod.leave()
 
 
 class StaticMembership(Membership):
     """One ring for the whole job, under mpirun: no changes, and a failure is the job's (D15)."""
 
-    def __init__(self, result: Path) -> None:
+    def __init__(self, horovod: Horovod, result: Path) -> None:
         """Take the MPI communicator of all ranks that mpirun started.
 
         Args:
+            horovod: Forms the ring.
             result: File that tells the launcher how the job ended.
         """
-        if not hvd.mpi_built():
+        super().__init__(horovod)
+        if not horovod.has_mpi():
             raise MissingDependency(
                 "launch=mpi needs a Horovod that was built with MPI, and this one was not. Use "
                 f"launch=local; or for MPI, {how_to_install('mpi')} and then "
@@ -126,7 +131,7 @@ class StaticMembership(Membership):
                 "cannot form again. Start the job anew, or use an elastic launch."
             )
         self._has_joined = True
-        return form_inherited(self._communicator)
+        return self._horovod.form_inherited(self._communicator)
 
     def wants_change(self) -> bool:
         """Never."""

@@ -22,9 +22,10 @@ from edl_horovod.coordinator.wire import (
     nonce_of,
 )
 from edl_horovod.errors import EdlError, kind_of
+from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.ring.membership.activity import Activity
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
-from edl_horovod.ring.world import World, form_assigned, leave, world_of
+from edl_horovod.ring.world import World, world_of
 
 __all__ = ["CoordinatedMembership", "CoordinatorAddress"]
 
@@ -64,6 +65,7 @@ class CoordinatedMembership(Membership):
 
     def __init__(
         self,
+        horovod: Horovod,
         address: CoordinatorAddress,
         *,
         forming_seconds: float,
@@ -73,11 +75,13 @@ class CoordinatedMembership(Membership):
         """Prepare; `join` connects, because only a warm worker may.
 
         Args:
+            horovod: Forms the rings.
             address: Of the coordinator.
             forming_seconds: Gloo's time-out, for forming and for transfers.
             first_seconds: How long the coordinator may take to be there at all.
             away_seconds: How long it may be away later before its workers give up.
         """
+        super().__init__(horovod)
         self._address = address
         self._forming_seconds = forming_seconds
         self._patience_seconds = first_seconds
@@ -108,7 +112,7 @@ class CoordinatedMembership(Membership):
     def join(self, step: int) -> World:
         """Leave the old ring, wait for a place, form the new ring."""
         self._activity.begin("joins", f"leaving the ring after step {step}")
-        leave()
+        self._horovod.leave()
         with self._lock:
             self._step = step
             self._is_ready = True
@@ -125,7 +129,7 @@ class CoordinatedMembership(Membership):
             self._is_ready = False
         self._activity.begin("joins", f"forming generation {self._generation}")
         self.expect(world_of(place), max(0, step, place["step"]))
-        return form_assigned(
+        return self._horovod.form_assigned(
             place, timeout_seconds=self._forming_seconds, is_in_vain=self.wants_change
         )
 
@@ -175,7 +179,7 @@ class CoordinatedMembership(Membership):
 
     def close(self) -> None:
         """Leave the ring and hang up."""
-        leave()
+        self._horovod.leave()
         with self._lock:
             self._is_closed = True
             self._hang_up()

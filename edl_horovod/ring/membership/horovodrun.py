@@ -11,14 +11,13 @@ from http.client import OK, HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from horovod.common.elastic import notification_manager
-
 from edl_horovod.coordinator.keepalive import notice_vanished_host
 from edl_horovod.errors import EdlError, JobFailed, kind_of
 from edl_horovod.files.whole_file import write_json
+from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.ring.world import World, form_assigned, leave, world_of
+from edl_horovod.ring.world import World, world_of
 
 __all__ = ["HorovodDriverMembership", "is_launched_by_horovodrun"]
 
@@ -42,13 +41,15 @@ class HorovodDriverMembership(Membership):
     driver again, and the step's collective carries it to all ranks.
     """
 
-    def __init__(self, events: EventLog, result: Path) -> None:
+    def __init__(self, horovod: Horovod, events: EventLog, result: Path) -> None:
         """Take what horovodrun said in the environment; `join` talks to its driver.
 
         Args:
+            horovod: Forms the rings.
             events: Told of the job's end by the leader: horovodrun writes none.
             result: File that tells the launcher, where there is one, how the job ended.
         """
+        super().__init__(horovod)
         self._events = events
         self._result = result
         self._place: Mapping[str, int] = {
@@ -65,10 +66,9 @@ class HorovodDriverMembership(Membership):
 
     def join(self, step: int) -> World:
         """Form the ring; after the first time, the driver deals the ranks anew."""
-        leave()
+        self._horovod.leave()
         if self._num_formings == 0:
-            notification_manager.init()
-            notification_manager.register_listener(self)
+            self._horovod.listen_to_driver(self)
         else:
             # Before asking: what is told from here on may be newer than the answer.
             self._is_told = False
@@ -83,7 +83,7 @@ class HorovodDriverMembership(Membership):
         self._num_formings += 1
         if step > 0:
             self.expect(world_of(place), step)
-        return form_assigned(place, timeout_seconds=self._timeout)
+        return self._horovod.form_assigned(place, timeout_seconds=self._timeout)
 
     def on_hosts_updated(self, timestamp: int, update_res: Any) -> None:
         """Called by Horovod's notification service, in its thread."""

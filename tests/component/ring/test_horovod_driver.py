@@ -1,43 +1,32 @@
 """What a worker under horovodrun makes of its driver's answers.
 
-The ring and Horovod's listener are stand-ins, so that neither TensorFlow nor Horovod is imported.
+The ring and Horovod's listener are stand-ins.
 """
 
 import json
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import events
+from edl_horovod.ring.membership.base import Dismissed
+from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
 
 
-@pytest.fixture
-def module(monkeypatch):
-    """`ring.horovod_driver` on a ring that forms at once."""
-    for name in ("world", "membership", "horovod_driver"):
-        monkeypatch.delitem(sys.modules, f"edl_horovod.ring.{name}", raising=False)
-    world = ModuleType("edl_horovod.ring.world")
-    world.World, world.leave, world.form_inherited = object, lambda: None, None
-    world.world_of = world.form_assigned = lambda place, **_: SimpleNamespace(**place)
-    elastic = ModuleType("horovod.common.elastic")
-    elastic.notification_manager = SimpleNamespace(
-        init=lambda: None, register_listener=lambda listener: None
-    )
-    horovod = ModuleType("horovod")
-    horovod.common = ModuleType("horovod.common")
-    horovod.common.elastic = elastic
-    horovod.tensorflow = ModuleType("horovod.tensorflow")
-    for made in (world, horovod, horovod.common, elastic, horovod.tensorflow):
-        monkeypatch.setitem(sys.modules, made.__name__, made)
-    from edl_horovod.ring.membership import horovodrun as horovod_driver
+class FormsAtOnce:
+    """An adapter whose rings form at once."""
 
-    yield horovod_driver
-    for name in ("membership", "horovod_driver"):
-        sys.modules.pop(f"edl_horovod.ring.{name}", None)
+    def leave(self):
+        pass
+
+    def form_assigned(self, place, **_):
+        return SimpleNamespace(**place)
+
+    def listen_to_driver(self, listener):
+        pass
 
 
 class Driver:
@@ -87,13 +76,13 @@ def log(tmp_path):
 
 
 @pytest.fixture
-def membership(module, driver, log, tmp_path, monkeypatch):
+def membership(driver, log, tmp_path, monkeypatch):
     values = {"RANK": 1, "SIZE": 2, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 1}
     values |= {"CROSS_SIZE": 2, "HOSTNAME": "b", "GLOO_RENDEZVOUS_ADDR": "127.0.0.1"}
     values |= {"GLOO_RENDEZVOUS_PORT": driver.server.server_port}
     for name, value in values.items():
         monkeypatch.setenv(f"HOROVOD_{name}", str(value))
-    return module.HorovodDriverMembership(log, tmp_path / "result.json")
+    return HorovodDriverMembership(FormsAtOnce(), log, tmp_path / "result.json")
 
 
 def test_the_first_place_is_in_the_environment(membership, driver):
@@ -111,20 +100,18 @@ def test_later_places_are_the_drivers(membership, driver):
     assert driver.asked == ["/rank_and_size/b:0"]
 
 
-def test_a_worker_without_a_place_goes_and_asks_no_second_time(module, membership, driver):
+def test_a_worker_without_a_place_goes_and_asks_no_second_time(membership, driver):
     membership.join(-1)
     driver.answers = ["-1,-1,-1,-1,-1,-1"]
-    with pytest.raises(module.Dismissed, match="no slot"):
+    with pytest.raises(Dismissed, match="no slot"):
         membership.join(7)
     assert len(driver.asked) == 1
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_leader_has_the_ring_formed_anew(
-    module, membership, log, tmp_path, monkeypatch, rank
-):
+def test_the_first_leader_has_the_ring_formed_anew(membership, log, tmp_path, monkeypatch, rank):
     monkeypatch.setenv("HOROVOD_RANK", str(rank))
-    first = module.HorovodDriverMembership(log, tmp_path / "result.json")
+    first = HorovodDriverMembership(FormsAtOnce(), log, tmp_path / "result.json")
     first.join(-1)
     assert first.wants_change() is (rank == 0)
 

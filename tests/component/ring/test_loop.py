@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edl_horovod.frameworks.keras.collectives import CollectiveFailed
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.ring.loop import run
 
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from edl_horovod.frameworks.base import CollectiveFailed
+
 
 def test_nothing_has_changed_when_a_worker_is_warm(train, monkeypatch):
     from edl_horovod.frameworks.keras import step as keras_step
@@ -46,4 +48,4 @@ def test_the_collective_of_a_rehearsal_fails_and_no_earlier_op(train, monkeypatc
 
     monkeypatch.setattr(keras_step.contextlib, "suppress", Suppressed)
     train("train.epochs=1", until=2)
-    assert failures[:2] == [None, keras_step.CollectiveFailed]
+    assert failures[:2] == [None, CollectiveFailed]

@@ -7,12 +7,12 @@ import pytest
 import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 
-from edl_horovod.frameworks.keras.collectives import allgather_rows
-from edl_horovod.ring.membership.horovod_patch import NEEDED_VERSION, version
+from edl_horovod.frameworks.horovod import NEEDED_PATCH
+from edl_horovod.frameworks.keras.collectives import HOROVOD, allgather_rows
 
 
 def test_the_installed_horovod_is_patched():
-    assert version() == NEEDED_VERSION
+    assert HOROVOD.patch_version() == NEEDED_PATCH
 
 
 UNKNOWN_OP = 9

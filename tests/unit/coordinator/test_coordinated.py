@@ -1,11 +1,10 @@
 """A worker's side of the protocol: nothing it has to say is lost, nothing it waits for is endless.
 
-The ring itself is a stand-in here, so that neither TensorFlow nor Horovod is imported.
+The rings themselves are stand-ins.
 """
 
 import contextlib
 import socket
-import sys
 import threading
 import time
 import types
@@ -14,6 +13,7 @@ import pytest
 
 from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
+from edl_horovod.ring.membership import coordinated
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
@@ -26,28 +26,20 @@ def until(is_true):
         time.sleep(0.004)
 
 
+class FormsAtOnce:
+    """An adapter whose rings form at once."""
+
+    def leave(self):
+        pass
+
+    def form_assigned(self, place, **_):
+        return types.SimpleNamespace(**place)
+
+
 @pytest.fixture
 def module(monkeypatch):
-    """`ring.coordinated` on a ring that forms at once."""
-    for name in ("world", "membership", "coordinated"):
-        monkeypatch.delitem(sys.modules, f"edl_horovod.ring.{name}", raising=False)
-    world = types.ModuleType("edl_horovod.ring.world")
-    world.World = object
-    world.leave = lambda: None
-    world.form_inherited = None
-    world.world_of = lambda place: types.SimpleNamespace(**place)
-    world.form_assigned = lambda place, **_: types.SimpleNamespace(**place)
-    monkeypatch.setitem(sys.modules, world.__name__, world)
-    horovod = types.ModuleType("horovod")
-    horovod.tensorflow = types.ModuleType("horovod.tensorflow")
-    monkeypatch.setitem(sys.modules, "horovod", horovod)
-    monkeypatch.setitem(sys.modules, "horovod.tensorflow", horovod.tensorflow)
-    from edl_horovod.ring.membership import coordinated
-
     monkeypatch.setattr(coordinated, "RETRY_SECONDS", 0.01)
-    yield coordinated
-    for name in ("membership", "coordinated"):
-        sys.modules.pop(f"edl_horovod.ring.{name}", None)
+    return coordinated
 
 
 class Call:
@@ -112,6 +104,7 @@ def membership(module, coordinator, request):
         host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="localhost", slot=3
     )
     membership = module.CoordinatedMembership(
+        FormsAtOnce(),
         address,
         forming_seconds=1.0,
         first_seconds=60.0,

@@ -1,0 +1,134 @@
+"""What Horovod and Gloo say when a ring breaks or cannot form, each said by a real failure.
+
+Run as a program; it prints one JSON object a failure: its kind, Horovod's text, and what the
+adapter makes of it. `tests/unit/frameworks/test_horovod.py` keeps these texts.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.keras.collectives import HOROVOD, catch_failures, sum_grouped
+from edl_horovod.job.lifeline import end_with_parent
+from tests.parallel.lost_member import PATIENCE_SECONDS, fork, serve
+from tests.parallel.never_connected import SCOPE, address
+
+TIMEOUT_SECONDS = 3
+
+
+@tf.function(autograph=False)
+def graph_sum(value):
+    """A sum inside a graph, as a training step has it."""
+    return sum_grouped([value], "graph")[0]
+
+
+def place_of(rank, port, token):
+    """The place of a rank in a ring of two on this host."""
+    place = {"rank": rank, "size": 2, "local_rank": rank, "local_size": 2, "generation": 1}
+    place |= {"cross_rank": 0, "cross_size": 1, "host": "localhost", "rendezvous_port": port}
+    return {**place, "rendezvous_address": "127.0.0.1", "rendezvous_token": token}
+
+
+def failure_of(kind, function, *args):
+    """The kind, Horovod's text, and what the adapter makes of it."""
+    try:
+        with catch_failures():
+            function(*args)
+    except CollectiveFailed as failure:
+        said = failure.__cause__
+        text = str(getattr(said, "message", said))
+        found = {"kind": kind, "type": type(said).__name__, "text": text}
+        return {**found, "message": str(failure), "unreached": sorted(failure.unreached)}
+    raise AssertionError(f"{kind}: nothing failed")
+
+
+LENGTHS = {"eager": 1000, "graph": 1000, "large": 20_000_000}
+"""Elements of what is summed; a large sum breaks in the middle, another between two sums."""
+
+
+def again_and_again(function, value):
+    """Call it until it raises."""
+    while True:
+        function(value)
+
+
+def be_rank(rank, size, port, token, kind, say):
+    """Train until the other one is lost, then ask once more."""
+    end_with_parent()
+    os.environ.update(HOROVOD_GLOO_IFACE="lo", HOROVOD_LOG_LEVEL="fatal")
+    HOROVOD.form_assigned(place_of(rank, port, token), timeout_seconds=TIMEOUT_SECONDS)
+    step = graph_sum if kind == "graph" else hvd.allreduce
+    value = tf.ones([LENGTHS[kind]])
+    step(value)
+    say("trains")
+    say(failure_of(f"{kind}, a member is lost", again_and_again, step, value))
+    say(failure_of(f"{kind}, after the loss", step, value))
+
+
+def lose_one(kind):
+    """Kill a member of a ring of two; what the other one says."""
+    server, said = fork(serve)
+    port, token = said.recv()
+    ranks = [fork(be_rank, rank, 2, port, token, kind) for rank in (0, 1)]
+    for _, said in ranks:
+        assert said.poll(PATIENCE_SECONDS)
+        assert said.recv() == "trains"
+    time.sleep(0.05)
+    os.kill(ranks[1][0], signal.SIGKILL)
+    for _ in range(2):
+        assert ranks[0][1].poll(PATIENCE_SECONDS)
+        yield ranks[0][1].recv()
+    os.kill(server, signal.SIGKILL)
+    for pid in (server, *(pid for pid, _ in ranks)):
+        os.waitpid(pid, 0)
+
+
+async def form_with(neighbour):
+    """Form a ring whose other member only says where it listens, if it says anything."""
+    async with Rendezvous("127.0.0.1", wait_seconds=TIMEOUT_SECONDS) as server:
+        place = place_of(0, server.port, server.token)
+        form = asyncio.create_task(
+            asyncio.to_thread(HOROVOD.form_assigned, place, timeout_seconds=TIMEOUT_SECONDS)
+        )
+        if neighbour is not None:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            body = address(neighbour, 1)
+            head = f"POST /{server.token}:0/{SCOPE}/1/2 HTTP/1.1\r\n"
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            await reader.read()
+            writer.close()
+        await form
+
+
+def form_without_rendezvous():
+    """Form a ring whose rendezvous has ended."""
+    HOROVOD.form_assigned(place_of(0, 1, "gone"), timeout_seconds=TIMEOUT_SECONDS)
+
+
+def failures():
+    """One of each kind."""
+    for kind in LENGTHS:
+        yield from lose_one(kind)
+    # Of two addresses the one that is greater connects, and the other waits.
+    for kind, neighbour in (
+        ("forming, nobody listens", "127.0.0.0"),
+        ("forming, nobody connects", "127.255.255.254"),
+        ("forming, no address", None),
+    ):
+        yield failure_of(kind, asyncio.run, form_with(neighbour))
+    yield failure_of("forming, no rendezvous", form_without_rendezvous)
+
+
+if __name__ == "__main__":
+    os.environ["HOROVOD_GLOO_IFACE"] = "lo"
+    for failure in failures():
+        sys.stdout.write(json.dumps(failure) + "\n")
+        sys.stdout.flush()  # Before the next fork.

@@ -1,0 +1,34 @@
+"""The installed Horovod says of real failures what the adapter's golden messages have it say."""
+
+import json
+
+from tests.parallel.programs import run
+
+SHUT_DOWN = "Horovod has been shut down."
+LOST = (SHUT_DOWN, "Connection closed by peer [127.0.0.1]:", "Read error [127.0.0.1]:")
+"""Which of them it is depends on where the other ranks are when a member is lost."""
+NOT_FORMED = (
+    "the ring could not be formed: Horovod initialization failed. Please check log messages above "
+    "for a more descriptive error."
+)
+MESSAGES = {
+    "eager, a member is lost": LOST,
+    "eager, after the loss": SHUT_DOWN,
+    "graph, a member is lost": LOST,
+    "graph, after the loss": SHUT_DOWN,
+    "large, a member is lost": LOST,
+    "large, after the loss": SHUT_DOWN,
+    "forming, nobody listens": NOT_FORMED,
+    "forming, nobody connects": NOT_FORMED,
+    "forming, no address": NOT_FORMED,
+    "forming, no rendezvous": NOT_FORMED,
+}
+
+
+def test_the_adapter_knows_what_horovod_says_of_real_failures():
+    output, log = run("real_failures")
+    found = {each["kind"]: each for each in map(json.loads, output.splitlines())}
+    assert set(found) == set(MESSAGES), log
+    for kind, expected in MESSAGES.items():
+        assert found[kind]["message"].startswith(expected), (found[kind], log)
+        assert found[kind]["unreached"] == []
