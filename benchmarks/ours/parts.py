@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.common import MODELS, RECORDIO_PATTERN
-from edl_horovod.frameworks.keras.stream import StepStream
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import LoadedSpec, load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.job_data import CACHE_BYTES
@@ -26,7 +26,7 @@ def load(symbol: str) -> LoadedSpec:
 @contextlib.contextmanager
 def open_stream(
     data: Path, loaded: LoadedSpec, batch_size: int
-) -> Iterator[tuple[StepStream, DataPlan]]:
+) -> Iterator[tuple[KerasBatches, DataPlan]]:
     """A stream over the RecordIO files, with a reader that has read nothing yet.
 
     Args:
@@ -42,4 +42,4 @@ def open_stream(
         num_lanes=choose_num_lanes(batch_size, 0),
     )
     with Reader(index, cache_bytes=CACHE_BYTES) as reader:
-        yield StepStream(reader, plan, loaded, Mode.TRAINING, prefetch=PREFETCH_STEPS), plan
+        yield KerasBatches(reader, plan, loaded, Mode.TRAINING, prefetch=PREFETCH_STEPS), plan

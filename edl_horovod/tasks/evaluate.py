@@ -11,9 +11,9 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.model import MetricSums, call_functionally, metric_sums, running
-from edl_horovod.frameworks.keras.stream import StepStream
 from edl_horovod.job.events import EventLog
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -34,7 +34,7 @@ class Evaluator:
     """Sums of examples, loss and metrics over the steps of a data set."""
 
     def __init__(
-        self, loaded: LoadedSpec, model: keras.Model, stream: StepStream, plan: DataPlan
+        self, loaded: LoadedSpec, model: keras.Model, stream: KerasBatches, plan: DataPlan
     ) -> None:
         """Trace the evaluation of one batch.
 

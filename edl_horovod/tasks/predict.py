@@ -24,9 +24,9 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, staged
 from edl_horovod.files.whole_file import write_json
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.examples import ExampleEncoder, describe_outputs
-from edl_horovod.frameworks.keras.stream import StepStream
 from edl_horovod.job.events import EventLog
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -67,7 +67,7 @@ class PredictWork(Work):
         loaded: LoadedSpec,
         model: keras.Model,
         *,
-        stream: StepStream,
+        stream: KerasBatches,
         plan: DataPlan,
         events: EventLog,
     ) -> None:
@@ -90,7 +90,6 @@ class PredictWork(Work):
         self._name = loaded.label
         self._stream = stream
         self._plan = plan
-        self._order = plan.order(0)
         self._events = events
         self._segments = Segments(Path(config.job_dir) / "segments", plan)
         self._sizes = tf.Variable(np.zeros(self._segments.num_segments, np.int64))
@@ -134,7 +133,7 @@ class PredictWork(Work):
             ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
             ThreadPoolExecutor(1, thread_name_prefix="write") as writing,
         ):
-            predicted = self._predict(first_step, lanes, predicting)
+            predicted = self._predict(first_step, predicting)
             waiting: deque[Future[None]] = deque()
             wants_change = False
             for segment in range(self.state.step, num_segments):
@@ -169,14 +168,12 @@ class PredictWork(Work):
             "output": self._config.output,
         }
 
-    def _predict(
-        self, first_step: int, lanes: range, predicting: ThreadPoolExecutor
-    ) -> Iterator[_Predicted]:
+    def _predict(self, first_step: int, predicting: ThreadPoolExecutor) -> Iterator[_Predicted]:
         """Step after step, in order, while those that follow are computed."""
         ahead: deque[_Predicted] = deque()
         for step in range(first_step, self._plan.steps_per_epoch):
             batch = self._stream.next_batch()
-            ids = self._order.records(step, lanes)
+            ids = self._stream.record_ids
             self._require_one_each(step, ids, 0 if batch is None else batch.num_examples)
             features = None if batch is None else batch.features
             ahead.append(_Predicted(step, ids, predicting.submit(self._call_model, features)))

@@ -10,10 +10,10 @@ import tensorflow as tf
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.callbacks import Callbacks
 from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.step import KerasTrainer, StepSums
-from edl_horovod.frameworks.keras.stream import StepStream
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec
@@ -40,7 +40,7 @@ class TrainWork(Work):
         config: JobConfig,
         loaded: LoadedSpec,
         *,
-        stream: StepStream,
+        stream: KerasBatches,
         plan: DataPlan,
         trainer: KerasTrainer,
         evaluator: Evaluator | None,

@@ -13,10 +13,10 @@ import tensorflow as tf
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.errors import DataError
+from edl_horovod.frameworks.keras.batches import Batch, KerasBatches
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.frameworks.keras.step import KerasTrainer
-from edl_horovod.frameworks.keras.stream import Batch, StepStream
 from edl_horovod.job.events import EventLog
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
@@ -130,7 +130,7 @@ class _Trained:
 
     loaded: LoadedSpec
     model: keras.Model
-    stream: StepStream
+    stream: KerasBatches
     plan: DataPlan
 
 
@@ -147,11 +147,11 @@ def _open_trained(config: JobConfig, mode: Mode, stack: contextlib.ExitStack) ->
 
 def _open(
     config: JobConfig, pattern: str, loaded: LoadedSpec, mode: Mode, stack: contextlib.ExitStack
-) -> tuple[StepStream, DataPlan, Batch | None]:
+) -> tuple[KerasBatches, DataPlan, Batch | None]:
     index = open_index(config, pattern)
     plan = plan_of(config, index, is_training=mode is Mode.TRAINING)
     reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
-    stream = StepStream(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
+    stream = KerasBatches(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
     try:
         first = stream.try_first()
     except DataError as e:

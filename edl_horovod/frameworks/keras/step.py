@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.keras.batches import Batch
 from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
 from edl_horovod.frameworks.keras.model import build_model, call_functionally, metric_sums, running
-from edl_horovod.frameworks.keras.stream import Batch
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode

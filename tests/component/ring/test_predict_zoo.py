@@ -7,8 +7,8 @@ import PIL.Image
 import pytest
 
 from edl_horovod.config.schema import JobConfig, TrainConfig
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.model import build_model
-from edl_horovod.frameworks.keras.stream import StepStream
 from edl_horovod.job.events import EventLog
 from edl_horovod.models import zoo
 from edl_horovod.records.index import Index
@@ -59,7 +59,7 @@ def test_labels_in_the_records_do_not_matter(name: str, tmp_path: Path, monkeypa
             train=TrainConfig(batch_size=4),
         )
         with Reader(index) as reader, EventLog(tmp_path / "events.jsonl", "test") as events:
-            stream = StepStream(reader, plan, loaded, Mode.PREDICTION, prefetch=1)
+            stream = KerasBatches(reader, plan, loaded, Mode.PREDICTION, prefetch=1)
             if not outputs:
                 model = build_model(loaded, stream.element_spec[0])
             work = PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)

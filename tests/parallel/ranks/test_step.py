@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasTrainer
-from edl_horovod.frameworks.keras.stream import StepStream
 from edl_horovod.models.keras_metrics import Measured
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
@@ -50,7 +50,7 @@ class Side:
         )
         keras.utils.set_random_seed(3)
         loaded = load_spec(ZOO, "tiny", params=params)
-        self.stream = StepStream(Reader(index), self.plan, loaded, mode, prefetch=2)
+        self.stream = KerasBatches(Reader(index), self.plan, loaded, mode, prefetch=2)
         self.trainer = KerasTrainer(
             loaded, self.stream.element_spec, learning_rate=None, gradients=gradients
         )

@@ -1,16 +1,14 @@
-"""From a rank's lanes to batches: the user's pipeline, applied to one step at a time (D5).
+"""Batches of a rank's steps: the user's pipeline, applied to one step at a time (D5).
 
 One Python call a step, not a record: it gives all records of a step as one string tensor. The
 user's `create_dataset` runs on them inside the tf.data graph, two steps at a time, ahead of
 training.
 """
 
-import contextlib
 import re
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +19,11 @@ from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.keras.inline_maps import inline_maps
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids
+from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.steps import NO_IDS, ExpectedRestart, RecordReader, StepRecords
 from edl_horovod.spec import Mode
 
-__all__ = ["Batch", "RecordReader", "StepStream"]
+__all__ = ["Batch", "KerasBatches"]
 
 STEPS_IN_PARALLEL = 2
 _GRAPH_PLACE = re.compile(
@@ -33,14 +32,6 @@ _GRAPH_PLACE = re.compile(
     r"| \[Op:IteratorGetNext\] name: *$"
 )
 _NO_END = np.iinfo(np.int64).max
-NO_IDS: Ids = np.empty(0, np.int64)
-
-
-class RecordReader(Protocol):
-    """What a stream needs of a reader of records."""
-
-    def read_batch(self, ids: npt.NDArray[np.int64]) -> list[bytes]:
-        """The records of these ids, in the order asked for."""
 
 
 @dataclass(frozen=True)
@@ -53,32 +44,7 @@ class Batch:
     num_examples: int
 
 
-@dataclass
-class _Run:
-    """What is read between one `restart` and the next."""
-
-    number: int
-    lanes: range
-    steps: FilledSteps
-    read_ids: dict[int, Ids] = field(default_factory=dict)
-    """Ids of the steps that were read and not asked for yet."""
-    epoch: int = -1
-    order: EpochOrder | None = None
-    """Of that epoch."""
-    failure: tuple[int, Exception] | None = None
-    """The step whose records could not be read, and why."""
-
-
-@dataclass(frozen=True)
-class _Expected:
-    """A restart that is under way, or done, ahead of its time."""
-
-    what: tuple[range, int, int]
-    thread: threading.Thread
-    is_good: threading.Event
-
-
-class StepStream:
+class KerasBatches:
     """Batches of consecutive steps; `restart` points it at other lanes or another step.
 
     The tf.data graph is built and traced once. Its iterator goes from one run to the next as long
@@ -102,23 +68,20 @@ class StepStream:
             UserCodeError: `create_dataset` raised, or returned something that is not a dataset of
                 `(features, labels)` (of features in `Mode.PREDICTION`).
         """
-        self._reader = reader
+        self._records = StepRecords(reader, plan)
         self._plan = plan
         self._spec = loaded.spec
         self._zoo = loaded.zoo
         self._label = loaded.label
         self._mode = mode
-        self._run = self._make_run(0, range(0), 0, 0)
         self._dataset = self._build(prefetch)
         self._iterator: Iterator[Any] | None = None
         self._num_iterators = 0
-        self._given: dict[int, int] = {}
-        """Iterator to the latest run that it has taken up."""
         self._is_changing = False
         """Whether the iterator may still give elements of a former run."""
         self._next_step = 0
         self._held: tuple[int, Batch] | None = None
-        self._expected: _Expected | None = None
+        self._expected = ExpectedRestart(self._restart_and_pull)
         self.record_ids: Ids = NO_IDS
         """Ids of the records of the last `next_batch`, also of those that gave no example."""
 
@@ -136,53 +99,21 @@ class StepStream:
             first_step: Step of the job, counted from 0 over all epochs.
             last_step: The step after the last one wanted.
         """
-        expected, self._expected = self._expected, None
-        if expected is not None:
-            expected.thread.join()
-            if expected.is_good.is_set() and expected.what == (lanes, first_step, last_step):
-                return
-        self._restart(lanes, first_step, last_step)
+        if not self._expected.is_this(lanes, first_step, last_step):
+            self._restart(lanes, first_step, last_step)
 
     def expect(self, lanes: range, first_step: int, last_step: int) -> None:
-        """Begin beside what else is to be done with a `restart`, which likely comes with just this.
+        """Begin in a thread a `restart` that is likely to follow with just these arguments.
 
         Args:
             lanes: As for `restart`.
             first_step: As for `restart`.
             last_step: As for `restart`.
         """
-        if self._expected is not None:
-            self._expected.thread.join()
-        is_good = threading.Event()
-
-        def begin() -> None:
-            # What fails here fails again in `restart` or `next_batch`, where somebody is told.
-            with contextlib.suppress(Exception):
-                self._restart(lanes, first_step, last_step)
-                self._held = self._pull(first_step)
-                is_good.set()
-
-        thread = threading.Thread(target=begin, name="restart", daemon=True)
-        self._expected = _Expected((lanes, first_step, last_step), thread, is_good)
-        thread.start()
-
-    def _restart(self, lanes: range, first_step: int, last_step: int) -> None:
-        # Another one: threads of the iterator may still be at work on the former.
-        self._run = self._make_run(self._run.number + 1, lanes, first_step, last_step)
-        self._next_step, self._held = first_step, None
-        if self._iterator is None:
-            self._iterate()
-        else:
-            self._is_changing = True
-
-    def _iterate(self) -> None:
-        self._iterator = None
-        self._num_iterators += 1
-        self._is_changing = False
-        self._iterator = iter(self._dataset)
+        self._expected.begin(lanes, first_step, last_step)
 
     def try_first(self) -> Batch | None:
-        """Make the examples of the first lane's first records, to see whether that goes.
+        """Make the examples of the first lane's first records, to see whether that works.
 
         Returns:
             Those examples; None where the records gave none.
@@ -201,26 +132,44 @@ class StepStream:
             DataError: A record could not be read or parsed; names the step.
         """
         step, self._next_step = self._next_step, self._next_step + 1
-        if step not in self._run.steps:
+        if step not in self._records:
             self.record_ids = NO_IDS
             return None
         if self._held is None:
             self._held = self._pull(step)
         # Read ahead: what follows this step, or the end, has come out already.
-        self.record_ids = self._run.read_ids.pop(step, NO_IDS)
+        self.record_ids = self._records.take_ids(step)
         if self._held is None or self._held[0] != step:
             return None
         batch = self._held[1]
         self._held = None
         return batch
 
+    def _restart(self, lanes: range, first_step: int, last_step: int) -> None:
+        self._records.restart(lanes, first_step, last_step)
+        self._next_step, self._held = first_step, None
+        if self._iterator is None:
+            self._iterate()
+        else:
+            self._is_changing = True
+
+    def _restart_and_pull(self, lanes: range, first_step: int, last_step: int) -> None:
+        self._restart(lanes, first_step, last_step)
+        self._held = self._pull(first_step)
+
+    def _iterate(self) -> None:
+        self._iterator = None
+        self._num_iterators += 1
+        self._is_changing = False
+        self._iterator = iter(self._dataset)
+
     def _pull(self, step: int) -> tuple[int, Batch] | None:
         try:
             found = self._next_of_run()
         except tf.errors.OpError as error:
-            failure = self._run.failure
-            if failure is not None and failure[0] == step:
-                raise failure[1] from error
+            unread = self._records.failure_of(step)
+            if unread is not None:
+                raise unread from error
             raise DataError(
                 f"create_dataset of {self._label} in mode {self._mode.value} fails for records of "
                 f"step {step}: {_said(error)} Look whether it fits these records; damaged files "
@@ -245,23 +194,19 @@ class StepStream:
                 self._iterate()  # It was about a former run, or it is raised again.
                 continue
             if found is None:
-                has_taken_it = self._given.get(self._num_iterators) == self._run.number
+                has_taken_it = self._records.has_taken_run(self._num_iterators)
                 self._iterator = None
                 if not has_taken_it:
                     self._iterate()  # It had come to its end before the latest run began.
-            elif int(found[0]) == self._run.number:
+            elif int(found[0]) == self._records.run_number:
                 self._is_changing = False
                 return found
-
-    def _make_run(self, number: int, lanes: range, first_step: int, last_step: int) -> _Run:
-        steps = FilledSteps(self._plan, lanes, first=first_step, last=last_step)
-        return _Run(number, lanes, steps)
 
     def _build(self, prefetch: int) -> tf.data.Dataset:
         # Autograph would put the user's function into words of its own, also in its errors; to
         # convert ours, which gain nothing by it, takes a third of the time that a worker gets warm.
         examples, records_of = map(
-            tf.autograph.experimental.do_not_convert, (self._examples, self._records)
+            tf.autograph.experimental.do_not_convert, (self._examples, self._runs)
         )
         # Not `from_generator`: that spends 0.1 ms a step more on the same call.
         records = tf.data.Dataset.from_tensors(0).flat_map(records_of)
@@ -278,7 +223,7 @@ class StepStream:
         options.experimental_optimization.map_and_batch_fusion = False
         return dataset.prefetch(prefetch).with_options(options)
 
-    def _records(self, _: tf.Tensor) -> tf.data.Dataset:
+    def _runs(self, _: tf.Tensor) -> tf.data.Dataset:
         """Steps with their records: of the run that is the latest, and then of those that follow.
 
         It ends where a run is at its end and none has followed; as long as some are there, it goes
@@ -303,34 +248,12 @@ class StepStream:
         return dataset
 
     def _take_run(self, iterator: np.int64) -> tuple[np.int64, np.int64]:
-        """Number and length of the latest run; -1 and 0 where this iterator has had it."""
-        run = self._run
-        if self._given.get(int(iterator)) == run.number:
-            return np.int64(-1), np.int64(0)
-        self._given[int(iterator)] = run.number
-        return np.int64(run.number), np.int64(len(run.steps))
+        run, num_steps = self._records.take_run(int(iterator))
+        return np.int64(run), np.int64(num_steps)
 
-    def _read(
-        self, run_number: np.int64, number: np.int64
-    ) -> tuple[np.int64, npt.NDArray[np.object_]]:
-        """A step and its records; in a tf.data thread, one call after the other.
-
-        The step is -1 where another run has followed, so that nobody waits for it.
-        """
-        run = self._run
-        if run.number != run_number:
-            return np.int64(-1), np.array([], dtype=object)
-        step = run.steps[int(number)]
-        epoch, within = divmod(step, self._plan.steps_per_epoch)
-        if run.order is None or run.epoch != epoch:
-            run.order, run.epoch = self._plan.order(epoch), epoch
-        ids = run.read_ids[step] = run.order.records(within, run.lanes)
-        try:
-            records = self._reader.read_batch(ids)
-        except Exception as error:
-            # Raised again where the step is asked for: TensorFlow hands on an error's text alone.
-            run.failure = run.failure or (step, error)
-            raise
+    def _read(self, run: np.int64, number: np.int64) -> tuple[np.int64, npt.NDArray[np.object_]]:
+        """A step and its records; tf.data threads call it one call after the other."""
+        step, records = self._records.read(int(run), int(number))
         return np.int64(step), np.array(records, dtype=object)
 
     def _examples(self, run: tf.Tensor, step: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:

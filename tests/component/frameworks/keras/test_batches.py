@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.frameworks.keras.stream import StepStream
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
@@ -35,7 +35,7 @@ PARSE = (
 def stream(tmp_path: Path):
     """A stream of `id`, `x` and `y` through a pipeline of these lines."""
 
-    def make(parse: str, made: str = "return dataset.map(parse)") -> StepStream:
+    def make(parse: str, made: str = "return dataset.map(parse)") -> KerasBatches:
         (tmp_path / "mine.py").write_text(SPEC.format(parse=parse, made=made))
         index = Index.open(write_records(tmp_path / "data", 10))
         plan = DataPlan(
@@ -46,7 +46,7 @@ def stream(tmp_path: Path):
             is_shuffled=False,
         )
         loaded = load_spec(str(tmp_path), "mine", params={})
-        return StepStream(Reader(index), plan, loaded, Mode.PREDICTION, prefetch=1)
+        return KerasBatches(Reader(index), plan, loaded, Mode.PREDICTION, prefetch=1)
 
     return make
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from edl_horovod import ElasticDLSpec, Mode
 from edl_horovod.errors import DataError
-from edl_horovod.frameworks.keras.stream import StepStream
+from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.index import Index
 from edl_horovod.records.lanes import lanes_of_rank
@@ -65,7 +65,7 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=[Plain, PlainBatches])
-def opened(path: str, request: pytest.FixtureRequest) -> Iterator[tuple[StepStream, DataPlan]]:
+def opened(path: str, request: pytest.FixtureRequest) -> Iterator[tuple[KerasBatches, DataPlan]]:
     index = Index.open(path)
     plan = DataPlan(
         block_starts=index.block_starts,
@@ -77,7 +77,7 @@ def opened(path: str, request: pytest.FixtureRequest) -> Iterator[tuple[StepStre
     here = Path(__file__)
     loaded = LoadedSpec(request.param(), sys.modules[__name__], here.parent, here, "Plain", {})
     with Reader(index) as reader:
-        yield StepStream(reader, plan, loaded, Mode.TRAINING, prefetch=2), plan
+        yield KerasBatches(reader, plan, loaded, Mode.TRAINING, prefetch=2), plan
 
 
 def expected(plan: DataPlan, step: int, lanes: range) -> list[int]:

@@ -1,0 +1,188 @@
+"""The records of consecutive steps on some lanes, and a restart that is made ahead of its time.
+
+A framework's batches ask for them from a thread of their own, ahead of the step that is computed.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids
+
+__all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "RecordReader", "StepRecords"]
+
+NO_IDS: Ids = np.empty(0, np.int64)
+NO_STEP = -1
+"""In place of a step or a run that there is not."""
+
+
+class RecordReader(Protocol):
+    """What reads records by their ids."""
+
+    def read_batch(self, ids: Ids) -> list[bytes]:
+        """The records of these ids, in the order asked for."""
+
+
+@dataclass
+class _Run:
+    """What is read between one restart and the next."""
+
+    number: int
+    lanes: range
+    steps: FilledSteps
+    read_ids: dict[int, Ids] = field(default_factory=dict)
+    """Ids of the steps that were read and not asked for yet."""
+    epoch: int = -1
+    order: EpochOrder | None = None
+    """The order of that epoch."""
+    failure: tuple[int, Exception] | None = None
+    """The first step whose records could not be read, and why."""
+
+
+class StepRecords:
+    """Reads the records of step after step; a restart points it at other lanes or another step.
+
+    Each restart begins a new run. `take_run` and `read` are called by the thread that reads ahead,
+    the other methods by the thread that computes steps.
+    """
+
+    def __init__(self, reader: RecordReader, plan: DataPlan) -> None:
+        """Begin with an empty run.
+
+        Args:
+            reader: Reads the records; called by one thread at a time.
+            plan: Says which records a step holds.
+        """
+        self._reader = reader
+        self._plan = plan
+        self._run = self._make_run(0, range(0), 0, 0)
+        self._taken: dict[int, int] = {}
+        """The latest run that each iterator has taken."""
+
+    @property
+    def run_number(self) -> int:
+        """Number of the latest run."""
+        return self._run.number
+
+    def restart(self, lanes: range, first_step: int, last_step: int) -> None:
+        """Begin the next run.
+
+        Args:
+            lanes: The lanes to read.
+            first_step: Step of the job, counted from 0 over all epochs.
+            last_step: The step after the last one wanted.
+        """
+        # A new object: threads that read ahead may still work on the run before.
+        self._run = self._make_run(self._run.number + 1, lanes, first_step, last_step)
+
+    def __contains__(self, step: int) -> bool:
+        return step in self._run.steps
+
+    def take_ids(self, step: int) -> Ids:
+        """Ids of the records of a step that was read; each step is asked for once."""
+        return self._run.read_ids.pop(step, NO_IDS)
+
+    def failure_of(self, step: int) -> Exception | None:
+        """Why the records of a step could not be read; None unless it is the first such step."""
+        failure = self._run.failure
+        return failure[1] if failure is not None and failure[0] == step else None
+
+    def has_taken_run(self, iterator: int) -> bool:
+        """Whether an iterator has taken the latest run."""
+        return self._taken.get(iterator) == self._run.number
+
+    def take_run(self, iterator: int) -> tuple[int, int]:
+        """Number of the latest run and how many steps it reads.
+
+        Args:
+            iterator: Number of the iterator that asks.
+
+        Returns:
+            `NO_STEP` and 0 where this iterator has taken that run before.
+        """
+        run = self._run
+        if self._taken.get(iterator) == run.number:
+            return NO_STEP, 0
+        self._taken[iterator] = run.number
+        return run.number, len(run.steps)
+
+    def read(self, run_number: int, number: int) -> tuple[int, list[bytes]]:
+        """Read the records of one step of a run.
+
+        Args:
+            run_number: Number of the run.
+            number: Counts the steps of the run that hold records on its lanes.
+
+        Returns:
+            The step of the job and its records; `NO_STEP` where a newer run has begun.
+
+        Raises:
+            Exception: The reader's; `failure_of` has it too.
+        """
+        run = self._run
+        if run.number != run_number:
+            return NO_STEP, []
+        step = run.steps[number]
+        epoch, within = divmod(step, self._plan.steps_per_epoch)
+        if run.order is None or run.epoch != epoch:
+            run.order, run.epoch = self._plan.order(epoch), epoch
+        ids = run.read_ids[step] = run.order.records(within, run.lanes)
+        try:
+            return step, self._reader.read_batch(ids)
+        except Exception as error:
+            # Kept for `failure_of`: a framework may hand on nothing but the error's text.
+            run.failure = run.failure or (step, error)
+            raise
+
+    def _make_run(self, number: int, lanes: range, first_step: int, last_step: int) -> _Run:
+        steps = FilledSteps(self._plan, lanes, first=first_step, last=last_step)
+        return _Run(number, lanes, steps)
+
+
+class ExpectedRestart:
+    """A restart that begins in a thread before it is certain to be wanted."""
+
+    def __init__(self, restart: Callable[[range, int, int], None]) -> None:
+        """Begin nothing yet.
+
+        Args:
+            restart: Takes lanes, first step and last step, and makes the first step ready.
+        """
+        self._restart = restart
+        self._thread: threading.Thread | None = None
+        self._done: tuple[range, int, int] | None = None
+
+    def begin(self, lanes: range, first_step: int, last_step: int) -> None:
+        """Begin the restart; one that was begun before is waited for.
+
+        Args:
+            lanes: The lanes to read.
+            first_step: Step of the job, counted from 0 over all epochs.
+            last_step: The step after the last one wanted.
+        """
+        self._wait()
+        self._done = None
+
+        def run() -> None:
+            # What fails here fails again in the restart that is made in earnest, or after it.
+            with contextlib.suppress(Exception):
+                self._restart(lanes, first_step, last_step)
+                self._done = lanes, first_step, last_step
+
+        self._thread = threading.Thread(target=run, name="restart", daemon=True)
+        self._thread.start()
+
+    def is_this(self, lanes: range, first_step: int, last_step: int) -> bool:
+        """Whether just this restart was begun and has succeeded; waits for one that was begun."""
+        self._wait()
+        done, self._done = self._done, None
+        return done == (lanes, first_step, last_step)
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None

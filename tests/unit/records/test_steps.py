@@ -1,0 +1,109 @@
+"""Which records belong to which step of a run, and a restart that is made ahead of its time."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
+
+LANES = range(4)
+
+
+class Numbers:
+    """Reads the number of a record as that record, unless it is damaged."""
+
+    def __init__(self, damaged: set[int]) -> None:
+        self.damaged = damaged
+
+    def read_batch(self, ids) -> list[bytes]:
+        if self.damaged & {*ids.tolist()}:
+            raise OSError("damaged")
+        return [b"%d" % one for one in ids]
+
+
+@pytest.fixture
+def plan() -> DataPlan:
+    return DataPlan(
+        block_starts=np.array([0, 10, 20]),
+        block_counts=np.array([10, 10, 5]),
+        global_batch=8,
+        num_lanes=4,
+        window=4,
+    )
+
+
+def expected(plan: DataPlan, step: int) -> list[int]:
+    epoch, within = divmod(step, plan.steps_per_epoch)
+    return plan.order(epoch).records(within, LANES).tolist()
+
+
+def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan: DataPlan) -> None:
+    records = StepRecords(Numbers(set()), plan)
+    records.restart(LANES, 2, 2 * plan.steps_per_epoch)
+
+    run, num_steps = records.take_run(1)
+
+    assert num_steps == 2 * plan.steps_per_epoch - 2
+    for number, step in enumerate(range(2, 2 * plan.steps_per_epoch)):
+        assert step in records
+        ids = expected(plan, step)
+        assert records.read(run, number) == (step, [b"%d" % one for one in ids])
+        assert records.take_ids(step).tolist() == ids
+        assert records.take_ids(step) is NO_IDS
+    assert 2 * plan.steps_per_epoch not in records
+
+
+def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan: DataPlan) -> None:
+    records = StepRecords(Numbers(set()), plan)
+    records.restart(LANES, 0, 5)
+    former, _ = records.take_run(1)
+    assert records.has_taken_run(1)
+    assert records.take_run(1) == (NO_STEP, 0)
+    assert records.take_run(2)[0] == former
+
+    records.restart(LANES, 1, 5)
+
+    assert not records.has_taken_run(1)
+    assert records.read(former, 0) == (NO_STEP, [])
+    assert records.take_run(1) == (records.run_number, 4)
+
+
+def test_a_failure_is_kept_for_its_step_until_the_next_run(plan: DataPlan) -> None:
+    damaged = expected(plan, 1)[0]
+    records = StepRecords(Numbers({damaged}), plan)
+    records.restart(LANES, 0, plan.steps_per_epoch)
+    run, _ = records.take_run(1)
+    records.read(run, 0)
+    with pytest.raises(OSError, match="damaged") as caught:
+        records.read(run, 1)
+
+    assert records.failure_of(0) is None
+    assert records.failure_of(1) is caught.value
+    records.restart(LANES, 0, plan.steps_per_epoch)
+    assert records.failure_of(1) is None
+
+
+def test_only_the_restart_that_was_expected_and_succeeded_is_done() -> None:
+    made: list[tuple[range, int, int]] = []
+
+    def restart(lanes: range, first: int, last: int) -> None:
+        made.append((lanes, first, last))
+        if first == 13:
+            raise OSError("no such step")
+
+    ahead = ExpectedRestart(restart)
+    assert not ahead.is_this(LANES, 0, 5)
+    ahead.begin(LANES, 0, 5)
+    assert ahead.is_this(LANES, 0, 5)
+    assert not ahead.is_this(LANES, 0, 5)  # Each serves once.
+    ahead.begin(LANES, 0, 5)
+    assert not ahead.is_this(LANES, 1, 5)
+    ahead.begin(LANES, 0, 5)
+    ahead.begin(LANES, 13, 5)
+    assert not ahead.is_this(LANES, 0, 5)
+    ahead.begin(LANES, 13, 5)
+    assert not ahead.is_this(LANES, 13, 5)
+    assert len(made) == 5
+    assert not [thread for thread in threading.enumerate() if thread.name == "restart"]
