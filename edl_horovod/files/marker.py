@@ -91,9 +91,12 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise OutputError(
             f"{folder} holds something ({shown}), and no marker of edl_horovod says that it is the"
-            f" folder of a {kind}, so nothing in it is touched. Received: {received}."
-            f" Give another {received.partition('=')[0]}; or remove the folder by hand if nobody"
-            " needs it, as where an earlier version made it."
+            f" folder of a {kind}, so nothing in it is touched.",
+            received=received,
+            cure=(
+                f"Give another {received.partition('=')[0]}; or remove the folder by hand if nobody"
+                " needs it, as where an earlier version made it."
+            ),
         )
     write(folder, kind)
 

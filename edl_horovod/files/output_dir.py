@@ -57,16 +57,19 @@ def check_name(path: Path) -> None:
     num_bytes = len(os.fsencode(path.name))
     if num_bytes > MAX_NAME_BYTES:
         raise OutputError(
-            f"The name of the output is too long. Received: output={str(path)!r}, a name of"
-            f" {num_bytes} bytes; at most {MAX_NAME_BYTES} fit. Choose a shorter name."
+            f"The name of the output is too long: it has {num_bytes} bytes; at most"
+            f" {MAX_NAME_BYTES} fit.",
+            received={"output": path},
+            cure="Choose a shorter name.",
         )
 
 
 def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise OutputError(
-            f"The output exists and is not a directory. Received: output={str(path)!r}."
-            " Give the name of a directory that does not exist yet."
+            "The output exists and is not a directory.",
+            received={"output": path},
+            cure="Give the name of a directory that does not exist yet.",
         )
     if not path.is_dir() or not any(path.iterdir()):
         return
@@ -75,18 +78,22 @@ def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
         raise OutputError(
             "The output directory holds something that edl_horovod did not write as a result, or"
             f" that an earlier version wrote (it has no {marker.NAME} that says so), so it is not"
-            f" replaced. Received: output={str(path)!r}. Give another name, or remove it by hand."
+            " replaced.",
+            received={"output": path},
+            cure="Give another name, or remove it by hand.",
         )
     if not overwrite and not _is_of(job, found):
         raise OutputError(
-            f"The output directory holds an earlier result. Received: output={str(path)!r}."
-            " Give another name, or overwrite=true to replace it."
+            "The output directory holds an earlier result.",
+            received={"output": path},
+            cure="Give another name, or overwrite=true to replace it.",
         )
     if foreign := sorted(_files_in(path) - {marker.NAME, *found.get("holds", ())}):
         raise OutputError(
             "The output directory holds an earlier result and something that edl_horovod did not"
-            f" write: {', '.join(foreign[:5])}. Received: output={str(path)!r}. Move that away, or"
-            " give another name."
+            f" write: {', '.join(foreign[:5])}.",
+            received={"output": path},
+            cure="Move that away, or give another name.",
         )
 
 
@@ -113,13 +120,15 @@ def _check_file(path: Path, *, overwrite: bool, job: str) -> None:
         ):
             raise OutputError(
                 f"{file} is in the way, and is not known to be predictions that edl_horovod wrote:"
-                f" {_marker_of(path).name} beside it does not say so. Received:"
-                f" output={str(path)!r}. Give another name, or remove it by hand."
+                f" {_marker_of(path).name} beside it does not say so.",
+                received={"output": path},
+                cure="Give another name, or remove it by hand.",
             )
     if not overwrite and not _is_of(job, found):
         raise OutputError(
-            f"The output file exists. Received: output={str(path)!r}."
-            " Give another name, or overwrite=true to replace it."
+            "The output file exists.",
+            received={"output": path},
+            cure="Give another name, or overwrite=true to replace it.",
         )
 
 
@@ -262,5 +271,5 @@ def writing(output: Path) -> Iterator[None]:
         yield
     except OSError as e:
         raise OutputError(
-            f"The output cannot be written: {e}. Received: output={str(output)!r}. {cure_of(e)}"
+            f"The output cannot be written: {e}.", received={"output": output}, cure=cure_of(e)
         ) from e

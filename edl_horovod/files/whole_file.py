@@ -70,8 +70,9 @@ def read_json(path: Path, *needed: str, cure: str) -> dict[str, Any] | None:
         what = f"it lacks {', '.join(missing)}"
     if what:
         raise JobFailed(
-            f"A file of the job is damaged: {what}. Received: {str(path)!r}, {len(content)} bytes. "
-            f"A power loss or a fault of the disk may have done that. {cure}"
+            f"A file of the job is damaged: {what}.",
+            received=f"{str(path)!r}, {len(content)} bytes",
+            cure=f"A power loss or a fault of the disk may have done that. {cure}",
         )
     found: dict[str, Any] = value
     return found
