@@ -47,8 +47,9 @@ class LedgerFile:
             self._file = os.open(self._path, flags, 0o644)
         except OSError as error:
             raise OutputError(
-                f"The ledger cannot be written: {error}. Received: debug.ledger=true, "
-                f"{str(folder)!r}. {cure_of(error)} Or go without a ledger."
+                f"The ledger cannot be written in {folder}: {error}.",
+                received="debug.ledger=true",
+                cure=f"{cure_of(error)} Or go without a ledger.",
             ) from error
         self._is_failing = self._is_torn = False
 
@@ -110,8 +111,9 @@ def _moment(folder: Path) -> dict[Path, int]:
             return now
         before = now
     raise JobFailed(
-        f"The ledger changes too fast to be read. Received: {len(before or {})} files in "
-        f"{str(folder)!r}. Wait for the end of the job."
+        f"The ledger in {folder} changes too fast to be read.",
+        received=f"{len(before or {})} files",
+        cure="Wait for the end of the job.",
     )
 
 
