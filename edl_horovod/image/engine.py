@@ -53,7 +53,7 @@ class Engine:
             found = self._client.inspect_image(str(reference))
         if found is None:
             log.info("pulling %s", reference)
-            what = f"The base image cannot be pulled. Received: base_image={str(reference)!r}"
+            what = f"The base image {reference} cannot be pulled"
             with _told_as(RegistryError, what):
                 lines = self._client.pull(
                     reference.repository,

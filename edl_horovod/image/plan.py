@@ -107,8 +107,9 @@ def make_plan(
     if path.is_dir() and needs_requirements and requirements is None:
         raise ConfigError(
             f"The model zoo has no {REQUIREMENTS} at its root, so nobody knows what its image"
-            f" needs. Received: model_zoo={str(path)!r}. Make one; it is empty where the models"
-            " need nothing beyond the base image."
+            " needs.",
+            received={"model_zoo": path},
+            cure="Make one; it is empty where the models need nothing beyond the base image.",
         )
     labels = {"org.opencontainers.image.source": zoo.source} if zoo.source else {}
     labels |= {"org.opencontainers.image.revision": zoo.commit} if zoo.commit else {}
@@ -132,8 +133,10 @@ def _folder(zoo: Path) -> dict[str, Path]:
     num_bytes = sum(file.stat().st_size for file in files.values())
     if num_bytes > MAX_BYTES:
         raise ConfigError(
-            f"The model zoo takes {num_bytes} bytes; an image may hold {MAX_BYTES}. Received:"
-            f" model_zoo={str(zoo)!r}, {len(files)} files. Keep data and weights elsewhere."
+            f"The {len(files)} files of the model zoo take {num_bytes} bytes; an image may hold"
+            f" {MAX_BYTES}.",
+            received={"model_zoo": zoo},
+            cure="Keep data and weights elsewhere.",
         )
     return files
 

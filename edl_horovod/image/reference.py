@@ -45,13 +45,16 @@ def parse(text: str, key: str) -> Reference:
     found = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
     if not found:
         raise ConfigError(
-            f"{key} is no name of an image. Received: {key}={text!r}. Write registry/path:tag or"
-            " registry/path@sha256:... ."
+            f"{key} is no name of an image.",
+            received={key: text},
+            cure="Write registry/path:tag or registry/path@sha256:... .",
         )
     if not found["digest"] and found["tag"] in (None, "latest"):
         raise ConfigError(
             f"{key} must say which image it is: another one may be called so tomorrow, while the"
-            f" job runs. Received: {key}={text!r}. Add @sha256:... or :tag, one that is not latest."
+            " job runs.",
+            received={key: text},
+            cure="Add @sha256:... or :tag, one that is not latest.",
         )
     return Reference(found["repository"], found["tag"] or "", found["digest"] or "")
 
@@ -66,6 +69,8 @@ def parse_repository(text: str) -> str:
     if not found or found["tag"] or found["digest"]:
         raise ConfigError(
             "image_repository must name a repository of a registry; the tag is made of what the"
-            f" image holds. Received: image_repository={text!r}. Write registry/path."
+            " image holds.",
+            received={"image_repository": text},
+            cure="Write registry/path.",
         )
     return text

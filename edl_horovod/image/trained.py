@@ -39,9 +39,12 @@ def image_of(config: JobConfig) -> Reference | None:
     if not config.trusts("image"):
         raise ConfigError(
             f"The trained model names the image that its pods would run: {found}. An image is a"
-            " program, and whoever wrote the model chose it. Received: trained_model="
-            f"{config.trained_model!r}, no image. Give it, image={found}, or another one;"
-            " trust=image takes what a trained model names."
+            " program, and whoever wrote the model chose it.",
+            received={"trained_model": config.trained_model, "image": ""},
+            cure=(
+                f"Give it, image={found}, or another one; trust=image takes what a trained model"
+                " names."
+            ),
         )
     log.info("The pods run the image that the trained model names: %s.", found)
     return found
@@ -65,8 +68,9 @@ def _read(config: JobConfig) -> TrainedModel:
         return TrainedModel.FromString(Path(config.trained_model, "trained_model.pb").read_bytes())
     except OSError as e:
         raise ConfigError(
-            f"The trained model cannot be read here: {e.strerror}. Received: trained_model="
-            f"{config.trained_model!r}. Where only the pods see it, give the image: image=... ."
+            f"The trained model cannot be read here: {e.strerror}.",
+            received={"trained_model": config.trained_model},
+            cure="Where only the pods see it, give the image: image=... .",
         ) from e
     except DecodeError as e:
         raise _damaged(config, e) from e
