@@ -60,8 +60,9 @@ def _parse_word(word: str, pick: float) -> Action:
     kind, *more = rest.split(":")
     if kind not in KINDS:
         raise ConfigError(
-            f"An action of a chaos schedule is {_FORM}. Received: {word!r}."
-            f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}."
+            f"An action of a chaos schedule is {_FORM}.",
+            received=repr(word),
+            cure=f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}.",
         )
     most = {"kill": 1, "stop": 2}.get(kind, 0)
     try:
@@ -73,8 +74,9 @@ def _parse_word(word: str, pick: float) -> Action:
         return Action(at_seconds=float(at), kind=kind, slot=slot, seconds=seconds, pick=pick)
     except ValueError:
         raise ConfigError(
-            f"An action of a chaos schedule is {_FORM}. Received: {word!r}. "
-            "Seconds and slots are numbers from 0 on."
+            f"An action of a chaos schedule is {_FORM}.",
+            received=repr(word),
+            cure="Seconds and slots are numbers from 0 on.",
         ) from None
 
 
@@ -100,9 +102,9 @@ def random_schedule(
             )
     if not kinds or every <= 0 or seconds < every:
         raise ConfigError(
-            "Chaos needs kinds, and time for one action. "
-            f"Received: kinds={','.join(kinds)}, every={every:g}, seconds={seconds:g}. "
-            "Give for instance --kinds kill --every 5 --seconds 60."
+            "Chaos needs kinds, and time for one action.",
+            received={"--kinds": ",".join(kinds), "--every": every, "--seconds": seconds},
+            cure="Give for instance --kinds kill --every 5 --seconds 60.",
         )
     source = random.Random(seed)
     actions = []
