@@ -39,19 +39,21 @@ def listen(host: str, port: int) -> socket.socket:
         ConfigError: One cannot listen there.
     """
     if not 0 <= port <= _MAX_PORT:
-        raise ConfigError(f"A port is between 0 and {_MAX_PORT}. Received: --port={port}.")
+        raise ConfigError(f"A port is between 0 and {_MAX_PORT}.", received={"--port": port})
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"Port {port} of {host} is taken. Received: --port={port}. Choose another one; "
-                "--port 0 takes a free one."
+                f"Port {port} of {host} is taken.",
+                received={"--port": port},
+                cure="Choose another one; --port 0 takes a free one.",
             ) from error
         raise ConfigError(
-            f"Nothing can be served there: {_reason(error)}. Received: --host={host}, "
-            f"--port={port}. Give an address of this machine and a port that you may use."
+            f"Nothing can be served there: {_reason(error)}.",
+            received=f"--host={host}, --port={port}",
+            cure="Give an address of this machine and a port that you may use.",
         ) from error
 
 
