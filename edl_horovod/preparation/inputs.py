@@ -125,8 +125,9 @@ def _matches(part: str) -> Iterator[str]:
     """Absolute paths; those of a folder or a glob sorted."""
     if "://" in part:
         raise DataError(
-            "prepare_data_for_a_single_file is given files of this machine."
-            f" Received: data={part!r}. Mount or copy them, and give that path."
+            "prepare_data_for_a_single_file is given files of this machine.",
+            received={"data": part},
+            cure="Mount or copy them, and give that path.",
         )
     if part.startswith(LIST_MARK) and not os.path.exists(part):
         yield from _listed(os.path.expanduser(part.removeprefix(LIST_MARK)))
@@ -162,8 +163,9 @@ def _files_below(folder: str) -> Iterator[str]:
                         yield entry.path
         except OSError as e:
             raise DataError(
-                f"{e.filename} cannot be listed: {e.strerror}. Received: data={folder!r}."
-                " Check that this user may read it."
+                f"{e.filename} cannot be listed: {e.strerror}.",
+                received={"data": folder},
+                cure="Check that this user may read it.",
             ) from e
 
 
@@ -175,13 +177,18 @@ def _listed(path: str) -> Iterator[str]:
                     yield os.path.abspath(os.path.expanduser(name))
     except OSError as e:
         raise DataError(
-            f"The list of input files cannot be read: {e.strerror}. Received: data=@{path}."
-            " After the @ stands a text file with a path on each line."
+            f"The list of input files cannot be read: {e.strerror}.",
+            received={"data": f"@{path}"},
+            cure="After the @ stands a text file with a path on each line.",
         ) from e
 
 
 def _no_file(part: str) -> DataError:
     return DataError(
-        f"There is no input file. Received: data={part!r}. Give a file, a folder, a glob such as"
-        " images/*/*.png, @list.txt with a path on each line, or several with commas."
+        "There is no input file.",
+        received={"data": part},
+        cure=(
+            "Give a file, a folder, a glob such as images/*/*.png, @list.txt with a path on each"
+            " line, or several with commas."
+        ),
     )

@@ -80,8 +80,9 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
         return mpi.on_all_ranks(lambda open_pool: run_with(open_pool, config, tell))
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
         raise ConfigError(
-            "Under mpirun each rank would prepare everything. Received: launch=local."
-            " Add launch=mpi, or start it without mpirun."
+            "Under mpirun each rank would prepare everything.",
+            received="launch=local",
+            cure="Add launch=mpi, or start it without mpirun.",
         )
 
     def open_pool(settings: GroupSettings, num_groups: int) -> AbstractContextManager[Pool]:
@@ -207,8 +208,9 @@ def _finish(config: PrepareConfig, inputs: Inputs, ledger: Ledger) -> PrepareRes
         ledger.discard()
         ledger.done.clear()
         raise DataError(
-            f"{FUNCTION} gave no record for any of {len(inputs.paths)} files."
-            f" Received: data={config.data!r}. Check that it returns bytes for these files."
+            f"{FUNCTION} gave no record for any of {len(inputs.paths)} files.",
+            received={"data": config.data},
+            cure="Check that it returns bytes for these files.",
         )
     files = [os.path.join(config.output, shard.name) for shard in ledger.shards()]
     with writing(output):
@@ -228,8 +230,9 @@ def _inputs(config: PrepareConfig) -> Inputs:
     if inputs.missing and config.bad_files == "raise":
         raise DataError(
             f"{len(inputs.missing)} of {len(inputs.paths)} input files are not there, for instance"
-            f" {inputs.missing[0]}. Received: data={config.data!r}."
-            " Mend the list, or leave them out with bad_files=skip."
+            f" {inputs.missing[0]}.",
+            received={"data": config.data},
+            cure="Mend the list, or leave them out with bad_files=skip.",
         )
     return inputs
 

@@ -174,9 +174,13 @@ def open_ledger(
             why_not = [] if saved is None else _why_not(manifest, saved, done, inputs)
             if why_not and not overwrite:
                 raise OutputError(
-                    f"An earlier run was interrupted, and this one does not fit it:"
-                    f" {'; '.join(why_not)}. Received: output={str(output)!r}. Give the same"
-                    f" command again to go on, or overwrite=true to begin anew ({folder} goes)."
+                    "An earlier run was interrupted, and this one does not fit it:"
+                    f" {'; '.join(why_not)}.",
+                    received={"output": output},
+                    cure=(
+                        "Give the same command again to go on, or overwrite=true to begin anew"
+                        f" ({folder} goes)."
+                    ),
                 )
             if saved is None or why_not:
                 _begin(folder, manifest)
@@ -211,8 +215,9 @@ def saved_state(output: Path, manifest: Manifest, inputs: Inputs) -> str:
 
 def _lock(file: TextIO, folder: Path) -> None:
     another = ConfigError(
-        f"Another process prepares this output. Received: output={str(folder.stem)!r}, locked"
-        f" by {folder / _LOCK}. Wait for it, or give another output."
+        f"Another process prepares this output: it has locked {folder / _LOCK}.",
+        received={"output": folder.stem},
+        cure="Wait for it, or give another output.",
     )
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

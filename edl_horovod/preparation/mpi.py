@@ -112,7 +112,8 @@ def _world() -> Any:
         ) from e
     if MPI.COMM_WORLD.Get_size() < 2:
         raise ConfigError(
-            "launch=mpi needs two ranks or more: the first hands out what the others do. Received:"
-            " 1 rank. Start it as mpirun -n 5 edl prepare launch=mpi ... ."
+            "launch=mpi needs two ranks or more: the first hands out what the others do.",
+            received="1 rank",
+            cure="Start it as mpirun -n 5 edl prepare launch=mpi ... .",
         )
     return MPI.COMM_WORLD

@@ -208,4 +208,4 @@ def _died(process: _Process, num_processes: int) -> JobFailed:
             f" {process.group.number})"
         )
     want = " Perhaps memory ran out: try fewer processes." if code == -signal.SIGKILL else ""
-    return JobFailed(f"A process {how} {where}. Received: processes={num_processes}.{want}")
+    return JobFailed(f"A process {how} {where}.", received={"processes": num_processes}, cure=want)

@@ -35,7 +35,9 @@ def check(output: str) -> Path:
     if not is_ours or path.is_symlink():
         raise OutputError(
             f"{path} is where the list of bad files belongs, and edl_horovod did not write what is"
-            f" there. Received: output={output!r}. Move it away, or give another output."
+            " there.",
+            received={"output": output},
+            cure="Move it away, or give another output.",
         )
     return path
 
@@ -74,14 +76,16 @@ def require_few_bad(config: PrepareConfig, groups: Sequence[GroupDone]) -> None:
     if len(bad) <= most:
         return
     path = write(config.output, bad)
-    what_to_do = (
-        f"Received: max_bad_files={most}. Raise it, or mend the files."
-        if config.bad_files == "skip"
-        else "Mend them, or leave them out with bad_files=skip."
-    )
     shown = "".join(f"\n  {one.path}: {one.reason}" for one in bad[:_NUM_SHOWN])
     more = f"\n  and {len(bad) - _NUM_SHOWN} more" if len(bad) > _NUM_SHOWN else ""
+    listed = f"All that were met are in {path}:{shown}{more}"
+    if config.bad_files == "skip":
+        raise DataError(
+            f"{len(bad)} input files cannot be prepared.",
+            received={"max_bad_files": most},
+            cure=f"Raise it, or mend the files. {listed}",
+        )
     raise DataError(
-        f"{len(bad)} input files cannot be prepared. {what_to_do} All that were met are in {path}:"
-        f"{shown}{more}"
+        f"{len(bad)} input files cannot be prepared.",
+        cure=f"Mend them, or leave them out with bad_files=skip. {listed}",
     )
