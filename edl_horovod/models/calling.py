@@ -71,9 +71,9 @@ def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) ->
     for name in wanted.required:
         if name not in available:
             raise UserCodeError(
-                f"{_described(function)} requires the parameter {name!r}, which it is not given."
-                f" Received: {', '.join(sorted(available)) or 'nothing'}."
-                f"{did_you_mean(name, available)} Rename it or give it a default."
+                f"{_described(function)} requires the parameter {name!r}, which it is not given.",
+                received=", ".join(sorted(available)) or "nothing",
+                cure=f"{did_you_mean(name, available)} Rename it or give it a default.",
             )
     call = inspect.signature(function).bind_partial()
     call.arguments.update({name: available[name] for name in wanted.names if name in available})

@@ -68,16 +68,16 @@ def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
         if len(complete) == 1:
             return _found(next(iter(complete.values())), overrides, zoo)
         if complete:
-            raise UserCodeError(_ambiguous(model_def, complete.values(), zoo))
+            raise _ambiguous(model_def, complete.values(), zoo)
         incomplete = candidates[-1] if candidates else incomplete
         files += place.files
     if incomplete is not None:
         raise UserCodeError(_lacking(incomplete))
     raise UserCodeError(
         f"{model_def!r} is neither a class that extends ElasticDLSpec or keras.Model nor a function"
-        f" that returns a model, and {', '.join(map(str, files))} holds none."
-        f" Received: model_def={model_def}."
-        f" The zoo defines: {', '.join(list_definitions(zoo)) or 'none'}."
+        f" that returns a model, and {', '.join(map(str, files))} holds none.",
+        received={"model_def": model_def},
+        cure=f"The zoo defines: {', '.join(list_definitions(zoo)) or 'none'}.",
     )
 
 
@@ -158,12 +158,13 @@ def _with_parts(kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
     return keras_class.with_parts(kind, parts)
 
 
-def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> str:
+def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCodeError:
     parts = [part_of(one.value, one.module, one.symbol, zoo=zoo) for one in found]
     listed = sorted(f"{part.full_name} ({part.label})" for part in parts)
-    return (
-        f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}."
-        f" Received: model_def={model_def}. Write the full name of one."
+    return UserCodeError(
+        f"{model_def!r} may mean {len(listed)} models: {', '.join(listed)}.",
+        received={"model_def": model_def},
+        cure="Write the full name of one.",
     )
 
 

@@ -34,13 +34,15 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
         if len(found) > 1:
             listed = ", ".join(sorted(str(module.__file__) for module in found.values()))
             raise UserCodeError(
-                f"{model_def!r} may mean {len(found)} files with {name!r}: {listed}."
-                f" Received: model_def={model_def}. Write folder.file to name one."
+                f"{model_def!r} may mean {len(found)} files with {name!r}: {listed}.",
+                received={"model_def": model_def},
+                cure="Write folder.file to name one.",
             )
         for function in found:
             return function
         files += place.files
     raise UserCodeError(
-        f"{', '.join(map(str, files))} has no function {name!r}."
-        f" Received: model_def={model_def}. Write it there, at the top level."
+        f"{', '.join(map(str, files))} has no function {name!r}.",
+        received={"model_def": model_def},
+        cure="Write it there, at the top level.",
     )

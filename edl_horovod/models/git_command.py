@@ -60,10 +60,10 @@ def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             if isinstance(e, subprocess.TimeoutExpired):
-                raise GitError(_failure(zoo, f"no answer within {seconds:.0f} s")) from e
+                raise _failure(zoo, f"no answer within {seconds:.0f} s") from e
             raise
     if process.returncode != 0:
-        raise GitError(_failure(zoo, complaints))
+        raise _failure(zoo, complaints)
     return printed
 
 
@@ -112,13 +112,14 @@ def _login(zoo: GitZoo) -> dict[str, str]:
     return login | {"GIT_CONFIG_COUNT": str(first + len(settings))}
 
 
-def _failure(zoo: GitZoo, complaints: str) -> str:
+def _failure(zoo: GitZoo, complaints: str) -> GitError:
     lines = [line.strip() for line in without_secrets(complaints).splitlines()]
     lines = [line for line in lines if line] or ["it said nothing"]
     # What ssh says of a host comes before git's own account of it, which names no reason.
-    told = (line for line in lines if line.startswith(("ssh:", "fatal:", "error:")))
-    said = next(told, lines[-1])
-    return (
-        f"The Git repository of the model zoo cannot be read: {said.rstrip('.')}."
-        f" Received: model_zoo={str(zoo)!r}. Check the URL, the network and your access to it."
+    reasons = (line for line in lines if line.startswith(("ssh:", "fatal:", "error:")))
+    reason = next(reasons, lines[-1])
+    return GitError(
+        f"The Git repository of the model zoo cannot be read: {reason.rstrip('.')}.",
+        received={"model_zoo": str(zoo)},
+        cure="Check the URL, the network and your access to it.",
     )

@@ -57,14 +57,19 @@ def parse(model_zoo: str) -> GitZoo | None:
         if scp := _SCP.fullmatch(model_zoo):
             hint = f"Write git+ssh://{scp['host']}/{scp['path']}"
             raise ConfigError(
-                f"model_zoo is no URL that is known. Received: model_zoo={model_zoo!r}. {hint}."
+                "model_zoo is no URL that is known.",
+                received={"model_zoo": model_zoo},
+                cure=f"{hint}.",
             )
         return None
     try:
         url = urllib.parse.urlsplit(model_zoo[len(found["git"] or "") :])
     except ValueError as e:
-        received = without_secrets(model_zoo)
-        raise ConfigError(f"model_zoo is no URL: {e}. Received: {received!r}. {_FORM}") from e
+        raise ConfigError(
+            f"model_zoo is no URL: {e}.",
+            received={"model_zoo": without_secrets(model_zoo)},
+            cure=_FORM,
+        ) from e
     path, at, ref = url.path.rpartition("@")
     if not at:
         path, ref = url.path, ""
@@ -85,8 +90,9 @@ def _login(url: urllib.parse.SplitResult) -> tuple[str, str]:
         return urllib.parse.unquote(user), urllib.parse.unquote(password)
     if url.password is not None or (url.username and url.scheme != "ssh"):
         raise ConfigError(
-            "Only https takes a user and a password in the URL of a model zoo, and ssh a user."
-            f" Received: model_zoo={without_secrets(url.geturl())!r}. Leave them out."
+            "Only https takes a user and a password in the URL of a model zoo, and ssh a user.",
+            received={"model_zoo": without_secrets(url.geturl())},
+            cure="Leave them out.",
         )
     return "", ""
 
@@ -96,32 +102,40 @@ def _subdirectory(fragment: str) -> str:
     pairs = dict(urllib.parse.parse_qsl(fragment, keep_blank_values=True))
     if fragment and (not pairs or pairs.keys() - {"subdirectory", "egg"}):
         raise ConfigError(
-            f"What follows # in a model zoo's URL is not known. Received: #{fragment}. {_FORM}"
+            "What follows # in a model zoo's URL is not known.", received=f"#{fragment}", cure=_FORM
         )
     return pairs.get("subdirectory", "").strip("/")
 
 
 def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
-    received = f"Received: model_zoo={str(zoo)!r}."
+    received = {"model_zoo": str(zoo)}
     if scheme not in _SCHEMES:
         raise ConfigError(
-            f"A model zoo is a folder, a file or a Git URL of the kinds {', '.join(_SCHEMES)}."
-            f" {received} {_FORM}"
+            f"A model zoo is a folder, a file or a Git URL of the kinds {', '.join(_SCHEMES)}.",
+            received=received,
+            cure=_FORM,
         )
     if (not host and scheme != "file") or not path.strip("/"):
-        raise ConfigError(f"The Git URL names no repository. {received} {_FORM}")
+        raise ConfigError("The Git URL names no repository.", received=received, cure=_FORM)
     if not zoo.ref:
         raise ConfigError(
-            f"The Git URL names no ref. Received: model_zoo='git+{zoo.url}'. Add @ and a tag,"
-            " a branch or a commit, or @HEAD for the default branch as it is now."
+            "The Git URL names no ref.",
+            received={"model_zoo": f"git+{zoo.url}"},
+            cure=(
+                "Add @ and a tag, a branch or a commit, or @HEAD for the default branch as it is"
+                " now."
+            ),
         )
     if scheme not in VOUCHED_SCHEMES and not zoo.is_pinned:
         raise ConfigError(
             f"Over {scheme}:// anybody on the way can say what a branch or a tag is, and the zoo's"
-            f" code runs here. {received} Give the full hash of a commit as the ref, or use"
-            " https or ssh."
+            " code runs here.",
+            received=received,
+            cure="Give the full hash of a commit as the ref, or use https or ssh.",
         )
     # Git would read these as options, or as ranges and other expressions.
     is_odd = zoo.ref.startswith("-") or host.startswith("-") or re.search(r"[\s~^:?*\[\\]", zoo.ref)
     if is_odd or ".." in zoo.ref or any(part == ".." for part in Path(zoo.subdirectory).parts):
-        raise ConfigError(f"The Git URL holds what no ref or folder is named like. {received}")
+        raise ConfigError(
+            "The Git URL holds a name that no ref or folder can have.", received=received
+        )

@@ -66,8 +66,9 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
     """
     if shutil.which("git") is None:
         raise MissingDependency(
-            f"A model zoo in Git needs the command git, which is not here. Received: model_zoo="
-            f"{str(zoo)!r}. Install git, or give a folder."
+            "A model zoo in Git needs the command git, which is not here.",
+            received={"model_zoo": str(zoo)},
+            cure="Install git, or give a folder.",
         )
     name = re.sub(r"\W+", "-", zoo.url.rpartition("/")[2].removesuffix(".git"))
     digest = hashlib.sha256(zoo.url.encode()).hexdigest()[:12]
@@ -80,8 +81,9 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
             return _fetched(zoo, _fetch_into(repository, zoo, Path(partial)))
     except OSError as e:
         raise OutputError(
-            f"The model zoo cannot be kept in the cache: {e}. Received: model_zoo={str(zoo)!r}."
-            f" {cure_of(e)} XDG_CACHE_HOME names the folder that the cache is in."
+            f"The model zoo cannot be kept in the cache: {e}.",
+            received={"model_zoo": str(zoo)},
+            cure=f"{cure_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
         ) from e
 
 
@@ -118,8 +120,9 @@ def _check_out(zoo: GitZoo, commit: str, *, bare: Path, tree: Path) -> None:
     head = git(zoo, [*here, "rev-parse", "--verify", "HEAD^{commit}"]).strip()
     if head != commit:
         raise ConfigError(
-            f"Git checked out another commit than was wanted. Received: model_zoo={str(zoo)!r},"
-            f" commit {head} in place of {commit}. Give the full hash of a commit as the ref."
+            f"Git checked out another commit than {commit}.",
+            received={"model_zoo": str(zoo), "commit": head},
+            cure="Give the full hash of a commit as the ref.",
         )
 
 
@@ -135,13 +138,15 @@ def _pinned_commit(zoo: GitZoo, bare: Path) -> str:
         commit = git(zoo, [*here, "rev-parse", "-q", "--verify", f"{zoo.ref}^{{commit}}"]).strip()
     except GitError as e:
         raise ConfigError(
-            f"The repository has no commit {zoo.ref!r} in its branches and tags. Received:"
-            f" model_zoo={str(zoo)!r}. Check the hash."
+            f"The repository has no commit {zoo.ref!r} in its branches and tags.",
+            received={"model_zoo": str(zoo)},
+            cure="Check the hash.",
         ) from e
     if commit != zoo.ref:
         raise ConfigError(
-            f"The ref is the hash of no commit but of a tag; it leads to {commit}. Received:"
-            f" model_zoo={str(zoo)!r}. Give the commit's hash."
+            f"The ref is the hash of no commit but of a tag; it leads to {commit}.",
+            received={"model_zoo": str(zoo)},
+            cure="Give the commit's hash.",
         )
     return commit
 
@@ -180,8 +185,9 @@ def _commit(zoo: GitZoo, wanted: str, bare: Path, refs: Mapping[str, str]) -> st
     known = sorted(name for name in short if not name.endswith("^{}"))
     more = ", ..." if len(known) > 20 else ""
     raise ConfigError(
-        f"The repository has no branch, tag or commit {zoo.ref!r}. Received: model_zoo="
-        f"{str(zoo)!r}. It has: {', '.join(known[:20])}{more}.{did_you_mean(zoo.ref, known)}"
+        f"The repository has no branch, tag or commit {zoo.ref!r}.",
+        received={"model_zoo": str(zoo)},
+        cure=f"It has: {', '.join(known[:20])}{more}.{did_you_mean(zoo.ref, known)}",
     )
 
 
@@ -190,8 +196,8 @@ def _fetched(zoo: GitZoo, checkout: Path) -> FetchedZoo:
     if not path.exists() or not path.is_relative_to(checkout.resolve()):
         inside = sorted(file.name for file in checkout.iterdir())
         raise ConfigError(
-            f"The repository has no {zoo.subdirectory!r}. Received: model_zoo={str(zoo)!r}, commit"
-            f" {checkout.name}. At its root: {', '.join(inside[:20])}."
-            f"{did_you_mean(zoo.subdirectory, inside)}"
+            f"The repository has no {zoo.subdirectory!r}.",
+            received={"model_zoo": str(zoo), "commit": checkout.name},
+            cure=f"At its root: {', '.join(inside[:20])}.{did_you_mean(zoo.subdirectory, inside)}",
         )
     return FetchedZoo(path, str(zoo), checkout.name)

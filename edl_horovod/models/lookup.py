@@ -45,12 +45,14 @@ def require_zoo(model_zoo: str) -> Path:
         return zoo
     if "://" in model_zoo:
         raise ConfigError(
-            "A URL is fetched by the command that starts a job, not by what runs in it. Received:"
-            f" model_zoo={without_secrets(model_zoo)!r}. Fetch it, and give the folder."
+            "A URL is fetched by the command that starts a job, not by what runs in it.",
+            received={"model_zoo": without_secrets(model_zoo)},
+            cure="Fetch it, and give the folder.",
         )
     raise ConfigError(
-        f"The model zoo is neither a folder nor a .py file. Received: model_zoo={model_zoo!r}"
-        f" ({zoo}). Give the folder that holds the model files, one model file, or a Git URL."
+        f"The model zoo is neither a folder nor a .py file: {zoo}.",
+        received={"model_zoo": model_zoo},
+        cure="Give the folder that holds the model files, one model file, or a Git URL.",
     )
 
 
@@ -75,13 +77,14 @@ def places(zoo: Path, model_def: str) -> list[Place]:
     parts = model_def.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(
-            "model_def must be names joined by dots: file, folder.file or file.Symbol."
-            f" Received: model_def={model_def!r}.{did_you_mean(model_def, list_definitions(zoo))}"
+            "model_def must be names joined by dots: file, folder.file or file.Symbol.",
+            received={"model_def": model_def},
+            cure=did_you_mean(model_def, list_definitions(zoo)),
         )
     found = [Place(files, None) for files in _files(zoo, parts)]
     found += [Place(files, parts[-1]) for files in files_defining(zoo, model_def)]
     if not found:
-        raise UserCodeError(_nothing_found(zoo, model_def))
+        raise _nothing_found(zoo, model_def)
     return found
 
 
@@ -167,14 +170,15 @@ def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
     return bool(extends & _MODEL_BASES) and ("default_loss" in has or one.has_loss)
 
 
-def _nothing_found(zoo: Path, model_def: str) -> str:
+def _nothing_found(zoo: Path, model_def: str) -> UserCodeError:
     names = list_definitions(zoo)
     short = {name.rpartition(".")[0] for name in names} | {name.split(".")[0] for name in names}
     shown = ", ".join(names[:20]) if names else "no model"
-    return (
-        f"The model zoo {zoo} does not define {model_def!r}. Received: model_def={model_def}."
-        f" It defines: {shown}{', ...' if len(names) > 20 else ''}."
-        f"{did_you_mean(model_def, [*names, *sorted(short)])}"
+    more = ", ..." if len(names) > 20 else ""
+    return UserCodeError(
+        f"The model zoo {zoo} does not define {model_def!r}.",
+        received={"model_def": model_def},
+        cure=f"It defines: {shown}{more}.{did_you_mean(model_def, [*names, *sorted(short)])}",
     )
 
 

@@ -68,8 +68,9 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
         if len(found) > 1:
             listed = ", ".join(sorted(map(str, files)))
             raise UserCodeError(
-                f"{name!r} may mean {len(found)} things: {symbol} in {listed}."
-                f" Received: {key}={name}. Write folder.file.symbol to name one."
+                f"{name!r} may mean {len(found)} things: {symbol} in {listed}.",
+                received={key: name},
+                cure="Write folder.file.symbol to name one.",
             )
         for value, one in found.values():
             return part_of(value, one, symbol, zoo=zoo)
@@ -78,7 +79,10 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
     file = Path(str(module.__file__))
     functions = list_functions(file)
     raise ConfigError(
-        f"The model zoo {zoo} does not define {name!r}. Received: {key}={name}. Write file.function"
-        f" or a function of {file}: {', '.join(functions) or 'it has none'}."
-        f"{did_you_mean(name, functions)}"
+        f"The model zoo {zoo} does not define {name!r}.",
+        received={key: name},
+        cure=(
+            f"Write file.function or a function of {file}:"
+            f" {', '.join(functions) or 'it has none'}.{did_you_mean(name, functions)}"
+        ),
     )

@@ -66,7 +66,8 @@ class LoadedSpec:
         if not is_usable or inspect.isabstract(kind):
             raise UserCodeError(
                 f"The {OUTPUTS_PROCESSOR} of {self.source_file} must be a class with a method"
-                f" process(self, predictions, worker_id). Received: {kind!r}."
+                " process(self, predictions, worker_id).",
+                received=repr(kind),
             )
         assert isinstance(kind, type)
         return kind
@@ -82,14 +83,16 @@ class LoadedSpec:
             made = call_declared(self.spec.create_callbacks, {})
         if not isinstance(made, list | tuple):
             raise UserCodeError(
-                f"{doing} must return a list. Received: {type(made).__name__}."
-                " Return the callbacks in [ ]."
+                f"{doing} must return a list.",
+                received=type(made).__name__,
+                cure="Return the callbacks in [ ].",
             )
         for callback in made:
             if inspect.isclass(callback):
                 raise UserCodeError(
-                    f"{doing} must return callbacks, not their classes. Received:"
-                    f" {callback.__name__}. Write {callback.__name__}(...)."
+                    f"{doing} must return callbacks, not their classes.",
+                    received=callback.__name__,
+                    cure=f"Write {callback.__name__}(...).",
                 )
         return list(made)
 
@@ -158,8 +161,9 @@ def _held(method: str, names: tuple[str, ...], params: Mapping[str, Any]) -> dic
         if given in params and given not in names and declared_name in names:
             if declared_name in held:
                 raise ConfigError(
-                    f"params.{given} and params.{declared_name} are both the learning rate."
-                    f" Received: {params[given]!r} and {held[declared_name]!r}. Give one."
+                    f"params.{given} and params.{declared_name} are both the learning rate.",
+                    received=f"{params[given]!r} and {held[declared_name]!r}",
+                    cure="Give one.",
                 )
             held[declared_name] = params[given]
     return held
@@ -178,13 +182,14 @@ def _require_declared(
     for name, value in params.items():
         if name in _GIVEN_BY_US:
             raise ConfigError(
-                f"{name!r} is what the framework gives to a model, not a parameter."
-                f" Received: params.{name}={value!r}. Remove it."
+                f"{name!r} is what the framework gives to a model, not a parameter.",
+                received={f"params.{name}": value},
+                cure="Remove it.",
             )
         if name not in allowed | rates and not constructor.takes_any:
             shown = sorted(allowed)
             raise ConfigError(
-                f"Nothing in {kind.__qualname__} declares the parameter {name!r}."
-                f" Received: params.{name}={value!r}. It declares: {', '.join(shown) or 'none'}."
-                f"{did_you_mean(name, shown)}"
+                f"Nothing in {kind.__qualname__} declares the parameter {name!r}.",
+                received={f"params.{name}": value},
+                cure=f"It declares: {', '.join(shown) or 'none'}.{did_you_mean(name, shown)}",
             )

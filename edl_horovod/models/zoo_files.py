@@ -50,8 +50,9 @@ def require_inside(zoo: Path, files: Iterable[Path]) -> None:
         if not file.resolve().is_relative_to(root) or not file.is_file():
             raise ConfigError(
                 f"The model zoo holds {name.as_posix()!r}, which is no file of the zoo: a link that"
-                " leads out of it would carry another file of this machine along. Received:"
-                f" model_zoo={str(zoo)!r}. Remove it, or put the file itself there."
+                " leads out of it would carry another file of this machine along.",
+                received={"model_zoo": zoo},
+                cure="Remove it, or put the file itself there.",
             )
 
 
@@ -74,9 +75,10 @@ def sources(zoo: Path) -> list[Path]:
     num_bytes = sum(root.joinpath(file).stat().st_size for file in files)
     if num_bytes > MAX_TOTAL_BYTES:
         raise OutputError(
-            f"The sources and texts of the model zoo take {num_bytes} bytes; a trained model may"
-            f" carry {MAX_TOTAL_BYTES}. Received: model_zoo={str(zoo)!r}, {len(files)} files."
-            " Keep data and environments out of the model zoo, or give a narrower folder."
+            f"The {len(files)} sources and texts of the model zoo take {num_bytes} bytes; a trained"
+            f" model may carry {MAX_TOTAL_BYTES}.",
+            received={"model_zoo": zoo},
+            cure="Keep data and environments out of the model zoo, or give a narrower folder.",
         )
     return files
 
@@ -106,15 +108,18 @@ def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: boo
     found = digest(copy, sources(copy))
     if found == recorded:
         return
-    told = f"The code in {copy} is not the code that the model was trained with."
+    changed = f"The code in {copy} is not the code that the model was trained with."
     if not trusts_changes:
         raise DataError(
-            f"{told} Received: trained_model={str(trained_model)!r}, its code has the digest"
-            f" {found[:12]}, the model was trained with {recorded[:12] or 'none'}. It would run"
-            " with your rights: copy the model again, or find out who changed what; trust=changed"
-            " then runs it as it is."
+            f"{changed} Its digest is {found[:12]}; the model was trained with"
+            f" {recorded[:12] or 'none'}.",
+            received={"trained_model": trained_model},
+            cure=(
+                "It would run with your rights: copy the model again, or find out who changed what;"
+                " trust=changed then runs it as it is."
+            ),
         )
-    log.warning("%s It is run because of trust=changed.", told)
+    log.warning("%s It is run because of trust=changed.", changed)
 
 
 def _is_source(file: Path) -> bool:
