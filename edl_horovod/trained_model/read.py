@@ -140,9 +140,9 @@ def restore_weights(files: TrainedModelFiles, model: Any) -> None:
             raise _damaged(files.path, f"the parameter {name!r} is there twice or not listed")
         if tuple(variable.shape) != value.shape:
             raise DataError(
-                f"The parameter {name!r} of {files.path} does not fit the model. Received: shape"
-                f" {value.shape}, the model has {tuple(variable.shape)}. Use the trained model's"
-                " own params."
+                f"The parameter {name!r} of {files.path} does not fit the model.",
+                received=f"shape {value.shape}, the model has {tuple(variable.shape)}",
+                cure="Use the trained model's own params.",
             )
         variable.assign(value)
     if variables:
@@ -152,14 +152,16 @@ def restore_weights(files: TrainedModelFiles, model: Any) -> None:
 def _read_message(path: Path) -> TrainedModel:
     if not path.is_dir():
         raise ConfigError(
-            f"There is no such trained model. Received: trained_model={str(path)!r}."
-            " Give the directory that train wrote as its output."
+            "There is no such trained model.",
+            received={"trained_model": path},
+            cure="Give the directory that train wrote as its output.",
         )
     file = path / "trained_model.pb"
     if not file.is_file():
         raise ConfigError(
-            f"{path} is not a trained model: it has no trained_model.pb."
-            f" Received: trained_model={str(path)!r}. Give the directory that train wrote."
+            f"{path} is not a trained model: it has no trained_model.pb.",
+            received={"trained_model": path},
+            cure="Give the directory that train wrote.",
         )
     try:
         message = TrainedModel.FromString(file.read_bytes())
@@ -169,13 +171,15 @@ def _read_message(path: Path) -> TrainedModel:
         raise _damaged(path, "trained_model.pb does not say its format")
     if message.format_version > FORMAT_VERSION:
         raise DataError(
-            f"{path} was written by a newer edl_horovod. Received: format version"
-            f" {message.format_version}; this one reads up to {FORMAT_VERSION}. Install the newer."
+            f"{path} was written by a newer edl_horovod: its format version is"
+            f" {message.format_version}, and this one reads up to {FORMAT_VERSION}.",
+            cure="Install the newer.",
         )
     if message.framework != FRAMEWORK:
         raise DataError(
             f"{path} is not a model of {FRAMEWORK}, the only framework that this edl_horovod"
-            f" evaluates and predicts with. Received: framework {message.framework!r}."
+            " evaluates and predicts with.",
+            received=f"framework {message.framework!r}",
         )
     return message
 
