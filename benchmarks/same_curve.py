@@ -17,6 +17,7 @@ import matplotlib as mpl
 import numpy as np
 
 from benchmarks.report import look_around
+from edl_horovod.api import run
 from edl_horovod.chaos import parse
 from edl_horovod.cli.verbs.chaos import disturb_job
 from edl_horovod.cli.verbs.ledger import prove
@@ -29,7 +30,6 @@ from edl_horovod.config.schema import (
 )
 from edl_horovod.job import events
 from edl_horovod.ledger import StepLoss, folder_of, read_losses
-from edl_horovod.supervisor import run as job
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH = 64
@@ -98,7 +98,7 @@ def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "")
             thread = threading.Thread(target=_change, args=(job_dir, changes))
             thread.start()
             stack.callback(thread.join)
-        job.run(config)
+        run(config)
     proof = prove(job_dir)
     assert proof.is_good, proof.violations
     assert proof.num_steps == steps, proof

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from edl_horovod.config.prepare import PrepareConfig
     from edl_horovod.config.schema import JobConfig
     from edl_horovod.image import BuiltImage
-    from edl_horovod.launch.mpijob import SubmittedJob
+    from edl_horovod.launch.target import SubmittedJob
     from edl_horovod.preparation import PrepareResult
     from edl_horovod.supervisor.run import JobResult
     from edl_horovod.sweeps.run import SweepResult
@@ -281,10 +281,13 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
     """
     from edl_horovod.config.compose import compose
     from edl_horovod.config.schema import JobConfig
-    from edl_horovod.launch import mpijob
+    from edl_horovod.launch import target
 
     typed = typed_settings(settings, JobConfig)
-    return mpijob.submit(compose(task, [*typed, "launch.kind=kubernetes"]))
+    config = compose(task, [*typed, "launch.kind=kubernetes"])
+    there = target.find(config.launch.kind)
+    submitted: SubmittedJob = there.launch(there.plan(config))
+    return submitted
 
 
 def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult":
@@ -297,10 +300,13 @@ def run(config: "JobConfig", *, on_events: OnEvents | None = None) -> "JobResult
     Raises:
         EdlError: A subclass says what went wrong.
     """
-    from edl_horovod.supervisor import run as supervisor
+    from edl_horovod.launch import target
 
+    target.require_here(config)
+    here = target.find(config.launch.kind)
     try:
-        return supervisor.run(config, on_events=on_events)
+        result: JobResult = here.launch(here.plan(config), on_events=on_events)
+        return result
     except KeyboardInterrupt as error:
         # Before the job began, or a second time while it ended.
         raise Interrupted("The job was interrupted.") from error

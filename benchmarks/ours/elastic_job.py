@@ -10,8 +10,9 @@ from benchmarks.ours.job import MANY_EPOCHS
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job.lifeline import end_with_parent
-from edl_horovod.supervisor import run as job
-from edl_horovod.supervisor.plan import LaunchPlan, make_plan
+from edl_horovod.launch.local import LocalTarget
+from edl_horovod.supervisor.plan import LaunchPlan
+from edl_horovod.supervisor.run import run_plan
 
 WORKER = "benchmarks.ours.stamping_worker"
 BATCH_SIZE = 128
@@ -35,10 +36,8 @@ def main() -> int:
     config = job_config(
         args.data, args.job_dir, np=args.np, max_steps=args.max_steps, elastic=elastic
     )
-    # The launch has no setting for another worker program, and needs none but here.
-    setattr(job, "make_plan", _with_stamping_worker)  # noqa: B010 (mypy: not exported there)
     try:
-        job.run(config)
+        run_plan(_with_stamping_worker(config))
     except EdlError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -71,7 +70,7 @@ def job_config(
 
 
 def _with_stamping_worker(config: JobConfig) -> LaunchPlan:
-    plan = make_plan(config)
+    plan = LocalTarget().plan(config)
     argv = [WORKER if part == "edl_horovod.worker" else part for part in plan.worker.argv]
     environment = {**plan.worker.environment, "BENCHMARK_FOLDER": str(plan.job_dir / "stamps")}
     worker = replace(plan.worker, argv=tuple(argv), environment=environment)

@@ -1,6 +1,5 @@
-"""The real job: `edl_horovod.supervisor.run` with its coordinator, workers and events."""
+"""The real job: `edl train` with its coordinator, workers and events."""
 
-import functools
 import json
 import statistics
 import sys
@@ -25,8 +24,9 @@ from edl_horovod.config.schema import (
 )
 from edl_horovod.job.events import read
 from edl_horovod.job.lifeline import end_with_parent
-from edl_horovod.supervisor import run as job
-from edl_horovod.supervisor.plan import LaunchPlan, make_plan
+from edl_horovod.launch.local import LocalTarget
+from edl_horovod.supervisor.plan import LaunchPlan
+from edl_horovod.supervisor.run import run_plan
 
 MANY_EPOCHS = 1_000_000
 """The steps end the job, not the epochs."""
@@ -58,11 +58,10 @@ def main() -> int:
         # The ring waits for all its ranks, or the first steps would be those of a smaller one.
         elastic=ElasticConfig(min_np=args.np),
     )
+    plan = LocalTarget().plan(config)
     if args.timed:
-        # The launch has no setting for another worker program, and needs none but here.
-        with_clocks = functools.partial(_with_timed_worker, warmup_steps=args.warmup_steps)
-        setattr(job, "make_plan", with_clocks)  # noqa: B010 (mypy: not exported by that module)
-    job_dir = Path(job.run(config).job_dir)
+        plan = _with_timed_worker(plan, warmup_steps=args.warmup_steps)
+    job_dir = Path(run_plan(plan).job_dir)
     numbers = {"step_seconds": _step_seconds(read(job_dir / "events.jsonl"), args)}
     if args.timed:
         costs = [json.loads(path.read_text()) for path in job_dir.glob("cost.*.json")]
@@ -76,8 +75,7 @@ def main() -> int:
     return 0
 
 
-def _with_timed_worker(config: JobConfig, *, warmup_steps: int) -> LaunchPlan:
-    plan = make_plan(config)
+def _with_timed_worker(plan: LaunchPlan, *, warmup_steps: int) -> LaunchPlan:
     argv = [
         "benchmarks.ours.timed_worker" if part == "edl_horovod.worker" else part
         for part in plan.worker.argv

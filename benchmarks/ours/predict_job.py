@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 from benchmarks.common import MODELS, RECORDIO_PATTERN, side_parser, write_numbers
+from edl_horovod.api import run
 from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.job.events import read
 from edl_horovod.job.lifeline import end_with_parent
-from edl_horovod.supervisor import run as job
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
             model_def=f"cnn.{args.train}",
             train=TrainConfig(batch_size=args.batch_size, max_steps=1),
         )
-        job.run(config)
+        run(config)
         write_numbers(args.place, {})
         return 0
     config = JobConfig(
@@ -37,7 +37,7 @@ def main() -> int:
         trained_model=str(args.model),
         train=train,
     )
-    events = read(Path(job.run(config).job_dir) / "events.jsonl")
+    events = read(Path(run(config).job_dir) / "events.jsonl")
     begin = next(event["time"] for event in events if event["kind"] == "reset")
     end = next(event["time"] for event in events if event["kind"] == "log")
     total = next(event["total_records"] for event in events if event["kind"] == "progress")

@@ -176,7 +176,6 @@ class LaunchConfig:
     """CPU threads of one rank; 0 shares this machine's cores among `np` ranks."""
 
     def __post_init__(self) -> None:
-        check_choice("launch.kind", self.kind, ("local", "mpi", "kubernetes"))
         check(self.np >= 1, "launch.np", self.np, "must be 1 or more")
         check(
             self.threads_per_rank >= 0,
@@ -320,9 +319,9 @@ class JobConfig:
             check_given("output", self.output, "a directory for the result")
         if self.task == "train" and self.train.early_stopping.metric:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
-        can_grow = self.task == "train" and self.launch.kind != "mpi"
         rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
-        check(can_grow or not self.elastic.autoscale, "elastic.autoscale", True, rule)
+        is_train = self.task == "train"
+        check(is_train or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         if self.elastic.max_np is not None:
             check(
                 self.launch.np <= self.elastic.max_np,

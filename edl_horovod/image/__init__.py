@@ -1,5 +1,5 @@
 """Build and push the image of a model zoo."""
 
-from edl_horovod.image.job import BuiltImage, build, ensure, plan_of
+from edl_horovod.image.job import BuiltImage, as_if_built, build, ensure, plan_of
 
-__all__ = ["BuiltImage", "build", "ensure", "plan_of"]
+__all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]

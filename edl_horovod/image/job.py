@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from edl_horovod.config.image import ImageConfig
 from edl_horovod.config.schema import JobConfig
@@ -11,7 +12,10 @@ from edl_horovod.image.plan import ZOO, ImagePlan, make_plan
 from edl_horovod.models import git_zoo
 from edl_horovod.models.git_zoo import FetchedZoo
 
-__all__ = ["BuiltImage", "build", "ensure", "plan_of"]
+__all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
+
+UNBUILT = "not-built-yet"
+"""The tag of an image in a dry run: the real one is made of what the image holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,32 @@ def ensure(config: JobConfig) -> JobConfig:
         model_zoo_source=zoo.source,
         model_zoo_commit=zoo.commit,
     )
+
+
+def as_if_built(config: JobConfig) -> JobConfig:
+    """The job as `ensure` would return it; nothing is fetched, built or pushed.
+
+    Args:
+        config: The job, resolved.
+
+    Raises:
+        EdlError: A setting is wrong or missing.
+    """
+    if config.image:
+        return ensure(config)
+    unbuilt = replace(config, image=f"{config.image_repository}:{UNBUILT}")
+    if not _is_train(config):
+        from edl_horovod.image import trained
+
+        if found := trained.image_of(config):
+            return replace(config, image=str(found))
+        _check_parts(config)
+        _job_plan(config, trained.zoo_of(config), needs_requirements=False)
+        return unbuilt
+    _check_parts(config)
+    name = PurePath(config.model_zoo).name
+    is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
+    return replace(unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
 
 
 def _is_train(config: JobConfig) -> bool:

@@ -27,12 +27,12 @@ from edl_horovod.records.formats import format_of
 from edl_horovod.supervisor import checkpoints
 from edl_horovod.supervisor.directory import is_left_by_this_job, job_directory
 from edl_horovod.supervisor.kept import Kept
-from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
-from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, make_plan
+from edl_horovod.supervisor.needs import require_mpi
+from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.slots import Slots
 
-__all__ = ["JobResult", "run", "run_plan"]
+__all__ = ["JobResult", "OnEvents", "run_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -60,21 +60,6 @@ class JobResult:
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     """Wall time of the whole job."""
-
-
-def run(config: JobConfig, *, on_events: OnEvents | None = None) -> JobResult:
-    """Run a job on this machine to its end.
-
-    Args:
-        config: The job, resolved.
-        on_events: Called with new events of the job, several times a second.
-
-    Raises:
-        EdlError: The job did not reach its result; the subclass says what kind of reason.
-    """
-    plan = make_plan(config)
-    require_worker_packages()
-    return run_plan(plan, on_events=on_events)
 
 
 def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:

@@ -21,8 +21,8 @@ from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import events
 from edl_horovod.job.places import check_places, with_job_dir
+from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
-from edl_horovod.supervisor.plan import check_is_here
 
 __all__ = ["SweepJob", "SweepPlan", "SweepResult", "make_plan", "run"]
 
@@ -102,7 +102,7 @@ def make_plan(points: Sequence[Point]) -> SweepPlan:
     """
     configs = [compose("train", point.overrides) for point in points]
     for config in configs:
-        check_is_here(config)
+        require_here(config)
     output = configs[0].output
     _check_folder(Path(output))
     for config in configs:

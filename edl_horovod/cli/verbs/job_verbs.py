@@ -1,10 +1,9 @@
 """`edl train`, `edl evaluate` and `edl predict`: compose the settings, run the job, print."""
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from edl_horovod.cli.arguments import VerbParser, settings_table
 from edl_horovod.config.fields import NEEDED, SET_BY_US
@@ -15,6 +14,7 @@ from edl_horovod.job import log
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
+    from edl_horovod.launch.target import LaunchTarget
     from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["run"]
@@ -58,18 +58,19 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
         return sweep.run(overrides, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet)
     from edl_horovod.config.compose import compose
+    from edl_horovod.launch import target
 
     config = compose(verb, overrides)
-    if config.launch.kind == "kubernetes":
-        return _submit(config, flags)
-    if flags.dry_run == "server" or flags.output_format:
-        raise ConfigError(
-            "--dry-run=server and -o are for launch=kubernetes. Received: launch.kind="
-            f"{config.launch.kind}. Leave them out; --dry-run prints what would run here."
-        )
+    there = target.find(config.launch.kind)
+    if flags.output_format and not flags.dry_run:
+        raise ConfigError("-o yaml goes with --dry-run.", received="-o without --dry-run")
     if flags.dry_run:
-        _print_plan(config)
+        log.setup("edl", level="error" if flags.quiet else config.log_level)
+        plan, is_whole = there.plan(config), bool(flags.output_format)
+        print(there.describe(plan, check=flags.dry_run, whole=is_whole), end="")
         return 0
+    if there.is_detached:
+        return _submit(there, config, is_quiet=flags.quiet)
     from edl_horovod import api
 
     with open_display(is_quiet=flags.quiet) as on_events:
@@ -114,25 +115,11 @@ def _parser(verb: str, summary: str) -> VerbParser:
     return parser
 
 
-def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
+def _submit(there: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_quiet: bool) -> int:
     # SIGTERM ends a submission as Ctrl-C does: what was made is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    from edl_horovod.cluster.manifest import to_yaml
-    from edl_horovod.launch import mpijob
-
-    log.setup("edl", level="error" if flags.quiet else config.log_level)
-    if flags.dry_run:
-        job = mpijob.rehearse(config, flags.dry_run)
-        if flags.output_format:
-            print(to_yaml(job.all), end="")
-        else:
-            for item in job.all:
-                name = f"{item['kind'].lower()}/{item['metadata']['name']}"
-                print(f"{name} would be created ({flags.dry_run} dry run)")
-        return 0
-    if flags.output_format:
-        raise ConfigError("-o yaml goes with --dry-run. Received: -o without --dry-run.")
-    submitted = mpijob.submit(config)
+    log.setup("edl", level="error" if is_quiet else config.log_level)
+    submitted = there.launch(there.plan(config))
     place = f" -n {submitted.namespace}"
     if config.kubernetes.context:
         place += f" --context {config.kubernetes.context}"
@@ -145,7 +132,7 @@ def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
         "dashboard": address.url(),
     }
     _print_rows({name: value for name, value in rows.items() if value})
-    if not flags.quiet:
+    if not is_quiet:
         print(
             "The job runs in the cluster, whatever becomes of this terminal. Look after it with"
             f"\n  edl logs {submitted.name} -f{place}\n  edl status {submitted.name}{place}"
@@ -153,17 +140,6 @@ def _submit(config: "JobConfig", flags: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     return 0
-
-
-def _print_plan(config: "JobConfig") -> None:
-    """The settings as YAML, which another program may read; the plan stands in its comments."""
-    from edl_horovod.config import resolved
-    from edl_horovod.job.places import with_job_dir
-    from edl_horovod.supervisor import plan
-
-    print(resolved.to_yaml(with_job_dir(config)), end="")
-    for line in plan.describe(config).splitlines():
-        print(f"# {line}".rstrip())
 
 
 def _print_result(result: "JobResult") -> None:

@@ -22,6 +22,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import largest_ring
 from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
+from edl_horovod.supervisor.mpirun import STATIC_RING, mpirun
 from edl_horovod.supervisor.plan import Command, LaunchPlan
 from edl_horovod.supervisor.run import run_plan
 
@@ -236,32 +237,16 @@ def _horovodrun(config: JobConfig, config_file: Path) -> Command:
 
 def _mpirun(config: JobConfig, config_file: Path) -> Command:
     """One static ring over the pods that mpi-operator lists."""
-    variables = {
-        **pods.thread_variables(config),
-        "EDL_MEMBERSHIP": "static",
-        "HOROVOD_CONTROLLER": "mpi",
-        "HOROVOD_CPU_OPERATIONS": "mpi",
-    }
+    variables = pods.thread_variables(config)
     # An sshd hands none of its pod's variables on to what it starts.
-    names = [*variables, *config.kubernetes.env]
+    names = [*variables, *STATIC_RING, *config.kubernetes.env]
     handed_on = [word for name in names for word in ("-x", name)]
-    argv = (
-        "mpirun",
-        "-np",
-        str(config.launch.np),
-        "--hostfile",
-        HOSTFILE,
-        "--bind-to",
-        "none",
-        *KEEPALIVE,
-        *handed_on,
-        sys.executable,
-        "-m",
-        "edl_horovod.worker",
-        "--config",
-        str(config_file),
+    return mpirun(
+        (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file)),
+        num_ranks=config.launch.np,
+        variables=variables,
+        flags=("--hostfile", HOSTFILE, "--bind-to", "none", *KEEPALIVE, *handed_on),
     )
-    return Command(argv=argv, environment=variables)
 
 
 if __name__ == "__main__":

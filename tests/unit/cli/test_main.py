@@ -14,8 +14,10 @@ from edl_horovod import preparation as data_prepare
 from edl_horovod.cli.main import main
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
-from edl_horovod.supervisor import run as supervisor
-from edl_horovod.supervisor.run import JobResult
+from edl_horovod.launch.local import LocalTarget
+from edl_horovod.launch.target import TARGETS
+from edl_horovod.supervisor.plan import LaunchPlan
+from edl_horovod.supervisor.run import JobResult, OnEvents
 
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
 Run = Callable[..., tuple[int, str, str]]
@@ -36,15 +38,17 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
     """The configs that reached the launcher, which does nothing."""
     configs: list[JobConfig] = []
 
-    def run(config: JobConfig, *, on_events: Callable[[list[dict[str, Any]]], None] | None = None):
-        configs.append(config)
-        if on_events:
-            on_events([{"kind": "log", "time": 0.0, "message": "hello"}])
-        return JobResult(
-            output="/o", job_dir="/o.job", steps=7, metrics={"accuracy": 0.5}, seconds=2.0
-        )
+    class Recorder(LocalTarget):
+        def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
+            configs.append(plan.config)
+            if on_events:
+                on_events([{"kind": "log", "time": 0.0, "message": "hello"}])
+            return JobResult(
+                output="/o", job_dir="/o.job", steps=7, metrics={"accuracy": 0.5}, seconds=2.0
+            )
 
-    monkeypatch.setattr(supervisor, "run", run)
+    for kind in ("local", "mpi"):
+        monkeypatch.setitem(TARGETS, kind, Recorder)
     return configs
 
 
@@ -183,10 +187,11 @@ def test_flags_of_the_reference_are_settings(edl: Run, launched: list[JobConfig]
 def test_an_error_of_the_job_is_its_exit_code(
     edl: Run, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int
 ):
-    def run(config: JobConfig, *, on_events: object = None):
-        raise raised
+    class Failing(LocalTarget):
+        def launch(self, plan: LaunchPlan, *, on_events: object = None) -> JobResult:
+            raise raised
 
-    monkeypatch.setattr(supervisor, "run", run)
+    monkeypatch.setitem(TARGETS, "local", Failing)
 
     found, out, err = edl("train", *TRAIN)
 

@@ -12,8 +12,8 @@ from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job import directory as job_dir
+from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.directory import job_directory
-from edl_horovod.supervisor.plan import make_plan
 
 OURS = (
     "logs/build.log",
@@ -36,7 +36,7 @@ def plan_of(folder, *overrides, task="train"):
     given = {"train": [f"model_zoo={folder}/zoo", "model_def=m"]}
     where = [f"output={folder}/out", f"job_dir={folder}/job", "data=/d"]
     model = given.get(task, [f"trained_model={folder}/model"])
-    return make_plan(compose(task, [*where, *model, *overrides]))
+    return LocalTarget().plan(compose(task, [*where, *model, *overrides]))
 
 
 def take(plan):

@@ -15,9 +15,10 @@ from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.directory import enter, is_running
+from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor import directory
 from edl_horovod.supervisor.checkpoints import where_it_goes_on
-from edl_horovod.supervisor.plan import Command, make_plan
+from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.run import run_plan
 
 
@@ -26,7 +27,7 @@ def plan(tmp_path):
     overrides = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}/job"]
     secret = tmp_path / "secret"
     secret.write_bytes(b"s" * 32)
-    return dataclasses.replace(make_plan(compose("train", overrides)), secret_file=secret)
+    return dataclasses.replace(LocalTarget().plan(compose("train", overrides)), secret_file=secret)
 
 
 def leave_traces(plan):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from edl_horovod import api
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import MissingDependency
-from edl_horovod.supervisor import run as supervisor
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_job_here_without_what_its_workers_import_starts_nothing(
     )
 
     with pytest.raises(MissingDependency, match=told) as found:
-        supervisor.run(config)
+        api.run(config)
 
     assert "make setup" in str(found.value)
     assert "pip install -c constraints.txt '.[tensorflow,horovod-build]'" in str(found.value)

@@ -6,8 +6,8 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.coordinator import hosts
+from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor import run as job
-from edl_horovod.supervisor.plan import make_plan
 
 
 class Slots:
@@ -25,7 +25,7 @@ def wanted(tmp_path: Path):
 
     def ask(num_slots: int, *settings: str) -> int:
         words = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}"]
-        plan = make_plan(compose("train", [*words, *settings]))
+        plan = LocalTarget().plan(compose("train", [*words, *settings]))
         hosts.write(tmp_path / "hosts", {"localhost": num_slots})
         slots = Slots()
         job._keep_slots(plan, hosts.HostsFile(tmp_path / "hosts"), slots)
@@ -51,7 +51,7 @@ def test_lanes_bound_a_job_without_a_largest_ring(wanted):
 
 def test_what_is_wrong_is_said_once(tmp_path, caplog):
     words = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}"]
-    plan = make_plan(compose("train", words))
+    plan = LocalTarget().plan(compose("train", words))
     hosts.write(tmp_path / "hosts", {"localhost": 5000})
     file = hosts.HostsFile(tmp_path / "hosts")
     for _ in range(3):
@@ -61,7 +61,7 @@ def test_what_is_wrong_is_said_once(tmp_path, caplog):
 
 def test_a_file_that_cannot_be_read_changes_nothing(tmp_path):
     words = ["data=/d", "model_def=m", f"output={tmp_path}/out", f"job_dir={tmp_path}"]
-    plan = make_plan(compose("train", words))
+    plan = LocalTarget().plan(compose("train", words))
     hosts.write(tmp_path / "hosts", {"localhost": 2})
     file, slots = hosts.HostsFile(tmp_path / "hosts"), Slots()
     job._keep_slots(plan, file, slots)

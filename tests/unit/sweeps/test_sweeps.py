@@ -11,31 +11,31 @@ import pytest
 import edl_horovod
 from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
-from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import expand
 from edl_horovod.errors import ConfigError, DataError, Interrupted, OutputError
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.places import with_job_dir
-from edl_horovod.supervisor import run as supervisor
+from edl_horovod.launch.local import LocalTarget
+from edl_horovod.launch.target import TARGETS
+from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import JobResult
 from edl_horovod.sweeps.run import make_plan
 
 RATES = "train.learning_rate=0.1,0.2,0.3"
 
 
-class Trainings:
+class Trainings(LocalTarget):
     """Stands where jobs are launched: leaves what a training leaves, or raises what it is told."""
 
     def __init__(self) -> None:
         self.rates: list[float | None] = []
         self.errors: dict[float | None, BaseException] = {}
 
-    def __call__(self, config: JobConfig, *, on_events: Any = None) -> JobResult:
+    def launch(self, plan: LaunchPlan, *, on_events: Any = None) -> JobResult:
+        config = plan.config
         rate = config.train.learning_rate
         self.rates.append(rate)
         if rate in self.errors:
             raise self.errors[rate]
-        config = with_job_dir(config)
         output, job_dir = Path(config.output), Path(config.job_dir)
         output.mkdir(parents=True, exist_ok=config.overwrite)
         (output / "trained_model.pb").touch()
@@ -53,7 +53,7 @@ class Trainings:
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
     found = Trainings()
-    monkeypatch.setattr(supervisor, "run", found)
+    monkeypatch.setitem(TARGETS, "local", lambda: found)
     return found
 
 

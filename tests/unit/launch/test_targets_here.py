@@ -12,10 +12,15 @@ from edl_horovod.config.schema import (
     LaunchConfig,
     TrainConfig,
 )
-from edl_horovod.errors import ConfigError
+from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job.places import with_job_dir
-from edl_horovod.supervisor import plan as plans
-from edl_horovod.supervisor.plan import Command, make_plan
+from edl_horovod.launch import local, mpi
+from edl_horovod.launch.target import find
+from edl_horovod.supervisor.plan import Command
+
+
+def make_plan(config):
+    return find(config.launch.kind).plan(config)
 
 
 def job(*, np=2, kind="local", threads=0, batch_size=64, lanes=0, **more):
@@ -24,7 +29,6 @@ def job(*, np=2, kind="local", threads=0, batch_size=64, lanes=0, **more):
         launch=LaunchConfig(np=np, kind=kind, threads_per_rank=threads),
         train=TrainConfig(batch_size=batch_size),
         data_plan=DataConfig(**({"lanes": lanes} if lanes else {})),
-        elastic=ElasticConfig(),
         **given,
     )
 
@@ -73,7 +77,7 @@ def test_the_secret_is_named_and_never_on_a_command_line():
     [(2, 0, 8, "4"), (3, 0, 8, "2"), (8, 0, 2, "1"), (2, 3, 8, "3")],
 )
 def test_ranks_share_the_cores_unless_told_otherwise(monkeypatch, np, threads, cores, given):
-    monkeypatch.setattr(plans.os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(local.os, "sched_getaffinity", lambda _: set(range(cores)))
     environment = make_plan(job(np=np, threads=threads)).worker.environment
     names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
     assert [environment[name] for name in names] == [given] * 3
@@ -81,8 +85,8 @@ def test_ranks_share_the_cores_unless_told_otherwise(monkeypatch, np, threads, c
 
 @pytest.mark.parametrize("user", [0, 1000])
 def test_a_static_ring_is_one_mpirun_and_no_coordinator(monkeypatch, user):
-    monkeypatch.setattr(plans, "locate", lambda name: f"/environment/{name}")
-    monkeypatch.setattr(plans.os, "geteuid", lambda: user)
+    monkeypatch.setattr(mpi, "locate", lambda name: f"/environment/{name}")
+    monkeypatch.setattr(mpi.os, "geteuid", lambda: user)
     plan = make_plan(job(np=3, kind="mpi"))
     assert plan.coordinator is None
     assert plan.ring.argv[:3] == ("/environment/mpirun", "-np", "3")
@@ -103,13 +107,29 @@ def test_a_command_is_shown_so_that_a_shell_takes_it():
     assert str(command) == "X='1 2' run 'a b'"
 
 
+def describe(config):
+    return find(config.launch.kind).describe(make_plan(config))
+
+
 def test_the_plan_is_described_for_people():
-    text = plans.describe(job(np=3))
-    assert "job directory: /out/model.job" in text
-    assert "3 workers: " in text
-    assert "static ring: " in plans.describe(job(kind="mpi"))
+    text = describe(job(np=3))
+    assert "# job directory: /out/model.job\n" in text
+    assert "# 3 workers: " in text
+    assert "# static ring: " in describe(job(kind="mpi"))
 
 
-def test_a_job_for_a_cluster_is_not_run_here():
-    with pytest.raises(ConfigError, match="submitted"):
-        make_plan(job(kind="kubernetes"))
+def test_a_description_refuses_an_output_that_is_in_the_way(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "notes.txt").touch()
+    with pytest.raises(OutputError, match="something that edl_horovod did not write"):
+        describe(job(output=str(tmp_path / "model")))
+
+
+def test_a_static_ring_cannot_be_scaled_by_itself():
+    with pytest.raises(ConfigError, match="is for train on an elastic ring"):
+        make_plan(job(kind="mpi", elastic=ElasticConfig(autoscale=True)))
+
+
+def test_an_unknown_target_is_told_with_the_known_ones():
+    with pytest.raises(ConfigError, match=r"local, mpi, kubernetes.*Did you mean 'local'"):
+        find("locl")

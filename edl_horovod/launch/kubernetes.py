@@ -1,4 +1,4 @@
-"""Submit a job to a cluster: `cluster.manifest` has decided what it is, here it is made."""
+"""launch=kubernetes: a job that is submitted to a cluster and runs there without us."""
 
 import contextlib
 import logging
@@ -6,13 +6,13 @@ import re
 import secrets
 import string
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 from edl_horovod import image
 from edl_horovod.cluster.credentials import find_cluster
-from edl_horovod.cluster.manifest import JobManifests, job_manifests
+from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
 from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import (
@@ -25,92 +25,110 @@ from edl_horovod.errors import (
     ObjectConflict,
     ObjectNotFound,
 )
-from edl_horovod.image.plan import ZOO
-from edl_horovod.models import git_zoo
+from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
+from edl_horovod.supervisor.run import OnEvents
 
-__all__ = ["DryRun", "SubmittedJob", "rehearse", "submit"]
+__all__ = ["KubernetesPlan", "KubernetesTarget"]
 
 log = logging.getLogger(__name__)
 
-DryRun = Literal["client", "server"]
-"""Who looks at what would be sent: this program alone, or the API server too."""
 ENDING_CHARACTERS = 5
-UNBUILT = "not-built-yet"
-"""In place of the tag of an image, before the long work of building it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmittedJob:
-    """A job that a cluster has."""
+class KubernetesPlan:
+    """A job for a cluster, of which no cluster knows yet."""
 
+    config: JobConfig
     name: str
-    namespace: str
-    image: str
-    output: str
-    """Path of what it will make, in the pods."""
-    job_dir: str
+    secret: bytes = field(repr=False)
+
+    def manifests(self, config: JobConfig, namespace: str) -> JobManifests:
+        """What to create.
+
+        Args:
+            config: The job with its image.
+            namespace: Where it goes; empty leaves it out.
+
+        Raises:
+            ConfigError: A setting is wrong, as far as the manifests show it.
+        """
+        return job_manifests(config, name=self.name, namespace=namespace, secret=self.secret)
 
 
-def submit(config: JobConfig) -> SubmittedJob:
-    """Build the job's image unless it has one, and create the job; it runs without us then.
+class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
+    """A job is an MPIJob, made with its image; the ring may change while it runs."""
 
-    Args:
-        config: The job, resolved.
+    is_detached: ClassVar[bool] = True
 
-    Raises:
-        EdlError: The job cannot be created; what was created of it is removed again, or named.
-    """
-    from edl_horovod.cluster import preflight, quota
-    from edl_horovod.cluster.client import Cluster
+    def plan(self, config: JobConfig) -> KubernetesPlan:
+        """The name of the job; see `LaunchTarget`."""
+        name = config.kubernetes.name or _new_name(config)
+        return KubernetesPlan(config=config, name=name, secret=secrets.token_bytes(32))
 
-    settings = config.kubernetes
-    with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
-        preflight.check_version(cluster)
-        name = settings.name or _new_name(config)
-        if not config.image:
-            _check_is_free(cluster, name)
-        secret = secrets.token_bytes(32)
-        job = _decide(config, name, cluster.namespace, secret)
-        quota.check_quotas(cluster, job.mpijob, config)
-        if not config.image:
-            built = image.ensure(config)
-            job = job_manifests(built, name=name, namespace=cluster.namespace, secret=secret)
-        _create(cluster, job, is_suspended=settings.suspend)
-        made = job.config
-        return SubmittedJob(
-            name=name,
-            namespace=cluster.namespace,
-            image=made.image,
-            output=made.output,
-            job_dir=made.job_dir,
-        )
+    def describe(
+        self, plan: KubernetesPlan, *, check: DryRun = "client", whole: bool = False
+    ) -> str:
+        """The objects that `launch` would create; nothing is built."""
+        job = self.rehearse(plan, check)
+        if whole:
+            return to_yaml(job.all)
+        names = (f"{item['kind'].lower()}/{item['metadata']['name']}" for item in job.all)
+        return "".join(f"{name} would be created ({check} dry run)\n" for name in names)
 
+    def rehearse(self, plan: KubernetesPlan, check: DryRun) -> JobManifests:
+        """What `launch` would create, checked.
 
-def rehearse(config: JobConfig, who: DryRun) -> JobManifests:
-    """What `submit` would create; nothing is built, and nothing is created.
+        Args:
+            plan: What would be launched.
+            check: With `server` the API server checks it all as if it were to be created.
 
-    Args:
-        config: The job, resolved.
-        who: With `server` the API server checks it all as if it were to be created.
+        Raises:
+            EdlError: It would not be created.
+        """
+        settings, config = plan.config.kubernetes, image.as_if_built(plan.config)
+        if check == "client":
+            return plan.manifests(config, _namespace(plan.config))
+        from edl_horovod.cluster import preflight, quota
+        from edl_horovod.cluster.client import Cluster
 
-    Raises:
-        EdlError: It would not be created.
-    """
-    settings = config.kubernetes
-    name = settings.name or _new_name(config)
-    if who == "client":
-        return _decide(config, name, _namespace(config), secrets.token_bytes(32))
-    from edl_horovod.cluster import preflight, quota
-    from edl_horovod.cluster.client import Cluster
+        with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
+            preflight.check_version(cluster)
+            job = plan.manifests(config, cluster.namespace)
+            quota.check_quotas(cluster, job.mpijob, config)
+            for item in job.all:
+                _rehearse_one(cluster, item)
+            preflight.warn_of_resume(cluster, is_dry_run=True)
+            return job
 
-    with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
-        preflight.check_version(cluster)
-        job = _decide(config, name, cluster.namespace, secrets.token_bytes(32))
-        quota.check_quotas(cluster, job.mpijob, config)
-        for item in job.all:
-            _rehearse_one(cluster, item)
-        preflight.warn_of_resume(cluster, is_dry_run=True)
-        return job
+    def launch(self, plan: KubernetesPlan, *, on_events: OnEvents | None = None) -> SubmittedJob:
+        """Build the job's image unless it has one, and create the job.
+
+        Raises:
+            EdlError: The job cannot be created; what was created of it is removed again, or named.
+        """
+        from edl_horovod.cluster import preflight, quota
+        from edl_horovod.cluster.client import Cluster
+
+        config, settings = plan.config, plan.config.kubernetes
+        with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
+            preflight.check_version(cluster)
+            if not config.image:
+                _check_is_free(cluster, plan.name)
+            # What can be found wrong with the manifests is found before an image is built.
+            job = plan.manifests(image.as_if_built(config), cluster.namespace)
+            quota.check_quotas(cluster, job.mpijob, config)
+            if not config.image:
+                job = plan.manifests(image.ensure(config), cluster.namespace)
+            _create(cluster, job, is_suspended=settings.suspend)
+            made = job.config
+            return SubmittedJob(
+                name=plan.name,
+                namespace=cluster.namespace,
+                image=made.image,
+                output=made.output,
+                job_dir=made.job_dir,
+            )
 
 
 def _rehearse_one(cluster: Any, item: dict[str, Any]) -> None:
@@ -134,22 +152,6 @@ def _rehearse_one(cluster: Any, item: dict[str, Any]) -> None:
             name,
             error,
         )
-
-
-def _decide(config: JobConfig, name: str, namespace: str, secret: bytes) -> JobManifests:
-    """The manifests; what can be found wrong with them is found before an image is built."""
-    return job_manifests(_as_if_built(config), name=name, namespace=namespace, secret=secret)
-
-
-def _as_if_built(config: JobConfig) -> JobConfig:
-    """The job with its image, or with the place of one that is still to be built."""
-    is_complete = config.base_image and config.image_repository
-    if config.image or not is_complete or config.task != "train":
-        return image.ensure(config)
-    name = PurePath(config.model_zoo).name
-    is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
-    zoo = f"{ZOO}/{name}" if is_file else ZOO
-    return replace(config, image=f"{config.image_repository}:{UNBUILT}", model_zoo=zoo)
 
 
 def _check_is_free(cluster: Any, name: str) -> None:

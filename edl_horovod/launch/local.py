@@ -1,0 +1,86 @@
+"""launch=local: an elastic ring of this machine's processes, under a coordinator."""
+
+import os
+import sys
+from pathlib import Path
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.decide import num_workers
+from edl_horovod.coordinator.ring_size import check_start
+from edl_horovod.errors import ConfigError
+from edl_horovod.job.places import check_is_free, check_places, with_job_dir
+from edl_horovod.launch.target import DryRun, LaunchTarget
+from edl_horovod.models import git_zoo
+from edl_horovod.supervisor.needs import require_worker_packages
+from edl_horovod.supervisor.plan import LOCAL_HOST, THREAD_VARIABLES, Command, LaunchPlan
+from edl_horovod.supervisor.run import JobResult, OnEvents, run_plan
+
+__all__ = ["LocalTarget", "threads_of", "worker_of"]
+
+LOCAL_ADDRESS = "127.0.0.1"
+
+
+class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
+    """The ring may change while the job runs."""
+
+    def plan(self, config: JobConfig) -> LaunchPlan:
+        """The coordinator and the workers; see `LaunchTarget`."""
+        config = with_job_dir(config)
+        check_start(config)
+        job_dir = Path(config.job_dir)
+        coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
+        return LaunchPlan(
+            config=config,
+            job_dir=job_dir,
+            hosts={LOCAL_HOST: config.launch.np},
+            coordinator=Command(argv=(*coordinator, "--address", LOCAL_ADDRESS)),
+            worker=Command(
+                argv=worker_of(job_dir),
+                environment={
+                    **threads_of(config),
+                    "EDL_HOST": LOCAL_HOST,
+                    "EDL_SECRET_FILE": str(job_dir / "secret"),
+                    "HOROVOD_GLOO_IFACE": "lo",
+                },
+                can_fork=True,
+            ),
+        )
+
+    def describe(self, plan: LaunchPlan, *, check: DryRun = "client", whole: bool = False) -> str:
+        """The settings as YAML, which another program may read; the plan stands in its comments."""
+        config = plan.config
+        if check == "server" or whole:
+            raise ConfigError(
+                "--dry-run=server and -o are for launch=kubernetes.",
+                received=f"launch.kind={config.launch.kind}",
+                cure="Leave them out; --dry-run prints what would run here.",
+            )
+        check_is_free(config)
+        check_places(config)
+        lines = [f"job directory: {plan.job_dir}"]
+        if config.task == "train" and (zoo := git_zoo.parse(config.model_zoo)) is not None:
+            lines.append(f"model zoo: would fetch {zoo} into {git_zoo.cache()}")
+        if plan.worker is not None:
+            num = num_workers(config.launch.np, config.elastic.spares)
+            lines += [f"coordinator: {plan.coordinator}", f"{num} workers: {plan.worker}"]
+        else:
+            lines.append(f"static ring: {plan.ring}")
+        return resolved.to_yaml(config) + "".join(f"# {line}\n" for line in lines)
+
+    def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
+        """Run the job to its end."""
+        require_worker_packages()
+        return run_plan(plan, on_events=on_events)
+
+
+def worker_of(job_dir: Path) -> tuple[str, ...]:
+    """The command of a worker of this machine."""
+    config = str(job_dir / "config.yaml")
+    return (sys.executable, "-m", "edl_horovod.worker", "--config", config)
+
+
+def threads_of(config: JobConfig) -> dict[str, str]:
+    """The variables that bound the CPU threads of a rank: this machine's cores are shared."""
+    share = max(1, len(os.sched_getaffinity(0)) // config.launch.np)
+    return dict.fromkeys(THREAD_VARIABLES, str(config.launch.threads_per_rank or share))

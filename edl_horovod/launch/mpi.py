@@ -1,0 +1,52 @@
+"""launch=mpi: a static ring of this machine's processes, under mpirun."""
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.ring_size import check_start
+from edl_horovod.errors import ConfigError
+from edl_horovod.job.places import with_job_dir
+from edl_horovod.launch.local import LocalTarget, threads_of, worker_of
+from edl_horovod.supervisor.mpirun import mpirun
+from edl_horovod.supervisor.plan import LOCAL_HOST, LaunchPlan
+from edl_horovod.supervisor.programs import locate
+
+__all__ = ["MpiTarget"]
+
+
+class MpiTarget(LocalTarget):
+    """All that runs here does so as with launch=local, but the ring cannot change."""
+
+    is_elastic: ClassVar[bool] = False
+
+    def plan(self, config: JobConfig) -> LaunchPlan:
+        """One `mpirun`; see `LaunchTarget`."""
+        if config.elastic.autoscale:
+            raise ConfigError(
+                "elastic.autoscale is for train on an elastic ring (launch=local or "
+                "launch=kubernetes).",
+                received="elastic.autoscale=True, launch.kind=mpi",
+            )
+        config = with_job_dir(config)
+        check_start(config)
+        job_dir, num_ranks = Path(config.job_dir), config.launch.np
+        variables = threads_of(config)
+        if os.geteuid() == 0:
+            # Open MPI refuses root unless told twice; in a container everybody is root.
+            variables |= dict.fromkeys(
+                ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"
+            )
+        return LaunchPlan(
+            config=config,
+            job_dir=job_dir,
+            hosts={LOCAL_HOST: num_ranks},
+            ring=mpirun(
+                worker_of(job_dir),
+                num_ranks=num_ranks,
+                variables=variables,
+                flags=("--oversubscribe", "--bind-to", "none"),
+                program=locate("mpirun"),
+            ),
+        )

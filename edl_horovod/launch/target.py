@@ -1,0 +1,120 @@
+"""What a place where jobs run must offer, and the table of those places."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.supervisor.run import OnEvents
+
+__all__ = ["TARGETS", "DryRun", "LaunchTarget", "SubmittedJob", "find", "require_here"]
+
+DryRun = Literal["client", "server"]
+"""Who checks what would be launched: this program alone, or the cluster's API server too."""
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmittedJob:
+    """A job that runs without the process that launched it."""
+
+    name: str
+    namespace: str
+    image: str
+    output: str
+    """Path of what it will make, in the pods."""
+    job_dir: str
+
+
+class LaunchTarget(ABC, Generic[P, R]):
+    """A place where jobs run; `P` says what a launch starts there, `R` what came of it."""
+
+    is_detached: ClassVar[bool] = False
+    """Whether a job goes on without the process that launched it."""
+    is_elastic: ClassVar[bool] = True
+    """Whether the ring of a running job can change."""
+
+    @abstractmethod
+    def plan(self, config: JobConfig) -> P:
+        """Decide what a launch would start; nothing is started.
+
+        Raises:
+            ConfigError: The job cannot run here.
+        """
+
+    @abstractmethod
+    def describe(self, plan: P, *, check: DryRun = "client", whole: bool = False) -> str:
+        """What `launch` would do, as text for `--dry-run`.
+
+        Args:
+            plan: What would be launched.
+            check: Who checks it.
+            whole: Show all that would be created, for a program to read.
+
+        Raises:
+            EdlError: The launch would fail.
+        """
+
+    @abstractmethod
+    def launch(self, plan: P, *, on_events: OnEvents | None = None) -> R:
+        """Launch the job; where the target is not detached, return when the job has ended.
+
+        Args:
+            plan: What to launch.
+            on_events: Called with new events of the job while it runs here.
+
+        Raises:
+            EdlError: The job was not launched, or did not reach its result.
+        """
+
+
+def _of(module: str, name: str) -> Callable[[], LaunchTarget[Any, Any]]:
+    """Imported when it is first used: one of the targets needs a package of an extra."""
+    return lambda: getattr(import_module(f"edl_horovod.launch.{module}"), name)()
+
+
+TARGETS: dict[str, Callable[[], LaunchTarget[Any, Any]]] = {
+    "local": _of("local", "LocalTarget"),
+    "mpi": _of("mpi", "MpiTarget"),
+    "kubernetes": _of("kubernetes", "KubernetesTarget"),
+}
+"""Launch targets by the name that `launch.kind` gives; a new one is a file and a line here."""
+
+
+def find(kind: str) -> LaunchTarget[Any, Any]:
+    """The launch target of a job.
+
+    Args:
+        kind: The job's `launch.kind`.
+
+    Raises:
+        ConfigError: There is no such target.
+    """
+    if kind not in TARGETS:
+        raise ConfigError(
+            f"launch.kind must be one of {', '.join(TARGETS)}.",
+            received={"launch.kind": kind},
+            cure=did_you_mean(kind, TARGETS),
+        )
+    return TARGETS[kind]()
+
+
+def require_here(config: JobConfig) -> None:
+    """Refuse a job that would go on without us where one that runs here is wanted.
+
+    Raises:
+        ConfigError: It would.
+    """
+    kind = config.launch.kind
+    if find(kind).is_detached:
+        raise ConfigError(
+            "A job of this launch target is submitted; it cannot be a part of something that runs "
+            "here.",
+            received={"launch.kind": kind},
+            cure="Use launch=local, or submit jobs one by one.",
+        )

@@ -1,0 +1,62 @@
+"""A launch target is one class and one line in the table; this one records what it is asked."""
+
+from typing import Any
+
+import pytest
+
+import edl_horovod
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError
+from edl_horovod.launch.target import TARGETS, DryRun, LaunchTarget
+from edl_horovod.supervisor.run import JobResult
+
+TRAIN: dict[str, Any] = {"model_def": "mnist", "data": "/d", "output": "/o"}
+
+
+class RecordingTarget(LaunchTarget[JobConfig, JobResult]):
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def plan(self, config: JobConfig) -> JobConfig:
+        self.said.append(f"plan {config.launch.np} ranks")
+        return config
+
+    def describe(self, plan: JobConfig, *, check: DryRun = "client", whole: bool = False) -> str:
+        return f"{plan.launch.np} ranks would be recorded\n"
+
+    def launch(self, plan: JobConfig, *, on_events: Any = None) -> JobResult:
+        self.said.append(f"launch {plan.task}")
+        return JobResult(output=plan.output, job_dir="", steps=plan.launch.np)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the target was asked, which `launch.kind=recording` finds."""
+    said: list[str] = []
+    monkeypatch.setitem(TARGETS, "recording", lambda: RecordingTarget(said))
+    return said
+
+
+def test_a_target_of_the_table_launches_jobs_from_python(said: list[str]) -> None:
+    result = edl_horovod.train(launch={"kind": "recording", "np": 3}, **TRAIN)
+
+    assert said == ["plan 3 ranks", "launch train"]
+    assert (result.output, result.steps) == ("/o", 3)
+
+
+def test_a_target_of_the_table_launches_and_describes_jobs_of_the_command(
+    said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from edl_horovod.cli.main import main
+
+    words = ["train", "launch.kind=recording", *(f"{key}={TRAIN[key]}" for key in TRAIN)]
+
+    assert main([*words, "--dry-run", "launch.np=2"]) == 0
+    assert capsys.readouterr().out == "2 ranks would be recorded\n"
+    assert main(words) == 0
+    assert said == ["plan 2 ranks", "plan 1 ranks", "launch train"]
+
+
+def test_a_job_that_is_submitted_is_no_part_of_something_that_runs_here() -> None:
+    with pytest.raises(ConfigError, match="submitted"):
+        edl_horovod.train(launch={"kind": "kubernetes"}, **TRAIN)
