@@ -98,7 +98,7 @@ def main():
     form = Horovod.form_assigned
 
     def die_or_form(horovod, place, **more):
-        reaper.world = SimpleNamespace(rank=place["rank"], size=place["size"])
+        reaper.world = SimpleNamespace(rank=place.rank, size=place.size)
         reaper.at("forming")
         return form(horovod, place, **more)
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edl_horovod.coordinator.messages import Place
+
 __all__ = [
-    "Assignment",
     "Candidate",
     "assign_ranks",
     "choose_members",
@@ -23,19 +24,6 @@ class Candidate:
     slot: int
     order: int
     """Workers are numbered as they come; a lower number is an older worker."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
-    """A worker's place in a ring; the names are Horovod's."""
-
-    worker: str
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
 
 
 def num_workers(slots: int, spares: int) -> int:
@@ -88,8 +76,25 @@ def in_order_of_ranks(members: Sequence[Candidate]) -> tuple[str, ...]:
     return tuple(member.worker for member in ranked)
 
 
-def assign_ranks(members: Sequence[Candidate]) -> list[Assignment]:
-    """Ranks, local ranks and cross ranks of a ring; members come in the order of their ranks."""
+def assign_ranks(
+    members: Sequence[Candidate],
+    *,
+    generation: int,
+    step: int,
+    rendezvous_address: str,
+    rendezvous_port: int,
+    rendezvous_token: str,
+) -> list[Place]:
+    """Ranks, local ranks and cross ranks of a ring, and where its members find each other.
+
+    Args:
+        members: In the order of their ranks.
+        generation: Number of the ring.
+        step: The step that it is likely to begin at.
+        rendezvous_address: Where the generation's rendezvous listens.
+        rendezvous_port: Its port.
+        rendezvous_token: What its paths begin with.
+    """
     by_host: dict[str, list[str]] = {}
     across: dict[int, list[str]] = {}
     places = []
@@ -102,7 +107,7 @@ def assign_ranks(members: Sequence[Candidate]) -> list[Assignment]:
             across.setdefault(local_rank, []).append(worker)
     cross_ranks = {w: cross for workers in across.values() for cross, w in enumerate(workers)}
     return [
-        Assignment(
+        Place(
             worker=member.worker,
             rank=rank,
             size=len(members),
@@ -110,6 +115,12 @@ def assign_ranks(members: Sequence[Candidate]) -> list[Assignment]:
             local_size=len(by_host[member.host]),
             cross_rank=cross_ranks[member.worker],
             cross_size=len(across[local_rank]),
+            generation=generation,
+            step=step,
+            host=member.host,
+            rendezvous_address=rendezvous_address,
+            rendezvous_port=rendezvous_port,
+            rendezvous_token=rendezvous_token,
         )
         for rank, (member, local_rank) in enumerate(places)
     ]

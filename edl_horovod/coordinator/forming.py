@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from edl_horovod.coordinator.decide import assign_ranks
+from edl_horovod.coordinator.messages import Ping
 from edl_horovod.coordinator.rendezvous import Rendezvous
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 
@@ -134,21 +135,18 @@ class Forming:
             Whether they did.
         """
         async with Rendezvous(self._address, wait_seconds=self._forming_seconds) as rendezvous:
-            for worker, place in zip(
-                members, assign_ranks([worker.candidate for worker in members]), strict=True
-            ):
+            places = assign_ranks(
+                [worker.candidate for worker in members],
+                generation=generation,
+                step=max(member.step for member in members),
+                rendezvous_address=self._address,
+                rendezvous_port=rendezvous.port,
+                rendezvous_token=rendezvous.token,
+            )
+            for worker, place in zip(members, places, strict=True):
                 worker.is_ready = False
                 worker.placed = generation
-                worker.send(
-                    "assign",
-                    **vars(place),
-                    generation=generation,
-                    step=max(member.step for member in members),
-                    host=worker.candidate.host,
-                    rendezvous_address=self._address,
-                    rendezvous_port=rendezvous.port,
-                    rendezvous_token=rendezvous.token,
-                )
+                worker.send(place)
             return await self._watch_over(members, generation)
 
     async def _watch_over(self, members: Sequence[Worker], generation: int) -> bool:
@@ -159,7 +157,7 @@ class Forming:
             asked_at = time.monotonic()
             for worker in members:
                 # Not `ping`: what that counts are pings that are further apart.
-                worker.send("ping")
+                worker.send(Ping())
             until = min(asked_at + FORMING_PING_SECONDS, deadline)
             while not self._pulse.is_over and (left := until - time.monotonic()) > 0:
                 if all(worker.formed == generation for worker in members):

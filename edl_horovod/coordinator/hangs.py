@@ -1,8 +1,10 @@
 """Which workers hang, and why that is said of them: pure functions (D11)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
+
+from edl_horovod.coordinator.messages import Pong
 
 __all__ = ["Report", "Verdict", "find_hung"]
 
@@ -27,16 +29,14 @@ class Report:
     """Since when."""
 
     @classmethod
-    def of(cls, worker: str, message: Mapping[str, Any]) -> Self | None:
-        """The report in an answer to a ping; None where there is none."""
-        if "doing" not in message:
-            return None
+    def of(cls, worker: str, pong: Pong) -> Self:
+        """The report in an answer to a ping."""
         return cls(
             worker=worker,
-            generation=int(message["generation"]),
-            state=str(message["doing"]),
-            what=str(message["what"]),
-            seconds=float(message["seconds"]),
+            generation=pong.generation,
+            state=pong.doing,
+            what=pong.what,
+            seconds=pong.seconds,
         )
 
 

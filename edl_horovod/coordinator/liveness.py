@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from edl_horovod.coordinator import forming
 from edl_horovod.coordinator.hangs import Verdict, find_hung
+from edl_horovod.coordinator.messages import Dump, End
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.job.events import EventLog
 
@@ -91,12 +92,12 @@ class Liveness:
         if verdict.is_end and not worker.is_hung:
             worker.is_hung = True
             self._tell(worker, verdict.message)
-            worker.send("end", reason=verdict.message)
+            worker.send(End(reason=verdict.message))
         elif not verdict.is_end and self._warned.get(worker.label) != verdict.what:
             self._warned[worker.label] = verdict.what
             self._events.write("log", message=f"worker {worker.label}: {verdict.message}")
             log.warning("worker %s: %s", worker.label, verdict.message)
-            worker.send("dump", reason=verdict.message)
+            worker.send(Dump(reason=verdict.message))
 
     def _tell(self, worker: Worker, message: str) -> None:
         """Say that a worker hangs; its launcher ends it where it does not do so itself."""

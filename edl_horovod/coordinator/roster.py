@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable
 
 from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks, num_workers
+from edl_horovod.coordinator.messages import Stop
 from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
@@ -95,9 +96,7 @@ class Roster:
             if is_outside and is_to_go and not is_needed and not worker.is_dismissed:
                 worker.leave()
                 worker.is_dismissed = True
-                worker.send(
-                    "stop", reason="its slot is no longer wanted", has_state=worker is keeper
-                )
+                worker.send(Stop(reason="its slot is no longer wanted", has_state=worker is keeper))
 
     def until_next(self) -> float | None:
         """Seconds until time alone changes something; None if it does not.

@@ -9,10 +9,22 @@ from edl_horovod.coordinator import forming, hosts, saved
 from edl_horovod.coordinator.forming import Forming, Pulse
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.liveness import Liveness
+from edl_horovod.coordinator.messages import (
+    Failed,
+    Finished,
+    Formed,
+    Hello,
+    Leaving,
+    Message,
+    Pong,
+    Progress,
+    Ready,
+    Stop,
+)
 from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.coordinator.vain import VainFormings, unreachable
+from edl_horovod.coordinator.vain import VainFormings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.files.whole_file import write_json
@@ -129,48 +141,51 @@ class Coordinator:
 
     # -- what happens
 
-    def _on_message(self, worker: Worker, message: dict[str, Any]) -> None:
+    def _on_message(self, worker: Worker, message: Message | None) -> None:
         was_silent, worker.is_silent = worker.is_silent, False
-        kind = message["kind"]
-        if kind == "hello":
-            self._on_hello(worker, message)
-        elif kind == "ready":
-            worker.is_ready, worker.step = True, int(message["step"])
-            if message.get("reason"):
-                self._reason = str(message["reason"])
-                worker.unreached |= unreachable(self._reason)
-                log.info("worker %s left the ring: %s", worker.label, message["reason"])
-        elif kind == "formed":
-            worker.formed = int(message["generation"])
-        elif kind == "leaving":
-            worker.leave()
-            self._reason = f"{worker.label} leaves"
-        elif kind == "finished":
-            self._end({"state": "finished", **message["result"]})
-        elif kind == "failed":
-            self._on_failed(worker, message["error"])
-        elif kind == "pong":
-            worker.report = Report.of(worker.name, message)
-        elif kind == "progress" and not was_silent:
-            return  # Every second from every member, and nothing follows from it.
+        match message:
+            case Hello():
+                self._on_hello(worker, message)
+            case Ready():
+                self._on_ready(worker, message)
+            case Formed():
+                worker.formed = message.generation
+            case Leaving():
+                worker.leave()
+                self._reason = f"{worker.label} leaves"
+            case Finished():
+                self._end({"state": "finished", **message.result})
+            case Failed():
+                self._on_failed(worker, message.error)
+            case Pong():
+                worker.report = Report.of(worker.name, message)
+            case Progress() if not was_silent:
+                return  # Every second from every member, and nothing follows from it.
         self._pulse.wake()
 
-    def _on_hello(self, worker: Worker, message: dict[str, Any]) -> None:
+    def _on_hello(self, worker: Worker, hello: Hello) -> None:
         # Numbers only grow, also where coordinator.json was lost.
-        self._generation = max(self._generation, int(message["generation"]))
-        worker.is_ready = bool(message["is_ready"])
-        worker.pid, worker.placed = int(message["pid"]), int(message["generation"])
-        if message.get("is_leaving"):
+        self._generation = max(self._generation, hello.generation)
+        worker.is_ready = hello.is_ready
+        worker.pid, worker.placed = hello.pid, hello.generation
+        if hello.is_leaving:
             worker.leave()
-        worker.formed = max(worker.formed, int(message.get("formed", 0)))
+        worker.formed = max(worker.formed, hello.formed)
         if worker.is_ready:
-            worker.step = int(message["step"])
+            worker.step = hello.step
             self._first_warm_at = self._first_warm_at or time.monotonic()
             self._events.write("worker", worker=worker.label, state="warm", message="")
             self._reason = f"{worker.label} is warm"
         log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
         if self._result is not None:
-            worker.send("stop", reason="the job is over", is_over=True)
+            worker.send(Stop(reason="the job is over", is_over=True))
+
+    def _on_ready(self, worker: Worker, ready: Ready) -> None:
+        worker.is_ready, worker.step = True, ready.step
+        if ready.reason:
+            self._reason = ready.reason
+            worker.unreached.update(ready.unreached)
+            log.info("worker %s left the ring: %s", worker.label, ready.reason)
 
     def _on_failed(self, worker: Worker, error: dict[str, Any]) -> None:
         if not self._members or worker.name in self._members:
@@ -181,7 +196,7 @@ class Coordinator:
         worker.leave()
         self._events.write("worker", worker=worker.label, state="failed", message=message)
         log.warning("worker %s cannot join: %s", worker.label, message)
-        worker.send("stop", reason="it failed, and the ring goes on without it")
+        worker.send(Stop(reason="it failed, and the ring goes on without it"))
 
     def _on_lost(self, worker: Worker) -> None:
         if self._result is None:
@@ -373,7 +388,7 @@ class Coordinator:
         """Tell all workers that the job is over, and give them a moment to go."""
         deadline = time.monotonic() + GOODBYE_SECONDS
         for worker in self._server.workers.values():
-            worker.send("stop", reason="the job is over", is_over=True)
+            worker.send(Stop(reason="the job is over", is_over=True))
         while time.monotonic() < deadline:
             if not any(worker.is_connected for worker in self._server.workers.values()):
                 return

@@ -4,30 +4,19 @@ Such as two hosts that reach the coordinator but not each other. Nobody is left 
 """
 
 import logging
-import re
 import time
 from collections.abc import Iterable, Sequence
 
 from edl_horovod.coordinator.workers import Worker
 from edl_horovod.job.events import EventLog
 
-__all__ = ["VainFormings", "suspects", "unreachable"]
+__all__ = ["VainFormings", "suspects"]
 
 log = logging.getLogger(__name__)
 
 VAIN_SECONDS = 0.5
 """Wait before the third ring that a worker may spoil; doubled each time."""
 MAX_VAIN_SECONDS = 60.0
-UNREACHABLE = re.compile(
-    r"\[([0-9a-fA-F.:]+)\]:\d+: "
-    r"(?:Connection timed out|Connection refused|No route to host|Network is unreachable)"
-)
-"""As Gloo names the peer; one that only closed its connection need not be to blame."""
-
-
-def unreachable(complaint: str) -> set[str]:
-    """The addresses that an error of Gloo names as out of reach."""
-    return set(UNREACHABLE.findall(complaint))
 
 
 def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -> list[Worker]:

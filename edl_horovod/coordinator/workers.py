@@ -5,12 +5,12 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from edl_horovod.coordinator import hosts
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.keepalive import notice_vanished_host
+from edl_horovod.coordinator.messages import Change, Hello, Message, Ping, decode, encode
 from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers, at_most
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
@@ -76,12 +76,12 @@ class Worker:
     connection: asyncio.StreamWriter | None = None
     channel: Channel | None = None
 
-    def send(self, kind: str, **fields: Any) -> None:
+    def send(self, message: Message) -> None:
         """Queue a message; nothing happens where the connection is gone."""
         assert self.connection is not None
         assert self.channel is not None
         if self.is_connected and not self.connection.is_closing():
-            self.connection.write(self.channel.seal({"kind": kind, **fields}))
+            self.connection.write(self.channel.seal(encode(message)))
 
     def heard(self) -> None:
         """Note a sign of life."""
@@ -97,13 +97,13 @@ class Worker:
     def ping(self) -> None:
         """Ask for a sign of life."""
         self.num_unanswered += 1
-        self.send("ping")
+        self.send(Ping())
 
     def announce(self, generation: int) -> None:
         """Tell it, once a connection, that its ring is to be replaced by that generation."""
         if self.told < generation:
             self.told = generation
-            self.send("change", generation=generation)
+            self.send(Change(generation=generation))
 
     @property
     def is_leaving(self) -> bool:
@@ -140,14 +140,15 @@ class WorkerServer:
         self,
         secret: bytes,
         *,
-        on_message: Callable[[Worker, dict[str, Any]], None],
+        on_message: Callable[[Worker, Message | None], None],
         on_lost: Callable[[Worker], None],
     ) -> None:
         """Prepare; `start` listens.
 
         Args:
             secret: The job's secret.
-            on_message: Called with each message of a worker, `hello` included.
+            on_message: Called with each message of a worker, `Hello` included; with None for one of
+                a kind that is not known here.
             on_lost: Called when a worker's connection ends.
         """
         self.workers: dict[str, Worker] = {}
@@ -186,15 +187,13 @@ class WorkerServer:
             self._strangers.leave(writer)
             self._on_message(worker, hello)
             while line := await reader.readline():
-                message = channel.open(line)
+                message = decode(channel.open(line))
                 if worker.connection is not writer:
                     break  # It called again; what it said before must not undo what it says now.
                 worker.heard()
                 self._on_message(worker, message)
         except WireError as error:
             self._refuse(error, worker)
-        except (KeyError, TypeError):
-            log.warning("connection refused: a message lacks a field", exc_info=True)
         except (OSError, TimeoutError, ValueError) as error:
             log.debug("connection ended: %r", error)
         except asyncio.CancelledError:
@@ -221,7 +220,7 @@ class WorkerServer:
 
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[Channel, dict[str, Any]]:
+    ) -> tuple[Channel, Hello]:
         notice_vanished_host(writer.get_extra_info("socket"))
         server_nonce = new_nonce()
         writer.write(greeting(server_nonce))
@@ -235,23 +234,21 @@ class WorkerServer:
                 client_nonce=nonce_of(first),
                 is_server=True,
             )
-            hello = channel.open(await reader.readline())
-        if hello["kind"] != "hello":
-            raise WireError(f"the first message is {hello['kind']!r}, not hello")
+            first_message = channel.open(await reader.readline())
+        hello = decode(first_message)
+        if not isinstance(hello, Hello):
+            raise WireError(f"the first message is {first_message['kind']!r}, not hello")
         return channel, hello
 
-    def _admit(
-        self, hello: dict[str, Any], channel: Channel, writer: asyncio.StreamWriter
-    ) -> Worker:
-        name = str(hello["worker"])
-        host, slot = str(hello["host"]), hello["slot"]
-        if not isinstance(slot, int) or not 0 <= slot < MAX_SLOTS:
-            raise WireError(f"{str(slot)[:20]!r} is no slot of a host")
+    def _admit(self, hello: Hello, channel: Channel, writer: asyncio.StreamWriter) -> Worker:
+        name = hello.worker
+        if not 0 <= hello.slot < MAX_SLOTS:
+            raise WireError(f"{hello.slot} is no slot of a host")
         worker = self.workers.get(name)
         if worker is None:
             order = self.orders.setdefault(name, max(self.orders.values(), default=0) + 1)
             worker = self.workers[name] = Worker(
-                Candidate(worker=name, host=host, slot=slot, order=order)
+                Candidate(worker=name, host=hello.host, slot=hello.slot, order=order)
             )
         elif worker.connection is not None:
             worker.connection.close()

@@ -8,7 +8,7 @@ import ctypes
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -18,8 +18,9 @@ from horovod.common.elastic import notification_manager
 from horovod.common.exceptions import HorovodInternalError
 
 from edl_horovod.coordinator.keepalive import VANISHED_SECONDS
+from edl_horovod.coordinator.messages import Place
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.ring.world import World, world_of
+from edl_horovod.ring.world import World
 
 __all__ = ["NEEDED_PATCH", "Horovod", "complaint"]
 
@@ -52,7 +53,7 @@ class Horovod:
 
     def form_assigned(
         self,
-        place: Mapping[str, Any],
+        place: Place,
         *,
         timeout_seconds: float,
         is_in_vain: Callable[[], bool] | None = None,
@@ -60,7 +61,7 @@ class Horovod:
         """Form the ring that the coordinator, or horovodrun's driver, described.
 
         Args:
-            place: What the coordinator's `assign` message holds.
+            place: This rank's, as the coordinator or the driver gave it.
             timeout_seconds: For the forming and for each collective's transfers afterwards.
             is_in_vain: Whether it is known by now that this ring will not be formed. It is asked
                 by another thread; None where nobody knows.
@@ -70,13 +71,13 @@ class Horovod:
                 aborts instead.
         """
         self.leave()
-        world = world_of(place)
+        world = World.of(place)
         if world.is_alone:
             return world
         names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-        os.environ.update({f"HOROVOD_{name.upper()}": str(place[name]) for name in names})
+        os.environ.update({f"HOROVOD_{name.upper()}": str(getattr(place, name)) for name in names})
         os.environ.update(
-            HOROVOD_HOSTNAME=place["host"],
+            HOROVOD_HOSTNAME=place.host,
             HOROVOD_CONTROLLER="gloo",
             HOROVOD_CPU_OPERATIONS="gloo",
             **_rendezvous(place),
@@ -204,14 +205,14 @@ def complaint(patch_version: int) -> str | None:
     )
 
 
-def _rendezvous(place: Mapping[str, Any]) -> dict[str, str]:
+def _rendezvous(place: Place) -> dict[str, str]:
     """Horovod's variables; it asks for http://ADDR:PORT/scope/key, and checks neither of the two.
 
     So the token of our own rendezvous goes between port and scope; horovodrun's has none.
     """
-    address, port = place["rendezvous_address"], place["rendezvous_port"]
-    if "rendezvous_token" in place:
-        address, port = f"{address}:{port}/{place['rendezvous_token']}", 0
+    address, port = place.rendezvous_address, place.rendezvous_port
+    if place.rendezvous_token:
+        address, port = f"{address}:{port}/{place.rendezvous_token}", 0
     return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
 
 

@@ -105,7 +105,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
             reason = str(failure)
             log.warning("the ring broke after step %d: %s", state.step, reason)
             state.restore()
-            membership.failed(reason, state.step)
+            membership.failed(failure, state.step)
         left_at = time.monotonic()
 
 

@@ -1,12 +1,12 @@
 """The ring as one rank sees it: rebuilt at each reset, never read from the environment (rule 9)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Self
 
+from edl_horovod.coordinator.messages import Place
 from edl_horovod.records.lanes import lanes_of_rank
 
-__all__ = ["World", "world_of"]
+__all__ = ["World"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,11 @@ class World:
     rank: int
     size: int
     generation: int
+
+    @classmethod
+    def of(cls, place: Place) -> Self:
+        """The ring that a place is in, once it is formed."""
+        return cls(rank=place.rank, size=place.size, generation=place.generation)
 
     @property
     def is_leader(self) -> bool:
@@ -30,8 +35,3 @@ class World:
     def lanes(self, num_lanes: int) -> range:
         """The lanes that this rank owns."""
         return lanes_of_rank(self.rank, self.size, num_lanes)
-
-
-def world_of(place: Mapping[str, Any]) -> World:
-    """The ring that a place is in, once it is formed."""
-    return World(rank=place["rank"], size=place["size"], generation=place["generation"])

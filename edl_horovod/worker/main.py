@@ -231,18 +231,23 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
             first_seconds=config.elastic.wait_seconds,
             away_seconds=config.elastic.coordinator_away_seconds,
         )
-    from edl_horovod.ring.membership.horovodrun import (
-        HorovodDriverMembership,
-        is_launched_by_horovodrun,
-    )
+    from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
+    from edl_horovod.worker.environment import WorkerEnvironment
 
-    if not is_launched_by_horovodrun():
+    environment = WorkerEnvironment.of(os.environ)
+    if environment.driver_place is None:
         raise ConfigError(
             "A worker is started by a launcher, which tells it where its ring is. Received: no "
             "EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment. Use "
             "`edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`."
         )
-    return HorovodDriverMembership(HOROVOD, events, Path(config.job_dir) / "result.json")
+    return HorovodDriverMembership(
+        HOROVOD,
+        environment.driver_place,
+        timeout_seconds=environment.driver_timeout_seconds,
+        events=events,
+        result=Path(config.job_dir) / "result.json",
+    )
 
 
 def _leave_on_sigterm(membership: "Membership") -> None:

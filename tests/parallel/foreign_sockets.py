@@ -15,6 +15,7 @@ import horovod.tensorflow as hvd
 from edl_horovod.coordinator.rendezvous import Rendezvous
 from edl_horovod.frameworks.keras.collectives import HOROVOD
 from tests.parallel.lost_member import fork
+from tests.parallel.places import place_of
 
 TIMEOUT_SECONDS = 20
 MANY_LOOKS_SECONDS = 1.0
@@ -24,12 +25,9 @@ def be_rank(rank, address, may_form):
     """Form a ring of two as soon as a line is read."""
     os.read(may_form, 1)
     port, token = address
-    place = {"rank": rank, "size": 2, "local_rank": rank, "local_size": 2, "generation": 1}
-    place |= {"cross_rank": 0, "cross_size": 1, "host": "localhost"}
-    place |= {"rendezvous_address": "127.0.0.1", "rendezvous_port": port}
     os.environ["HOROVOD_GLOO_IFACE"] = "lo"
     HOROVOD.form_assigned(
-        {**place, "rendezvous_token": token},
+        place_of(rank, port, token),
         timeout_seconds=TIMEOUT_SECONDS,
         is_in_vain=lambda: False,
     )

@@ -16,6 +16,7 @@ import time
 from edl_horovod.coordinator.rendezvous import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.keras.collectives import HOROVOD
+from tests.parallel.places import place_of
 
 TOLD_SECONDS = 15
 UNTOLD_SECONDS = 3
@@ -55,14 +56,10 @@ async def form(generation, timeout_seconds, servers, *, is_told):
     """Seconds until it fails, since it was told or since its time-out."""
     is_in_vain = threading.Event()
     async with Rendezvous("127.0.0.1", wait_seconds=timeout_seconds) as server:
-        place = {"rank": 0, "size": 2, "local_rank": 0, "local_size": 2, "generation": generation}
-        place |= {"cross_rank": 0, "cross_size": 1, "host": "localhost"}
-        place |= {"rendezvous_address": "127.0.0.1", "rendezvous_port": server.port}
-        place |= {"rendezvous_token": server.token}
         forming = asyncio.create_task(
             asyncio.to_thread(
                 HOROVOD.form_assigned,
-                place,
+                place_of(0, server.port, server.token, generation),
                 timeout_seconds=timeout_seconds,
                 is_in_vain=is_in_vain.is_set,
             )

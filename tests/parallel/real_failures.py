@@ -20,6 +20,7 @@ from edl_horovod.frameworks.keras.collectives import HOROVOD, catch_failures, su
 from edl_horovod.job.lifeline import end_with_parent
 from tests.parallel.lost_member import PATIENCE_SECONDS, fork, serve
 from tests.parallel.never_connected import SCOPE, address
+from tests.parallel.places import place_of
 
 TIMEOUT_SECONDS = 3
 
@@ -28,13 +29,6 @@ TIMEOUT_SECONDS = 3
 def graph_sum(value):
     """A sum inside a graph, as a training step has it."""
     return sum_grouped([value], "graph")[0]
-
-
-def place_of(rank, port, token):
-    """The place of a rank in a ring of two on this host."""
-    place = {"rank": rank, "size": 2, "local_rank": rank, "local_size": 2, "generation": 1}
-    place |= {"cross_rank": 0, "cross_size": 1, "host": "localhost", "rendezvous_port": port}
-    return {**place, "rendezvous_address": "127.0.0.1", "rendezvous_token": token}
 
 
 def failure_of(kind, function, *args):

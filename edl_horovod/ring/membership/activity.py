@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from edl_horovod.coordinator.messages import Pong
 
 __all__ = ["Activity"]
 
@@ -28,8 +29,12 @@ class Activity:
         """Enter a phase; see `Membership.doing`."""
         self._phase = _Phase(state, what, has_come, time.monotonic())
 
-    def report(self) -> dict[str, Any]:
-        """The present phase, and since when, as fields of a message."""
+    def report(self, generation: int) -> Pong:
+        """The present phase, and since when, as the answer to a ping.
+
+        Args:
+            generation: The last one that this rank was given a place in.
+        """
         phase, now = self._phase, time.monotonic()
         state, since = phase.state, phase.since
         if phase.has_come is not None and phase.has_come():
@@ -37,4 +42,5 @@ class Activity:
             if self._came is None or self._came[0] is not phase:
                 self._came = (phase, now)
             state, since = "waits", self._came[1]
-        return {"doing": state, "what": phase.what, "seconds": round(now - since, 1)}
+        seconds = round(now - since, 1)
+        return Pong(generation=generation, doing=state, what=phase.what, seconds=seconds)

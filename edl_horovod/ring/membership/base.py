@@ -8,6 +8,7 @@ from typing import Any
 
 from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_install, kind_of
 from edl_horovod.files.whole_file import write_json
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.ring.world import World
 
@@ -66,7 +67,7 @@ class Membership(ABC):
         """Whether this rank knows that its ring is to be replaced; asked before each step."""
 
     @abstractmethod
-    def failed(self, reason: str, step: int) -> None:
+    def failed(self, failure: CollectiveFailed, step: int) -> None:
         """Say that the ring broke, at which step, before joining the next one."""
 
     def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
@@ -137,7 +138,7 @@ class StaticMembership(Membership):
         """Never."""
         return False
 
-    def failed(self, reason: str, step: int) -> None:
+    def failed(self, failure: CollectiveFailed, step: int) -> None:
         """Nothing to tell: `join` ends the job."""
 
     def finished(self, result: dict[str, Any]) -> None:

@@ -8,11 +8,29 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from edl_horovod.coordinator.keepalive import notice_vanished_host
+from edl_horovod.coordinator.messages import (
+    Change,
+    Dump,
+    End,
+    Failed,
+    Finished,
+    Formed,
+    Hello,
+    Leaving,
+    Message,
+    Ping,
+    Place,
+    Progress,
+    Ready,
+    Stop,
+    decode,
+    encode,
+)
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
     Channel,
@@ -22,10 +40,11 @@ from edl_horovod.coordinator.wire import (
     nonce_of,
 )
 from edl_horovod.errors import EdlError, kind_of
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.ring.membership.activity import Activity
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
-from edl_horovod.ring.world import World, world_of
+from edl_horovod.ring.world import World
 
 __all__ = ["CoordinatedMembership", "CoordinatorAddress"]
 
@@ -92,12 +111,12 @@ class CoordinatedMembership(Membership):
         self._lock = threading.Condition()
         self._socket: socket.socket | None = None
         self._channel: Channel | None = None
-        self._place: Mapping[str, Any] | None = None
+        self._place: Place | None = None
         self._generation = 0
         self._is_ready = False
         self._formed = 0
         self._is_leaving = False
-        self._final: dict[str, Any] | None = None
+        self._final: Finished | Failed | None = None
         self._change_to = 0
         self._is_listening = False
         self._dismissal: str | None = None
@@ -108,6 +127,7 @@ class CoordinatedMembership(Membership):
         self._activity = Activity()
         self._is_closed = False
         self._reason = ""
+        self._unreached: tuple[str, ...] = ()
 
     def join(self, step: int) -> World:
         """Leave the old ring, wait for a place, form the new ring."""
@@ -117,18 +137,25 @@ class CoordinatedMembership(Membership):
             self._step = step
             self._is_ready = True
             self._start_listening()
-            self._send("ready", generation=self._generation, step=step, reason=self._reason)
-            self._reason = ""
+            self._send(
+                Ready(
+                    generation=self._generation,
+                    step=step,
+                    reason=self._reason,
+                    unreached=self._unreached,
+                )
+            )
+            self._reason, self._unreached = "", ()
             self._lock.wait_for(lambda: self._dismissal is not None or self._place is not None)
             if self._dismissal is not None:
                 is_final = self._is_over or self._is_leaving
                 raise Dismissed(self._dismissal, is_final=is_final, has_state=self._has_state)
             assert self._place is not None
             place, self._place = self._place, None
-            self._generation = place["generation"]
+            self._generation = place.generation
             self._is_ready = False
         self._activity.begin("joins", f"forming generation {self._generation}")
-        self.expect(world_of(place), max(0, step, place["step"]))
+        self.expect(World.of(place), max(0, step, place.step))
         return self._horovod.form_assigned(
             place, timeout_seconds=self._forming_seconds, is_in_vain=self.wants_change
         )
@@ -137,15 +164,15 @@ class CoordinatedMembership(Membership):
         """Tell the coordinator."""
         with self._lock:
             self._formed = world.generation
-            self._send("formed", generation=world.generation)
+            self._send(Formed(generation=world.generation))
 
     def wants_change(self) -> bool:
         """Whether the coordinator has announced another ring, or this worker is to go."""
         return self._change_to > self._generation or self._dismissal is not None
 
-    def failed(self, reason: str, step: int) -> None:
+    def failed(self, failure: CollectiveFailed, step: int) -> None:
         """Remember the reason; `join` sends it."""
-        self._reason = reason
+        self._reason, self._unreached = str(failure), tuple(sorted(failure.unreached))
 
     def leave_soon(self) -> None:
         """Ask to be left out of the next ring; called from a signal handler's thread."""
@@ -153,7 +180,7 @@ class CoordinatedMembership(Membership):
             os._exit(EXIT_AT_SIGTERM)  # Still getting warm: there is nothing to leave.
         with self._lock:
             self._is_leaving = True
-            self._send("leaving")
+            self._send(Leaving())
 
     def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
         """Remember it; the answer to the next ping tells it."""
@@ -166,16 +193,16 @@ class CoordinatedMembership(Membership):
             self._reported_at = now
             with self._lock:
                 self._step = step
-                self._send("progress", step=step)
+                self._send(Progress(step=step))
 
     def finished(self, result: dict[str, Any]) -> None:
         """Tell the coordinator, and wait until it dismisses this worker."""
-        self._last_word("finished", result=result)
+        self._last_word(Finished(result=result))
 
     def report_error(self, error: EdlError) -> None:
         """Tell the coordinator, which ends the job."""
         described = {"error": kind_of(error), "message": _shortened(str(error))}
-        self._last_word("failed", error=described)
+        self._last_word(Failed(error=described))
 
     def close(self) -> None:
         """Leave the ring and hang up."""
@@ -184,12 +211,12 @@ class CoordinatedMembership(Membership):
             self._is_closed = True
             self._hang_up()
 
-    def _last_word(self, kind: str, **fields: Any) -> None:
+    def _last_word(self, message: Finished | Failed) -> None:
         deadline = time.monotonic() + self._away_seconds
         with self._lock:
             self._start_listening()
-            self._final = {"kind": kind, **fields}
-            self._send(**self._final)
+            self._final = message
+            self._send(message)
             self._lock.wait_for(
                 lambda: self._dismissal is not None, max(0.0, deadline - time.monotonic())
             )
@@ -211,7 +238,7 @@ class CoordinatedMembership(Membership):
                     while line := lines.readline(MAX_LINE_BYTES):
                         self._hear(line)
                         away_since = time.monotonic()
-            except (OSError, WireError, ValueError, KeyError) as error:
+            except (OSError, WireError, ValueError) as error:
                 self._note_failure(error, time.monotonic() - away_since)
             with self._lock:
                 self._hang_up()
@@ -263,50 +290,51 @@ class CoordinatedMembership(Membership):
             self._socket, self._channel = connection, channel
             # All that an earlier connection may have lost.
             self._send(
-                "hello",
-                worker=self._worker,
-                host=self._address.worker_host,
-                slot=self._address.slot,
-                pid=os.getpid(),
-                generation=self._generation,
-                formed=self._formed,
-                is_ready=self._is_ready and self._place is None,
-                is_leaving=self._is_leaving,
-                step=self._step,
+                Hello(
+                    worker=self._worker,
+                    host=self._address.worker_host,
+                    slot=self._address.slot,
+                    pid=os.getpid(),
+                    generation=self._generation,
+                    formed=self._formed,
+                    is_ready=self._is_ready and self._place is None,
+                    is_leaving=self._is_leaving,
+                    step=self._step,
+                )
             )
             if self._final is not None:
-                self._send(**self._final)
+                self._send(self._final)
 
     def _hear(self, line: bytes) -> None:
         with self._lock:
             if self._channel is None:
                 raise WireError("the connection was given up")
-            message = self._channel.open(line)
+            message = decode(self._channel.open(line))
             self._patience_seconds = self._away_seconds
-            kind = message["kind"]
-            if kind == "ping":
-                self._send("pong", generation=self._generation, **self._activity.report())
-            elif kind == "assign":
-                # A coordinator that hung while another took its job over knows old places only.
-                if message["generation"] > self._generation:
-                    self._place = message
-            elif kind == "change":
-                self._change_to = max(self._change_to, message["generation"])
-            elif kind in ("dump", "end"):
-                _dump_stacks(message["reason"])
-                if kind == "end":
+            match message:
+                case Ping():
+                    self._send(self._activity.report(self._generation))
+                case Place():
+                    # A coordinator that hung while another took its job over knows old places only.
+                    if message.generation > self._generation:
+                        self._place = message
+                case Change():
+                    self._change_to = max(self._change_to, message.generation)
+                case Dump():
+                    _dump_stacks(message.reason)
+                case End():
+                    _dump_stacks(message.reason)
                     os._exit(EXIT_HUNG)
-            elif kind == "stop":
-                self._dismissal = message["reason"]
-                self._is_over = bool(message.get("is_over"))
-                self._has_state = bool(message.get("has_state"))
+                case Stop():
+                    self._dismissal = message.reason
+                    self._is_over, self._has_state = message.is_over, message.has_state
             self._lock.notify_all()
 
-    def _send(self, kind: str, **fields: Any) -> None:
+    def _send(self, message: Message) -> None:
         """Send if connected; what is lost with a connection is told again by the next hello."""
         if self._socket is not None and self._channel is not None:
             try:
-                self._socket.sendall(self._channel.seal({"kind": kind, **fields}))
+                self._socket.sendall(self._channel.seal(encode(message)))
             except OSError as error:
                 # After a part of a line nothing on this connection can be read any more.
                 log.debug("coordinator: %r", error)

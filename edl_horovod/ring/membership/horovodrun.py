@@ -4,34 +4,28 @@ Its limits are Horovod's (docs/how-to/horovodrun.md): survivors wait for a newco
 and a host that failed is not used again.
 """
 
-import os
-from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from http.client import OK, HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 from edl_horovod.coordinator.keepalive import notice_vanished_host
+from edl_horovod.coordinator.messages import Place
 from edl_horovod.errors import EdlError, JobFailed, kind_of
 from edl_horovod.files.whole_file import write_json
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.ring.world import World, world_of
+from edl_horovod.ring.world import World
 
-__all__ = ["HorovodDriverMembership", "is_launched_by_horovodrun"]
+__all__ = ["NUMBERS", "HorovodDriverMembership"]
 
-PLACE = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 """In the order of the driver's answer."""
 NO_RANK = -1
 CONNECT_SECONDS = 10.0
-TIMEOUT_SECONDS = 30.0
-"""Gloo's own; `horovodrun --gloo-timeout-seconds` sets another."""
-
-
-def is_launched_by_horovodrun() -> bool:
-    """Whether horovodrun's variables are there."""
-    return "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ
 
 
 class HorovodDriverMembership(Membership):
@@ -41,28 +35,33 @@ class HorovodDriverMembership(Membership):
     driver again, and the step's collective carries it to all ranks.
     """
 
-    def __init__(self, horovod: Horovod, events: EventLog, result: Path) -> None:
+    def __init__(
+        self,
+        horovod: Horovod,
+        place: Place,
+        *,
+        timeout_seconds: float,
+        events: EventLog,
+        result: Path,
+    ) -> None:
         """Take what horovodrun said in the environment; `join` talks to its driver.
 
         Args:
             horovod: Forms the rings.
+            place: The first one of this rank; its rendezvous is the driver.
+            timeout_seconds: Gloo's, for forming and for transfers.
             events: Told of the job's end by the leader: horovodrun writes none.
             result: File that tells the launcher, where there is one, how the job ended.
         """
         super().__init__(horovod)
+        self._place = place
+        self._key = f"{place.host}:{place.local_rank}"
+        self._timeout_seconds = timeout_seconds
         self._events = events
         self._result = result
-        self._place: Mapping[str, int] = {
-            name: int(os.environ[f"HOROVOD_{name.upper()}"]) for name in PLACE
-        }
-        self._host = os.environ["HOROVOD_HOSTNAME"]
-        self._key = f"{self._host}:{self._place['local_rank']}"
-        self._address = os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
-        self._port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-        self._timeout = float(os.environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", TIMEOUT_SECONDS))
         self._num_formings = 0
         # Hosts that came before anybody could be told of them: the first ring forms twice.
-        self._is_told = self._place["rank"] == 0
+        self._has_new_hosts = place.rank == 0
 
     def join(self, step: int) -> World:
         """Form the ring; after the first time, the driver deals the ranks anew."""
@@ -71,52 +70,50 @@ class HorovodDriverMembership(Membership):
             self._horovod.listen_to_driver(self)
         else:
             # Before asking: what is told from here on may be newer than the answer.
-            self._is_told = False
+            self._has_new_hosts = False
             self._place = self._ask()
-        place = {
-            **self._place,
-            "generation": self._num_formings,
-            "host": self._host,
-            "rendezvous_address": self._address,
-            "rendezvous_port": self._port,
-        }
+        self._place = replace(self._place, generation=self._num_formings, step=max(0, step))
         self._num_formings += 1
         if step > 0:
-            self.expect(world_of(place), step)
-        return self._horovod.form_assigned(place, timeout_seconds=self._timeout)
+            self.expect(World.of(self._place), step)
+        return self._horovod.form_assigned(self._place, timeout_seconds=self._timeout_seconds)
 
     def on_hosts_updated(self, timestamp: int, update_res: Any) -> None:
         """Called by Horovod's notification service, in its thread."""
-        self._is_told = True
+        self._has_new_hosts = True
 
     def wants_change(self) -> bool:
         """Whether the driver told this rank of other hosts."""
-        return self._is_told
+        return self._has_new_hosts
 
-    def failed(self, reason: str, step: int) -> None:
+    def failed(self, failure: CollectiveFailed, step: int) -> None:
         """Nothing to tell: the driver sees failures by the ends of processes."""
 
     def finished(self, result: dict[str, Any]) -> None:
         """The leader tells the launcher and those who read the events."""
-        if self._place["rank"] == 0:
+        if self._place.rank == 0:
             write_json(self._result, {"state": "finished", **result})
             self._events.write("job", state="finished", message="", **result)
 
     def report_error(self, error: EdlError) -> None:
         """The leader tells as of the end; another rank's trouble ends no job."""
-        if self._place["rank"] == 0:
+        if self._place.rank == 0:
             described = {"error": kind_of(error), "message": str(error)}
             write_json(self._result, {"state": "failed", **described})
             self._events.write("job", state="failed", message=str(error))
 
-    def _ask(self) -> Mapping[str, int]:
+    def _ask(self) -> Place:
         """This rank's next place; the driver answers when all ranks have asked or ended.
 
         `hvd.init()` would ask by itself, but it cannot say that the answer was "none": asking once
         more would then count as a member that is ready, and break the others' next reset.
         """
         try:
-            driver = HTTPConnection(self._address, self._port, timeout=CONNECT_SECONDS)
+            driver = HTTPConnection(
+                self._place.rendezvous_address,
+                self._place.rendezvous_port,
+                timeout=CONNECT_SECONDS,
+            )
             with closing(driver):
                 driver.connect()
                 # Unbounded, as the driver's wait for the others is; but not where its host is gone.
@@ -126,13 +123,14 @@ class HorovodDriverMembership(Membership):
                 answer = driver.getresponse()
                 if answer.status != OK:
                     raise HTTPException(f"{answer.status} {answer.reason}")
-                numbers = [int(word) for word in answer.read().decode().split(",")]
-            place = dict(zip(PLACE, numbers, strict=True))
+                words = answer.read().decode().split(",")
+            numbers: dict[str, Any] = dict(zip(NUMBERS, map(int, words), strict=True))
+            place = replace(self._place, **numbers)
         except (OSError, HTTPException, ValueError) as error:
             raise JobFailed(
                 f"horovodrun does not say how the job goes on. Received: {error}. It has ended, or "
                 "it ends the job; look at its own messages."
             ) from error
-        if place["rank"] == NO_RANK:
+        if place.rank == NO_RANK:
             raise Dismissed("horovodrun has no slot for it any more")
         return place

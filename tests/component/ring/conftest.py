@@ -38,8 +38,8 @@ class Alone(Membership):
     def progress(self, step):
         self._step = step
 
-    def failed(self, reason, step):
-        raise AssertionError(reason)
+    def failed(self, failure, step):
+        raise AssertionError(failure)
 
 
 class Training:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from edl_horovod.coordinator.messages import Pong
 from edl_horovod.ring.membership import activity as module
 from edl_horovod.ring.membership.activity import Activity
 
@@ -18,10 +19,10 @@ def clock(monkeypatch):
 def test_it_says_what_and_since_when(clock):
     activity = Activity()
     clock.now += 5
-    assert activity.report() == {"doing": "joins", "what": "getting warm", "seconds": 5.0}
+    assert activity.report(2) == Pong(generation=2, doing="joins", what="getting warm", seconds=5.0)
     activity.begin("works", "step 3")
     clock.now += 2
-    assert activity.report() == {"doing": "works", "what": "step 3", "seconds": 2.0}
+    assert activity.report(2) == Pong(generation=2, doing="works", what="step 3", seconds=2.0)
 
 
 def test_a_long_step_of_its_own_is_no_waiting(clock):
@@ -29,16 +30,18 @@ def test_a_long_step_of_its_own_is_no_waiting(clock):
     has_come = SimpleNamespace(value=False)
     activity.begin("works", "step 3", lambda: has_come.value)
     clock.now += 400
-    assert activity.report() == {"doing": "works", "what": "step 3", "seconds": 400.0}
+    assert activity.report(2) == Pong(generation=2, doing="works", what="step 3", seconds=400.0)
     has_come.value = True
-    assert activity.report() == {"doing": "waits", "what": "step 3", "seconds": 0.0}
+    assert activity.report(2) == Pong(generation=2, doing="waits", what="step 3", seconds=0.0)
     clock.now += 7
-    assert activity.report()["seconds"] == 7.0
+    assert activity.report(2).seconds == 7.0
 
 
 def test_the_wait_of_the_next_step_is_counted_anew(clock):
     activity = Activity()
     for step in (3, 4):
         activity.begin("works", f"step {step}", lambda: True)
-        assert activity.report() == {"doing": "waits", "what": f"step {step}", "seconds": 0.0}
+        assert activity.report(2) == Pong(
+            generation=2, doing="waits", what=f"step {step}", seconds=0.0
+        )
         clock.now += 7

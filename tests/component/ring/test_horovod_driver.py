@@ -5,15 +5,17 @@ The ring and Horovod's listener are stand-ins.
 
 import json
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import SimpleNamespace
 
 import pytest
 
+from edl_horovod.coordinator.messages import Place
 from edl_horovod.errors import JobFailed
 from edl_horovod.job import events
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
+from edl_horovod.ring.world import World
 
 
 class FormsAtOnce:
@@ -22,8 +24,12 @@ class FormsAtOnce:
     def leave(self):
         pass
 
+    def __init__(self):
+        self.places = []
+
     def form_assigned(self, place, **_):
-        return SimpleNamespace(**place)
+        self.places.append(place)
+        return World.of(place)
 
     def listen_to_driver(self, listener):
         pass
@@ -75,28 +81,59 @@ def log(tmp_path):
         yield log
 
 
+PLACE = Place(
+    worker="b:0",
+    rank=1,
+    size=2,
+    local_rank=0,
+    local_size=1,
+    cross_rank=1,
+    cross_size=2,
+    generation=0,
+    step=0,
+    host="b",
+    rendezvous_address="127.0.0.1",
+    rendezvous_port=0,
+)
+
+
 @pytest.fixture
-def membership(driver, log, tmp_path, monkeypatch):
-    values = {"RANK": 1, "SIZE": 2, "LOCAL_RANK": 0, "LOCAL_SIZE": 1, "CROSS_RANK": 1}
-    values |= {"CROSS_SIZE": 2, "HOSTNAME": "b", "GLOO_RENDEZVOUS_ADDR": "127.0.0.1"}
-    values |= {"GLOO_RENDEZVOUS_PORT": driver.server.server_port}
-    for name, value in values.items():
-        monkeypatch.setenv(f"HOROVOD_{name}", str(value))
-    return HorovodDriverMembership(FormsAtOnce(), log, tmp_path / "result.json")
+def make(driver, log, tmp_path):
+    """A membership of a rank; it says which places its rings were formed of."""
+
+    def make_it(rank):
+        horovod = FormsAtOnce()
+        port = driver.server.server_port
+        membership = HorovodDriverMembership(
+            horovod,
+            replace(PLACE, rank=rank, rendezvous_port=port),
+            timeout_seconds=30.0,
+            events=log,
+            result=tmp_path / "result.json",
+        )
+        return membership, horovod.places
+
+    return make_it
 
 
-def test_the_first_place_is_in_the_environment(membership, driver):
-    place = membership.join(-1)
-    assert (place.rank, place.size, place.cross_rank, place.host) == (1, 2, 1, "b")
-    assert place.rendezvous_port == driver.server.server_port
+@pytest.fixture
+def membership(make):
+    return make(1)[0]
+
+
+def test_the_first_place_is_in_the_environment(make, driver):
+    membership, places = make(1)
+    membership.join(-1)
+    assert places == [replace(PLACE, rendezvous_port=driver.server.server_port)]
     assert not driver.asked
 
 
-def test_later_places_are_the_drivers(membership, driver):
+def test_later_places_are_the_drivers(make, driver):
+    membership, places = make(1)
     membership.join(-1)
     driver.answers = ["0,3,0,1,0,3"]
-    place = membership.join(7)
-    assert (place.rank, place.size, place.cross_size, place.generation) == (0, 3, 3, 1)
+    assert membership.join(7) == World(rank=0, size=3, generation=1)
+    assert (places[1].cross_size, places[1].step, places[1].host) == (3, 7, "b")
     assert driver.asked == ["/rank_and_size/b:0"]
 
 
@@ -109,9 +146,8 @@ def test_a_worker_without_a_place_goes_and_asks_no_second_time(membership, drive
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_leader_has_the_ring_formed_anew(membership, log, tmp_path, monkeypatch, rank):
-    monkeypatch.setenv("HOROVOD_RANK", str(rank))
-    first = HorovodDriverMembership(FormsAtOnce(), log, tmp_path / "result.json")
+def test_the_first_leader_has_the_ring_formed_anew(make, rank):
+    first, _ = make(rank)
     first.join(-1)
     assert first.wants_change() is (rank == 0)
 

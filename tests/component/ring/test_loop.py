@@ -37,7 +37,7 @@ class Job:
     def doing(self, state, what):
         pass
 
-    def failed(self, reason, step):
+    def failed(self, failure, step):
         self.calls.append("failed")
 
     def formed(self, world):

@@ -14,6 +14,7 @@ from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.errors import ConfigError, OutputError, UserCodeError
 from edl_horovod.files import marker
 from edl_horovod.files.output_dir import staged
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.models import zoo
@@ -77,7 +78,7 @@ class Until(Membership):
         self._left -= 1
         return self._left == 0
 
-    def failed(self, reason: str, step: int) -> None:
+    def failed(self, failure: CollectiveFailed, step: int) -> None:
         raise NotImplementedError
 
 

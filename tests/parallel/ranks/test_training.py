@@ -36,8 +36,8 @@ class Formed(Membership):
     def wants_change(self):
         return False
 
-    def failed(self, reason, step):
-        raise AssertionError(reason)
+    def failed(self, failure, step):
+        raise AssertionError(failure)
 
 
 def train(world, name, *overrides):

@@ -40,7 +40,7 @@ class FakeWorker:
         """Steps of the job that it has, as it tells them; 0 once it was in a ring."""
         self.is_ready = True
         self.task = None
-        self.report = {}
+        self.report = {"doing": "unwatched", "what": "", "seconds": 0.0}
         """What its answers to pings say that it does."""
         self.ignores = set()
         """Kinds of messages that it does not obey."""
@@ -59,6 +59,7 @@ class FakeWorker:
         self._writer.write(self.said)
         hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1}
         hello |= {"generation": self.generation, "is_ready": self.is_ready, "step": self.step}
+        hello |= {"formed": 0, "is_leaving": False}
         self.send("hello", **{**hello, **more})
         self.task = asyncio.create_task(self._listen(reader, writer, self._channel))
         return self
@@ -85,6 +86,9 @@ class FakeWorker:
         self.is_ready = True
         self.send("ready", generation=self.generation, step=self.step, reason="")
 
+    def pong(self):
+        self.send("pong", **{"generation": self.generation, **self.report})
+
     def formed(self):
         self.step = max(self.step, 0)
         self.send("formed", generation=self.generation)
@@ -102,7 +106,7 @@ class FakeWorker:
 
     def _obey(self, kind, message):
         if kind == "ping":
-            self.send("pong", **{"generation": self.generation, **self.report})
+            self.pong()
         elif kind == "assign":
             self.place, self.generation, self.is_ready = message, message["generation"], False
             if "form" not in self.ignores:

@@ -7,13 +7,14 @@ import contextlib
 import socket
 import threading
 import time
-import types
 
 import pytest
 
 from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.ring.membership import coordinated
+from edl_horovod.ring.world import World
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
@@ -33,7 +34,7 @@ class FormsAtOnce:
         pass
 
     def form_assigned(self, place, **_):
-        return types.SimpleNamespace(**place)
+        return World.of(place)
 
 
 @pytest.fixture
@@ -136,7 +137,10 @@ class Doing:
 
 
 def place(generation, **more):
-    return {"generation": generation, "rank": 0, "size": 1, "step": 0, **more}
+    numbers = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0}
+    found = {"rendezvous_address": "127.0.0.1", "rendezvous_port": 1, "rendezvous_token": "t"}
+    place = {"worker": "localhost:3", "cross_size": 1, "step": 0, "host": "localhost"}
+    return {"generation": generation, **numbers, **found, **place, **more}
 
 
 def test_a_warm_worker_gets_its_place(membership, coordinator):
@@ -362,7 +366,7 @@ def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordina
     call.send("ping")
     said = call.hear("pong")
     assert (said["doing"], said["what"], said["generation"]) == ("waits", "step 3", 1)
-    membership.failed("the ring broke", 3)
+    membership.failed(CollectiveFailed("the ring broke"), 3)
     joining = Doing(membership.join, 3)
     call.hear("ready")
     call.send("ping")

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from edl_horovod.coordinator.decide import Candidate, assign_ranks, choose_members
 
+RING = {"generation": 3, "step": 7, "rendezvous_address": "10.0.0.1", "rendezvous_port": 4000}
+RING |= {"rendezvous_token": "token"}
 HOSTS = ["a", "b", "c"]
 
 few = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
@@ -108,7 +110,7 @@ def test_asking_again_changes_nothing(situation):
 @given(situations())
 def test_ranks_are_a_permutation_and_the_ranks_of_a_host_are_neighbours(situation):
     members = chosen(situation)
-    places = assign_ranks(members)
+    places = assign_ranks(members, **RING)
     assert [place.rank for place in places] == list(range(len(members)))
     assert [place.worker for place in places] == [member.worker for member in members]
     assert all(place.size == len(members) for place in places)
@@ -121,7 +123,7 @@ def test_ranks_are_a_permutation_and_the_ranks_of_a_host_are_neighbours(situatio
 @given(situations())
 def test_local_and_cross_ranks_number_the_neighbours_and_their_counterparts(situation):
     members = chosen(situation)
-    places = dict(zip((m.worker for m in members), assign_ranks(members), strict=True))
+    places = dict(zip((m.worker for m in members), assign_ranks(members, **RING), strict=True))
     for host in HOSTS:
         local = [places[m.worker] for m in members if m.host == host]
         assert [place.local_rank for place in local] == list(range(len(local)))

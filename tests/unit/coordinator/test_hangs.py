@@ -114,7 +114,7 @@ def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(play, quic
         reports(first, "waits", 300)
         reports(second, "works", 301)
         await job.until(lambda: "end" in second.kinds())
-        first.report = {}
+        reports(first, "unwatched", 0)
         first.ready()  # As when the collective breaks.
         await job.ring(first)
         second.ready()

@@ -8,6 +8,8 @@ import pytest
 from edl_horovod.coordinator.decide import Candidate, assign_ranks, choose_members
 from edl_horovod.coordinator.workers import Worker
 
+RING = {"generation": 3, "step": 7, "rendezvous_address": "10.0.0.1", "rendezvous_port": 4000}
+RING |= {"rendezvous_token": "token"}
 NUM = 300
 FEW_EACH = 20
 """Comparisons of names for each worker; the square would be some hundred."""
@@ -51,7 +53,7 @@ def test_members_are_chosen_without_comparing_all_with_all(candidates: list[Cand
 
 
 def test_ranks_are_dealt_without_comparing_all_with_all(candidates: list[Candidate]):
-    places = assign_ranks(candidates)
+    places = assign_ranks(candidates, **RING)
 
     assert [place.cross_rank for place in places] == [n // 2 for n in range(NUM)]
     assert Name.compared["=="] <= FEW_EACH * NUM

@@ -252,7 +252,7 @@ def test_a_member_that_never_answers_pings_is_not_invited(play):
         second = await job.worker(1)
         await job.ring(second)
         assert mute.place is None
-        mute.send("pong")
+        mute.pong()
         mute.ignores = set()
         await job.until(lambda: mute.place is not None)
         await job.ring(mute, second)
@@ -305,7 +305,7 @@ def test_newcomers_do_not_begin_anew_while_the_only_member_is_slow_to_answer(pla
         await asyncio.sleep(3 * forming.SIGN_OF_LIFE_SECONDS)
         assert second.place is None
         first.ignores = set()
-        first.send("pong")
+        first.pong()
         await job.ring(first, second)
         assert job.generations() == [(1, True), (2, True)]
 

@@ -19,7 +19,7 @@ def farewell(worker):
 
 
 def keepers(*workers):
-    return [worker for worker in workers if farewell(worker)["has_state"]]
+    return [worker for worker in workers if farewell(worker).get("has_state")]
 
 
 def test_all_leave_and_the_oldest_keeps_the_state(play):

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.vain import VainFormings, suspects, unreachable
+from edl_horovod.coordinator.vain import VainFormings, suspects
 from edl_horovod.coordinator.workers import Worker
 from edl_horovod.job.events import EventLog
 
@@ -98,10 +98,3 @@ def test_the_host_that_others_name_is_left_out_with_all_its_workers():
     assert suspects(members, everybody, min_np=1) == members[1:3]
     assert suspects(members, everybody, min_np=3) == members
     assert suspects(members, everybody[:3], min_np=1) == members[3:]
-
-
-def test_an_error_of_gloo_names_who_is_out_of_reach():
-    read = "[gloo/transport/tcp/pair.cc:589] Read error [10.77.0.2]:23977: Connection timed out"
-    closed = "[gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.77.0.3]:25996"
-    connect = "connect [fd00::7]:4411: No route to host"
-    assert unreachable(f"{read}; {closed}; {connect}") == {"10.77.0.2", "fd00::7"}

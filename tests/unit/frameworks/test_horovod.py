@@ -15,6 +15,7 @@ from horovod.common.exceptions import HorovodInternalError
 
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import NEEDED_PATCH, Horovod, complaint
+from tests.parallel.places import place_of
 
 SHUT_DOWN = (
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt "
@@ -94,9 +95,6 @@ def test_a_ring_that_cannot_be_formed_is_a_failed_collective():
 
 def test_a_released_horovod_has_no_patch_and_is_given_nothing_to_do(tmp_path):
     (tmp_path / "mpi_lib.so").symlink_to(_ctypes.__file__)
-    place = {"rank": 0, "size": 2, "local_rank": 0, "local_size": 2, "generation": 1}
-    place |= {"cross_rank": 0, "cross_size": 1, "host": "localhost"}
-    place |= {"rendezvous_address": "127.0.0.1", "rendezvous_port": 1}
     was_asked = threading.Event()
     released = adapter(
         __file__=str(tmp_path / "__init__.py"), init=lambda communicator: was_asked.wait(5)
@@ -107,7 +105,7 @@ def test_a_released_horovod_has_no_patch_and_is_given_nothing_to_do(tmp_path):
         return True
 
     with mock.patch.dict(os.environ):
-        released.form_assigned(place, timeout_seconds=1, is_in_vain=is_in_vain)
+        released.form_assigned(place_of(0, 1, "token"), timeout_seconds=1, is_in_vain=is_in_vain)
     assert was_asked.is_set()
     assert released.patch_version() == 0
 

@@ -1,0 +1,121 @@
+"""Messages are values here and JSON objects on the wire; these are their bytes."""
+
+import json
+
+import pytest
+
+from edl_horovod.coordinator import messages
+from edl_horovod.coordinator.wire import WireError
+
+PLACE = messages.Place(
+    worker="a:0:1:2",
+    rank=1,
+    size=3,
+    local_rank=0,
+    local_size=1,
+    cross_rank=1,
+    cross_size=3,
+    generation=4,
+    step=17,
+    host="a",
+    rendezvous_address="10.0.0.1",
+    rendezvous_port=4000,
+    rendezvous_token="token",
+)
+HELLO = messages.Hello(
+    worker="a:0:1:2",
+    host="a",
+    slot=0,
+    pid=77,
+    generation=0,
+    formed=0,
+    is_ready=True,
+    is_leaving=False,
+    step=-1,
+)
+LINES = [
+    (
+        HELLO,
+        '{"kind":"hello","worker":"a:0:1:2","host":"a","slot":0,"pid":77,"generation":0,'
+        '"formed":0,"is_ready":true,"is_leaving":false,"step":-1}',
+    ),
+    (
+        messages.Ready(generation=4, step=17, reason=""),
+        '{"kind":"ready","generation":4,"step":17,"reason":""}',
+    ),
+    (
+        messages.Ready(generation=4, step=17, reason="no route", unreached=("10.0.0.2",)),
+        '{"kind":"ready","generation":4,"step":17,"reason":"no route","unreached":["10.0.0.2"]}',
+    ),
+    (messages.Formed(generation=4), '{"kind":"formed","generation":4}'),
+    (messages.Leaving(), '{"kind":"leaving"}'),
+    (messages.Progress(step=17), '{"kind":"progress","step":17}'),
+    (
+        messages.Pong(generation=4, doing="works", what="step 17", seconds=0.5),
+        '{"kind":"pong","generation":4,"doing":"works","what":"step 17","seconds":0.5}',
+    ),
+    (
+        messages.Finished(result={"steps": 7}),
+        '{"kind":"finished","result":{"steps":7}}',
+    ),
+    (
+        messages.Failed(error={"error": "DataError", "message": "no files"}),
+        '{"kind":"failed","error":{"error":"DataError","message":"no files"}}',
+    ),
+    (messages.Ping(), '{"kind":"ping"}'),
+    (
+        PLACE,
+        '{"kind":"assign","worker":"a:0:1:2","rank":1,"size":3,"local_rank":0,"local_size":1,'
+        '"cross_rank":1,"cross_size":3,"generation":4,"step":17,"host":"a",'
+        '"rendezvous_address":"10.0.0.1","rendezvous_port":4000,"rendezvous_token":"token"}',
+    ),
+    (messages.Change(generation=5), '{"kind":"change","generation":5}'),
+    (messages.Dump(reason="no progress"), '{"kind":"dump","reason":"no progress"}'),
+    (messages.End(reason="no progress"), '{"kind":"end","reason":"no progress"}'),
+    (
+        messages.Stop(reason="the job is over", is_over=True),
+        '{"kind":"stop","reason":"the job is over","is_over":true}',
+    ),
+    (
+        messages.Stop(reason="its slot is no longer wanted", has_state=True),
+        '{"kind":"stop","reason":"its slot is no longer wanted","has_state":true}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "line"), LINES, ids=lambda each: type(each).__name__)
+def test_a_message_and_its_line(message, line):
+    assert json.dumps(messages.encode(message), separators=(",", ":")) == line
+    assert messages.decode(json.loads(line)) == message
+
+
+def test_kinds_and_fields_of_a_newer_version_are_passed_over():
+    assert messages.decode({"kind": "migrate", "to": "b"}) is None
+    newer = {**messages.encode(HELLO), "colour": {"of": "hair"}}
+    assert messages.decode(newer) == HELLO
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("slot", "0"), ("slot", True), ("slot", 0.0), ("is_ready", 1), ("worker", None), ("host", [])],
+)
+def test_a_field_of_the_wrong_type_is_refused(field, value):
+    with pytest.raises(WireError, match=f"'{field}' of a message 'hello' has the wrong type"):
+        messages.decode({**messages.encode(HELLO), field: value})
+
+
+@pytest.mark.parametrize("unreached", ["10.0.0.2", [1], {}])
+def test_a_list_of_anything_but_texts_is_refused(unreached):
+    ready = {"kind": "ready", "generation": 1, "step": 0, "reason": "", "unreached": unreached}
+    with pytest.raises(WireError, match="wrong type"):
+        messages.decode(ready)
+
+
+def test_a_whole_number_of_seconds_is_a_number_of_seconds():
+    pong = {"kind": "pong", "generation": 4, "doing": "works", "what": "step 17", "seconds": 2}
+    assert messages.decode(pong).seconds == 2.0
+
+
+def test_a_field_that_is_missing_is_refused():
+    with pytest.raises(WireError, match="'change' lacks the field 'generation'"):
+        messages.decode({"kind": "change"})
