@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.config.typed import typed_settings, typed_values
+from edl_horovod.config.keywords import from_keywords
 from edl_horovod.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def prepare(
     given = _given(
         model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite
     )
-    config = compose_prepare(typed_settings(given | settings, PrepareConfig))
+    overrides, values = from_keywords(given | settings, PrepareConfig)
+    config = compose_prepare(overrides, values=values)
     with _display(progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
         return run_prepare(config, on_progress=_both(on_progress, shown))
@@ -215,7 +216,8 @@ def build_image(*, push: bool = False, **settings: Any) -> "BuiltImage":
     from edl_horovod.config.compose import compose_image
     from edl_horovod.config.image import ImageConfig
 
-    config = compose_image(typed_settings(settings, ImageConfig))
+    overrides, values = from_keywords(settings, ImageConfig)
+    config = compose_image(overrides, values=values)
     return image.build(config, push=push)
 
 
@@ -252,8 +254,8 @@ def sweep(
     from edl_horovod.sweeps import run as sweeps
 
     given = _given(model_def=model_def, data=data, output=output)
-    several = {key: typed_values(key, values, JobConfig) for key, values in over.items()}
-    plan = sweeps.make_plan(product(typed_settings(given | settings, JobConfig), several))
+    overrides, values = from_keywords(given | settings, JobConfig)
+    plan = sweeps.make_plan(product(overrides, values, over))
 
     def run_job(job: "sweeps.SweepJob", config: "JobConfig") -> None:
         with _display(progress) as show:
@@ -283,8 +285,8 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
     from edl_horovod.config.schema import JobConfig
     from edl_horovod.launch import target
 
-    typed = typed_settings(settings, JobConfig)
-    config = compose(task, [*typed, "launch.kind=kubernetes"])
+    overrides, values = from_keywords(settings, JobConfig)
+    config = compose(task, [*overrides, "launch.kind=kubernetes"], values=values)
     there = target.find(config.launch.kind)
     submitted: SubmittedJob = there.launch(there.plan(config))
     return submitted
@@ -340,7 +342,8 @@ def _run_job(
     from edl_horovod.config.compose import compose
     from edl_horovod.config.schema import JobConfig
 
-    config = compose(task, typed_settings(settings, JobConfig))
+    overrides, values = from_keywords(settings, JobConfig)
+    config = compose(task, overrides, values=values)
     with _display(progress) as show:
         return run(config, on_events=_both(on_events, show if progress else None))
 

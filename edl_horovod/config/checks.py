@@ -15,7 +15,9 @@ def check(is_right: bool, key: str, value: object, rule: str) -> None:
     """
     if not is_right:
         raise ConfigError(
-            f"{key} {rule}. Received: {key}={value!r}. Give {key} another value, or leave it out."
+            f"{key} {rule}.",
+            received={key: value},
+            cure=f"Give {key} another value, or leave it out.",
         )
 
 
@@ -27,7 +29,9 @@ def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     """
     rule = f"must be one of {', '.join(choices)}"
     if value not in choices:
-        raise ConfigError(f"{key} {rule}. Received: {key}={value}.{did_you_mean(value, choices)}")
+        raise ConfigError(
+            f"{key} {rule}.", received={key: value}, cure=did_you_mean(value, choices)
+        )
 
 
 def check_given(key: str, value: str, what: str) -> None:
@@ -37,4 +41,6 @@ def check_given(key: str, value: str, what: str) -> None:
         ConfigError: It is empty.
     """
     if not value:
-        raise ConfigError(f"{key} must name {what}. Received: {key}=''. Write {key}=... .")
+        raise ConfigError(
+            f"{key} must name {what}.", received={key: value}, cure=f"Write {key}=... ."
+        )

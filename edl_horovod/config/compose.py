@@ -1,44 +1,61 @@
-"""From what a user typed to a checked configuration, by Hydra (as `sweep`, and nothing else).
+"""From what a user gave to a checked configuration, by Hydra.
 
-Hydra chooses the files of conf/ and reads numbers, booleans and parameters. Text settings (paths,
-globs, names) are taken letter for letter, so a path needs no quotes but those for the shell.
+Hydra finds the files, ours and the user's, and reads numbers, booleans and lists. Text settings
+(paths, globs, names) are used verbatim, so a path needs no quotes but those for the shell; where
+their value is a string in the quotes of Hydra's grammar, they get what stands within.
 """
 
-import functools
-import os
 import re
-import threading
-import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import hydra
-from hydra import version as hydra_version
-from hydra.core.config_store import ConfigStore
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.utils import JobRuntime
+import yaml
+from hydra.core.config_loader import ConfigLoader
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
-from edl_horovod.config.fields import NEEDED, SET_BY_US, settings, unknown_key
+from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, conf_dir
+from edl_horovod.config.fields import (
+    NEEDED,
+    SET_BY_US,
+    dict_key_of,
+    flat,
+    is_within,
+    settings,
+    unknown_key,
+)
 from edl_horovod.config.image import ImageConfig
-from edl_horovod.config.overrides import Override, all_told, checked_for_hydra, hydra_value, split
+from edl_horovod.config.overrides import (
+    Override,
+    all_told,
+    checked_for_hydra,
+    escaped,
+    hydra_value,
+    split,
+    unquoted,
+)
+from edl_horovod.config.paths import check_no_secrets, make_absolute
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.search import SearchConfig
+from edl_horovod.config.session import open_hydra, origins
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
 
 __all__ = [
+    "Sweeper",
     "compose",
     "compose_image",
     "compose_prepare",
-    "conf_dir",
-    "group_choices",
+    "compose_sweep",
+    "describe",
+    "sweeper_of",
 ]
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
@@ -46,79 +63,150 @@ ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
 _FILES: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", ImageConfig: "image"}
 """The file of conf/ that each class starts from."""
 
-_FILE_LISTS = ("data", "validation_data")
-_PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_ELSEWHERE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
 _MISSING = "???"
-_VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
-_HYDRA_LOCK = threading.Lock()
-"""Hydra composes in one place for the whole process; two threads may each start a job."""
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)")
+_SECRET = re.compile(r"passw|secret|token|credential|api_?key|access_?key|private_?key", re.I)
 
 
-def compose(task: str, overrides: Sequence[str]) -> JobConfig:
+def compose(
+    task: str,
+    overrides: Sequence[str] = (),
+    *,
+    values: Mapping[str, Any] | None = None,
+    files: ConfigFiles = NO_FILES,
+) -> JobConfig:
     """The configuration of a job.
 
     Args:
         task: `train`, `evaluate` or `predict`.
         overrides: Settings as typed in a command: `train.epochs=3`, `launch=mpi`, `params.x=[1,2]`.
+        values: Keys with dots to values, which are used as they are.
+        files: What the user brings.
 
     Raises:
         ConfigError: A setting is unknown, missing, malformed or contradicts another.
     """
-    return _compose(JobConfig, task, overrides, fixed={"task": task})
+    with _composer(JobConfig, task, files) as composer:
+        config: JobConfig = composer.config(overrides, values or {})
+        return config
 
 
-def compose_prepare(overrides: Sequence[str]) -> PrepareConfig:
-    """The configuration of `prepare`.
-
-    Args:
-        overrides: Settings as typed in a command: `records_per_shard=1000`.
-
-    Raises:
-        ConfigError: A setting is unknown, missing or malformed.
-    """
-    return _compose(PrepareConfig, "prepare", overrides, fixed={})
-
-
-def compose_image(overrides: Sequence[str]) -> ImageConfig:
-    """The configuration of `image`.
+def compose_sweep(
+    points: Sequence[tuple[Sequence[str], Mapping[str, Any]]], files: ConfigFiles
+) -> list[JobConfig]:
+    """The configurations of several trainings, which agree on what `${now:...}` is.
 
     Args:
-        overrides: Settings as typed in a command: `base_image=registry/edl-worker:0.1.0`.
+        points: For each its overrides and values, as for `compose`.
+        files: What the user brings.
 
     Raises:
-        ConfigError: A setting is unknown, missing or malformed.
+        ConfigError: A setting is unknown, missing, malformed or contradicts another.
     """
-    return _compose(ImageConfig, "image", overrides, fixed={})
+    with _composer(JobConfig, "train", files) as composer:
+        return [composer.config(overrides, values) for overrides, values in points]
 
 
-def conf_dir() -> Path:
-    """The directory of the Hydra groups: in the installed package, or beside it in the source tree.
-
-    Raises:
-        ConfigError: It is in neither place.
-    """
-    package = Path(__file__).resolve().parent.parent
-    places = (package / "conf", package.parent / "conf")
-    for place in places:
-        if (place / "config.yaml").is_file() and (place / "prepare.yaml").is_file():
-            return place
-    raise ConfigError(
-        "The directory conf/ of this installation is missing. "
-        f"Received: {' and '.join(map(str, places))}. Install edl_horovod again."
-    )
-
-
-def _compose(
-    config_class: type[ConfigT],
-    verb: str,
-    overrides: Sequence[str],
+def compose_prepare(
+    overrides: Sequence[str] = (),
     *,
-    fixed: dict[str, str],
-) -> ConfigT:
+    values: Mapping[str, Any] | None = None,
+    files: ConfigFiles = NO_FILES,
+) -> PrepareConfig:
+    """The configuration of `prepare`; see `compose`.
+
+    Raises:
+        ConfigError: A setting is unknown, missing or malformed.
+    """
+    with _composer(PrepareConfig, "prepare", files) as composer:
+        config: PrepareConfig = composer.config(overrides, values or {})
+        return config
+
+
+def compose_image(
+    overrides: Sequence[str] = (),
+    *,
+    values: Mapping[str, Any] | None = None,
+    files: ConfigFiles = NO_FILES,
+) -> ImageConfig:
+    """The configuration of `image`; see `compose`.
+
+    Raises:
+        ConfigError: A setting is unknown, missing or malformed.
+    """
+    with _composer(ImageConfig, "image", files) as composer:
+        config: ImageConfig = composer.config(overrides, values or {})
+        return config
+
+
+def sweeper_of(overrides: Sequence[str], of_hydra: Sequence[str], files: ConfigFiles) -> "Sweeper":
+    """What the files and a command say of Hydra's sweeper.
+
+    Args:
+        overrides: Settings as typed in a command.
+        of_hydra: Those of Hydra: `hydra/sweeper=optuna`, `hydra.sweeper.n_trials=30`.
+        files: What the user brings.
+
+    Raises:
+        ConfigError: One is unknown or malformed.
+    """
+    with _composer(JobConfig, "train", files) as composer:
+        return composer.sweeper(overrides, of_hydra)
+
+
+def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
+    """The composed settings as YAML, each with where its value comes from.
+
+    Interpolations stand as they were written, so this shows no variable of the environment, and
+    what a verb needs may still be missing.
+
+    Args:
+        verb: One that takes settings.
+        overrides: Settings as typed in a command.
+        files: What the user brings.
+
+    Raises:
+        ConfigError: A setting is unknown or malformed.
+    """
+    classes: dict[str, type] = {"prepare": PrepareConfig, "image": ImageConfig}
+    with _composer(classes.get(verb, JobConfig), verb, files) as composer:
+        return composer.description(overrides)
+
+
+@dataclass(frozen=True)
+class Sweeper:
+    """Who chooses the settings of a sweep's jobs: `hydra/sweeper` and `hydra.sweeper`."""
+
+    params: dict[str, str]
+    """Settings with several values that a file gives, in Hydra's grammar."""
+    search: SearchConfig | None
+    """How Optuna searches; None for all combinations."""
+    loader: ConfigLoader
+
+    @property
+    def is_search(self) -> bool:
+        """Whether Optuna chooses."""
+        return self.search is not None
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The settings of one composition, sorted by who reads them."""
+
+    for_hydra: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    """Keys with dots to values; what OmegaConf would resolve in them is meant so."""
+    typed: dict[str, str] = field(default_factory=dict)
+    """Keys to how they were given, for errors."""
+    choices: list[str] = field(default_factory=list)
+    """Choices of files, as they were given."""
+
+
+@contextmanager
+def _composer(config_class: type[ConfigT], verb: str, files: ConfigFiles) -> "Iterator[_Composer]":
     try:
-        return _composed(config_class, verb, overrides, fixed=fixed)
+        with open_hydra(config_class, _FILES[config_class], files) as loader:
+            yield _Composer(config_class, verb, files.name or _FILES[config_class], loader)
     except ConfigError as e:
         shown = without_secrets(str(e))
         if shown == str(e):
@@ -126,230 +214,346 @@ def _compose(
         raise ConfigError(shown) from None  # Its cause shows what was typed, too.
 
 
-def _composed(
-    config_class: type[ConfigT],
-    verb: str,
-    overrides: Sequence[str],
-    *,
-    fixed: dict[str, str],
-) -> ConfigT:
-    config_name = _FILES[config_class]
-    annotations = {setting.key: setting.annotation for setting in settings(config_class)}
-    texts: dict[str, str] = dict(fixed)
-    for_hydra: list[str] = []
-    params: dict[str, Any] = {}
-    with all_told() as telling:
-        for typed in overrides:
-            with telling():
-                override = split(typed)
-                if "params" in annotations and override.key.partition(".")[0] == "params":
-                    _set_params(params, override)
-                elif _is_in_dict(override.key, annotations):
-                    for_hydra.append(f"++{checked_for_hydra(override)}")
-                elif override.key in SET_BY_US or override.key not in annotations:
-                    for_hydra.append(_group_choice(override, config_class))
-                elif annotations[override.key] is str:
-                    texts[override.key] = override.value
-                else:
-                    for_hydra.append(checked_for_hydra(override))
-    try:
-        values = _values_from_hydra(config_class, config_name, for_hydra, texts)
-    except (HydraException, OmegaConfBaseException) as e:
-        raise ConfigError(_explain(e, overrides, config_class)) from e
-    if params:
-        values["params"].update(params)
-    _check_needed(verb, values, config_class)
-    _check_no_secrets(values)
-    _make_absolute(values)
-    return resolved.build(config_class, values, source="")
+class _Composer:
+    """Composes configurations of one class while Hydra is open."""
 
+    def __init__(
+        self, config_class: type, verb: str, config_name: str, loader: ConfigLoader
+    ) -> None:
+        self._class = config_class
+        self._verb = verb
+        self._name = config_name
+        self._loader = loader
+        self._annotations = {each.key: each.annotation for each in settings(config_class)}
+        self._sections = {key.partition(".")[0] for key in self._annotations if "." in key}
+        self._first: DictConfig | None = None
 
-def _is_in_dict(key: str, annotations: dict[str, Any]) -> bool:
-    """Whether the key is a dict's or one that the user gives it: `kubernetes.env.NAME`."""
-    parts = key.split(".")
-    names = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-    return any(typing.get_origin(annotations.get(name)) is dict for name in names)
+    def config(self, overrides: Sequence[str], values: Mapping[str, Any]) -> Any:
+        """The configuration, checked.
 
+        Raises:
+            ConfigError: A setting is unknown, missing, malformed or contradicts another.
+        """
+        given = self._sort(overrides, values)
+        composed = self._compose(given)
+        try:
+            found = OmegaConf.to_container(composed, resolve=True)
+        except OmegaConfBaseException as e:
+            raise self._explained(e, given) from e
+        assert isinstance(found, dict)
+        plain = {str(key): value for key, value in found.items() if value != _MISSING}
+        try:
+            self._check_needed(plain)
+            check_no_secrets(plain)
+            make_absolute(plain)
+            return resolved.build(self._class, plain, source="")
+        except ConfigError as e:
+            keys = list(e.received) if isinstance(e.received, Mapping) else []
+            where = next((file for key in keys if (file := self._where(key, given))), "")
+            if not where:
+                raise
+            raise ConfigError(f"{e}{where}") from e
 
-def _group_choice(override: Override, config_class: type) -> str:
-    """The override for Hydra that chooses a file of a group, or sets several keys of it at once."""
-    sections = {
-        setting.key.partition(".")[0] for setting in settings(config_class) if "." in setting.key
-    }
-    if override.key not in sections:
-        reason = unknown_key(override.key, config_class, hidden=SET_BY_US)
-        raise ConfigError(f"{reason} Received: {override.typed}.")
-    if override.value.startswith("{"):
-        return checked_for_hydra(override)
-    choices = group_choices(override.key)
-    if override.value not in choices:
-        raise ConfigError(
-            f"{override.key} must be one of {', '.join(choices)}, or set one of its keys: "
-            f"{override.key}.key=value. Received: {override.typed}."
-            f"{did_you_mean(override.value, choices)}"
-        )
-    return f"{override.key}={override.value}"
+    def description(self, overrides: Sequence[str]) -> str:
+        """The settings as YAML, with comments."""
+        given = self._sort(overrides, {})
+        tree = OmegaConf.to_container(self._compose(given), resolve=False)
+        found = origins(self._loader, self._name, given.for_hydra)
+        assert isinstance(tree, dict)
+        return "\n".join(self._lines(tree, "", given, found))
 
+    def _lines(
+        self, tree: dict[Any, Any], prefix: str, given: _Given, found: dict[str, str]
+    ) -> Iterator[str]:
+        indent = "  " * prefix.count(".")
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            if key not in self._annotations:
+                yield f"{indent}{name}:"
+                yield from self._lines(value, f"{key}.", given, found)
+                continue
+            dumped = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+            text = dumped.splitlines()[0]
+            origin = self._origin(key, given, found)
+            yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
 
-def group_choices(group: str) -> list[str]:
-    """The files of a group of conf/, as `launch=...` names them."""
-    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
+    def sweeper(self, overrides: Sequence[str], of_hydra: Sequence[str]) -> Sweeper:
+        """What the files and a command say of Hydra's sweeper.
 
-
-def _set_params(params: dict[str, Any], override: Override) -> None:
-    """Put `params="a=1, b=2"`, `params={a: 1}` or `params.a=1` into the parameters."""
-    _, *path = override.key.split(".")
-    if not path:
-        is_dict = override.value.startswith("{")
-        params.update(_param_value(override) if is_dict else params_text.parse(override.value))
-        return
-    place = params
-    for name in path[:-1]:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
+        Raises:
+            ConfigError: One is unknown or malformed.
+        """
+        for override in map(split, of_hydra):
+            if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
+                reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
+                raise ConfigError(f"{reason} Received: {override.typed}. Leave it out.")
+        given = self._sort(overrides, {})
+        words = [*given.for_hydra, *of_hydra]
+        try:
+            composed = hydra.compose(self._name, overrides=words, return_hydra_config=True)
+            name = composed.hydra.runtime.choices["hydra/sweeper"]
+            found = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+            raise self._explained(e, given) from e
+        assert isinstance(found, dict)
+        if name not in ("basic", "optuna"):
             raise ConfigError(
-                f"params.{name} is not a dict, so it has no keys. Received: {override.typed}."
+                "hydra/sweeper must be one of basic, optuna. "
+                f"Received: hydra/sweeper={name}.{did_you_mean(str(name), ('basic', 'optuna'))}"
             )
-    place[path[-1]] = _param_value(override)
+        params = {str(key): str(value) for key, value in (found.pop("params") or {}).items()}
+        search = resolved.build(SearchConfig, found, source="") if name == "optuna" else None
+        return Sweeper(params, search, self._loader)
+
+    def _origin(self, key: str, given: _Given, found: dict[str, str]) -> str:
+        if key == "task":
+            return f"edl {self._verb}"
+        parts = [file for name, file in found.items() if is_within(name, key)]
+        if any(is_within(key, name) for name in given.typed):
+            parts = []
+        if self._typed(key, given):
+            parts.append("command line")
+        return ", ".join(dict.fromkeys(parts)) or "default"
+
+    def _sort(self, overrides: Sequence[str], values: Mapping[str, Any]) -> _Given:
+        """Decide who reads which setting.
+
+        Raises:
+            ConfigError: Some are unknown or malformed; all of them are named.
+        """
+        given = _Given()
+        params: dict[str, Any] = {}
+        with all_told() as telling:
+            for text in overrides:
+                with telling():
+                    override = split(text)
+                    self._sort_one(override, given, params)
+            for key, value in values.items():
+                with telling():
+                    given.typed[key] = f"{key}={value}"
+                    if dict_key_of(key, self._annotations) == "params":
+                        _put_param(params, key, value, received=given.typed[key])
+                    elif key in self._annotations or dict_key_of(key, self._annotations):
+                        given.values[key] = escaped(value)
+                    else:
+                        raise ConfigError(self._unknown(key, given.typed[key]))
+        if params:
+            params_text.check(params)
+            given.values["params"] = params
+        return given
+
+    def _sort_one(self, override: Override, given: _Given, params: dict[str, Any]) -> None:
+        key, value = override.key, override.value
+        in_dict = dict_key_of(key, self._annotations)
+        is_choice = not in_dict and key not in self._annotations and not value.startswith("{")
+        if is_choice:
+            given.choices.append(override.typed)
+        else:
+            given.typed[key] = override.typed
+        if in_dict == "params":
+            param = escaped(_param(override), self._is_reference)
+            _put_param(params, key, param, received=override.typed)
+        elif in_dict:
+            given.for_hydra.append(f"++{checked_for_hydra(override)}")
+        elif key in SET_BY_US or key not in self._annotations:
+            given.for_hydra.append(self._group_choice(override))
+        elif self._annotations[key] is str:
+            given.values[key] = escaped(unquoted(value), self._is_reference)
+        else:
+            given.for_hydra.append(checked_for_hydra(override))
+
+    def _group_choice(self, override: Override) -> str:
+        """The override for Hydra that chooses a file of a group, or sets several keys of it."""
+        group = override.key.partition("@")[0]
+        is_ours = group in self._sections
+        choices = self._choices(group)
+        if not is_ours and (not choices or (conf_dir() / group).is_dir()):
+            raise ConfigError(self._unknown(override.key, override.typed))
+        if is_ours and override.value.startswith("{"):
+            return checked_for_hydra(override)
+        if override.value not in choices:
+            keys = f", or set one of its keys: {group}.key=value" if is_ours else ""
+            raise ConfigError(
+                f"{group} must be one of {', '.join(choices)}{keys}. Received: {override.typed}."
+                f"{did_you_mean(override.value, choices)}"
+            )
+        # A group of ours is in the list of defaults already, so that a + would change nothing.
+        prefix = "" if is_ours else override.prefix
+        return f"{prefix}{override.key}={override.value}"
+
+    def _choices(self, group: str) -> list[str]:
+        if group.partition("/")[0].partition(".")[0] == "hydra":
+            return []
+        try:
+            return list(self._loader.get_group_options(group, config_name=self._name))
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+            raise self._explained(e, _Given()) from e
+
+    def _compose(self, given: _Given) -> DictConfig:
+        """The settings together, with interpolations.
+
+        Raises:
+            ConfigError: They cannot be put together.
+        """
+        self._check_name()
+        try:
+            composed = hydra.compose(self._name, overrides=given.for_hydra)
+            self._check_is_complete(composed)
+            for key, value in given.values.items():
+                OmegaConf.update(composed, key, value, force_add=True)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+            raise self._explained(e, given) from e
+        self._check_files(composed, given)
+        if "task" in self._annotations:
+            composed.task = self._verb
+        if self._first is None:
+            self._first = composed
+        OmegaConf.copy_cache(self._first, composed)
+        return composed
+
+    def _check_name(self) -> None:
+        if not any(source.is_config(self._name) for source in self._loader.get_sources()):
+            known = self._loader.get_group_options("")
+            raise ConfigError(
+                f"There is no file {self._name}.yaml.{did_you_mean(self._name, known)} Received: "
+                f"--config-name={self._name}. Give one of {', '.join(known)}, or its directory by "
+                "--config-dir."
+            )
+
+    def _check_is_complete(self, composed: DictConfig) -> None:
+        """See that the user's own first file starts from our settings."""
+        if OmegaConf.get_type(composed) is not self._class:
+            ours = _FILES[self._class]
+            raise ConfigError(
+                f"{self._name}.yaml does not start from the settings of edl {self._verb}. "
+                f"Received: --config-name={self._name}. "
+                f"Begin it with the line `defaults: [{ours}, _self_]`."
+            )
+
+    def _check_files(self, composed: DictConfig, given: _Given) -> None:
+        """Refuse what a file must not say: keys that only we set, and secrets.
+
+        Everything composed is written to the job's directory. The password in the URL of a model
+        zoo alone is left out there, so it may come from a variable.
+        """
+        raw = OmegaConf.to_container(composed, resolve=False)
+        for key, value in flat(raw):
+            if key in SET_BY_US and value not in ("", _MISSING):
+                reason = self._unknown(key, f"{key}={value}")
+                raise ConfigError(f"{reason}{self._where(key, given)}")
+            names = _ENVIRONMENT.findall(value) if isinstance(value, str) else []
+            secret = next((name for name in names if _SECRET.search(name)), "")
+            if secret and key != "model_zoo":
+                raise ConfigError(
+                    f"{key} takes a value that seems to be a secret, and settings are written to "
+                    f"the job's directory. Received: {key}={value}.{self._where(key, given)} Leave "
+                    f"it out; the ranks can read {secret} from their environment, and pods get it "
+                    "by kubernetes.secret_env."
+                )
+
+    def _check_needed(self, values: dict[str, Any]) -> None:
+        """Name everything that is missing at once, with what it means."""
+        needed = NEEDED[self._verb]
+        meanings = {setting.key: setting.meaning for setting in settings(self._class)}
+        missing = [key for key in needed if not values.get(key)]
+        if values["model_zoo"].endswith(".py") and "model_def" in missing:
+            missing.remove("model_def")  # One file may hold one model; who opens it will see.
+        if missing:
+            lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
+            names = f"{', '.join(needed[:-1])} and {needed[-1]}"
+            raise ConfigError(f"{self._verb} needs {names}. Give what is missing:{lines}")
+
+    def _is_reference(self, name: str, is_call: bool) -> bool:
+        """Whether `${name}` or `${name:...}` in a text means another value."""
+        if is_call:
+            return bool(OmegaConf.has_resolver(name))
+        return name in self._annotations or bool(dict_key_of(name, self._annotations))
+
+    def _unknown(self, key: str, received: str) -> str:
+        """Why a key cannot be set, with what can be."""
+        theirs = [
+            group
+            for group in self._loader.list_groups("")
+            if group != "hydra" and not (conf_dir() / group).is_dir()
+        ]
+        groups = f" Groups of --config-dir: {', '.join(theirs)}." if theirs else ""
+        reason = unknown_key(key, self._class, hidden=SET_BY_US)
+        return f"{reason}{groups} Received: {received}."
+
+    def _where(self, key: str, given: _Given) -> str:
+        """A sentence with the file that a value stands in; empty where it was typed."""
+        if self._typed(key, given):
+            return ""
+        try:
+            found = origins(self._loader, self._name, given.for_hydra)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError):
+            return ""
+        files = [file for name, file in found.items() if is_within(name, key)]
+        return f" It stands in {files[-1]}." if files else ""
+
+    def _typed(self, key: str, given: _Given) -> str:
+        """How a user typed a key, or the section or the dict around it; else empty."""
+        names = [name for name in given.typed if is_within(key, name) or is_within(name, key)]
+        return given.typed[names[-1]] if names else ""
+
+    def _explained(self, error: Exception, given: _Given) -> ConfigError:
+        """Hydra's error as one of ours, naming the key, what was given, and the file."""
+        cause: BaseException | None = error
+        while cause is not None and not getattr(cause, "full_key", None):
+            cause = cause.__cause__ or cause.__context__
+        key = str(getattr(cause, "full_key", None) or "")
+        typed = (
+            self._typed(key, given) if key else " ".join([*given.choices, *given.typed.values()])
+        )
+        where = self._where(key, given) if key else ""
+        if isinstance(cause, InterpolationResolutionError):
+            reason = str(cause).partition("\n")[0]
+            return ConfigError(
+                f"The value of {key} cannot be resolved: {reason}. Received: "
+                f"{typed or key}.{where} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}."
+            )
+        if key in self._annotations:
+            value = typed.partition("=")[2] if key in given.typed else "..."
+            rule = resolved.wrong_type(key, value, self._annotations[key])
+            (meaning,) = (each.meaning for each in settings(self._class) if each.key == key)
+            return ConfigError(f"{rule}{where} {meaning}")
+        if key and not any(name.startswith(f"{key}.") for name in self._annotations):
+            reason = self._unknown(key, typed or f"{key}=...")
+            group = key.partition(".")[0]
+            if where and group not in self._sections and self._choices(group):
+                where += " Begin the file with the line `# @package _global_`."
+            return ConfigError(f"{reason}{where}")
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        received = f" Received: {typed}." if typed else ""
+        return ConfigError(f"The settings cannot be put together. {' '.join(lines)}.{received}")
 
 
-def _param_value(override: Override) -> Any:
-    """A Python literal, or what Hydra's spelling means (`true`, `null`, `[a,b]`, bare text)."""
+def _param(override: Override) -> Any:
+    """What `params="a=1, b=2"`, `params={a: 1}` or `params.a=1` gives."""
+    if override.key == "params" and not override.value.startswith("{"):
+        return params_text.parse(unquoted(override.value))
     try:
         return params_text.literal(override.value)
     except ConfigError:
         return hydra_value(f"x={override.value}", override)
 
 
-def _check_needed(verb: str, values: dict[str, Any], config_class: type) -> None:
-    """Name everything that is missing at once, with what it means."""
-    meanings = {setting.key: setting.meaning for setting in settings(config_class)}
-    missing = [key for key in NEEDED[verb] if not values.get(key)]
-    if values["model_zoo"].endswith(".py") and "model_def" in missing:
-        missing.remove("model_def")  # One file may hold one model; who opens it will see.
-    if missing:
-        lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
-        needed = f"{', '.join(NEEDED[verb][:-1])} and {NEEDED[verb][-1]}"
-        raise ConfigError(f"{verb} needs {needed}. Give what is missing:{lines}")
-
-
-def _values_from_hydra(
-    config_class: type, config_name: str, overrides: list[str], texts: dict[str, str]
-) -> dict[str, Any]:
-    with _hydra_ready(config_class, config_name):
-        composed = hydra.compose(config_name, overrides=overrides)
-    for key, text in texts.items():
-        OmegaConf.update(composed, key, _without_interpolation(text))
-    values = OmegaConf.to_container(composed, resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if value != _MISSING}
-
-
-@contextmanager
-def _hydra_ready(config_class: type, config_name: str) -> Iterator[None]:
-    """Hydra with our directory and schema; what a program around us set up comes back after."""
-    with _HYDRA_LOCK, _outer_hydra_kept():
-        node = _schema_node(config_class)
-        ConfigStore.instance().store(name=f"edl_horovod_{config_name}", node=node)
-        with hydra.initialize_config_dir(
-            str(conf_dir()), job_name="edl_horovod", version_base="1.3"
-        ):
-            yield
-
-
-@contextmanager
-def _outer_hydra_kept() -> Iterator[None]:
-    """Hydra's process-wide state as it was, also inside a function under `@hydra.main`."""
-    outer, outer_base = GlobalHydra.instance().hydra, hydra_version.VersionBase.instance().getbase()
-    outer_job = JobRuntime.instance().conf.copy()
-    GlobalHydra.instance().clear()
-    try:
-        yield
-    finally:
-        GlobalHydra.instance().hydra = outer
-        hydra_version.VersionBase.instance().version_base = outer_base
-        JobRuntime.instance().conf = outer_job
-
-
-@functools.cache  # Hydra copies what it takes out of its store.
-def _schema_node(config_class: type) -> DictConfig:
-    """The schema for Hydra; OmegaConf makes frozen dataclasses read-only: no use for composing."""
-    node: DictConfig = OmegaConf.structured(config_class)
-    _thaw(node)
-    return node
-
-
-def _thaw(node: DictConfig) -> None:
-    OmegaConf.set_readonly(node, None)
-    for key in node:
-        child = node._get_node(key)
-        if isinstance(child, DictConfig):
-            _thaw(child)
-
-
-def _without_interpolation(text: str) -> str:
-    """The text that OmegaConf resolves to this text: `${...}` in a path is not a reference."""
-    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", text)
-
-
-def _explain(error: Exception, overrides: Sequence[str], config_class: type) -> str:
-    """Hydra's error as one message of ours, naming the key and what was typed."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OmegaConfBaseException):
-        cause = cause.__cause__
-    key = str(getattr(cause, "full_key", None) or "")
-    typed = [text for text in overrides if text.lstrip("+").partition("=")[0] == key]
-    received = f" Received: {typed[-1]}." if typed else f" Received: {' '.join(overrides)}."
-    known = {setting.key: setting for setting in settings(config_class)}
-    if key in known:
-        value = typed[-1].partition("=")[2] if typed else "(inside a section or in a file of conf/)"
-        return resolved.wrong_type(key, value, known[key].annotation) + f" {known[key].meaning}"
-    if key and not any(name.startswith(f"{key}.") for name in known):
-        return unknown_key(key, config_class, hidden=SET_BY_US) + received
-    reason = " ".join(str(error).splitlines()[:2])
-    return f"The settings cannot be put together. {reason}.{received}"
-
-
-def _check_no_secrets(values: dict[str, Any]) -> None:
-    """Refuse a password in what every rank reads, and so is written down: the URLs of data."""
-    for key in _FILE_LISTS:
-        given = values.get(key) or ""
-        if (shown := without_secrets(given)) != given:
+def _put_param(params: dict[str, Any], key: str, value: Any, *, received: str) -> None:
+    """Put a parameter, or all of them for the key `params`, into the parameters."""
+    _, *path = key.split(".")
+    if not path:
+        if not isinstance(value, Mapping):
             raise ConfigError(
-                f"{key} holds a password or a token, which would be written to the job's directory"
-                f" and into the trained model. Received: {key}={shown} (without it). Leave it out,"
-                " and give it where the ranks find it: AWS_ACCESS_KEY_ID and its like for s3://,"
-                " GOOGLE_APPLICATION_CREDENTIALS for gs://, FSSPEC_HTTP or a .netrc file for"
-                " https:// (docs/how-to/data.md)."
+                f"params must be a dict of parameters. Received: {received}. "
+                "Write params={'name': value}."
             )
-
-
-def _make_absolute(values: dict[str, Any]) -> None:
-    """Relative paths mean the directory of the command, not of a rank that reads them later."""
-    for key in _FILE_LISTS:
-        if values.get(key):
-            parts = (part.strip() for part in values[key].split(","))
-            values[key] = ",".join(_absolute(part) for part in parts if part)
-    for key in _PATHS:
-        if values.get(key):
-            values[key] = _absolute(values[key])
-            if key != "model_zoo" and _URL.match(values[key]):
-                raise ConfigError(
-                    f"{key} must be a path of a file system that the ranks see; only data is read"
-                    f" from elsewhere. Received: {key}={values[key]}. Mount the bucket, or give a"
-                    " local path and copy what is there."
-                )
-
-
-def _absolute(path: str) -> str:
-    path = _VARIABLE.sub(_variable, path)
-    if _ELSEWHERE.match(path):
-        return path
-    if path.startswith("@"):  # A list of input files, for prepare.
-        return f"@{_absolute(path[1:])}"
-    return os.path.abspath(os.path.expanduser(path))
-
-
-def _variable(match: re.Match[str]) -> str:
-    """What `$HOME` stands for at the start of a path: in Python no shell has done that."""
-    return os.environ.get(match[1] or match[2], match[0])
+        params.update(value)
+        return
+    place = params
+    for name in path[:-1]:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ConfigError(
+                f"params.{name} is not a dict, so it has no keys. Received: {received}."
+            )
+    place[path[-1]] = value

@@ -7,16 +7,31 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from edl_horovod.errors import did_you_mean
 
-__all__ = ["NEEDED", "REQUIRED", "SET_BY_US", "Setting", "settings", "type_name", "unknown_key"]
+__all__ = [
+    "FILE_LISTS",
+    "NEEDED",
+    "REQUIRED",
+    "SET_BY_US",
+    "Setting",
+    "dict_key_of",
+    "flat",
+    "is_within",
+    "settings",
+    "type_name",
+    "unknown_key",
+]
 
 REQUIRED: Any = dataclasses.MISSING
 """The default of a setting that must be given."""
+
+FILE_LISTS = ("data", "validation_data")
+"""Text settings that name several files with commas between."""
 
 NEEDED = {
     "train": ("model_def", "data", "output"),
@@ -62,6 +77,32 @@ class Setting:
 def settings(config_class: type) -> list[Setting]:
     """Every key of a config class, in the order of the schema."""
     return list(_walk(config_class, ""))
+
+
+def dict_key_of(key: str, annotations: Mapping[str, Any]) -> str:
+    """The setting of type dict that this key is or lies in, as `kubernetes.env.NAME`; else empty.
+
+    Args:
+        key: With dots.
+        annotations: The types of all settings by their keys.
+    """
+    parts = key.split(".")
+    names = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return next((name for name in names if typing.get_origin(annotations.get(name)) is dict), "")
+
+
+def is_within(key: str, section: str) -> bool:
+    """Whether a key is this one, or one below it."""
+    return f"{key}.".startswith(f"{section}.")
+
+
+def flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested dicts by their keys with dots; an empty dict is a leaf."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def type_name(annotation: Any) -> str:

@@ -1,6 +1,7 @@
 """One setting as a user typed it, `key=value`."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,19 @@ from hydra.errors import HydraException
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["Override", "all_told", "checked_for_hydra", "hydra_value", "split", "unreadable"]
+__all__ = [
+    "Override",
+    "all_told",
+    "checked_for_hydra",
+    "escaped",
+    "hydra_value",
+    "split",
+    "unquoted",
+    "unreadable",
+]
+
+
+_INTERPOLATION = re.compile(r"(?P<slashes>\\*)\$\{(?=(?:(?P<name>[\w.]+)(?P<after>[:}]))?)")
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,11 @@ class Override:
     key: str
     value: str
     typed: str
+
+    @property
+    def prefix(self) -> str:
+        """The `+` or `++` that it was typed with."""
+        return self.typed[: len(self.typed) - len(self.typed.lstrip("+"))]
 
 
 def split(typed: str) -> Override:
@@ -37,8 +55,11 @@ def split(typed: str) -> Override:
         )
     key = key.lstrip("+")
     if not equals or not key:
+        is_file = key.endswith((".yaml", ".yml"))
+        cure = " A file of settings is given by --config-dir and --config-name." if is_file else ""
         raise ConfigError(
-            f"A setting is written key=value, with no space beside the =. Received: {typed!r}."
+            "A setting is written key=value, with no space beside the =. "
+            f"Received: {typed!r}.{cure}"
         )
     return Override(key, value, typed)
 
@@ -75,6 +96,40 @@ def hydra_value(text: str, override: Override) -> Any:
             " To train with one value after the other: edl train -m."
         )
     return parsed.value()
+
+
+def unquoted(value: str) -> str:
+    """The text within the quotes of Hydra's grammar, or the value where it has none."""
+    if len(value) < 2 or value[0] not in "'\"" or value[-1] != value[0]:
+        return value
+    try:
+        parsed = OverridesParser.create().parse_override(f"x={value}")
+    except HydraException:
+        return value
+    return value if parsed.is_sweep_override() else str(parsed.value())
+
+
+def escaped(value: Any, is_reference: Callable[[str, bool], bool] = lambda *_: False) -> Any:
+    """A value that OmegaConf resolves to this one: `${...}` in it is text, unless it is meant.
+
+    Args:
+        value: Text, or a list or a dict with text in it; anything else stays as it is.
+        is_reference: Whether `${name}`, or `${name:...}` where the second argument is true, means
+            another value.
+    """
+    if isinstance(value, Mapping):
+        return {name: escaped(item, is_reference) for name, item in value.items()}
+    if isinstance(value, list):
+        return [escaped(item, is_reference) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def as_text(found: re.Match[str]) -> str:
+        if found["name"] and is_reference(found["name"], found["after"] == ":"):
+            return found[0]
+        return found["slashes"] * 2 + r"\${"
+
+    return _INTERPOLATION.sub(as_text, value)
 
 
 def unreadable(override: Override) -> ConfigError:

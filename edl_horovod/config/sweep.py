@@ -1,4 +1,4 @@
-"""From settings with several values to the settings of each job, in Hydra's own grammar.
+"""From settings with several values to the settings of each job, by Hydra's grammar and sweeper.
 
 `train.learning_rate=0.1,0.01`, `train.epochs=range(1,4)`, `launch=glob(*)`: each combination is one
 job. Where a comma has a meaning of its own (lists of files, strings of parameters) only an explicit
@@ -6,21 +6,25 @@ job. Where a comma has a meaning of its own (lists of files, strings of paramete
 """
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, QuotedString, Transformer, ValueType
+from hydra.core.override_parser.types import Override as Parsed
+from hydra.core.override_parser.types import ValueType
 from hydra.errors import HydraException
 
-from edl_horovod.config.compose import group_choices
+from edl_horovod.config.compose import Sweeper, sweeper_of
+from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.fields import settings
-from edl_horovod.config.overrides import Override, split, unreadable
+from edl_horovod.config.keywords import from_keywords
+from edl_horovod.config.overrides import hydra_value, split, unreadable
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 
-__all__ = ["Point", "expand", "product"]
+__all__ = ["Point", "Search", "expand", "product"]
 
 _COMMA_MEANS_MORE = ("data", "validation_data", "params")
 _ONE_FOR_ALL = ("output", "job_dir", "overwrite", "log_level")
@@ -34,95 +38,161 @@ class Point:
     """What distinguishes it from the others: keys to values."""
     overrides: tuple[str, ...]
     """All settings, as a command for this job alone would have them."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Those that a Python call gives as values."""
 
 
-def expand(overrides: Sequence[str]) -> list[Point]:
-    """Every combination of the values that a command gives.
+@dataclass(frozen=True)
+class Search:
+    """Settings among whose values Optuna looks for the best ones."""
+
+    overrides: tuple[str, ...]
+    """The settings that are the same for all jobs."""
+    space: dict[str, Parsed]
+    """Keys to their values or their interval, as Hydra parsed them."""
+    sweeper: Sweeper
+
+    def point(self, values: Mapping[str, Any]) -> Point:
+        """The job with these values of the settings that are searched.
+
+        Args:
+            values: Keys to numbers, or to text in Hydra's grammar.
+        """
+        return _point(self.overrides, [f"{key}={value}" for key, value in values.items()])
+
+
+def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Point] | Search:
+    """Every combination; with `hydra/sweeper=optuna` what is searched.
 
     Args:
-        overrides: Settings as typed in a command.
+        overrides: Settings as typed in a command, and those of Hydra's sweeper.
+        files: What the user brings.
 
     Raises:
         ConfigError: No setting has several values, or one has them that cannot.
     """
-    single: list[str] = []
-    several: dict[str, list[str]] = {}
-    for typed in overrides:
-        setting = split(typed)
-        values = _values(setting.key, setting.value)
-        if values is None:
-            single.append(typed)
-        elif setting.key in several:
-            raise ConfigError(f"{setting.key} has several values twice. Received: {typed}.")
-        else:
-            several[setting.key] = values
-    return product(single, several)
+    of_hydra = [text for text in overrides if text.lstrip("+").startswith("hydra")]
+    single, several = _parse([text for text in overrides if text not in of_hydra])
+    sweeper = sweeper_of(single, of_hydra, files)
+    given = {split(text).key for text in single} | set(several)
+    of_file = [f"{key}={value}" for key, value in sweeper.params.items() if key not in given]
+    single_of_file, several_of_file = _parse(of_file)
+    single, several = [*single_of_file, *single], {**several_of_file, **several}
+    _check(single, {key: str(parsed.input_line) for key, parsed in several.items()})
+    for parsed in several.values():
+        parsed.config_loader = sweeper.loader  # It lists what a glob may match.
+    if sweeper.is_search:
+        return Search(tuple(single), several, sweeper)
+    for key, parsed in several.items():
+        if not parsed.is_discrete_sweep():
+            raise ConfigError(
+                f"An interval has no end of values. Received: {parsed.input_line}. Write the "
+                f"values, {key}=a,b, or {key}=range(start,stop,step), or let hydra/sweeper=optuna "
+                "search in it."
+            )
+        if not list(parsed.sweep_string_iterator()):
+            raise ConfigError(
+                f"{key} has no value, so the sweep has no job. Received: {parsed.input_line}."
+            )
+    (rows,) = BasicSweeper.split_arguments(list(several.values()), None)
+    return [_point(single, row) for row in dict.fromkeys(map(tuple, rows))]
 
 
-def product(single: Sequence[str], several: dict[str, list[str]]) -> list[Point]:
-    """Every combination; the last setting changes fastest.
+def product(
+    overrides: Sequence[str], values: Mapping[str, Any], over: Mapping[str, Sequence[Any]]
+) -> list[Point]:
+    """Every combination of what a Python call gives; the last setting changes fastest.
 
     Args:
-        single: Settings with one value, as typed in a command.
-        several: Keys to the values that each of them takes.
+        overrides: Settings with one value that are text, as typed in a command.
+        values: Settings with one value, by their keys.
+        over: Keys to the values that each of them takes.
 
     Raises:
         ConfigError: There is nothing to combine, or one key is given in both ways.
     """
+    for key, several in over.items():
+        if isinstance(several, str) or not isinstance(several, Sequence) or not several:
+            raise ConfigError(
+                f"A sweep takes a list of values for each key. Received: {key}={several!r}. "
+                f"Write {key}=[value, value]."
+            )
+    given = [*overrides, *(f"{key}={value}" for key, value in values.items())]
+    _check(given, {key: f"{key}={list(several)}" for key, several in over.items()})
+    points = {}
+    for combination in itertools.product(*over.values()):
+        own = dict(zip(over, combination, strict=True))
+        chosen = {key: "null" if value is None else str(value) for key, value in own.items()}
+        own_overrides, own_values = from_keywords(own, JobConfig)
+        point = Point(chosen, (*overrides, *own_overrides), {**values, **own_values})
+        points[tuple(chosen.values())] = point
+    return list(points.values())
+
+
+def _parse(overrides: Sequence[str]) -> tuple[list[str], dict[str, Parsed]]:
+    """Settings with one value, as typed, and those with several by their keys."""
+    single: list[str] = []
+    several: dict[str, Parsed] = {}
+    for text in overrides:
+        key = split(text).key
+        parsed = _sweep_of(text)
+        if parsed is None:
+            single.append(text)
+        elif key in several:
+            raise ConfigError(f"{key} has several values twice. Received: {text}.")
+        else:
+            several[key] = parsed
+    return single, several
+
+
+def _sweep_of(text: str) -> Parsed | None:
+    """What Hydra reads in a setting; None where it has one value."""
+    override = split(text)
+    is_text = override.key in _text_keys() or override.key.partition(".")[0] == "params"
+    try:
+        # With a neutral key first: what Hydra says about ours, composing says better.
+        value = OverridesParser.create().parse_override(f"x={override.value}")
+        is_several = value.is_sweep_override()
+        if value.value_type == ValueType.SIMPLE_CHOICE_SWEEP and override.key in _COMMA_MEANS_MORE:
+            is_several = False
+        return OverridesParser.create().parse_override(text) if is_several else None
+    except HydraException as e:
+        if is_text:
+            return None  # Used verbatim, or as a Python literal.
+        raise unreadable(override) from e
+
+
+def _point(single: Sequence[str], own: Sequence[str]) -> Point:
+    """A job from the settings that are its own, in Hydra's grammar."""
+    chosen: dict[str, str] = {}
+    texts: list[str] = []
+    for override in map(split, own):
+        value = override.value
+        if override.key in _text_keys() or override.key == "params":
+            value = str(hydra_value(f"x={value}", override))
+        chosen[override.key] = value
+        texts.append(f"{override.prefix}{override.key}={value}")
+    return Point(chosen, (*single, *texts))
+
+
+def _check(single: Sequence[str], several: Mapping[str, str]) -> None:
+    """See that there is something to combine, and that each of it may vary."""
+    given = {split(text).key for text in single}
     if not several:
         raise ConfigError(
             "No setting has several values, so there is nothing to sweep over. "
             f"Received: {' '.join(single) or 'nothing'}. Write key=a,b or key=range(1,4); "
             "one job is started without -m."
         )
-    for key in several:
-        _check_may_vary(key, several[key], {split(typed).key for typed in single})
-    return [
-        Point(chosen, (*single, *(f"{key}={value}" for key, value in chosen.items())))
-        for values in itertools.product(*(dict.fromkeys(values) for values in several.values()))
-        for chosen in [dict(zip(several, values, strict=True))]
-    ]
-
-
-def _check_may_vary(key: str, values: list[str], given_once: set[str]) -> None:
-    received = f"Received: {key}={','.join(values)}."
-    if key in _ONE_FOR_ALL:
-        raise ConfigError(f"{key} is the same for all jobs of a sweep. {received} Give one value.")
-    if key in given_once:
-        raise ConfigError(f"{key} is given twice, once with several values. {received}")
-    if not values:
-        raise ConfigError(f"{key} has no value, so the sweep has no job. {received}")
-
-
-def _values(key: str, text: str) -> list[str] | None:
-    """The values of a setting as they would be typed one by one; None where it has only one."""
-    try:
-        # With a neutral key: what Hydra says about ours, compose says better.
-        parsed = OverridesParser.create().parse_override(f"x={text}")
-    except HydraException as e:
-        if key in _text_keys() or key.partition(".")[0] == "params":
-            return None  # Taken letter for letter, or as a Python literal.
-        raise unreadable(Override(key, text, f"{key}={text}")) from e
-    is_bare_comma = parsed.value_type == ValueType.SIMPLE_CHOICE_SWEEP
-    if not parsed.is_sweep_override() or (is_bare_comma and key in _COMMA_MEANS_MORE):
-        return None
-    if not parsed.is_discrete_sweep():
-        raise ConfigError(
-            f"An interval has no end of values. Received: {key}={text}. "
-            "Write the values, key=a,b, or key=range(start,stop,step)."
-        )
-    found = parsed.value()
-    if isinstance(found, Glob):
-        return list(found.filter(group_choices(key)))
-    spell = _letters if key in _text_keys() or key == "params" else Transformer.str
-    return [spell(value) for value in parsed.sweep_iterator()]
-
-
-def _letters(value: Any) -> str:
-    """A value of a text setting: compose takes these letter for letter, quotes included."""
-    if isinstance(value, QuotedString):
-        return str(value.text)
-    return value if isinstance(value, str) else str(Transformer.str(value))
+    for key, received in several.items():
+        if key in _ONE_FOR_ALL:
+            raise ConfigError(
+                f"{key} is the same for all jobs of a sweep. Received: {received}. Give one value."
+            )
+        if key in given:
+            raise ConfigError(
+                f"{key} is given twice, once with several values. Received: {received}."
+            )
 
 
 def _text_keys() -> set[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.config import resolved
-from edl_horovod.config.compose import compose
+from edl_horovod.config.compose import compose_sweep
+from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import Point
 from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
@@ -89,18 +90,19 @@ class SweepResult:
         return any(job.state == "interrupted" for job in self.jobs)
 
 
-def make_plan(points: Sequence[Point]) -> SweepPlan:
+def make_plan(points: Sequence[Point], files: ConfigFiles = NO_FILES) -> SweepPlan:
     """Compose and check the settings of all jobs, before the first one starts.
 
     Args:
         points: The combinations of settings; their `output` is the folder of the whole sweep.
+        files: What the user brings.
 
     Raises:
         ConfigError: A job's settings are wrong.
         OutputError: A folder holds the result of other settings, or something that is not a
             sweep's, or is one that the jobs read.
     """
-    configs = [compose("train", point.overrides) for point in points]
+    configs = compose_sweep([(point.overrides, point.values) for point in points], files)
     for config in configs:
         require_here(config)
     output = configs[0].output

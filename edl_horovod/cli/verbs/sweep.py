@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edl_horovod.displays.terminal import open_display
-from edl_horovod.errors import Interrupted, JobFailed
+from edl_horovod.errors import ConfigError, Interrupted, JobFailed
 from edl_horovod.job import log
 
 if TYPE_CHECKING:
@@ -27,10 +27,13 @@ def run(overrides: Sequence[str], *, is_dry_run: bool, is_quiet: bool) -> int:
         JobFailed: One job or more failed.
         Interrupted: The user ended it.
     """
-    from edl_horovod.config.sweep import expand
+    from edl_horovod.config.sweep import Search, expand
     from edl_horovod.sweeps import run as sweeps
 
-    plan = sweeps.make_plan(expand(overrides))
+    points = expand(overrides)
+    if isinstance(points, Search):
+        raise ConfigError("hydra/sweeper=optuna is not there yet.")
+    plan = sweeps.make_plan(points)
     if is_dry_run:
         print(_table(plan.jobs))
         return 0

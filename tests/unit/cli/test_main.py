@@ -304,7 +304,7 @@ def test_python_calls_take_text_letter_for_letter(launched: list[JobConfig]):
         ({"validation_data": 3.5, "data": ["/a,b"]}, "cannot have a comma"),
         ({"launch.kind": None}, "launch.kind must be text"),
         ({"num_epochs": 3}, "It is called 'train.epochs' here."),
-        ({"train": {"epochs": [1]}}, "train.epochs must be text, a number"),
+        ({"train": {"epochs": [1]}}, "train.epochs must be of type int"),
         ({"params": {"a": (1, 2)}}, "params.a holds a tuple"),
         ({"params.a": {1, 2}}, "params.a holds a set"),
     ],

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.config import fields, resolved
-from edl_horovod.config.compose import compose, compose_prepare, conf_dir
+from edl_horovod.config.compose import compose, compose_prepare
+from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
@@ -150,7 +151,8 @@ def test_all_spellings_of_params_give_the_same_config(overrides: list[str]):
         ("{a: 1}", {"a": 1}),
         ("{'a': -1}", {"a": -1}),
         ("http://host:80/x", "http://host:80/x"),
-        ("${oc.env:HOME}", "${oc.env:HOME}"),
+        ("${HOME}", "${HOME}"),
+        ("\\${oc.env:HOME}", "${oc.env:HOME}"),
     ],
 )
 def test_a_param_is_read_as_python_or_hydra_writes_it(typed: str, value: object):
@@ -409,7 +411,8 @@ def installed(tmp_path: Path) -> Path:
 
 def compose_installed(package: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     script = (
-        "from edl_horovod.config.compose import compose, conf_dir\n"
+        "from edl_horovod.config.compose import compose\n"
+        "from edl_horovod.config.conf_files import conf_dir\n"
         "print(conf_dir())\n"
         f"print(compose('train', {[*TRAIN, *overrides]!r}).launch.kind)\n"
     )
@@ -436,8 +439,8 @@ def test_a_wrong_key_in_a_file_of_conf_is_refused(installed: Path):
 
     last = done.stderr.splitlines()[-1]
     assert "ConfigError" in last
-    assert "train/long" in last
-    assert "Key 'epoch'" in last
+    assert "no setting 'train.epoch'. Did you mean 'train.epochs'?" in last
+    assert "It stands in conf/train/long.yaml." in last
 
 
 def test_a_missing_conf_is_named(installed: Path):

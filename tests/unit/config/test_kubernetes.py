@@ -4,8 +4,8 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
+from edl_horovod.config.keywords import from_keywords
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.typed import typed_settings
 from edl_horovod.errors import ConfigError
 
 TRAIN = ["data=/d/x", "output=/d/o", "model_def=m", "launch=kubernetes"]
@@ -35,9 +35,9 @@ def test_python_values_mean_what_they_say():
         "env": {"TEXT": "it's \\ {1}, ok", "NUMBER": 2},
         "volumes": {"data": {"claim": "x", "mount": "/data", "read_only": True}},
     }
-    typed = typed_settings({"kubernetes": given, "launch": "kubernetes"}, JobConfig)
+    overrides, values = from_keywords({"kubernetes": given, "launch": "kubernetes"}, JobConfig)
 
-    config = composed(*typed)
+    config = compose("train", [*TRAIN, *overrides], values=values)
 
     assert {key: getattr(config.kubernetes, key) for key in given} == given
 

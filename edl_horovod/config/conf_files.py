@@ -1,0 +1,81 @@
+"""The directories that hold files of settings: ours, and the one that a user brings."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl_horovod.errors import ConfigError
+
+__all__ = ["NO_FILES", "ConfigFiles", "choices_table", "conf_dir"]
+
+
+@dataclass(frozen=True)
+class ConfigFiles:
+    """What `--config-dir` and `--config-name` say."""
+
+    directory: str = ""
+    """A directory that is searched after ours; empty where the user brings none."""
+    name: str = ""
+    """The file that composing starts from, without `.yaml`; empty takes the verb's own."""
+
+    @property
+    def path(self) -> Path | None:
+        """The user's directory, absolute.
+
+        Raises:
+            ConfigError: It does not exist, or a file in it has the name of a different one of ours,
+                which would be taken instead.
+        """
+        if not self.directory:
+            return None
+        path = Path(self.directory).expanduser().absolute()
+        if not path.is_dir():
+            raise ConfigError(
+                "The directory of --config-dir does not exist. "
+                f"Received: --config-dir={self.directory}. Give a directory with .yaml files."
+            )
+        for file in sorted(path.rglob("*.yaml")):
+            ours = conf_dir() / file.relative_to(path)
+            if ours.is_file() and ours.read_bytes() != file.read_bytes():
+                raise ConfigError(
+                    f"{file} has the name of a file of edl_horovod, which Hydra finds first. "
+                    f"Received: --config-dir={self.directory}. Give the file another name."
+                )
+        return path
+
+
+NO_FILES = ConfigFiles()
+
+
+def conf_dir() -> Path:
+    """The directory of our settings: in the installed package, or beside it in the source tree.
+
+    Raises:
+        ConfigError: It is in neither place.
+    """
+    package = Path(__file__).resolve().parent.parent
+    places = (package / "conf", package.parent / "conf")
+    for place in places:
+        if (place / "config.yaml").is_file() and (place / "prepare.yaml").is_file():
+            return place
+    raise ConfigError(
+        "The directory conf/ of this installation is missing. "
+        f"Received: {' and '.join(map(str, places))}. Install edl_horovod again."
+    )
+
+
+def choices_table() -> str:
+    """Every choice of every group, with the sentence at the head of its file."""
+    files = sorted(conf_dir().glob("*/*.yaml"))
+    names = [f"{file.parent.name}={file.stem}" for file in files]
+    width = max(map(len, names))
+    return "\n".join(
+        f"  {name:{width}}  {_first_comment(file)}" for name, file in zip(names, files, strict=True)
+    )
+
+
+def _first_comment(file: Path) -> str:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return " ".join(
+        line.removeprefix("#").strip()
+        for line in lines[: next(at for at, line in enumerate(lines) if not line.startswith("#"))]
+    )

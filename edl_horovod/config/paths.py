@@ -1,0 +1,61 @@
+"""Settings that are paths: made absolute, and without passwords."""
+
+import os
+import re
+from typing import Any
+
+from edl_horovod.config.fields import FILE_LISTS
+from edl_horovod.errors import ConfigError
+from edl_horovod.files.url_secrets import without_secrets
+
+__all__ = ["check_no_secrets", "make_absolute"]
+
+_PATHS = ("output", "job_dir", "model_zoo", "trained_model", "init_from")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_ELSEWHERE = re.compile(rf"{_URL.pattern}|[\w.-]+@[\w.-]+:")
+_VARIABLE = re.compile(r"^\$(?:(\w+)|\{(\w+)\})(?=/|$)")
+
+
+def check_no_secrets(values: dict[str, Any]) -> None:
+    """Refuse a password in what every rank reads, and so is written down: the URLs of data."""
+    for key in FILE_LISTS:
+        given = values.get(key) or ""
+        if (shown := without_secrets(given)) != given:
+            raise ConfigError(
+                f"{key} holds a password or a token, which would be written to the job's directory"
+                f" and into the trained model. Received: {key}={shown} (without it). Leave it out,"
+                " and give it where the ranks find it: AWS_ACCESS_KEY_ID and its like for s3://,"
+                " GOOGLE_APPLICATION_CREDENTIALS for gs://, FSSPEC_HTTP or a .netrc file for"
+                " https:// (docs/how-to/data.md)."
+            )
+
+
+def make_absolute(values: dict[str, Any]) -> None:
+    """Relative paths mean the directory of the command, not of a rank that reads them later."""
+    for key in FILE_LISTS:
+        if values.get(key):
+            parts = (part.strip() for part in values[key].split(","))
+            values[key] = ",".join(_absolute(part) for part in parts if part)
+    for key in _PATHS:
+        if values.get(key):
+            values[key] = _absolute(values[key])
+            if key != "model_zoo" and _URL.match(values[key]):
+                raise ConfigError(
+                    f"{key} must be a path of a file system that the ranks see; only data is read"
+                    f" from elsewhere. Received: {key}={values[key]}. Mount the bucket, or give a"
+                    " local path and copy what is there."
+                )
+
+
+def _absolute(path: str) -> str:
+    path = _VARIABLE.sub(_variable, path)
+    if _ELSEWHERE.match(path):
+        return path
+    if path.startswith("@"):  # A list of input files, for prepare.
+        return f"@{_absolute(path[1:])}"
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def _variable(match: re.Match[str]) -> str:
+    """What `$HOME` stands for at the start of a path: in Python no shell has done that."""
+    return os.environ.get(match[1] or match[2], match[0])

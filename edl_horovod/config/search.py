@@ -1,0 +1,40 @@
+"""The settings of a search by Optuna: `hydra.sweeper` with `hydra/sweeper=optuna`."""
+
+from dataclasses import dataclass, field
+
+from edl_horovod.config.checks import check, check_choice, check_given
+
+__all__ = ["SAMPLERS", "SamplerConfig", "SearchConfig"]
+
+SAMPLERS = ("tpe", "random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerConfig:
+    """How the next values are chosen."""
+
+    name: str = "tpe"
+    """`tpe` learns from earlier jobs; `random` does not."""
+    seed: int | None = None
+    """Seed of the choice; null makes every search another one."""
+
+    def __post_init__(self) -> None:
+        check_choice("hydra/sweeper/sampler", self.name, SAMPLERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """What is searched for, and for how long."""
+
+    metric: str = "loss"
+    """Which number of the last evaluation on validation_data counts: `loss` or a metric's name."""
+    direction: str = "minimize"
+    """`minimize` or `maximize`."""
+    n_trials: int = 20
+    """Jobs that the study has in the end, those of earlier commands included."""
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+
+    def __post_init__(self) -> None:
+        check_given("hydra.sweeper.metric", self.metric, "a number of the evaluations")
+        check_choice("hydra.sweeper.direction", self.direction, ("minimize", "maximize"))
+        check(self.n_trials >= 1, "hydra.sweeper.n_trials", self.n_trials, "must be 1 or more")

@@ -1,0 +1,130 @@
+"""Hydra, opened for one composition: our directory, the user's, and the schema."""
+
+import functools
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hydra import version as hydra_version
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobRuntime
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from edl_horovod.config.conf_files import ConfigFiles, conf_dir
+from edl_horovod.config.fields import flat
+from edl_horovod.config.search import SAMPLERS, SamplerConfig, SearchConfig
+
+__all__ = ["open_hydra", "origins"]
+
+_SCHEMA = "edl_horovod_"
+_LOCK = threading.Lock()
+"""Hydra composes in one place for the whole process; two threads may each start a job."""
+
+
+@contextmanager
+def open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterator[ConfigLoader]:
+    """Hydra with our directory, the user's and a schema; an outer program's Hydra comes back.
+
+    Args:
+        config_class: The schema.
+        verb_file: The file of conf/ that belongs to it; the schema's name is made from it.
+        files: What the user brings.
+
+    Raises:
+        ConfigError: The user's directory cannot be taken.
+    """
+    search_path = create_config_search_path(str(conf_dir()))
+    if (theirs := files.path) is not None:
+        before = SearchPathQuery(provider="schema")
+        search_path.prepend("command-line", f"file://{theirs}", anchor=before)
+    with _LOCK, _outer_hydra_kept():
+        hydra_version.setbase("1.3")
+        ConfigStore.instance().store(name=_SCHEMA + verb_file, node=_schema_node(config_class))
+        _store_sweeper()
+        hydra = Hydra.create_main_hydra2("edl_horovod", search_path)
+        yield hydra.config_loader
+
+
+def origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:
+    """Keys with dots to the file that their value comes from, where one says it.
+
+    Args:
+        loader: Of an open Hydra.
+        config_name: The file that composing starts from.
+        overrides: Those that may choose files.
+    """
+    defaults = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN).defaults
+    found: dict[str, str] = {}
+    for default in defaults:
+        path = default.config_path or ""
+        source = next((each for each in loader.get_sources() if each.is_config(path)), None)
+        if path.startswith(("hydra/", _SCHEMA)) or source is None:
+            continue
+        content = OmegaConf.to_container(source.load_config(path).config, resolve=False)
+        package = (default.package or "").removeprefix("_global_").strip(".")
+        prefix = f"{package}." if package else ""
+        file = _shown(Path(source.path) / f"{path.removesuffix('.yaml')}.yaml")
+        found |= {key: file for key, _ in flat(content, prefix)}
+    return found
+
+
+def _shown(file: Path) -> str:
+    """A file as a user looks for it: within ours from `conf/` on, else from here if it is here."""
+    if file.is_relative_to(conf_dir()):
+        return f"conf/{file.relative_to(conf_dir())}"
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+
+
+@contextmanager
+def _outer_hydra_kept() -> Iterator[None]:
+    """Hydra's process-wide state as it was, also inside a function under `@hydra.main`."""
+    outer, outer_base = GlobalHydra.instance().hydra, hydra_version.VersionBase.instance().getbase()
+    outer_job = JobRuntime.instance().conf.copy()
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+        hydra_version.VersionBase.instance().version_base = outer_base
+        JobRuntime.instance().conf = outer_job
+
+
+@functools.cache
+def _store_sweeper() -> None:
+    """Make `hydra/sweeper=optuna` and its samplers known, with the keys of Hydra's plugin.
+
+    The plugin itself takes no current Optuna.
+    """
+    store = ConfigStore.instance()
+    sweeper = OmegaConf.structured(SearchConfig)
+    _thaw(sweeper)
+    search = OmegaConf.merge(
+        {"defaults": [{"sampler": "tpe"}]}, OmegaConf.to_container(sweeper), {"params": None}
+    )
+    store.store(group="hydra/sweeper", name="optuna", node=search)
+    for name in SAMPLERS:
+        sampler = OmegaConf.to_container(OmegaConf.structured(SamplerConfig(name=name)))
+        store.store(group="hydra/sweeper/sampler", name=name, node=sampler)
+
+
+@functools.cache  # Hydra copies what it takes out of its store.
+def _schema_node(config_class: type) -> DictConfig:
+    """The schema for Hydra; OmegaConf makes frozen dataclasses read-only: no use for composing."""
+    node: DictConfig = OmegaConf.structured(config_class)
+    _thaw(node)
+    return node
+
+
+def _thaw(node: DictConfig) -> None:
+    OmegaConf.set_readonly(node, None)
+    for key in node:
+        child = node._get_node(key)
+        if isinstance(child, DictConfig):
+            _thaw(child)
