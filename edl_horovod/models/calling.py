@@ -11,7 +11,7 @@ from typing import Any
 
 from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
 
-__all__ = ["Declared", "call_declared", "declared", "user_code"]
+__all__ = ["Declared", "call_declared", "declared", "user_code", "wrong_optimizer"]
 
 _NAMED = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -29,6 +29,7 @@ _IN_CALL = re.compile(r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b
 _GRAPH_NODE = re.compile(r"\s*\[\[\{\{node .*", re.DOTALL)
 
 _OLD_OPTIMIZER = re.compile(r"'tensorflow\S*\.train' has no attribute '\w+Optimizer'")
+_OPTIMIZER_CURE = "tf.train's optimizers are gone: use one of Keras 3, such as keras.optimizers.SGD"
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,20 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
         raise UserCodeError(f"{doing} failed{_place(e, root)}: {_said(e)}") from e
 
 
+def wrong_optimizer(returned: object, label: str) -> UserCodeError:
+    """The error for something else than an optimizer of Keras 3.
+
+    Args:
+        returned: What the user's function returned.
+        label: Names that function.
+    """
+    return UserCodeError(
+        f"{label} must return a Keras 3 optimizer.",
+        received=type(returned).__name__,
+        cure=f"{_OPTIMIZER_CURE}.",
+    )
+
+
 def _described(function: Callable[..., Any]) -> str:
     name = getattr(function, "__qualname__", repr(function))
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -129,7 +144,7 @@ def _said(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         text += ". Install it, and name it in the model zoo's requirements.txt"
     if isinstance(error, AttributeError) and _OLD_OPTIMIZER.search(text):
-        text += ". tf.train's optimizers are gone: use one of Keras 3, such as keras.optimizers.SGD"
+        text += f". {_OPTIMIZER_CURE}"
     if "tf.function only supports singleton tf.Variables" in text:
         text = "It makes variables at each call. Make Keras metrics and layers once, in __init__"
     return text

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.models.calling import wrong_optimizer
 from edl_horovod.models.keras_metrics import Measured, made
 from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, declares_roles, with_roles
 from edl_horovod.spec import Mode
@@ -225,10 +226,7 @@ def _checked_optimizer(function: Part, label: str) -> Part:
     def create_optimizer(*args: Any, **kwargs: Any) -> Any:
         optimizer = function(*args, **kwargs)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise UserCodeError(
-                f"{label} must return a Keras 3 optimizer. Received: {type(optimizer).__name__}."
-                " Return for instance keras.optimizers.SGD(lr); tf.train's optimizers are gone."
-            )
+            raise wrong_optimizer(optimizer, label)
         return optimizer
 
     return create_optimizer

@@ -15,7 +15,7 @@ from edl_horovod.frameworks.keras.batches import Batch
 from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
 from edl_horovod.frameworks.keras.model import build_model, call_functionally, metric_sums, running
-from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.calling import call_declared, user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 from edl_horovod.trained_model.params import variable_names
@@ -180,10 +180,7 @@ class KerasTrainer:
         with user_code(name, root=self._loaded.zoo):
             optimizer = call_declared(self._loaded.spec.create_optimizer, rate)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise UserCodeError(
-                f"{name} must return a Keras 3 optimizer. Received: {type(optimizer).__name__}. "
-                "Return for instance keras.optimizers.SGD(lr); tf.train's optimizers are gone."
-            )
+            raise wrong_optimizer(optimizer, name)
         kind = keras.optimizers.LossScaleOptimizer
         if self._options.scales_loss and not isinstance(optimizer, kind):
             return kind(optimizer)
