@@ -3,14 +3,13 @@
 import logging
 from pathlib import Path
 
-from google.protobuf.message import DecodeError
-
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.errors import ConfigError
 from edl_horovod.image import reference
 from edl_horovod.image.reference import Reference
 from edl_horovod.models import zoo_files
 from edl_horovod.models.git_zoo import FetchedZoo
+from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
 __all__ = ["image_of", "zoo_of"]
@@ -35,7 +34,8 @@ def image_of(config: JobConfig) -> Reference | None:
     try:
         found = reference.parse(named, "docker_commit_id")
     except ConfigError as e:
-        raise _damaged(config, e) from e
+        path = Path(config.trained_model)
+        raise damaged_model(path, f"{FILE_NAME}: {e}") from e
     if not config.trusts("image"):
         raise ConfigError(
             f"The trained model names the image that its pods would run: {found}. An image is a"
@@ -65,19 +65,10 @@ def zoo_of(config: JobConfig) -> FetchedZoo:
 
 def _read(config: JobConfig) -> TrainedModel:
     try:
-        return TrainedModel.FromString(Path(config.trained_model, "trained_model.pb").read_bytes())
+        return read_message(Path(config.trained_model))
     except OSError as e:
         raise ConfigError(
             f"The trained model cannot be read here: {e.strerror}.",
             received={"trained_model": config.trained_model},
             cure="Where only the pods see it, give the image: image=... .",
         ) from e
-    except DecodeError as e:
-        raise _damaged(config, e) from e
-
-
-def _damaged(config: JobConfig, why: Exception) -> DataError:
-    return DataError(
-        f"The trained model {config.trained_model} is damaged: trained_model.pb: {why} Copy it"
-        " again, or give the image: image=... ."
-    )

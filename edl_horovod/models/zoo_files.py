@@ -75,9 +75,9 @@ def sources(zoo: Path) -> list[Path]:
     num_bytes = sum(root.joinpath(file).stat().st_size for file in files)
     if num_bytes > MAX_TOTAL_BYTES:
         raise OutputError(
-            f"The {len(files)} sources and texts of the model zoo take {num_bytes} bytes; a trained"
-            f" model may carry {MAX_TOTAL_BYTES}.",
-            received={"model_zoo": zoo},
+            f"The sources and texts of the model zoo take {num_bytes} bytes; a trained model may"
+            f" carry {MAX_TOTAL_BYTES}.",
+            received=f"model_zoo={str(zoo)!r}, {len(files)} files",
             cure="Keep data and environments out of the model zoo, or give a narrower folder.",
         )
     return files

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
 from edl_horovod.files.json_text import numbers
 from edl_horovod.models import zoo, zoo_files
+from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import read_params, variable_names
@@ -58,11 +57,11 @@ def read(path: Path) -> TrainedModelFiles:
         config = resolved.load(path / "config.yaml")
         metrics = numbers(json.loads((path / "metrics.json").read_text()))
     except (OSError, ValueError) as e:
-        raise _damaged(path, str(e)) from e
+        raise damaged_model(path, str(e)) from e
     files = TrainedModelFiles(path=path, message=message, config=config, metrics=metrics)
     for needed in (path / "zoo", *files.params_files):
         if not needed.exists():
-            raise _damaged(path, f"{needed.name} is missing")
+            raise damaged_model(path, f"{needed.name} is missing")
     return files
 
 
@@ -137,7 +136,7 @@ def restore_weights(files: TrainedModelFiles, model: Any) -> None:
     for name, value in read_params(files.params_files):
         variable = variables.pop(name, None)
         if variable is None:
-            raise _damaged(files.path, f"the parameter {name!r} is there twice or not listed")
+            raise damaged_model(files.path, f"the parameter {name!r} is there twice or not listed")
         if tuple(variable.shape) != value.shape:
             raise DataError(
                 f"The parameter {name!r} of {files.path} does not fit the model.",
@@ -146,7 +145,7 @@ def restore_weights(files: TrainedModelFiles, model: Any) -> None:
             )
         variable.assign(value)
     if variables:
-        raise _damaged(files.path, f"values are missing for {', '.join(sorted(variables))}")
+        raise damaged_model(files.path, f"values are missing for {', '.join(sorted(variables))}")
 
 
 def _read_message(path: Path) -> TrainedModel:
@@ -156,19 +155,18 @@ def _read_message(path: Path) -> TrainedModel:
             received={"trained_model": path},
             cure="Give the directory that train wrote as its output.",
         )
-    file = path / "trained_model.pb"
-    if not file.is_file():
+    if not (path / FILE_NAME).is_file():
         raise ConfigError(
-            f"{path} is not a trained model: it has no trained_model.pb.",
+            f"{path} is not a trained model: it has no {FILE_NAME}.",
             received={"trained_model": path},
             cure="Give the directory that train wrote.",
         )
     try:
-        message = TrainedModel.FromString(file.read_bytes())
-    except (OSError, DecodeError) as e:
-        raise _damaged(path, f"trained_model.pb: {e}") from e
+        message = read_message(path)
+    except OSError as e:
+        raise damaged_model(path, f"{FILE_NAME}: {e}") from e
     if message.format_version < 1 or not message.params_filename:
-        raise _damaged(path, "trained_model.pb does not say its format")
+        raise damaged_model(path, f"{FILE_NAME} does not say its format")
     if message.format_version > FORMAT_VERSION:
         raise DataError(
             f"{path} was written by a newer edl_horovod: its format version is"
@@ -215,9 +213,3 @@ def _require_same_but_numbers(
 
 def _without_numbers(name: str) -> str:
     return re.sub(r"_\d+(?=/|:|$)", "", name)
-
-
-def _damaged(path: Path, why: str) -> DataError:
-    return DataError(
-        f"The trained model {path} is damaged: {why}. Copy it again, or train it again."
-    )

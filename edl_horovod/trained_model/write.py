@@ -17,6 +17,7 @@ from edl_horovod.files.output_dir import staged
 from edl_horovod.models import zoo_files
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.lookup import import_root
+from edl_horovod.models.trained_model_file import FILE_NAME
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import variable_names, write_params
@@ -75,7 +76,7 @@ def write(
             more_params_filenames=filenames[1:],
             param_names=variable_names(model.weights),
         )
-        (folder / "trained_model.pb").write_bytes(message.SerializeToString(deterministic=True))
+        (folder / FILE_NAME).write_bytes(message.SerializeToString(deterministic=True))
         (folder / "metrics.json").write_text(json_text.dumps(dict(metrics), indent=2) + "\n")
         # Others may read a trained model: what the pods' environment held is not theirs to see.
         shown = replace(config, kubernetes=replace(config.kubernetes, env={}))

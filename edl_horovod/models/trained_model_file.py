@@ -1,0 +1,42 @@
+"""The file that says what a trained model is, without its parameters or a framework."""
+
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from edl_horovod.errors import DataError
+from edl_horovod.proto.trained_model_pb2 import TrainedModel
+
+__all__ = ["FILE_NAME", "damaged_model", "read_message"]
+
+FILE_NAME = "trained_model.pb"
+
+
+def read_message(path: Path) -> TrainedModel:
+    """Read what a trained model says of itself.
+
+    Args:
+        path: The trained model's directory.
+
+    Raises:
+        OSError: The file cannot be read.
+        DataError: The file is damaged.
+    """
+    try:
+        return TrainedModel.FromString((path / FILE_NAME).read_bytes())
+    except DecodeError as e:
+        raise damaged_model(path, f"{FILE_NAME}: {e}") from e
+
+
+def damaged_model(path: Path, why: str) -> DataError:
+    """The error for a trained model that is damaged.
+
+    Args:
+        path: The trained model's directory.
+        why: What is wrong with it, a clause.
+    """
+    why = why.removesuffix(".")
+    return DataError(
+        f"The trained model {path} is damaged: {why}.",
+        cure="Copy it again, or train it again.",
+    )
