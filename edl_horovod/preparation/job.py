@@ -16,10 +16,10 @@ from edl_horovod.models import git_zoo, lookup
 from edl_horovod.preparation import report
 from edl_horovod.preparation.groups import FUNCTION, Group, GroupDone, GroupSettings
 from edl_horovod.preparation.inputs import LIST_MARK, Inputs, cut, find
-from edl_horovod.preparation.ledger import (
-    Ledger,
+from edl_horovod.preparation.partial_run import (
     Manifest,
-    open_ledger,
+    PartialRun,
+    open_partial_run,
     partial_folder,
     saved_state,
     shards_folder,
@@ -127,14 +127,14 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
     lookup.places(lookup.require_zoo(config.model_zoo), config.model_def)
     with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
         manifest = replace(manifest, source=pool.source())
-        with open_ledger(output, manifest, inputs, overwrite=config.overwrite) as ledger:
+        with open_partial_run(output, manifest, inputs, overwrite=config.overwrite) as partial:
             try:
-                _do_groups(config, inputs, ledger, pool, tell)
-                return _finish(config, inputs, ledger)
+                _do_groups(config, inputs, partial, pool, tell)
+                return _finish(config, inputs, partial)
             except KeyboardInterrupt as e:
-                raise Interrupted(f"Interrupted.{_how_to_go_on(ledger)}") from e
+                raise Interrupted(f"Interrupted.{_how_to_go_on(partial)}") from e
             except EdlError as e:
-                raise type(e)(f"{e}{_how_to_go_on(ledger)}") from e
+                raise type(e)(f"{e}{_how_to_go_on(partial)}") from e
 
 
 def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
@@ -158,63 +158,65 @@ def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
 
 
 def _do_groups(
-    config: PrepareConfig, inputs: Inputs, ledger: Ledger, pool: Pool, tell: OnProgress
+    config: PrepareConfig, inputs: Inputs, partial: PartialRun, pool: Pool, tell: OnProgress
 ) -> None:
-    if ledger.done:
-        log.info("Going on: %d of %d groups are done.", len(ledger.done), len(ledger.group_starts))
+    if partial.done:
+        log.info(
+            "Going on: %d of %d groups are done.", len(partial.done), len(partial.group_starts)
+        )
     # An earlier run may have had another bound.
-    report.require_few_bad(config, list(ledger.done.values()))
+    report.require_few_bad(config, list(partial.done.values()))
 
     told, told_time = (-1, -1), float("-inf")
 
     def on_work(num_files: int, num_records: int, *, is_last: bool = False) -> None:
         nonlocal told, told_time
-        now, counts = time.monotonic(), (ledger.num_files + num_files, ledger.num_records)
+        now, counts = time.monotonic(), (partial.num_files + num_files, partial.num_records)
         # The pace is taken from what was told last, so no news is not told.
         if counts != told and (is_last or now - told_time >= _TELL_SECONDS):
             told, told_time = counts, now
-            tell(counts[0], len(inputs.paths), ledger.num_records + num_records)
+            tell(counts[0], len(inputs.paths), partial.num_records + num_records)
 
     on_work(0, 0)
-    for done in pool.work(_groups_to_do(inputs, ledger), on_work):
-        _note(config, inputs, ledger, done)
+    for done in pool.work(_groups_to_do(inputs, partial), on_work):
+        _note(config, inputs, partial, done)
     on_work(0, 0, is_last=True)
 
 
-def _groups_to_do(inputs: Inputs, ledger: Ledger) -> Iterator[Group]:
-    for number in range(len(ledger.group_starts)):
-        if number not in ledger.done:
-            start, stop = ledger.bounds(number)
+def _groups_to_do(inputs: Inputs, partial: PartialRun) -> Iterator[Group]:
+    for number in range(len(partial.group_starts)):
+        if number not in partial.done:
+            start, stop = partial.bounds(number)
             yield Group(number=number, files=inputs.paths[start:stop])
 
 
-def _note(config: PrepareConfig, inputs: Inputs, ledger: Ledger, done: GroupDone) -> None:
+def _note(config: PrepareConfig, inputs: Inputs, partial: PartialRun, done: GroupDone) -> None:
     may_be_kept = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
     if may_be_kept:
         for bad in done.bad:
             log.warning("Left out: %s: %s", bad.path, bad.reason)
         with writing(Path(config.output)):
-            ledger.add(done, inputs.digest_of_states(*ledger.bounds(done.number)))
+            partial.add(done, inputs.digest_of_states(*partial.bounds(done.number)))
     if done.bad:
-        report.require_few_bad(config, [*ledger.done.values(), done])
+        report.require_few_bad(config, [*partial.done.values(), done])
 
 
-def _finish(config: PrepareConfig, inputs: Inputs, ledger: Ledger) -> PrepareResult:
+def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> PrepareResult:
     output = Path(config.output).absolute()
-    done = [ledger.done[number] for number in sorted(ledger.done)]
+    done = [partial.done[number] for number in sorted(partial.done)]
     num_records = sum(one.num_records for one in done)
     bad_files = report.write(config.output, [bad for one in done for bad in one.bad])
     if not num_records:
-        ledger.discard()
-        ledger.done.clear()
+        partial.discard()
+        partial.done.clear()
         raise DataError(
             f"{FUNCTION} gave no record for any of {len(inputs.paths)} files.",
             received={"data": config.data},
             cure="Check that it returns bytes for these files.",
         )
-    files = [os.path.join(config.output, shard.name) for shard in ledger.shards()]
+    files = [os.path.join(config.output, shard.name) for shard in partial.shards()]
     with writing(output):
-        ledger.finish(output, overwrite=config.overwrite)
+        partial.finish(output, overwrite=config.overwrite)
     return PrepareResult(
         num_records=num_records,
         num_files=len(inputs.paths),
@@ -267,12 +269,12 @@ def _group_settings(config: PrepareConfig) -> GroupSettings:
     )
 
 
-def _how_to_go_on(ledger: Ledger) -> str:
-    if not ledger.done:
+def _how_to_go_on(partial: PartialRun) -> str:
+    if not partial.done:
         return ""
     return (
-        f"\n{len(ledger.done)} of {len(ledger.group_starts)} groups of files are done and stay in"
-        f" {ledger.folder}: the same command goes on from there."
+        f"\n{len(partial.done)} of {len(partial.group_starts)} groups of files are done and stay in"
+        f" {partial.folder}: the same command goes on from there."
     )
 
 

@@ -24,9 +24,9 @@ from edl_horovod.preparation.groups import GroupDone, Shard
 from edl_horovod.preparation.inputs import Inputs
 
 __all__ = [
-    "Ledger",
+    "PartialRun",
     "Manifest",
-    "open_ledger",
+    "open_partial_run",
     "partial_folder",
     "saved_state",
     "shards_folder",
@@ -72,13 +72,13 @@ class Manifest:
         return found
 
 
-class Ledger:
-    """The groups of a run that are done. Only `open_ledger` makes one: it holds the lock."""
+class PartialRun:
+    """The groups of a run that are done. Only `open_partial_run` makes one: it holds the lock."""
 
     def __init__(
         self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
     ) -> None:
-        """Take what `open_ledger` found.
+        """Take what `open_partial_run` found.
 
         Args:
             folder: The partial folder.
@@ -149,9 +149,9 @@ def shards_folder(output: Path) -> Path:
 
 
 @contextlib.contextmanager
-def open_ledger(
+def open_partial_run(
     output: Path, manifest: Manifest, inputs: Inputs, *, overwrite: bool
-) -> Iterator[Ledger]:
+) -> Iterator[PartialRun]:
     """Begin a run, or go on with an earlier one; leaving without a group done removes it.
 
     Args:
@@ -193,12 +193,12 @@ def open_ledger(
             kept = [json.dumps({"states": states, **asdict(one)}) for states, one in done.values()]
             write_text(folder / _GROUPS, "".join(f"{line}\n" for line in kept))
             lines = opened.enter_context((folder / _GROUPS).open("a"))
-        ledger = Ledger(folder, manifest, {n: one for n, (_, one) in done.items()}, lines)
+        partial = PartialRun(folder, manifest, {n: one for n, (_, one) in done.items()}, lines)
         try:
-            yield ledger
+            yield partial
         finally:
-            if not ledger.done:
-                ledger.discard()
+            if not partial.done:
+                partial.discard()
 
 
 def saved_state(output: Path, manifest: Manifest, inputs: Inputs) -> str:
