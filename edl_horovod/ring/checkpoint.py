@@ -9,16 +9,15 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.frameworks.base import Variable
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors
@@ -27,7 +26,7 @@ __all__ = ["OPTIONAL", "Checkpoints"]
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 OPTIONAL = "job/"
 """Start of the names of variables that may be new, or gone, where a job goes on: its own."""
 
@@ -38,7 +37,7 @@ class Checkpoints:
     def __init__(
         self,
         folder: Path,
-        variables: Mapping[str, tf.Variable],
+        variables: Mapping[str, Variable],
         *,
         facts: Mapping[str, Any],
         config: CheckpointConfig,
@@ -198,11 +197,12 @@ class Checkpoints:
         self._require_same_facts(path, json.loads(metadata["facts"]))
         self._require_same_variables(path, tensors)
         for name, variable in self._variables.items():
-            if name in tensors and tensors[name].shape == variable.shape:
+            if name in tensors and tensors[name].shape == tuple(variable.shape):
                 variable.assign(tensors[name])
         self._last_step = step
         log.info("took up the checkpoint of step %d", step)
-        return {name: int(text) for name, text in metadata.items() if name != "facts"}
+        counters = {name: int(text) for name, text in metadata.items() if name != "facts"}
+        return counters | _epoch_counters(counters.get("calls"))
 
     def _require_same_facts(self, path: Path, saved: Mapping[str, Any]) -> None:
         keys = sorted({*saved, *self._facts})
@@ -223,7 +223,7 @@ class Checkpoints:
             if not name.startswith(OPTIONAL)
         }
         ours = {
-            _described(name, np.dtype(variable.dtype.as_numpy_dtype), tuple(variable.shape))
+            _described(name, variable.dtype, variable.shape)
             for name, variable in self._variables.items()
             if not name.startswith(OPTIONAL)
         }
@@ -246,5 +246,13 @@ class Checkpoints:
             return step, 0
 
 
-def _described(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+def _described(name: str, dtype: Any, shape: Iterable[int]) -> str:
     return f"{name} ({dtype.name}{list(shape)})"
+
+
+def _epoch_counters(calls: int | None) -> dict[str, int]:
+    """What format version 1 counted in one number: twice the step, and 1 for an epoch's begin."""
+    if calls is None or calls < 0:
+        return {}
+    step, has_begun = divmod(calls, 2)
+    return {"epoch_ended_step": step, "epoch_begun_step": step if has_begun else step - 1}

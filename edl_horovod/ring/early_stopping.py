@@ -2,30 +2,41 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
-import tensorflow as tf
+from numpy.typing import NDArray
 
 from edl_horovod.config.schema import EarlyStoppingConfig
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.ring.checkpoint import OPTIONAL
+from edl_horovod.frameworks.base import Array, Variable
 
 __all__ = ["EarlyStopping"]
 
-BEST, NUM_VAIN, BEST_STEP = range(3)
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the evaluations have shown so far."""
+
+    best: float = math.inf
+    """The watched number of the best evaluation, its sign such that less is better."""
+    num_without_gain: float = 0.0
+    """Evaluations since the best one."""
+    best_step: float = -1.0
+    """Where the best one was made; -1 for none."""
 
 
 class EarlyStopping:
-    """What the evaluations have shown so far.
+    """Decides after each evaluation whether the training goes on.
 
-    All of it is in variables that the ring's state holds, so a newcomer and a training that goes on
-    know it. Every rank feeds it the same reduced numbers and comes to the same decision.
+    All that it knows is in variables that the ring's state holds, so a newcomer and a resumed
+    training know it too. Every rank feeds it the same reduced numbers and decides alike.
     """
 
     def __init__(
         self,
         config: EarlyStoppingConfig,
-        weights: Mapping[str, tf.Variable],
+        weights: Mapping[str, Variable],
         *,
         names: Sequence[str],
         num_sums: int,
@@ -36,7 +47,7 @@ class EarlyStopping:
             config: What is watched, and for how long.
             weights: The model's variables, by name.
             names: Of an evaluation's numbers.
-            num_sums: Length of an evaluation's row of sums.
+            num_sums: Length of an evaluation's sums as one vector.
 
         Raises:
             ConfigError: The number that is watched is not among them.
@@ -49,59 +60,59 @@ class EarlyStopping:
             )
         self._config = config
         self._sign = 1.0 if config.mode == "min" else -1.0
-        self._seen = tf.Variable([math.inf, 0.0, -1.0], dtype=tf.float64)
+        self._stored = Array(astuple(_Seen()))
         self._weights = dict(weights) if config.restore_best else {}
-        self._best_weights = {
-            name: tf.Variable(tf.convert_to_tensor(value)) for name, value in self._weights.items()
-        }
-        self._best_row = tf.Variable(np.zeros(num_sums))
+        self._best_weights = {name: Array(value.numpy()) for name, value in self._weights.items()}
+        self._best_sums = Array(np.zeros(num_sums))
 
     @property
-    def variables(self) -> dict[str, tf.Variable]:
+    def variables(self) -> dict[str, Variable]:
         """What the ring's state must hold, by name."""
-        best = {f"{OPTIONAL}best/{name}": v for name, v in self._best_weights.items()}
-        return {
-            f"{OPTIONAL}early_stopping": self._seen,
-            f"{OPTIONAL}best_evaluation": self._best_row,
-            **best,
-        }
+        best = {f"best/{name}": value for name, value in self._best_weights.items()}
+        return {"early_stopping": self._stored, "best_evaluation": self._best_sums, **best}
+
+    @property
+    def _seen(self) -> _Seen:
+        return _Seen(*self._stored.numpy().tolist())
 
     @property
     def is_over(self) -> bool:
         """Whether the training has not become better for as long as may be."""
-        return bool(self._seen.numpy()[NUM_VAIN] >= self._config.patience)
+        return self._seen.num_without_gain >= self._config.patience
 
     @property
     def best(self) -> tuple[int, float]:
         """Step and watched number of the best evaluation."""
-        seen = self._seen.numpy()
-        return int(seen[BEST_STEP]), float(self._sign * seen[BEST])
+        seen = self._seen
+        return int(seen.best_step), self._sign * seen.best
 
     @property
-    def best_row(self) -> np.ndarray | None:
+    def best_sums(self) -> NDArray[np.float64] | None:
         """The sums of the evaluation whose weights are restored; None where none are."""
-        return self._best_row.numpy() if self._best_weights else None
+        return self._best_sums.numpy() if self._best_weights else None
 
-    def after_evaluation(self, step: int, metrics: Mapping[str, float], row: np.ndarray) -> None:
+    def after_evaluation(
+        self, step: int, metrics: Mapping[str, float], sums: NDArray[np.float64]
+    ) -> None:
         """Take note of an evaluation; all ranks do.
 
         Args:
             step: Where it was made.
             metrics: Its numbers, reduced over the ring.
-            row: Its sums.
+            sums: What these were made of.
         """
-        value = self._sign * metrics[self._config.metric]
-        best, num_vain, best_step = self._seen.numpy().tolist()
-        if value < best - self._config.min_delta:
-            self._seen.assign([value, 0.0, float(step)])
-            self._best_row.assign(row)
-            for variable_name, variable in self._best_weights.items():
-                variable.assign(self._weights[variable_name])
+        value, seen = self._sign * metrics[self._config.metric], self._seen
+        if value < seen.best - self._config.min_delta:
+            seen = _Seen(value, best_step=step)
+            self._best_sums.assign(sums)
+            for name, best in self._best_weights.items():
+                best.assign(self._weights[name].numpy())
         else:
-            self._seen.assign([best, num_vain + 1.0, best_step])
+            seen = replace(seen, num_without_gain=seen.num_without_gain + 1)
+        self._stored.assign(astuple(seen))
 
     def restore_best(self) -> None:
         """Give the model the weights of the best evaluation, if that is wanted and there is one."""
-        if self._seen.numpy()[BEST_STEP] >= 0:
-            for name, variable in self._best_weights.items():
-                self._weights[name].assign(variable)
+        if self._seen.best_step >= 0:
+            for name, best in self._best_weights.items():
+                self._weights[name].assign(best.numpy())

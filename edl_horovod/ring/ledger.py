@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_horovod.frameworks.keras.collectives import allgather_rows
+from edl_horovod.frameworks.base import Collectives
 from edl_horovod.frameworks.keras.step import StepSums
 from edl_horovod.ledger import LedgerFile, folder_of
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
@@ -16,22 +16,29 @@ from edl_horovod.ring.world import World
 __all__ = ["RingLedger", "open_ledger"]
 
 
-def open_ledger(job_dir: Path) -> "RingLedger":
-    """This process' part of a job's ledger."""
+def open_ledger(job_dir: Path, collectives: Collectives) -> "RingLedger":
+    """Open this process' part of a job's ledger.
+
+    Args:
+        job_dir: Of the job.
+        collectives: Of its rings.
+    """
     host, slot = os.environ.get("EDL_HOST", "localhost"), os.environ.get("EDL_SLOT", "")
-    return RingLedger(LedgerFile(folder_of(job_dir), f"{host}:{slot}"))
+    return RingLedger(LedgerFile(folder_of(job_dir), f"{host}:{slot}"), collectives)
 
 
 class RingLedger:
     """Writes down a rank's rings and steps."""
 
-    def __init__(self, file: LedgerFile) -> None:
+    def __init__(self, file: LedgerFile, collectives: Collectives) -> None:
         """Start as a newcomer.
 
         Args:
             file: Of this process; `close` closes it.
+            collectives: Of the rings.
         """
         self._file = file
+        self._collectives = collectives
         self._ring = 0
         self._own_step = NEVER
 
@@ -87,5 +94,5 @@ class RingLedger:
         rows = [[time.time_ns(), self._ring]]
         if not world.is_alone:
             # All ranks: each has just formed the ring and begins its work.
-            rows = allgather_rows(rows[0], "edl.ledger").tolist()
+            rows = self._collectives.gather_rows(rows[0], "edl.ledger").tolist()
         return max(rows[0][0], *(latest + 1 for _, latest in rows))

@@ -104,7 +104,6 @@ def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
         except CollectiveFailed as failure:
             reason = str(failure)
             log.warning("the ring broke after step %d: %s", state.step, reason)
-            state.restore()
             membership.failed(failure, state.step)
         left_at = time.monotonic()
 

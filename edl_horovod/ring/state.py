@@ -1,20 +1,29 @@
-"""What every rank of a ring must agree on: variables and the step number (D7)."""
+"""What every rank of a ring must agree on: variables and how far they are (D7)."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import tensorflow as tf
-from horovod.common.elastic import State
+from numpy.typing import NDArray
 
-from edl_horovod.frameworks.keras.collectives import allgather_rows, broadcast_values
+from edl_horovod.frameworks.base import Collectives, Variable
 
-__all__ = ["Durable", "RingState"]
+__all__ = ["NEVER", "Counters", "Durable", "RingState"]
 
 NEVER = -1
-COUNTERS = ("step", "evaluated_step", "calls")
-"""In this order they say which of two ranks is the more advanced."""
+
+
+@dataclass
+class Counters:
+    """How far a rank is; a task adds its own numbers.
+
+    Compared in the order of the fields, they say which of two ranks is the more advanced.
+    """
+
+    step: int = NEVER
+    """Steps of the job that are done; -1 before the first sync."""
 
 
 class Durable(Protocol):
@@ -31,53 +40,51 @@ class Durable(Protocol):
         """
 
 
-class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
-    """Variables and counters, with Horovod's commit / restore / sync.
+class RingState:
+    """A job's variables and counters, which all ranks of its ring have alike.
 
-    Variables change only after a step's one collective has succeeded on this rank, and then all of
-    them at once. So a rank's state is always that of a whole step: `commit` has nothing to copy and
-    `restore` nothing to put back. What is not listed here is lost when a rank is replaced.
+    Variables change only after a step's collectives have succeeded on this rank, and then all of
+    them at once. So a rank's state is always that of a whole step, and a failed step leaves nothing
+    to undo. What is not listed here is lost when a rank is replaced.
     """
 
-    def __init__(self, variables: Sequence[tf.Variable], *, durable: Durable | None = None) -> None:
+    def __init__(
+        self,
+        variables: Mapping[str, Variable],
+        counters: Counters,
+        collectives: Collectives,
+        *,
+        durable: Durable | None = None,
+    ) -> None:
         """Start as a rank that knows nothing yet.
 
         Args:
-            variables: All that changes while the job runs; same order, shapes and types on all
-            ranks.
+            variables: All that changes while the job runs; same names, order, shapes and types on
+                all ranks.
+            counters: How far this rank is; the task counts in them, and a sync sets them.
+            collectives: Of the ring.
             durable: Holds the state of a job all of whose ranks were lost; None if nothing does.
         """
-        super().__init__(bcast_object=None, get_rank=None)
-        self._variables = list(variables)
+        self.variables = dict(variables)
+        self.counters = counters
+        self._collectives = collectives
         self._durable = durable
-        self.step = NEVER
-        """Steps of the job that are done; -1 before the first sync."""
-        self.evaluated_step = NEVER
-        """Step at which the last evaluation was made; -1 for none."""
-        self.calls = NEVER
-        """How far the user's callbacks were called; see `TrainWork`."""
 
     @property
-    def counters(self) -> dict[str, int]:
-        """All numbers of the state, by name."""
-        return {name: getattr(self, name) for name in COUNTERS}
+    def step(self) -> int:
+        """Steps of the job that are done; -1 before the first sync."""
+        return self.counters.step
 
     def digest(self) -> str:
-        """Of all variables; the same on ranks whose variables are bit-identical."""
+        """A digest of all variables; the same on ranks whose variables are bit-identical."""
         total = hashlib.blake2b(digest_size=16)
-        for variable in self._variables:
+        for variable in self.variables.values():
             total.update(np.ascontiguousarray(variable.numpy()).data)
         return total.hexdigest()
 
     def commit(self) -> None:
-        """Mark a step as done. Membership travels in the step's collective, not here."""
-        self.step += 1
-
-    def save(self) -> None:
-        """Keep what a failed step could touch: nothing (see the class)."""
-
-    def restore(self) -> None:
-        """Undo what a failed step touched: nothing (see the class)."""
+        """Mark a step as done."""
+        self.counters.step += 1
 
     def recover(self) -> None:
         """Take up what is saved durably, where that is ahead of this rank.
@@ -88,12 +95,12 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
         """
         saved = self._durable.load(after=self.step) if self._durable is not None else None
         if saved is not None:
-            self._set_counters([saved.get(name, NEVER) for name in COUNTERS])
+            self._set_counters({name: saved.get(name, NEVER) for name in vars(self.counters)})
 
     def begin_alone(self) -> None:
-        """What `sync` is for a ring of one."""
+        """Do what `sync` does, in a ring of one."""
         self.recover()
-        self.step = max(self.step, 0)
+        self._begin()
 
     def sync(self) -> None:
         """Give all ranks the state of the most advanced one; a completed step is never rolled back.
@@ -104,28 +111,28 @@ class RingState(State):  # type: ignore[misc]  # Horovod ships no types.
         Raises:
             CollectiveFailed: A member was lost meanwhile; form the ring again.
         """
-        rows = self._gather()
+        counters, saved_steps = self._gather()
         # The same rows on all ranks, so all go this way or none. It is for a ring whose members
         # waited outside while those who trained, and saved, were lost.
-        if rows[:, -1].max() > rows[:, 0].max():
+        if saved_steps.max() > counters[:, 0].max():
             self.recover()
-            rows = self._gather()
-        root = max(range(len(rows)), key=lambda rank: (*rows[rank, :-1].tolist(), -rank))
-        values = [tf.convert_to_tensor(variable) for variable in self._variables]
-        for variable, value in zip(
-            self._variables, broadcast_values(values, root, "edl.sync"), strict=True
-        ):
-            variable.assign(value)
-        self._set_counters(rows[root, :-1].tolist())
-        self.step = max(self.step, 0)
+            counters, _ = self._gather()
+        rows = counters.tolist()
+        root = max(range(len(rows)), key=lambda rank: (*rows[rank], -rank))
+        self._collectives.broadcast(list(self.variables.values()), root, "edl.sync")
+        self._set_counters(dict(zip(vars(self.counters), rows[root], strict=True)))
+        self._begin()
 
-    def _gather(self) -> np.ndarray:
+    def _gather(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The counters of all ranks, one row each, and the newest saved step that each sees."""
         newest = self._durable.newest_step() if self._durable is not None else NEVER
-        return allgather_rows([*self.counters.values(), newest], "edl.sync.steps")
+        row = [*vars(self.counters).values(), newest]
+        rows = self._collectives.gather_rows(row, "edl.sync.steps")
+        return rows[:, :-1], rows[:, -1]
 
-    def _set_counters(self, values: Sequence[int]) -> None:
-        for name, value in zip(COUNTERS, values, strict=True):
-            setattr(self, name, value)
+    def _set_counters(self, values: Mapping[str, int]) -> None:
+        for name, value in values.items():
+            setattr(self.counters, name, value)
 
-    def on_hosts_updated(self, timestamp: Any, update_res: Any) -> None:
-        """Horovod's own notification; `ring.membership` listens to it instead."""
+    def _begin(self) -> None:
+        self.counters.step = max(self.counters.step, 0)

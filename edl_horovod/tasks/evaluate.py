@@ -11,8 +11,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
+from edl_horovod.frameworks.base import Array, Collectives
 from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.model import MetricSums, call_functionally, metric_sums, running
 from edl_horovod.job.events import EventLog
 from edl_horovod.models.calling import call_declared, user_code
@@ -20,7 +20,7 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.state import RingState
+from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 
@@ -34,7 +34,12 @@ class Evaluator:
     """Sums of examples, loss and metrics over the steps of a data set."""
 
     def __init__(
-        self, loaded: LoadedSpec, model: keras.Model, stream: KerasBatches, plan: DataPlan
+        self,
+        loaded: LoadedSpec,
+        model: keras.Model,
+        stream: KerasBatches,
+        plan: DataPlan,
+        collectives: Collectives,
     ) -> None:
         """Trace the evaluation of one batch.
 
@@ -43,6 +48,7 @@ class Evaluator:
             model: Built.
             stream: Of the data set, in `Mode.EVALUATION`.
             plan: Of the data set, not shuffled.
+            collectives: Of the ring.
 
         Raises:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.
@@ -51,15 +57,13 @@ class Evaluator:
         self._model = model
         self._stream = stream
         self._plan = plan
+        self._collectives = collectives
         self._metrics: dict[str, MetricSums] = {}
         doing = f"Building the evaluation of {loaded.label}"
         with user_code(doing, root=loaded.zoo):
             self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
                 *stream.element_spec
             )
-            self._reduce = tf.function(
-                lambda row: sum_grouped([row], "edl.evaluate")[0], autograph=False
-            ).get_concrete_function(tf.TensorSpec((self.num_sums,), tf.float64))
 
     @property
     def num_sums(self) -> int:
@@ -107,11 +111,7 @@ class Evaluator:
         Raises:
             CollectiveFailed: A member was lost.
         """
-        if world.is_alone:
-            return row
-        with catch_failures():
-            total: np.ndarray = self._reduce(tf.constant(row)).numpy()
-        return total
+        return row if world.is_alone else self._collectives.sum(row, "edl.evaluate")
 
     def metrics(self, row: np.ndarray) -> dict[str, float]:
         """The evaluation's numbers over all examples, `loss` first.
@@ -151,7 +151,12 @@ class EvaluateWork(Work):
     """The `evaluate` task: sums are the state; a lost rank costs at most one segment."""
 
     def __init__(
-        self, config: JobConfig, evaluator: Evaluator, plan: DataPlan, events: EventLog
+        self,
+        config: JobConfig,
+        evaluator: Evaluator,
+        plan: DataPlan,
+        collectives: Collectives,
+        events: EventLog,
     ) -> None:
         """Start with empty sums.
 
@@ -159,14 +164,15 @@ class EvaluateWork(Work):
             config: The job.
             evaluator: Of the data set.
             plan: Of the data set.
+            collectives: Of the ring.
             events: Told of the progress by the leader.
         """
         self._config = config
         self._evaluator = evaluator
         self._plan = plan
         self._events = events
-        self._total = tf.Variable(np.zeros(evaluator.num_sums))
-        self.state = RingState([self._total])
+        self._total = Array(np.zeros(evaluator.num_sums))
+        self.state = RingState({"total": self._total}, Counters(), collectives)
 
     def records_seen(self) -> int:
         """Records of the segments that are done."""
@@ -182,7 +188,7 @@ class EvaluateWork(Work):
             row[-1] = membership.wants_change()
             membership.doing("waits", f"segment {self.state.step}")
             row = self._evaluator.over_ring(row, world)
-            self._total.assign_add(np.append(row[:-1], 0.0))
+            self._total.assign(self._total.numpy() + np.append(row[:-1], 0.0))
             self.state.commit()
             membership.progress(self.state.step)
             if world.is_leader:

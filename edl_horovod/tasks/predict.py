@@ -24,8 +24,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, staged
 from edl_horovod.files.whole_file import write_json
+from edl_horovod.frameworks.base import Array, Collectives
 from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.examples import ExampleEncoder, describe_outputs
 from edl_horovod.job.events import EventLog
 from edl_horovod.models.calling import user_code
@@ -34,7 +34,7 @@ from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.state import RingState
+from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.ring.world import World
 from edl_horovod.tasks.processor import find_processor
 from edl_horovod.tasks.segments import Segments
@@ -69,6 +69,7 @@ class PredictWork(Work):
         *,
         stream: KerasBatches,
         plan: DataPlan,
+        collectives: Collectives,
         events: EventLog,
     ) -> None:
         """Trace the model, make the user's processor.
@@ -79,6 +80,7 @@ class PredictWork(Work):
             model: Built, with the trained weights.
             stream: Of the input, in `Mode.PREDICTION`.
             plan: Of the input, not shuffled.
+            collectives: Of the ring.
             events: Told of the progress by the leader.
 
         Raises:
@@ -92,7 +94,7 @@ class PredictWork(Work):
         self._plan = plan
         self._events = events
         self._segments = Segments(Path(config.job_dir) / "segments", plan)
-        self._sizes = tf.Variable(np.zeros(self._segments.num_segments, np.int64))
+        self._sizes = Array(np.zeros(self._segments.num_segments, np.int64))
         self._processor = find_processor(loaded)
         if not config.output and self._processor is None:
             raise ConfigError(
@@ -109,10 +111,8 @@ class PredictWork(Work):
         if config.output:
             described = describe_outputs(self._outputs.structured_outputs, model=self._name)
             self._encoder = ExampleEncoder(described)
-        self._reduce = tf.function(
-            lambda flag: sum_grouped([flag], "edl.predict")[0], autograph=False
-        ).get_concrete_function(tf.TensorSpec((), tf.float32))
-        self.state = RingState([self._sizes])
+        self._collectives = collectives
+        self.state = RingState({"sizes": self._sizes}, Counters(), collectives)
 
     def records_seen(self) -> int:
         """Records of the segments that are done."""
@@ -160,8 +160,8 @@ class PredictWork(Work):
             self._write_output(Path(self._config.output), self._encoder)
             self._segments.discard()
         if not world.is_alone:
-            with catch_failures():
-                self._reduce(tf.constant(0.0))  # All ranks: each has done the last segment.
+            # All ranks: each has done the last segment.
+            self._collectives.sum(np.zeros(()), "edl.predict")
         return {
             "steps": self._plan.steps_per_epoch,
             "metrics": {},
@@ -223,10 +223,12 @@ class PredictWork(Work):
         wants_change = float(membership.wants_change())
         membership.doing("waits", f"segment {self.state.step}")
         if not world.is_alone:
-            with catch_failures():
-                # All ranks: each has done its part of this segment.
-                wants_change = float(self._reduce(tf.constant(wants_change)))
-        self._sizes.scatter_nd_update([[self.state.step]], [world.size])
+            # All ranks: each has done its part of this segment.
+            flag = self._collectives.sum(np.asarray(wants_change), "edl.predict")
+            wants_change = float(flag)
+        sizes = self._sizes.numpy().copy()
+        sizes[self.state.step] = world.size
+        self._sizes.assign(sizes)
         self.state.commit()
         membership.progress(self.state.step)
         if world.is_leader:

@@ -1,18 +1,18 @@
 """The `train` task: steps over the ring, evaluations between them, a trained model at the end."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
+from edl_horovod.frameworks.base import Array, Collectives, Variable
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.callbacks import Callbacks
-from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
 from edl_horovod.frameworks.keras.step import KerasTrainer, StepSums
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.events import EventLog
@@ -23,13 +23,25 @@ from edl_horovod.ring.early_stopping import EarlyStopping
 from edl_horovod.ring.ledger import RingLedger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.state import RingState
+from edl_horovod.ring.state import NEVER, Counters, RingState
 from edl_horovod.ring.world import World
 from edl_horovod.tasks.evaluate import Evaluator
 
 __all__ = ["TrainWork"]
 
 EVENT_SECONDS = 0.2
+
+
+@dataclass
+class TrainCounters(Counters):
+    """How far a training is."""
+
+    evaluated_step: int = NEVER
+    """Step of the last evaluation."""
+    epoch_ended_step: int = NEVER
+    """Step at which the callbacks were last told that an epoch ended."""
+    epoch_begun_step: int = NEVER
+    """Step at which the callbacks were last told that an epoch begins."""
 
 
 class TrainWork(Work):
@@ -44,6 +56,7 @@ class TrainWork(Work):
         plan: DataPlan,
         trainer: KerasTrainer,
         evaluator: Evaluator | None,
+        collectives: Collectives,
         events: EventLog,
         ledger: RingLedger | None,
     ) -> None:
@@ -56,20 +69,22 @@ class TrainWork(Work):
             plan: Of the training data.
             trainer: Holds model and optimizer.
             evaluator: Of the validation data; None where there is none.
+            collectives: Of the ring.
             events: Told of steps and evaluations by the leader.
             ledger: Told of each record; None unless `debug.ledger`.
         """
-        variables = trainer.variables
+        own: dict[str, Variable] = {}
         self._evaluation = None
         if evaluator is not None:
             # The sums of the last evaluation: whoever leads at the end writes its metrics.
-            self._evaluation = tf.Variable(np.zeros(evaluator.num_sums))
-            variables[f"{OPTIONAL}evaluation"] = self._evaluation
+            self._evaluation = own["evaluation"] = Array(np.zeros(evaluator.num_sums))
         self._stopping = _early_stopping(config, trainer, evaluator)
         self._callbacks = _callbacks(config, loaded, trainer, plan)
         self.num_steps = _num_steps(config, plan, self._callbacks)
         for part in (self._stopping, self._callbacks):
-            variables |= part.variables if part is not None else {}
+            own |= part.variables if part is not None else {}
+        variables: dict[str, Variable] = {**trainer.variables}
+        variables |= {f"{OPTIONAL}{name}": variable for name, variable in own.items()}
         self._checkpoints = Checkpoints(
             checkpoint_files.folder_of(Path(config.job_dir)),
             variables,
@@ -78,7 +93,9 @@ class TrainWork(Work):
             must_exist=config.resume == "must",
             events=events,
         )
-        self.state = RingState(list(variables.values()), durable=self._checkpoints)
+        self._counters = TrainCounters()
+        self.state = RingState(variables, self._counters, collectives, durable=self._checkpoints)
+        self._collectives = collectives
         self._config = config
         self._loaded = loaded
         self._stream = stream
@@ -151,7 +168,7 @@ class TrainWork(Work):
             self.state.commit()
             membership.progress(self.state.step)
             if world.is_leader:
-                self._checkpoints.after_step(self.state.counters)
+                self._checkpoints.after_step(vars(self._counters))
                 self._tell(sums, world)
             if sums.wants_change:
                 return False
@@ -175,8 +192,8 @@ class TrainWork(Work):
             )
             self._checkpoints.wait()
         if not world.is_alone:
-            with catch_failures():
-                sum_grouped([tf.zeros(())], "edl.finish")  # All ranks: each has done the last step.
+            # All ranks: each has done the last step.
+            self._collectives.sum(np.zeros(()), "edl.finish")
         return {
             "steps": self.state.step,
             "metrics": self._final_metrics(),
@@ -199,11 +216,11 @@ class TrainWork(Work):
         self._checkpoints.wait()
 
     def _save(self) -> None:
-        self._checkpoints.save(self.state.counters)
+        self._checkpoints.save(vars(self._counters))
 
     def _is_evaluation_due(self) -> bool:
         step = self.state.step
-        if self._evaluator is None or step == 0 or self.state.evaluated_step >= step:
+        if self._evaluator is None or step == 0 or self._counters.evaluated_step >= step:
             return False
         every = self._config.train.evaluate_steps or self._plan.steps_per_epoch
         return step % every == 0 or step >= self.num_steps
@@ -219,7 +236,7 @@ class TrainWork(Work):
         self._evaluation.assign(row)
         if self._stopping is not None:
             self._stopping.after_evaluation(self.state.step, metrics, row)
-        self.state.evaluated_step = self.state.step
+        self._counters.evaluated_step = self.state.step
         if world.is_leader and not self._was_evaluation_told():
             self._events.write(
                 "evaluation",
@@ -246,39 +263,39 @@ class TrainWork(Work):
         return any(part is not None and part.is_over for part in parts)
 
     def _are_calls_due(self) -> bool:
-        """Whether the state stands between two epochs and the callbacks do not know yet.
-
-        `calls` is twice the step once an epoch's end was told there, and one more with the next
-        one's begin.
-        """
+        """Whether the state stands between two epochs and the callbacks do not know yet."""
         step, is_last = self.state.step, self.state.step >= self.num_steps
         is_between = step % self._plan.steps_per_epoch == 0 or is_last
-        return is_between and self.state.calls < 2 * step + (not is_last)
+        is_begin_due = not is_last and self._counters.epoch_begun_step < step
+        return is_between and (self._is_epoch_end_due() or is_begin_due)
+
+    def _is_epoch_end_due(self) -> bool:
+        return self.state.step > max(0, self._counters.epoch_ended_step)
 
     def _call(self, callbacks: Callbacks, world: World) -> None:
         step, per_epoch = self.state.step, self._plan.steps_per_epoch
         if world.is_leader:
-            if step > 0 and self.state.calls < 2 * step:
+            if self._is_epoch_end_due():
                 callbacks.end_epoch((step - 1) // per_epoch, self._metrics())
-                self.state.calls = 2 * step
+                self._counters.epoch_ended_step = step
             if not self._is_over():
                 callbacks.begin_epoch(step // per_epoch)
-                self.state.calls = 2 * step + 1
+                self._counters.epoch_begun_step = step
         if not world.is_alone:
-            # All ranks: step and calls decide, as for all of the state. The leader is ahead by its
+            # All ranks: the counters decide, as for all of the state. The leader is ahead by its
             # calls, so everybody gets what they changed, also if this is not completed.
             self.state.sync()
 
     def _metrics(self) -> dict[str, float]:
         """Those of the last evaluation; empty where there was none."""
-        if self._evaluator is None or self._evaluation is None or self.state.evaluated_step < 0:
+        if self._evaluator is None or self._evaluation is None or self._counters.evaluated_step < 0:
             return {}
         row = self._evaluation.numpy()
         return self._evaluator.metrics(row) if row[0] else {}
 
     def _final_metrics(self) -> dict[str, float]:
         """Those of the weights that the trained model has."""
-        best = self._stopping.best_row if self._stopping is not None else None
+        best = self._stopping.best_sums if self._stopping is not None else None
         if self._evaluator is None or best is None or not best[0]:
             return self._metrics()
         return self._evaluator.metrics(best)

@@ -14,6 +14,7 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.errors import DataError
 from edl_horovod.frameworks.keras.batches import Batch, KerasBatches
+from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.frameworks.keras.step import KerasTrainer
@@ -81,14 +82,14 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
         held_out, held_out_plan, _ = _open(
             config, config.validation_data, loaded, Mode.EVALUATION, stack
         )
-        evaluator = Evaluator(loaded, trainer.model, held_out, held_out_plan)
+        evaluator = Evaluator(loaded, trainer.model, held_out, held_out_plan, KerasCollectives())
     if config.init_from:
         files = trained_model.read(Path(config.init_from))
         with trained_model.versions_told(files):
             trained_model.restore_weights(files, trainer.model)
     ledger = None
     if config.debug.ledger:
-        ledger = open_ledger(Path(config.job_dir))
+        ledger = open_ledger(Path(config.job_dir), KerasCollectives())
         stack.callback(ledger.close)
     work = TrainWork(
         config,
@@ -97,6 +98,7 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
         plan=plan,
         trainer=trainer,
         evaluator=evaluator,
+        collectives=KerasCollectives(),
         events=events,
         ledger=ledger,
     )
@@ -108,8 +110,10 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
 
 def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
     trained = _open_trained(config, Mode.EVALUATION, stack)
-    evaluator = Evaluator(trained.loaded, trained.model, trained.stream, trained.plan)
-    return EvaluateWork(config, evaluator, trained.plan, events)
+    evaluator = Evaluator(
+        trained.loaded, trained.model, trained.stream, trained.plan, KerasCollectives()
+    )
+    return EvaluateWork(config, evaluator, trained.plan, KerasCollectives(), events)
 
 
 def _predict(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
@@ -120,6 +124,7 @@ def _predict(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -
         trained.model,
         stream=trained.stream,
         plan=trained.plan,
+        collectives=KerasCollectives(),
         events=events,
     )
 

@@ -15,12 +15,11 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.base import Array, Variable
 from edl_horovod.models.calling import user_code
-from edl_horovod.ring.checkpoint import OPTIONAL
 
 __all__ = ["Callbacks"]
 
@@ -69,18 +68,14 @@ class Callbacks:
         self._has_begun = False
         self._schedules = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
         # Examples, then sums of the loss and the metrics over the epoch so far.
-        self._sums = tf.Variable(np.zeros(1 + len(self._names)))
-        self._state = tf.Variable(np.zeros(STATE_BYTES, np.uint8))
-        self._stopped = tf.Variable(0, dtype=tf.int64)
+        self._sums = Array(np.zeros(1 + len(self._names)))
+        self._state = Array(np.zeros(STATE_BYTES, np.uint8))
+        self._stopped = Array(np.int64(0))
 
     @property
-    def variables(self) -> dict[str, tf.Variable]:
+    def variables(self) -> dict[str, Variable]:
         """What the ring's state must hold, by name."""
-        return {
-            f"{OPTIONAL}epoch_sums": self._sums,
-            f"{OPTIONAL}callbacks": self._state,
-            f"{OPTIONAL}stopped": self._stopped,
-        }
+        return {"epoch_sums": self._sums, "callbacks": self._state, "stopped": self._stopped}
 
     @property
     def is_over(self) -> bool:
@@ -117,7 +112,7 @@ class Callbacks:
         """
         if num_examples:
             means = np.array([loss, *metrics.values()])
-            self._sums.assign_add(num_examples * np.concatenate([[1.0], means]))
+            self._sums.assign(self._sums.numpy() + num_examples * np.concatenate([[1.0], means]))
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
         """Tell the callbacks of an epoch's end; only the leader does, and then the ring syncs.

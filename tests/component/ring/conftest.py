@@ -51,8 +51,7 @@ class Training:
         self.result = None
 
     def weights(self):
-        variables = self.work.state._variables
-        return [variable.numpy() for variable in variables]
+        return [variable.numpy() for variable in self.work.state.variables.values()]
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import threading
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.frameworks.base import Array
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import checkpoint
@@ -28,7 +28,7 @@ def make(tmp_path, log):
     """Checkpoints over a variable of its own: `make(value=1.0, every_steps=5)`."""
 
     def make_one(value=0.0, *, facts=FACTS, must_exist=False, shape=(2,), **config):
-        variable = tf.Variable(np.full(shape, value, np.float32))
+        variable = Array(np.full(shape, value, np.float32))
         config = {"every_steps": 5, "every_seconds": 0.0, **config}
         checkpoints = Checkpoints(
             tmp_path / "checkpoints",

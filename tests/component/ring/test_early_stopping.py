@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import EarlyStoppingConfig
 from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks.base import Array
 from edl_horovod.job import events
 from edl_horovod.ring.early_stopping import EarlyStopping
 from edl_horovod.trained_model.params import read_params
@@ -14,7 +14,7 @@ from edl_horovod.trained_model.params import read_params
 
 def feed(values, **config):
     """The step at which training is over, and what watched it; the weight is the step."""
-    weight = tf.Variable(0.0)
+    weight = Array(0.0)
     config = EarlyStoppingConfig(metric="auc", **config)
     stopping = EarlyStopping(config, {"w": weight}, names=["loss", "auc"], num_sums=4)
     for step, value in enumerate(values, 1):
@@ -44,15 +44,15 @@ def test_the_best_weights_come_back_with_their_evaluation():
     assert stopping.best == (2, 1.0)
     stopping.restore_best()
     assert weight.numpy() == 2.0
-    assert stopping.best_row.tolist() == [2.0] * 4
+    assert stopping.best_sums.tolist() == [2.0] * 4
 
 
 def test_without_restore_best_no_second_copy_is_kept():
     _, stopping, weight = feed([3, 1, 2], patience=5)
     stopping.restore_best()
     assert weight.numpy() == 3.0
-    assert stopping.best_row is None
-    assert set(stopping.variables) == {"job/early_stopping", "job/best_evaluation"}
+    assert stopping.best_sums is None
+    assert set(stopping.variables) == {"early_stopping", "best_evaluation"}
 
 
 def test_a_metric_that_is_not_there_is_found_before_training():

@@ -31,9 +31,6 @@ class Job:
         self._call("sync")
         self.step = max(self.step, 0)
 
-    def restore(self):
-        self.calls.append("restore")
-
     def doing(self, state, what):
         pass
 
@@ -78,7 +75,7 @@ def test_an_undisturbed_job_forms_one_ring():
 def test_a_member_lost_anywhere_is_followed_by_another_ring(where, until):
     job = Job(**{where: 1})
     run(job, job, job)
-    assert job.calls == [*until, "restore", "failed", *RING]
+    assert job.calls == [*until, "failed", *RING]
 
 
 def test_the_state_is_synchronised_in_every_ring():

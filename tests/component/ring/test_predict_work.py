@@ -15,6 +15,7 @@ from edl_horovod.errors import ConfigError, OutputError, UserCodeError
 from edl_horovod.files import marker
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.models import zoo
@@ -107,8 +108,16 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
             stream, plan, _ = _open(config, data, loaded, Mode.PREDICTION, stack)
             model = build_model(loaded, stream.element_spec[0])
-            work = PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)
-            work.state.step = 0
+            work = PredictWork(
+                config,
+                loaded,
+                model,
+                stream=stream,
+                plan=plan,
+                collectives=KerasCollectives(),
+                events=events,
+            )
+            work.state.counters.step = 0
             return work
 
         yield make
@@ -118,13 +127,13 @@ def run_ring(work: PredictWork, *, size: int, num_segments: int, lost_rank: int 
     """Be all ranks of a ring, one after the other, for some segments and the one begun then."""
     start, sizes = work.state.step, work._sizes.numpy()
     for rank in range(size):
-        work.state.step = start
+        work.state.counters.step = start
         work._sizes.assign(sizes)
         world = RankAlone(rank=rank, size=size, generation=1)
         if rank != lost_rank:
             work.run(world, Until(num_segments))
     if lost_rank >= 0:
-        work.state.step = start
+        work.state.counters.step = start
         work._sizes.assign(sizes)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.frameworks.keras.batches import KerasBatches
+from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.job.events import EventLog
 from edl_horovod.models import zoo
@@ -62,7 +63,15 @@ def test_labels_in_the_records_do_not_matter(name: str, tmp_path: Path, monkeypa
             stream = KerasBatches(reader, plan, loaded, Mode.PREDICTION, prefetch=1)
             if not outputs:
                 model = build_model(loaded, stream.element_spec[0])
-            work = PredictWork(config, loaded, model, stream=stream, plan=plan, events=events)
+            work = PredictWork(
+                config,
+                loaded,
+                model,
+                stream=stream,
+                plan=plan,
+                collectives=KerasCollectives(),
+                events=events,
+            )
             stream.restart(range(2), 0, plan.steps_per_epoch)
             outputs.append(work._outputs(stream.next_batch().features).numpy())
     assert outputs[0].shape == (4, 10)

@@ -82,7 +82,7 @@ def test_an_evaluation_that_a_lost_leader_told_is_made_but_told_no_second_time(t
     second = train(EPOCHS, held_out, "resume=must")
     told = [(e["source"], e["step"]) for e in events.read(log) if e["kind"] == "evaluation"]
     assert told == [("lost", 5), ("test", 10), ("test", 15)]
-    assert second.work.state.evaluated_step == 15
+    assert second.work.state.counters.evaluated_step == 15
 
 
 def test_an_evaluation_may_be_new_where_a_training_goes_on(train, tmp_path):

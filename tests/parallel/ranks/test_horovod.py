@@ -8,7 +8,7 @@ import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 
 from edl_horovod.frameworks.horovod import NEEDED_PATCH
-from edl_horovod.frameworks.keras.collectives import HOROVOD, allgather_rows
+from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
 
 
 def test_the_installed_horovod_is_patched():
@@ -21,18 +21,20 @@ UNKNOWN_OP = 9
 def test_an_error_of_the_ranks_own_breaks_no_ring(world):
     with pytest.raises(tf.errors.UnknownError, match="Reduction op type not supported"):
         mpi_ops._allreduce(tf.zeros([1]), name="unknown", op=UNKNOWN_OP)
-    rows = allgather_rows([world.rank], "after.unknown")
+    rows = KerasCollectives().gather_rows([world.rank], "after.unknown")
     assert rows.tolist() == [[rank] for rank in range(world.size)]
 
 
 @pytest.mark.world_size(2)
 def test_a_ring_with_nothing_to_do_leaves_the_processors_alone(world):
-    allgather_rows([0], "idle.begin")  # So that no rank is still at an earlier test.
+    KerasCollectives().gather_rows(
+        [0], "idle.begin"
+    )  # So that no rank is still at an earlier test.
     began = num_waits()
     time.sleep(1)
     # Some 300; a released Horovod has some 3,000.
     assert num_waits() - began < 1300
-    allgather_rows([0], "idle.end")
+    KerasCollectives().gather_rows([0], "idle.end")
 
 
 def num_waits():

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from edl_horovod.frameworks.base import Array
 from edl_horovod.frameworks.keras.batches import KerasBatches
+from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasTrainer
 from edl_horovod.models.keras_metrics import Measured
@@ -21,7 +23,7 @@ from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.sources.recordio import Reader
-from edl_horovod.ring.state import RingState
+from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
@@ -148,9 +150,9 @@ def test_one_rank_that_knows_of_a_change_tells_all(world):
 
 @pytest.mark.world_size(2, 3)
 def test_sync_takes_the_most_advanced_rank(world):
-    values = tf.Variable([float(world.rank), -0.0]), tf.Variable([world.rank], dtype=tf.int64)
-    state = RingState(values)
-    state.step = {0: -1, 1: 12}.get(world.rank, 3)
+    values = tf.Variable([float(world.rank), -0.0]), Array([world.rank])
+    counters = Counters(step={0: -1, 1: 12}.get(world.rank, 3))
+    state = RingState(dict(zip("ab", values, strict=True)), counters, KerasCollectives())
     state.sync()
     assert state.step == 12
     assert values[0].numpy().tolist() == [1.0, -0.0]
@@ -160,7 +162,9 @@ def test_sync_takes_the_most_advanced_rank(world):
 def test_evaluation_is_that_of_one_process(world):
     def metrics(on):
         side = Side(on, Mode.EVALUATION, keep_every=7)
-        evaluator = Evaluator(side.loaded, side.trainer.model, side.stream, side.plan)
+        evaluator = Evaluator(
+            side.loaded, side.trainer.model, side.stream, side.plan, KerasCollectives()
+        )
         evaluator.restart(on, 0)
         row = evaluator.local_sums(evaluator.num_steps)
         return evaluator.metrics(evaluator.over_ring(row, on)), row
@@ -187,7 +191,9 @@ def test_metrics_that_are_no_means_are_those_of_keras_over_all_examples(world, m
             "r2": r2,
         },
     )
-    evaluator = Evaluator(side.loaded, side.trainer.model, side.stream, side.plan)
+    evaluator = Evaluator(
+        side.loaded, side.trainer.model, side.stream, side.plan, KerasCollectives()
+    )
     evaluator.restart(world, 0)
     ours = evaluator.metrics(evaluator.over_ring(evaluator.local_sums(evaluator.num_steps), world))
 

@@ -78,7 +78,7 @@ def test_early_stopping_is_that_of_one_process(world):
         "train.early_stopping.restore_best=true",
     ]
     ring, ours = train(world, "stops", *settings)
-    assert_same_everywhere([ring._stopping.variables["job/early_stopping"].numpy()])
+    assert_same_everywhere([ring.state.variables["job/early_stopping"].numpy()])
     single, theirs = train(ALONE, "stops-alone", *settings)
     assert ours["steps"] == theirs["steps"] < 150
     np.testing.assert_allclose(ours["metrics"]["loss"], theirs["metrics"]["loss"], rtol=1e-4)
