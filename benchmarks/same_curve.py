@@ -29,7 +29,8 @@ from edl_horovod.config.schema import (
     TrainConfig,
 )
 from edl_horovod.job import events
-from edl_horovod.ledger import StepLoss, folder_of, read_losses
+from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger import StepLoss, read_losses
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH = 64
@@ -99,17 +100,17 @@ def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "")
             thread.start()
             stack.callback(thread.join)
         run(config)
-    proof = prove(job_dir)
+    proof = prove(JobDir(job_dir))
     assert proof.is_good, proof.violations
     assert proof.num_steps == steps, proof
-    return read_losses(folder_of(job_dir))
+    return read_losses(JobDir(job_dir).ledger)
 
 
 def _change(job_dir: Path, changes: str) -> None:
     """Disturb the job as soon as it trains."""
     while not any(e["kind"] == "step" for e in events.read(job_dir / "events.jsonl")):
         time.sleep(0.05)
-    disturb_job(job_dir, parse(changes), on_action=print)
+    disturb_job(JobDir(job_dir), parse(changes), on_action=print)
 
 
 def _losses(found: list[StepLoss]) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.elastic import stamps
 from benchmarks.elastic.settings import Run, python
 from benchmarks.elastic.stamps import Stamp
-from edl_horovod.coordinator import hosts
+from edl_horovod.job import hosts
 from edl_horovod.job.events import follow
 from edl_horovod.supervisor.plan import LOCAL_HOST
 from edl_horovod.supervisor.processes import Child

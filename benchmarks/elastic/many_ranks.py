@@ -15,7 +15,7 @@ from edl_horovod.config.schema import (
     LaunchConfig,
     TrainConfig,
 )
-from edl_horovod.coordinator import hosts
+from edl_horovod.job import hosts
 
 __all__ = ["measure"]
 

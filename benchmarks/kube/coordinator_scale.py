@@ -18,7 +18,7 @@ from edl_horovod.config.schema import (
     LaunchConfig,
     TrainConfig,
 )
-from edl_horovod.coordinator import hosts
+from edl_horovod.job import hosts
 from edl_horovod.supervisor.processes import Child
 
 __all__ = ["measure"]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import write_numbers
-from edl_horovod.coordinator import hosts
 from edl_horovod.coordinator.wire import Channel, new_nonce
+from edl_horovod.job import hosts
 from edl_horovod.job.lifeline import end_with_parent
 
 CONNECTING_AT_ONCE = 100

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.job import events
+from edl_horovod.job.directory import JobDir
 
 __all__ = ["Process", "Target"]
 
@@ -47,7 +48,7 @@ class Target:
     """The job in a directory, by what its events say."""
 
     def __init__(
-        self, job_dir: Path, *, set_slots: Callable[[int], object], slots: Callable[[], int]
+        self, job_dir: JobDir, *, set_slots: Callable[[int], object], slots: Callable[[], int]
     ) -> None:
         """Read what has happened so far.
 
@@ -56,8 +57,8 @@ class Target:
             set_slots: Changes how many slots the job has on this machine.
             slots: How many it has.
         """
-        self._job_dir = job_dir.resolve()
-        self._new_events = events.follow(job_dir / "events.jsonl")
+        self._job_dir = JobDir(job_dir.path.resolve())
+        self._new_events = events.follow(job_dir.events)
         self._started: dict[str, tuple[int, float]] = {}
         self._ring: tuple[int, ...] = ()
         self.set_slots = set_slots
@@ -76,11 +77,11 @@ class Target:
 
     def worker(self, slot: int) -> Process | None:
         """The process that has a slot now; None if there is none."""
-        return self._process(f"{_HOST}:{slot}", "--config", self._job_dir / "config.yaml")
+        return self._process(f"{_HOST}:{slot}", "--config", self._job_dir.config)
 
     def coordinator(self) -> Process | None:
         """The coordinator; None while there is none."""
-        return self._process("coordinator", "--job-dir", self._job_dir)
+        return self._process("coordinator", "--job-dir", self._job_dir.path)
 
     def _note(self, event: Mapping[str, Any]) -> None:
         kind = event["kind"]

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from edl_horovod.config.fields import REQUIRED, settings, type_name
 from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.job.directory import JobDir
 
 __all__ = ["VerbParser", "settings_table"]
 
@@ -37,7 +38,7 @@ class VerbParser(argparse.ArgumentParser):
 
     def add_job_dir(self) -> None:
         """Take the directory of a job, as a path."""
-        self.add_argument("job_dir", metavar="JOB_DIR", type=Path, help="directory of the job")
+        self.add_argument("job_dir", metavar="JOB_DIR", type=_job_dir, help="directory of the job")
 
     def add_job(self) -> None:
         """Take a job here, by its directory, or one in a cluster, by its name."""
@@ -130,3 +131,7 @@ def _default_text(default: object) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     return "(empty)" if default in ("", {}, []) else str(default)
+
+
+def _job_dir(path: str) -> JobDir:
+    return JobDir(Path(path))

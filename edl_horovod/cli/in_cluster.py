@@ -7,10 +7,12 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.errors import ConfigError, Interrupted, MissingDependency, NoCluster
+from edl_horovod.job.directory import JobDir
 
 if TYPE_CHECKING:
     from edl_horovod.cluster.jobs import Jobs
@@ -56,7 +58,7 @@ def add_name(parser: VerbParser, verb: str) -> None:
 
     def checked(name: str) -> str:
         is_name = _NAME.fullmatch(name) is not None
-        if os.path.exists(os.path.join(name, "events.jsonl")):
+        if os.path.exists(JobDir(Path(name)).events):
             folder = os.path.normpath(name)
             elsewhere = " For a job in a cluster, give the command in another directory."
             raise ConfigError(

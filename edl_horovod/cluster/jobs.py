@@ -106,7 +106,7 @@ class Jobs:
             name: Of the job.
         """
         self._job(name)  # Where there is none, that is what the error says.
-        text = self._cluster.get("ConfigMap", labels.owned_name(name))["data"]["config.yaml"]
+        text = self._cluster.get("ConfigMap", labels.owned_name(name))["data"][resolved.FILE_NAME]
         return resolved.from_dict(yaml.safe_load(text))
 
     def pods(self, name: str) -> list[Object]:

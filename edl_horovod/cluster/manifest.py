@@ -14,7 +14,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_start, largest_ring
 from edl_horovod.errors import ConfigError
-from edl_horovod.job.places import with_job_dir
+from edl_horovod.job.directory import with_job_dir
 
 __all__ = ["MAX_CONFIG_BYTES", "JobManifests", "job_manifests", "to_yaml"]
 
@@ -60,7 +60,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
             f"The job's configuration is too long for a ConfigMap. Received: {len(text.encode())} "
             f"bytes; at most {MAX_CONFIG_BYTES} fit. Put long parameters into the model's file."
         )
-    parts = [_object("v1", "ConfigMap", owned, data={"config.yaml": text})]
+    parts = [_object("v1", "ConfigMap", owned, data={resolved.FILE_NAME: text})]
     if config.kubernetes.style == "elastic":
         encoded = base64.b64encode(secret).decode()
         parts.append(_object("v1", "Secret", owned, type="Opaque", data={"secret": encoded}))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edl_horovod.cluster import labels
+from edl_horovod.config import resolved
 from edl_horovod.config.kubernetes import LauncherPodConfig, WorkerPodConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.supervisor.plan import THREAD_VARIABLES
@@ -27,7 +28,7 @@ Manifest = dict[str, Any]
 
 COORDINATOR_PORT = 7707
 CONFIG_DIR = "/edl"
-CONFIG_FILE = f"{CONFIG_DIR}/config.yaml"
+CONFIG_FILE = f"{CONFIG_DIR}/{resolved.FILE_NAME}"
 SECRET_DIR = "/edl-secret"
 SECRET_FILE = f"{SECRET_DIR}/secret"
 READY_DIR = "/tmp/edl-ready"

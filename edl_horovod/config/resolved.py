@@ -14,9 +14,12 @@ from edl_horovod.errors import ConfigError, OutputError, cure_of
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_text
 
-__all__ = ["build", "dump", "from_dict", "load", "to_dict", "to_yaml", "wrong_type"]
+__all__ = ["FILE_NAME", "build", "dump", "from_dict", "load", "to_dict", "to_yaml", "wrong_type"]
 
 ConfigT = TypeVar("ConfigT")
+
+FILE_NAME = "config.yaml"
+"""In a job's directory, in a trained model, and in the ConfigMap of a job in a cluster."""
 
 
 def load(path: Path) -> JobConfig:

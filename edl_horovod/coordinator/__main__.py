@@ -20,6 +20,7 @@ from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import settings_of
 from edl_horovod.errors import EdlError, OutputError, cure_of
 from edl_horovod.job import log as logs
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.lifeline import end_with_parent
 
@@ -40,18 +41,19 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=0, help="where workers call; 0 takes any")
     parser.add_argument("--secret-file", type=Path, help="default: secret in the job's directory")
     args = parser.parse_args()
-    config = resolved.load(args.job_dir / "config.yaml")
+    job_dir = JobDir(args.job_dir)
+    config = resolved.load(job_dir.config)
     logs.setup("coordinator", level=config.log_level)
     end_with_parent()
     _allow_open_files()
-    with EventLog(args.job_dir / "events.jsonl", "coordinator") as events:
+    with EventLog(job_dir.events, "coordinator") as events:
         events.write("coordinator", pid=os.getpid())
         settings = settings_of(
             config,
-            args.job_dir,
+            job_dir,
             address=args.address,
             port=args.port,
-            secret_file=args.secret_file or args.job_dir / "secret",
+            secret_file=args.secret_file or job_dir.secret,
         )
         coordinator = Coordinator(settings, events)
         try:
@@ -65,7 +67,7 @@ def main() -> int:
             log.error(
                 "The job's directory cannot be written any more: %s. Received: job_dir=%r. %s",
                 error,
-                str(args.job_dir),
+                str(job_dir),
                 cure_of(error),
             )
             return OutputError.exit_code

@@ -29,7 +29,7 @@ class RingLimit:
             events: Told of each change.
             on_change: Called with the reason when `most` has changed.
         """
-        self._path = settings.job_dir / "events.jsonl"
+        self._path = settings.job_dir.events
         self._events = events
         self._on_change = on_change
         self._policy: Autoscale | None = None

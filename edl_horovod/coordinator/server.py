@@ -5,7 +5,7 @@ import logging
 import time
 from typing import Any
 
-from edl_horovod.coordinator import forming, hosts, saved
+from edl_horovod.coordinator import forming, saved
 from edl_horovod.coordinator.forming import Forming, Pulse
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.liveness import Liveness
@@ -28,6 +28,7 @@ from edl_horovod.coordinator.vain import VainFormings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.files.whole_file import write_json
+from edl_horovod.job import hosts
 from edl_horovod.job.events import EventLog
 
 __all__ = ["Coordinator"]
@@ -54,7 +55,7 @@ class Coordinator:
             events: Where to tell what happens.
         """
         self._settings = settings
-        self._file = settings.job_dir / "coordinator.json"
+        self._file = settings.job_dir.coordinator_state
         self._events = events
         self._server = WorkerServer(
             settings.secret, on_message=self._on_message, on_lost=self._on_lost
@@ -134,7 +135,7 @@ class Coordinator:
             return None
         log.info("job %s", self._result["state"])
         # Before the workers go: a coordinator that dies while they do must not start the job anew.
-        write_json(self._settings.job_dir / "result.json", self._result)
+        write_json(self._settings.job_dir.result, self._result)
         await self._say_goodbye()
         self._server.close()
         return self._result
@@ -225,7 +226,7 @@ class Coordinator:
             self._pulse.is_over = True
 
     async def _watch_hosts(self) -> None:
-        file = hosts.HostsFile(self._settings.job_dir / "hosts")
+        file = hosts.HostsFile(self._settings.job_dir.hosts)
         while True:
             if (wanted := file.change()) is not None:
                 self._roster.wanted = wanted

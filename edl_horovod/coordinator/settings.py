@@ -5,6 +5,7 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import largest_ring
+from edl_horovod.job.directory import JobDir
 from edl_horovod.records.lanes import choose_num_lanes
 
 __all__ = ["CoordinatorSettings", "settings_of"]
@@ -14,7 +15,7 @@ __all__ = ["CoordinatorSettings", "settings_of"]
 class CoordinatorSettings:
     """The facts of one job that its coordinator decides by."""
 
-    job_dir: Path
+    job_dir: JobDir
     address: str
     """Address that the workers can reach; also the rendezvous'."""
     port: int
@@ -36,7 +37,7 @@ class CoordinatorSettings:
 
 
 def settings_of(
-    config: JobConfig, job_dir: Path, *, address: str, port: int, secret_file: Path
+    config: JobConfig, job_dir: JobDir, *, address: str, port: int, secret_file: Path
 ) -> CoordinatorSettings:
     """A job's settings, as far as its coordinator needs them."""
     elastic = config.elastic

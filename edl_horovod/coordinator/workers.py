@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edl_horovod.coordinator import hosts
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.keepalive import notice_vanished_host
@@ -20,6 +19,7 @@ from edl_horovod.coordinator.wire import (
     new_nonce,
     nonce_of,
 )
+from edl_horovod.job import hosts
 
 __all__ = ["Worker", "WorkerServer"]
 

@@ -2,11 +2,10 @@
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.displays.text import ago
-from edl_horovod.job import directory as job_dirs
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.state import JobState
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ _ENDED = ("finished", "failed")
 
 
 def local_state(
-    job_dir: Path, state: JobState, *, is_ours: bool, last_time: float | None
+    job_dir: JobDir, state: JobState, *, is_ours: bool, last_time: float | None
 ) -> JobState:
     """What a job's events add up to, with what its directory tells beyond them.
 
@@ -31,7 +30,7 @@ def local_state(
     Raises:
         ConfigError: This is not the directory of a job.
     """
-    config = job_dirs.read_config(job_dir)
+    config = job_dir.read_config()
     state = dataclasses.replace(
         state, task=state.task or config.task, output=state.output or config.output
     )
@@ -39,7 +38,7 @@ def local_state(
         return state
     if not is_ours:
         return dataclasses.replace(state, message=_last_sign(last_time))
-    if not job_dirs.is_running(job_dir):
+    if not job_dir.is_running():
         return dataclasses.replace(
             state, state="lost", message="the launcher is gone and did not say how the job ended"
         )

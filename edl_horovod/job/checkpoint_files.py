@@ -4,15 +4,10 @@ import contextlib
 import re
 from pathlib import Path
 
-__all__ = ["folder_of", "path_of", "remove_all", "remove_older", "steps_in"]
+__all__ = ["path_of", "remove_all", "remove_older", "steps_in"]
 
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
-
-
-def folder_of(job_dir: Path) -> Path:
-    """The folder of a job's checkpoints."""
-    return job_dir / "checkpoints"
 
 
 def path_of(folder: Path, step: int) -> Path:

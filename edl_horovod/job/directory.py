@@ -1,102 +1,224 @@
-"""What a job's directory says about the job from outside: its settings, and whether it runs."""
+"""A job's directory: every path in it, and what becomes of each when a job starts and ends."""
 
 import contextlib
+import enum
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, overload
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, cure_of
 from edl_horovod.files import marker
+from edl_horovod.job import checkpoint_files, handover
 
-__all__ = ["claim", "enter", "is_running", "read_config", "writing"]
+__all__ = ["JobDir", "with_job_dir"]
 
 KIND = "job"
-_WRITTEN_BY_WORKERS = (
-    "events.jsonl",
-    "result.json",
-    "checkpoints",
-    "ledger",
-    "segments",
-    "segments.done",
-)
 
 
-def claim(job_dir: Path) -> None:
-    """Make a job's directory, or take one that is empty or was a job's before.
+class Fate(enum.Enum):
+    """What becomes of a path at some moment."""
 
-    Raises:
-        OutputError: It holds something, and nothing says that it is a job's; or it cannot be
-            written.
-    """
-    with writing(job_dir):
-        marker.claim(job_dir, KIND, received=f"job_dir={str(job_dir)!r}")
-
-
-def enter(job_dir: Path, config_file: Path) -> None:
-    """Claim a job's directory for a process that may be there before its launcher, or without one.
-
-    Under plain horovodrun the user makes the directory, with the job's config.yaml in it.
-
-    Args:
-        job_dir: The directory.
-        config_file: The one that the process was started with.
-
-    Raises:
-        OutputError: It holds something else than that, and nothing says that it is a job's; or it
-            cannot be written.
-    """
-    with writing(job_dir):
-        is_prepared = config_file.parent.resolve() == job_dir.resolve()
-        there = {path.name for path in job_dir.iterdir()} if is_prepared else set()
-        received = f"job_dir={str(job_dir)!r}"
-        marker.claim(job_dir, KIND, received=received, may_hold=there - {*_WRITTEN_BY_WORKERS})
+    KEPT = enum.auto()
+    EMPTIED = enum.auto()
+    REMOVED = enum.auto()
+    REMOVED_UNLESS_RESUMED = enum.auto()
+    """Removed where there is no checkpoint from which the training goes on."""
 
 
-@contextlib.contextmanager
-def writing(job_dir: Path) -> Iterator[None]:
-    """Turn what the system says against writing there into an `OutputError`.
+@dataclass(frozen=True)
+class _Entry:
+    """One path in the directory, read as an attribute of a `JobDir`."""
 
-    Raises:
-        OutputError: It cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"The job's directory cannot be written: {error}. Received: job_dir={str(job_dir)!r}. "
-            f"{cure_of(error)}"
-        ) from error
+    name: str
+    at_start: Fate = Fate.KEPT
+    """When another job begins here. What that job writes at its start replaces what was kept."""
+    at_takeover: Fate = Fate.KEPT
+    """When the job's launcher was lost together with the ring, and the next one starts another."""
+    at_end: Fate = Fate.KEPT
+    """When the launcher ends."""
+    is_of_workers: bool = False
+    """Workers write it, perhaps before a launcher does: it proves nothing about the folder."""
 
+    @overload
+    def __get__(self, job_dir: None, owner: type) -> "_Entry": ...
 
-def read_config(job_dir: Path) -> JobConfig:
-    """The job's resolved settings.
+    @overload
+    def __get__(self, job_dir: "JobDir", owner: type) -> Path: ...
 
-    Raises:
-        ConfigError: This is not the directory of a job.
-    """
-    path = job_dir / "config.yaml"
-    if not path.is_file():
-        raise ConfigError(
-            f"There is no config.yaml in {job_dir}, so it is no job's directory. "
-            f"Received: {str(job_dir)!r}. "
-            "Give a job's directory: unless job_dir was set it is the output with .job at its end."
-        )
-    return resolved.load(path)
+    def __get__(self, job_dir: "JobDir | None", owner: type) -> "_Entry | Path":
+        return self if job_dir is None else job_dir.path / self.name
 
 
-def is_running(job_dir: Path) -> bool:
-    """Whether the job's launcher is alive: its process is there and holds its pid file's lock."""
-    try:
-        with (job_dir / "launcher.pid").open() as stream:
-            os.kill(int(stream.read()), 0)
-            return _is_locked(stream.fileno())
-    except (FileNotFoundError, ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
+@dataclass(frozen=True)
+class JobDir:
+    """The directory of one job. No other module spells the name of a file in it."""
+
+    path: Path
+
+    marker = _Entry(marker.NAME)
+    """Says that the directory is a job's."""
+    config = _Entry(resolved.FILE_NAME)
+    """The resolved settings, which every rank reads."""
+    # Emptied, not removed: in a cluster a worker may have it open before its launcher runs.
+    events = _Entry("events.jsonl", at_start=Fate.EMPTIED, is_of_workers=True)
+    result = _Entry(
+        "result.json", at_start=Fate.REMOVED, at_takeover=Fate.REMOVED, is_of_workers=True
+    )
+    """How the job ended."""
+    coordinator_state = _Entry("coordinator.json", at_start=Fate.REMOVED)
+    """What outlives the coordinator's process."""
+    hosts = _Entry("hosts", at_start=Fate.REMOVED)
+    """What host discovery wants."""
+    job_id = _Entry("job.id", at_start=Fate.REMOVED)
+    """Tells the job from every other that had the directory; only one that may be taken over has
+    it."""
+    secret = _Entry("secret", at_end=Fate.REMOVED)
+    """What the job's processes authenticate their messages with, where no Secret holds it."""
+    # Never removed: a process that opened it meanwhile would lock a file that nobody else sees.
+    launcher_pid = _Entry("launcher.pid", at_end=Fate.EMPTIED)
+    """The launcher's process, which holds a lock on it."""
+    logs = _Entry("logs", at_start=Fate.REMOVED)
+    # The settings `resume` and `overwrite` say what becomes of them when a job starts.
+    checkpoints = _Entry("checkpoints", is_of_workers=True)
+    ledger = _Entry(
+        "ledger",
+        at_start=Fate.REMOVED_UNLESS_RESUMED,
+        at_takeover=Fate.REMOVED_UNLESS_RESUMED,
+        is_of_workers=True,
+    )
+    """Which records each rank gave to which step (`debug.ledger`)."""
+    segments = _Entry("segments", at_start=Fate.REMOVED, is_of_workers=True)
+    """Predictions that are not in the output yet."""
+    discarded_segments = _Entry("segments.done", at_start=Fate.REMOVED, is_of_workers=True)
+    """Predictions that are in the output; they are being removed."""
+    warm = _Entry(handover.FOLDER)
+    """Sockets of workers that wait for plain horovodrun to launch them; one folder a host."""
+
+    @classmethod
+    def of(cls, config: JobConfig) -> "JobDir":
+        """The directory that a job's settings name.
+
+        Args:
+            config: The settings, with their `job_dir` (see `with_job_dir`).
+        """
+        return cls(Path(config.job_dir))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def claim(self) -> None:
+        """Make the directory, or take one that is empty or was a job's before.
+
+        Raises:
+            OutputError: It holds something, and nothing says that it is a job's; or it cannot be
+                written.
+        """
+        with self.writing():
+            marker.claim(self.path, KIND, received=self._received)
+
+    def enter(self, config_file: Path) -> None:
+        """Claim the directory for a process that may come before its launcher, or without one.
+
+        Under plain horovodrun the user makes the directory, with the job's settings in it.
+
+        Args:
+            config_file: The settings that the process was started with.
+
+        Raises:
+            OutputError: It holds something else than that, and nothing says that it is a job's; or
+                it cannot be written.
+        """
+        with self.writing():
+            is_prepared = config_file.parent.resolve() == self.path.resolve()
+            there = {path.name for path in self.path.iterdir()} if is_prepared else set()
+            of_workers = {entry.name for entry in _ENTRIES if entry.is_of_workers}
+            marker.claim(self.path, KIND, received=self._received, may_hold=there - of_workers)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn a system's error about writing into the directory into an `OutputError`.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise OutputError(
+                f"The job's directory cannot be written: {error}. Received: {self._received}. "
+                f"{cure_of(error)}"
+            ) from error
+
+    def clear(self, moment: Literal["at_start", "at_takeover", "at_end"]) -> None:
+        """Empty or remove what the table above says for a moment in the job's life.
+
+        Raises:
+            OSError: The directory cannot be written.
+        """
+        for entry in _ENTRIES:
+            path, fate = self.path / entry.name, getattr(entry, moment)
+            if fate is Fate.EMPTIED:
+                with contextlib.suppress(FileNotFoundError):
+                    os.truncate(path, 0)
+            elif fate is Fate.REMOVED or (
+                fate is Fate.REMOVED_UNLESS_RESUMED
+                and not checkpoint_files.steps_in(self.checkpoints)
+            ):
+                _remove(path)
+
+    def read_config(self) -> JobConfig:
+        """The job's resolved settings.
+
+        Raises:
+            ConfigError: This is not the directory of a job.
+        """
+        if not self.config.is_file():
+            raise ConfigError(
+                f"There is no {self.config.name} in {self}, so it is no job's directory. "
+                f"Received: {str(self)!r}. Give a job's directory: unless job_dir was set it is "
+                "the output with .job at its end."
+            )
+        return resolved.load(self.config)
+
+    def is_running(self) -> bool:
+        """Whether the job's launcher is alive: it is there and holds the lock of its pid file."""
+        try:
+            with self.launcher_pid.open() as stream:
+                os.kill(int(stream.read()), 0)
+                return _is_locked(stream.fileno())
+        except (FileNotFoundError, ProcessLookupError, ValueError):
+            return False
+        except PermissionError:
+            return True
+
+    @property
+    def _received(self) -> str:
+        return f"job_dir={str(self)!r}"
+
+
+_ENTRIES = [entry for entry in vars(JobDir).values() if isinstance(entry, _Entry)]
+
+
+def with_job_dir(config: JobConfig) -> JobConfig:
+    """The settings with their job directory: beside the output, or beside the evaluated model."""
+    if config.job_dir:
+        return config
+    if config.output:
+        return replace(config, job_dir=f"{config.output.rstrip('/')}.job")
+    return replace(config, job_dir=f"{config.trained_model.rstrip('/')}.{config.task}.job")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_locked(descriptor: int) -> bool:

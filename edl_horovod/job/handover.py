@@ -19,10 +19,20 @@ from typing import Any
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["MAX_BYTES", "TAKEN", "Handover", "private_folder", "socket_folder", "wait_for_place"]
+__all__ = [
+    "FOLDER",
+    "MAX_BYTES",
+    "TAKEN",
+    "Handover",
+    "private_folder",
+    "socket_folder",
+    "wait_for_place",
+]
 
 MAX_BYTES = 1 << 16
 TAKEN = b"taken\n"
+FOLDER = "warm"
+"""In the job's directory; one folder a host is in it."""
 GREETING_SECONDS = 2.0
 CREDENTIALS = struct.Struct("3i")
 """Of the other end of a Unix socket: pid, uid, gid."""
@@ -34,7 +44,7 @@ def socket_folder(config: Path) -> Path:
     Args:
         config: The job's `config.yaml`, in the job's directory.
     """
-    return config.absolute().parent / "warm" / socket.gethostname()
+    return config.absolute().parent / FOLDER / socket.gethostname()
 
 
 class Handover:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
@@ -12,19 +11,10 @@ from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, check_output, writi
 from edl_horovod.models import git_zoo
 from edl_horovod.records.files.local import local_paths
 
-__all__ = ["check_apart", "check_is_free", "check_not_worked_in", "check_places", "with_job_dir"]
+__all__ = ["check_apart", "check_is_free", "check_not_worked_in", "check_places"]
 
 _WORKED_IN = ("job", "prepare run", marker.PARTIAL)
 """Kinds of folders in which no output may lie: what is in them goes."""
-
-
-def with_job_dir(config: JobConfig) -> JobConfig:
-    """The config with its job directory: beside the output, or beside the evaluated model."""
-    if config.job_dir:
-        return config
-    if config.output:
-        return replace(config, job_dir=f"{config.output.rstrip('/')}.job")
-    return replace(config, job_dir=f"{config.trained_model.rstrip('/')}.{config.task}.job")
 
 
 def check_is_free(config: JobConfig) -> None:

@@ -2,14 +2,14 @@
 
 import os
 import sys
-from pathlib import Path
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
-from edl_horovod.job.places import check_is_free, check_places, with_job_dir
+from edl_horovod.job.directory import JobDir, with_job_dir
+from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo
 from edl_horovod.supervisor.needs import require_worker_packages
@@ -28,7 +28,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         """The coordinator and the workers; see `LaunchTarget`."""
         config = with_job_dir(config)
         check_start(config)
-        job_dir = Path(config.job_dir)
+        job_dir = JobDir.of(config)
         coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
         return LaunchPlan(
             config=config,
@@ -40,7 +40,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
                 environment={
                     **threads_of(config),
                     "EDL_HOST": LOCAL_HOST,
-                    "EDL_SECRET_FILE": str(job_dir / "secret"),
+                    "EDL_SECRET_FILE": str(job_dir.secret),
                     "HOROVOD_GLOO_IFACE": "lo",
                 },
                 can_fork=True,
@@ -74,9 +74,9 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         return run_plan(plan, on_events=on_events)
 
 
-def worker_of(job_dir: Path) -> tuple[str, ...]:
+def worker_of(job_dir: JobDir) -> tuple[str, ...]:
     """The command of a worker of this machine."""
-    config = str(job_dir / "config.yaml")
+    config = str(job_dir.config)
     return (sys.executable, "-m", "edl_horovod.worker", "--config", config)
 
 

@@ -1,13 +1,12 @@
 """launch=mpi: a static ring of this machine's processes, under mpirun."""
 
 import os
-from pathlib import Path
 from typing import ClassVar
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
-from edl_horovod.job.places import with_job_dir
+from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.launch.local import LocalTarget, threads_of, worker_of
 from edl_horovod.supervisor.mpirun import mpirun
 from edl_horovod.supervisor.plan import LOCAL_HOST, LaunchPlan
@@ -31,7 +30,7 @@ class MpiTarget(LocalTarget):
             )
         config = with_job_dir(config)
         check_start(config)
-        job_dir, num_ranks = Path(config.job_dir), config.launch.np
+        job_dir, num_ranks = JobDir.of(config), config.launch.np
         variables = threads_of(config)
         if os.geteuid() == 0:
             # Open MPI refuses root unless told twice; in a container everybody is root.

@@ -2,7 +2,7 @@
 
 from edl_horovod.ledger.check import Proof, Violation, check
 from edl_horovod.ledger.curve import StepLoss, read_losses
-from edl_horovod.ledger.files import LedgerFile, folder_of, read
+from edl_horovod.ledger.files import LedgerFile, read
 
 __all__ = [
     "LedgerFile",
@@ -10,7 +10,6 @@ __all__ = [
     "StepLoss",
     "Violation",
     "check",
-    "folder_of",
     "read",
     "read_losses",
 ]

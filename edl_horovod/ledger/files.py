@@ -12,17 +12,12 @@ from pathlib import Path
 from edl_horovod.errors import JobFailed, OutputError, cure_of
 from edl_horovod.ledger.entries import Entry, decode, encode, key
 
-__all__ = ["LedgerFile", "Source", "folder_of", "read"]
+__all__ = ["LedgerFile", "Source", "read"]
 
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 5.0
 """How long a moment is looked for in which nothing is written."""
-
-
-def folder_of(job_dir: Path) -> Path:
-    """Where a job's ledger is."""
-    return job_dir / "ledger"
 
 
 class LedgerFile:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError, DataError, OutputError
+from edl_horovod.files import marker
 from edl_horovod.models.lookup import import_root
 
 __all__ = ["digest", "require_inside", "require_unchanged", "sources", "walk"]
 
-_NOT_A_ZOO = ("pyvenv.cfg", "trained_model.pb", "events.jsonl")
-"""A folder that holds one of these is an environment, a trained model or a running job."""
+_NOT_A_ZOO = ("pyvenv.cfg", marker.NAME)
+"""A folder that holds one of these is an environment, or a job, a trained model or the like."""
 _SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})
 _MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 50 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edl_horovod.frameworks.base import Collectives
 from edl_horovod.frameworks.keras.step import StepSums
-from edl_horovod.ledger import LedgerFile, folder_of
+from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
@@ -16,15 +16,15 @@ from edl_horovod.ring.world import World
 __all__ = ["RingLedger", "open_ledger"]
 
 
-def open_ledger(job_dir: Path, collectives: Collectives) -> "RingLedger":
+def open_ledger(folder: Path, collectives: Collectives) -> "RingLedger":
     """Open this process' part of a job's ledger.
 
     Args:
-        job_dir: Of the job.
+        folder: Of the ledger.
         collectives: Of its rings.
     """
     host, slot = os.environ.get("EDL_HOST", "localhost"), os.environ.get("EDL_SLOT", "")
-    return RingLedger(LedgerFile(folder_of(job_dir), f"{host}:{slot}"), collectives)
+    return RingLedger(LedgerFile(folder, f"{host}:{slot}"), collectives)
 
 
 class RingLedger:

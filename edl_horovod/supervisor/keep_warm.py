@@ -56,7 +56,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 def _keep(config: Path, num_slots: int, *, backoff_seconds: float) -> NoReturn:
     folder = private_folder(socket_folder(config))
     worker = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config), "--wait")
-    with EventLog(folder / "events.jsonl", os.uname().nodename) as events:
+    with EventLog(folder / "keep_warm.jsonl", os.uname().nodename) as events:
         command = Command(argv=worker, can_fork=True)
         slots = Slots(command, folder, events, backoff_seconds=backoff_seconds)
         slots.num_wanted = num_slots

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.job.directory import JobDir
 
 __all__ = [
     "Command",
@@ -36,7 +37,7 @@ class LaunchPlan:
     """The processes that a job's launcher starts beside itself, and where."""
 
     config: JobConfig
-    job_dir: Path
+    job_dir: JobDir
     hosts: Mapping[str, int]
     """Host name to slots, as the job starts."""
     coordinator: Command | None = None

@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator import hosts, saved
+from edl_horovod.coordinator import saved
 from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.coordinator.ring_size import largest_ring
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, of_kind
 from edl_horovod.files.json_text import numbers
 from edl_horovod.files.whole_file import read_json
+from edl_horovod.job import hosts
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.earlier import where_it_goes_on
 from edl_horovod.job.events import EventLog, follow
+from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.records.files.local import expand
 from edl_horovod.records.formats import format_of
-from edl_horovod.supervisor import checkpoints
-from edl_horovod.supervisor.directory import is_left_by_this_job, job_directory
 from edl_horovod.supervisor.kept import Kept
 from edl_horovod.supervisor.needs import require_mpi
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
@@ -74,20 +76,27 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
     """
     config = plan.config
     began = time.monotonic()
-    is_left = is_left_by_this_job(plan)
+    is_left = is_of_job(plan.job_dir, plan.secret_file)
     if not is_left:
         check_inputs(config)
         plan = replace(plan, config=_with_local_zoo(config))
     with (
-        job_directory(plan, is_left=is_left),
-        EventLog(plan.job_dir / "events.jsonl", "launcher") as events,
+        hold(
+            plan.job_dir,
+            plan.config,
+            hosts=plan.hosts,
+            secret_file=plan.secret_file,
+            is_left=is_left,
+            has_coordinator=plan.coordinator is not None,
+        ),
+        EventLog(plan.job_dir.events, "launcher") as events,
     ):
         state, message = "taken over" if is_left else "starting", ""
         if is_left and plan.ring is not None:
-            message = checkpoints.where_it_goes_on(config, plan.job_dir)
+            message = where_it_goes_on(config, plan.job_dir)
             log.warning("%s", message)
         events.write("job", state=state, task=config.task, message=message, output=config.output)
-        new_events = follow(plan.job_dir / "events.jsonl")
+        new_events = follow(plan.job_dir.events)
 
         def show() -> list[dict[str, Any]]:
             found = next(new_events)
@@ -207,11 +216,11 @@ def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
 
 def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
     assert plan.coordinator is not None
-    logs = plan.job_dir / "logs"
+    logs = plan.job_dir.logs
     coordinator = Kept("coordinator", plan.coordinator, logs)
     kept = [coordinator]
     slots: Slots | None = None
-    hosts_file = hosts.HostsFile(plan.job_dir / "hosts")
+    hosts_file = hosts.HostsFile(plan.job_dir.hosts)
     try:
         if plan.discovery is not None:
             kept.append(Kept("discovery", plan.discovery, logs))
@@ -264,18 +273,18 @@ def _num_workers(config: JobConfig, num_slots: int) -> int:
     return num_workers(min(num_slots, most), config.elastic.spares)
 
 
-def _address(job_dir: Path, coordinator: Child) -> str:
+def _address(job_dir: JobDir, coordinator: Child) -> str:
     deadline = time.monotonic() + ADDRESS_SECONDS
-    while (ring := saved.load(job_dir / "coordinator.json")) is None:
+    while (ring := saved.load(job_dir.coordinator_state)) is None:
         if coordinator.exit_code is not None or time.monotonic() > deadline:
             raise JobFailed(f"The coordinator did not start. Its log ends:\n{coordinator.tail()}")
         time.sleep(0.01)
     return f"{ring.address}:{ring.port}"
 
 
-def _result(job_dir: Path) -> dict[str, Any] | None:
+def _result(job_dir: JobDir) -> dict[str, Any] | None:
     cure = "Remove it, and start the job again; with resume=auto it goes on from its checkpoint."
-    return read_json(job_dir / "result.json", "state", cure=cure)
+    return read_json(job_dir.result, "state", cure=cure)
 
 
 def _note(events: list[dict[str, Any]], slots: Slots) -> None:
@@ -316,7 +325,7 @@ def _reported(result: dict[str, Any]) -> EdlError:
 
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
     assert plan.ring is not None
-    logs = plan.job_dir / "logs"
+    logs = plan.job_dir.logs
     program = Path(plan.ring.argv[0]).name
     if program == "mpirun":
         require_mpi(plan.ring)

@@ -21,7 +21,8 @@ from edl_horovod.files.output_dir import check_name, writing
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import events
-from edl_horovod.job.places import check_places, with_job_dir
+from edl_horovod.job.directory import JobDir, with_job_dir
+from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
 
@@ -173,7 +174,7 @@ def _run_one(
 
 def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
     """The job with what its events say; an earlier one may have lost them."""
-    found = events.read(Path(with_job_dir(config).job_dir) / "events.jsonl")
+    found = events.read(JobDir.of(with_job_dir(config)).events)
     losses = [event["loss"] for event in found if event["kind"] == "step"]
     ends = [event for event in found if event["kind"] == "job" and event["state"] == "finished"]
     if not ends:
@@ -197,7 +198,7 @@ def _is_done(config: JobConfig) -> bool:
     output = Path(config.output)
     if config.overwrite or not (output / "trained_model.pb").is_file():
         return False
-    before, now = (_flat(one) for one in (resolved.load(output / "config.yaml"), config))
+    before, now = (_flat(one) for one in (resolved.load(output / resolved.FILE_NAME), config))
     other = [key for key in now if now[key] != before.get(key)]
     if other:
         shown = ", ".join(f"{key}={before.get(key)!r}, now {now[key]!r}" for key in other[:3])

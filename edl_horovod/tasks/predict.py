@@ -27,6 +27,7 @@ from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import Array, Collectives
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.examples import ExampleEncoder, describe_outputs
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -93,7 +94,7 @@ class PredictWork(Work):
         self._stream = stream
         self._plan = plan
         self._events = events
-        self._segments = Segments(Path(config.job_dir) / "segments", plan)
+        self._segments = Segments(JobDir.of(config), plan)
         self._sizes = Array(np.zeros(self._segments.num_segments, np.int64))
         self._processor = find_processor(loaded)
         if not config.output and self._processor is None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from edl_horovod.job.directory import JobDir
 from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.sources.recordio import Codec, Reader, Writer
@@ -31,14 +32,14 @@ _LENGTH = struct.Struct("<I")
 class Segments:
     """Outputs of all steps, in a folder that is there from the first segment to the result."""
 
-    def __init__(self, folder: Path, plan: DataPlan) -> None:
+    def __init__(self, job_dir: JobDir, plan: DataPlan) -> None:
         """Touch no file yet.
 
         Args:
-            folder: Of this job alone, seen by all ranks.
+            job_dir: The job's directory, which all ranks see.
             plan: Of the input, not shuffled: its lanes are runs of the input's own order.
         """
-        self._folder = folder
+        self._folder, self._discarded = job_dir.segments, job_dir.discarded_segments
         self._plan = plan
         self.num_segments = -(-plan.steps_per_epoch // SEGMENT_STEPS)
 
@@ -65,10 +66,9 @@ class Segments:
 
     def discard(self) -> None:
         """Remove all files. The folder's name goes at once."""
-        doomed = self._folder.with_name(f"{self._folder.name}.done")
-        shutil.rmtree(doomed, ignore_errors=True)
-        self._folder.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+        shutil.rmtree(self._discarded, ignore_errors=True)
+        self._folder.rename(self._discarded)
+        shutil.rmtree(self._discarded, ignore_errors=True)
 
     def write(
         self, segment: int, by_lane: Sequence[Sequence[bytes]], *, rank: int, size: int

@@ -14,7 +14,7 @@ from edl_horovod.frameworks.base import Array, Collectives, Variable
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.callbacks import Callbacks
 from edl_horovod.frameworks.keras.step import KerasTrainer, StepSums
-from edl_horovod.job import checkpoint_files
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
@@ -86,7 +86,7 @@ class TrainWork(Work):
         variables: dict[str, Variable] = {**trainer.variables}
         variables |= {f"{OPTIONAL}{name}": variable for name, variable in own.items()}
         self._checkpoints = Checkpoints(
-            checkpoint_files.folder_of(Path(config.job_dir)),
+            JobDir.of(config).checkpoints,
             variables,
             facts={**plan.facts(), "train.learning_rate": config.train.learning_rate},
             config=config.checkpoint,

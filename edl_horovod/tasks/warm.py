@@ -18,6 +18,7 @@ from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.frameworks.keras.step import KerasTrainer
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
@@ -89,7 +90,7 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
             trained_model.restore_weights(files, trainer.model)
     ledger = None
     if config.debug.ledger:
-        ledger = open_ledger(Path(config.job_dir), KerasCollectives())
+        ledger = open_ledger(JobDir.of(config).ledger, KerasCollectives())
         stack.callback(ledger.close)
     work = TrainWork(
         config,

@@ -54,7 +54,7 @@ def read(path: Path) -> TrainedModelFiles:
     """
     message = _read_message(path)
     try:
-        config = resolved.load(path / "config.yaml")
+        config = resolved.load(path / resolved.FILE_NAME)
         metrics = numbers(json.loads((path / "metrics.json").read_text()))
     except (OSError, ValueError) as e:
         raise damaged_model(path, str(e)) from e

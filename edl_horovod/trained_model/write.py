@@ -80,7 +80,7 @@ def write(
         (folder / "metrics.json").write_text(json_text.dumps(dict(metrics), indent=2) + "\n")
         # Others may read a trained model: what the pods' environment held is not theirs to see.
         shown = replace(config, kubernetes=replace(config.kubernetes, env={}))
-        resolved.dump(shown, folder / "config.yaml")
+        resolved.dump(shown, folder / resolved.FILE_NAME)
         _save_keras(model, folder / "model.keras")
         if config.train.saved_model:
             _export(model, folder / "saved_model")

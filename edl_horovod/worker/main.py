@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NoReturn
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError
-from edl_horovod.job import directory as job_dirs
 from edl_horovod.job import fork_server
 from edl_horovod.job import log as logs
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.job.places import check_is_free, check_places
@@ -161,10 +161,11 @@ def _work_when_launched(config: JobConfig, path: Path) -> int:
 
 
 def _events(config: JobConfig, path: Path, name: str) -> EventLog:
-    job_dirs.enter(Path(config.job_dir), path)
+    job_dir = JobDir.of(config)
+    job_dir.enter(path)
     if not _has_launcher():
         check_places(config)
-    return EventLog(Path(config.job_dir) / "events.jsonl", name)
+    return EventLog(job_dir.events, name)
 
 
 def _has_launcher() -> bool:
@@ -206,7 +207,7 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
     if os.environ.get("EDL_MEMBERSHIP") == "static":
         from edl_horovod.ring.membership.base import StaticMembership
 
-        return StaticMembership(HOROVOD, Path(config.job_dir) / "result.json")
+        return StaticMembership(HOROVOD, JobDir.of(config).result)
     if missing := complaint(HOROVOD.patch_version()):
         log.warning("%s", missing)
     if "EDL_COORDINATOR" in os.environ:
@@ -246,7 +247,7 @@ def _membership(config: JobConfig, events: EventLog) -> "Membership":
         environment.driver_place,
         timeout_seconds=environment.driver_timeout_seconds,
         events=events,
-        result=Path(config.job_dir) / "result.json",
+        result=JobDir.of(config).result,
     )
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.coordinator import hosts
-from edl_horovod.job import events
+from edl_horovod.job import events, hosts
 
 ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]

@@ -16,6 +16,7 @@ from edl_horovod import trained_model
 from edl_horovod.chaos import random_schedule
 from edl_horovod.cli.verbs.chaos import disturb_job
 from edl_horovod.cli.verbs.ledger import prove
+from edl_horovod.job.directory import JobDir
 from edl_horovod.trained_model.params import read_params
 from tests import counting_job, dying_worker
 from tests.records import write_records
@@ -33,7 +34,7 @@ def counting(tmp_path, **settings):
 
 def assert_proven(job):
     """The ledger's proof of a job that has ended, on a last ring of several ranks."""
-    proof = prove(job.job_dir)
+    proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
     assert proof.is_finished
     assert proof.num_epochs == DEATHS_EPOCHS
@@ -97,11 +98,11 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     time.sleep(QUIET_SECONDS)  # Something to compare with.
     kinds = ("kill", "kill", "stop", "add", "remove", "coordinator")
     schedule = random_schedule(seed=seed, seconds=seconds, every=every, kinds=kinds)
-    happened, cost = disturb_job(job.job_dir, schedule, seconds=seconds)
+    happened, cost = disturb_job(JobDir(job.job_dir), schedule, seconds=seconds)
     (tmp_path / "hurry").touch()
     job.succeed()
     told = f"seed {seed}: {[(h.seconds, h.kind, h.message) for h in happened]}\n{cost}"
-    proof = prove(job.job_dir)
+    proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{told}\n{proof.violations}\n{job.describe()}"
     assert proof.is_finished, told
     assert proof.restored == (), told
@@ -131,7 +132,7 @@ def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
     job.wait_for_step(20)
     job.signal_worker(0, signal.SIGKILL)
     job.succeed()
-    proof = prove(job.job_dir)
+    proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
     failed = [e["message"] for e in job.events("worker") if e["state"] == "failed"]
     assert all(message.startswith("ended with -9") for message in failed), failed

@@ -5,7 +5,8 @@ import signal
 import numpy as np
 
 from edl_horovod.cli.verbs.ledger import prove
-from edl_horovod.ledger import folder_of, read_losses
+from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger import read_losses
 from tests.records import write_records
 
 NUM_RECORDS, BATCH, EPOCHS = 480, 24, 20
@@ -30,9 +31,9 @@ def overrides(folder, data, *, num_ranks):
 
 
 def curve(job):
-    proof = prove(job.job_dir)
+    proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
-    found = read_losses(folder_of(job.job_dir))
+    found = read_losses(JobDir(job.job_dir).ledger)
     assert [one.step for one in found] == list(range(NUM_RECORDS // BATCH * EPOCHS))
     return np.array([one.loss for one in found]), [one.size for one in found]
 

@@ -14,9 +14,9 @@ import pytest
 from edl_horovod.cli.verbs.ledger import prove
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
-from edl_horovod.coordinator import hosts
 from edl_horovod.errors import NotEnoughWorkers
-from edl_horovod.job import events
+from edl_horovod.job import events, hosts
+from edl_horovod.job.directory import JobDir
 from tests import counting_job
 from tests.integration.conftest import REPOSITORY
 
@@ -173,7 +173,7 @@ def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job,
     job.wait_for(lambda: job.events("generation", size=2, is_formed=True), "a ring of both")
     job.wait_for(lambda: any(e["size"] == 2 for e in job.events("step")), "a step of both")
     seconds = job.stop()
-    stopped = prove(job.job_dir)
+    stopped = prove(JobDir(job.job_dir))
     assert stopped.is_good, stopped.violations
     written = job.events("checkpoint", state="written")
     assert [e["step"] for e in written] == [stopped.num_steps], job.describe()
@@ -182,7 +182,7 @@ def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job,
     (tmp_path / "hurry").touch()
     job.start()
     job.wait_for((job.job_dir / "result.json").exists, "a result")
-    proof = prove(job.job_dir)
+    proof = prove(JobDir(job.job_dir))
     assert proof.is_good, proof.violations
     assert proof.is_finished
     assert proof.num_redone_steps == 0

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from edl_horovod.coordinator import hosts
+from edl_horovod.job import hosts
 
 LONGEST_SECONDS = 30.0
 

@@ -8,8 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from edl_horovod.coordinator import hosts
-from edl_horovod.job import events
+from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import claim
 from tests import counting_job
 from tests.netns.lab import INTERFACE

@@ -17,8 +17,8 @@ from edl_horovod.cli.layout import fact_lines
 from edl_horovod.cli.verbs import scale
 from edl_horovod.cli.verbs.ledger import as_json, prove
 from edl_horovod.errors import ConfigError, ProofFailed
-from edl_horovod.job import directory as job_dirs
 from edl_horovod.job import events
+from edl_horovod.job.directory import JobDir
 
 if TYPE_CHECKING:
     from edl_horovod.ledger import Proof
@@ -58,7 +58,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         print(_line(happened), file=sys.stdout if is_table else sys.stderr, flush=True)
 
     happened, cost = disturb_job(flags.job_dir, schedule, seconds=seconds, on_action=show)
-    proof = prove(flags.job_dir) if job_dirs.read_config(flags.job_dir).debug.ledger else None
+    proof = prove(flags.job_dir) if flags.job_dir.read_config().debug.ledger else None
     print(_as_table(cost, proof) if is_table else json.dumps(_as_json(happened, cost, proof)))
     if proof is not None and not proof.is_good:
         raise ProofFailed(
@@ -69,7 +69,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
 
 def disturb_job(
-    job_dir: Path,
+    job_dir: JobDir,
     schedule: Sequence[Action],
     *,
     seconds: float = 0.0,
@@ -93,7 +93,7 @@ def disturb_job(
         set_slots=lambda slots: scale.set_slots(job_dir, slots),
     )
     happened = disturb(target, schedule, seconds=seconds, on_action=on_action)
-    found = events.read(job_dir / "events.jsonl")
+    found = events.read(job_dir.events)
     last = found[-1]["time"] if target.is_over else time.time()
     first = min((h.time for h in happened if h.is_done), default=began)
     return happened, cost_of(found, first=first, last=last)
@@ -123,14 +123,14 @@ def _parser(verb: str, summary: str) -> VerbParser:
     return parser
 
 
-def _check_target(job_dir: Path) -> None:
-    config = job_dirs.read_config(job_dir)
+def _check_target(job_dir: JobDir) -> None:
+    config = job_dir.read_config()
     if config.launch.kind != "local":
         raise ConfigError(
             f"A static ring does not survive chaos. Received: launch.kind={config.launch.kind}. "
             "Start the job with launch=local."
         )
-    if not job_dirs.is_running(job_dir):
+    if not job_dir.is_running():
         raise ConfigError(
             f"The job is not running, so nothing can happen to it. Received: {str(job_dir)!r}. "
             f"See edl status {job_dir}."

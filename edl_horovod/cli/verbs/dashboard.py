@@ -10,6 +10,7 @@ from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.in_cluster import add_cluster_flags, is_job_dir, jobs_of
 from edl_horovod.displays.page import address
 from edl_horovod.job import log
+from edl_horovod.job.directory import JobDir
 
 __all__ = ["run"]
 
@@ -43,7 +44,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as opened:
         source: Source
         if is_job_dir(flags.job):
-            source = DirectorySource(Path(flags.job))
+            source = DirectorySource(JobDir(Path(flags.job)))
         else:
             source = ClusterSource(opened.enter_context(jobs_of(flags)), flags.job)
         listening = opened.enter_context(address.listen(flags.host, flags.port))

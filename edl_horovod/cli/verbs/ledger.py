@@ -3,13 +3,12 @@
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.layout import fact_lines
 from edl_horovod.errors import ConfigError, ProofFailed
-from edl_horovod.job import directory as job_dirs
+from edl_horovod.job.directory import JobDir
 
 if TYPE_CHECKING:
     from edl_horovod.ledger import Proof, Violation
@@ -37,12 +36,12 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         raise ProofFailed(
             "The ledger does not show that each record was applied exactly once. Received: "
             f"{proof.num_violations} violations; the first: {_line(proof.violations[0])}. Look at "
-            f"that generation in {flags.job_dir / 'events.jsonl'} and in the workers' logs."
+            f"that generation in {flags.job_dir.events} and in the workers' logs."
         )
     return 0
 
 
-def prove(job_dir: Path) -> "Proof":
+def prove(job_dir: JobDir) -> "Proof":
     """The proof from the ledger of a job that has ended, or of what a running one has done so far.
 
     Args:
@@ -55,8 +54,8 @@ def prove(job_dir: Path) -> "Proof":
     from edl_horovod import ledger
     from edl_horovod.records.job_data import open_index, plan_of
 
-    config = job_dirs.read_config(job_dir)
-    folder = ledger.folder_of(job_dir)
+    config = job_dir.read_config()
+    folder = job_dir.ledger
     if not folder.is_dir():
         raise ConfigError(
             f"The job has no ledger. Received: {str(job_dir)!r}. Only a training that was started "

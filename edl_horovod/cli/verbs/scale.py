@@ -7,7 +7,7 @@ from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.in_cluster import add_cluster_flags, is_job_dir, jobs_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
-from edl_horovod.job import directory as job_dirs
+from edl_horovod.job.directory import JobDir
 
 __all__ = ["run", "set_slots", "slots_of"]
 
@@ -31,7 +31,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     flags = parser.parse_all(argv)
     note = " (dry run)" if flags.dry_run else ""
     if is_job_dir(flags.job):
-        old = set_slots(Path(flags.job), flags.np, is_dry_run=flags.dry_run)
+        old = set_slots(JobDir(Path(flags.job)), flags.np, is_dry_run=flags.dry_run)
         print(f"{_THIS_MACHINE}: {old} -> {flags.np} slots{note}")
     else:
         with jobs_of(flags) as jobs:
@@ -40,14 +40,14 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     return 0
 
 
-def slots_of(job_dir: Path) -> int:
+def slots_of(job_dir: JobDir) -> int:
     """How many slots a job has on this machine."""
-    from edl_horovod.coordinator import hosts
+    from edl_horovod.job import hosts
 
-    return hosts.read(job_dir / "hosts").get(_THIS_MACHINE, 0)
+    return hosts.read(job_dir.hosts).get(_THIS_MACHINE, 0)
 
 
-def set_slots(job_dir: Path, slots: int, *, is_dry_run: bool = False) -> int:
+def set_slots(job_dir: JobDir, slots: int, *, is_dry_run: bool = False) -> int:
     """Change how many slots a running job has on this machine.
 
     Args:
@@ -61,19 +61,19 @@ def set_slots(job_dir: Path, slots: int, *, is_dry_run: bool = False) -> int:
     Raises:
         ConfigError: The job does not run, or the ring may not have that size.
     """
-    from edl_horovod.coordinator import hosts
+    from edl_horovod.job import hosts
 
-    config = job_dirs.read_config(job_dir)
-    if not job_dirs.is_running(job_dir):
+    config = job_dir.read_config()
+    if not job_dir.is_running():
         raise ConfigError(
             f"The job is not running, so it cannot be scaled. Received: {str(job_dir)!r}. "
             f"See edl status {job_dir}; the ranks of a new job are launch.np=... ."
         )
-    before = hosts.read(job_dir / "hosts")
+    before = hosts.read(job_dir.hosts)
     after = {**before, _THIS_MACHINE: slots}
     _check_size(config, after)
     if not is_dry_run:
-        hosts.write(job_dir / "hosts", after)
+        hosts.write(job_dir.hosts, after)
     return before.get(_THIS_MACHINE, 0)
 
 

@@ -21,6 +21,7 @@ from edl_horovod.displays.text import (
 from edl_horovod.errors import ClusterError
 from edl_horovod.files import json_text
 from edl_horovod.job import events
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.state import JobState, summarize
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     flags = parser.parse_all(argv)
     job = None
     if is_job_dir(flags.job):
-        state = _state_of(Path(flags.job))
+        state = _state_of(JobDir(Path(flags.job)))
     else:
         with jobs_of(flags) as jobs:
             job, state = jobs.status(flags.job), _progress(jobs, flags.job)
@@ -66,8 +67,8 @@ def _progress(jobs: "Jobs", name: str) -> JobState:
         return summarize(())
 
 
-def _state_of(job_dir: Path) -> JobState:
-    happened = events.read(job_dir / "events.jsonl")
+def _state_of(job_dir: JobDir) -> JobState:
+    happened = events.read(job_dir.events)
     return local_state(
         job_dir,
         summarize(happened),

@@ -21,7 +21,6 @@ from edl_horovod.cluster.client import Cluster, WatchEvent
 from edl_horovod.cluster.hosts import Names, WorkerPod, hosts_of, pod_of
 from edl_horovod.cluster.labels import WORKER, pods_selector
 from edl_horovod.cluster.refusals import Expired
-from edl_horovod.coordinator.hosts import text_of
 from edl_horovod.errors import (
     ClusterError,
     ClusterForbidden,
@@ -32,6 +31,7 @@ from edl_horovod.errors import (
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import log as logs
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.hosts import text_of
 from edl_horovod.job.lifeline import end_with_parent
 
 __all__ = ["Discovery", "DiscoverySettings"]

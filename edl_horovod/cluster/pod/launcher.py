@@ -22,6 +22,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import largest_ring
 from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
+from edl_horovod.job.directory import JobDir
 from edl_horovod.supervisor.mpirun import STATIC_RING, mpirun
 from edl_horovod.supervisor.plan import Command, LaunchPlan
 from edl_horovod.supervisor.run import run_plan
@@ -145,7 +146,7 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: Mapping[str, 
 
 
 def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
-    job_dir = Path(config.job_dir)
+    job_dir = JobDir.of(config)
     style = config.kubernetes.style
     if style != "elastic":
         is_static = style == "mpirun"
@@ -184,6 +185,7 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
 
 
 def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
+    job_dir = JobDir.of(config)
     names = "address" if config.kubernetes.style == "horovodrun" else "uid"
     argv = (
         sys.executable,
@@ -199,9 +201,9 @@ def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
         names,
         "--replace-failed",
         "--output",
-        f"{config.job_dir}/hosts",
+        str(job_dir.hosts),
         "--events",
-        f"{config.job_dir}/events.jsonl",
+        str(job_dir.events),
     )
     return Command(argv=argv)
 
@@ -225,7 +227,7 @@ def _horovodrun(config: JobConfig, config_file: Path) -> Command:
         "--network-interfaces",
         config.kubernetes.interface,
         "--host-discovery-script",
-        f"{SCRIPT} {shlex.quote(f'{config.job_dir}/hosts')}",
+        f"{SCRIPT} {shlex.quote(str(JobDir.of(config).hosts))}",
         sys.executable,
         "-m",
         "edl_horovod.worker",

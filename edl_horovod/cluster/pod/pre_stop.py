@@ -16,9 +16,10 @@ from pathlib import Path
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.hosts import HostsFile
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.hosts import HostsFile
 
 __all__ = ["can_leave", "ranks"]
 
@@ -49,7 +50,7 @@ def main() -> int:
 
 
 def _wait(config: JobConfig, address: str, deadline: float) -> None:
-    file = HostsFile(Path(config.job_dir) / "hosts")
+    file = HostsFile(JobDir.of(config).hosts)
     hosts: Mapping[str, int] | None = None
     while ranks(address) and time.monotonic() < deadline:
         found = file.change()

@@ -17,10 +17,10 @@ from types import FrameType
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
-from edl_horovod.job import directory as job_dirs
 from edl_horovod.job import log as logs
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
-from edl_horovod.supervisor.directory import is_of_job
+from edl_horovod.job.hold import is_of_job
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import end_all
 from edl_horovod.supervisor.slots import Slots
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
-    job_dir, host = Path(config.job_dir), os.environ["EDL_HOST"]
+    job_dir, host = JobDir.of(config), os.environ["EDL_HOST"]
     secret_file = Path(os.environ["EDL_SECRET_FILE"])
     # The manifest names the file of slot 0.
     ready = Path(os.environ["EDL_READY_FILE"]).with_name("{slot}")
@@ -64,8 +64,8 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
         is_leaving = True
 
     signal.signal(signal.SIGTERM, leave)
-    job_dirs.enter(job_dir, config_file)
-    with EventLog(job_dir / "events.jsonl", host) as events:
+    job_dir.enter(config_file)
+    with EventLog(job_dir.events, host) as events:
         backoff = config.elastic.restart_backoff_seconds
         slots = Slots(command, None, events, backoff_seconds=backoff, host=host)
         slots.num_wanted = num_slots
@@ -78,12 +78,12 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
             end_all(slots.processes, seconds=config.kubernetes.grace_seconds)
 
 
-def _is_over(job_dir: Path, secret_file: Path) -> bool:
+def _is_over(job_dir: JobDir, secret_file: Path) -> bool:
     """Whether this job has its result.
 
     An earlier job's is there until this job's launcher removes it and then writes the identity.
     """
-    return (job_dir / "result.json").exists() and is_of_job(job_dir, secret_file)
+    return job_dir.result.exists() and is_of_job(job_dir, secret_file)
 
 
 if __name__ == "__main__":

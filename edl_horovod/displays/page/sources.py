@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from edl_horovod.displays.page.look import History, Look
 from edl_horovod.displays.status import local_state
 from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import Tail
 from edl_horovod.job.state import JobState
 
@@ -34,7 +34,7 @@ class Source(Protocol):
 class DirectorySource:
     """A job by its directory."""
 
-    def __init__(self, job_dir: Path) -> None:
+    def __init__(self, job_dir: JobDir) -> None:
         """Read nothing yet.
 
         Args:
@@ -42,7 +42,7 @@ class DirectorySource:
         """
         self.name = str(job_dir)
         self._job_dir = job_dir
-        self._path = job_dir / "events.jsonl"
+        self._path = job_dir.events
         self._beginning = b""
         self._tail = Tail(self._path)
         self._history = History()

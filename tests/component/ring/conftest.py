@@ -7,6 +7,7 @@ import keras
 import pytest
 
 from edl_horovod.config.compose import compose
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Dismissed, Membership
@@ -77,7 +78,7 @@ def train(tmp_path, monkeypatch):
         settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
         config = compose("train", [*settings, *overrides])
         Path(config.job_dir).mkdir(exist_ok=True)
-        path = Path(config.job_dir) / "events.jsonl"
+        path = JobDir.of(config).events
         with EventLog(path, "test") as log, prepare.make_warm(config, log) as work:
             training = Training(work)
             step = work._trainer.step

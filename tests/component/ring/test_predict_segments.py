@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.errors import DataError
+from edl_horovod.job.directory import JobDir
 from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.tasks import segments as module
@@ -22,7 +23,7 @@ def make(folder: Path, *, records: int, lanes: int, batch: int) -> tuple[Segment
         num_lanes=lanes,
         is_shuffled=False,
     )
-    segments = Segments(folder / "segments", plan)
+    segments = Segments(JobDir(folder), plan)
     segments.begin()
     return segments, plan
 

@@ -11,6 +11,7 @@ import pytest
 
 from edl_horovod.chaos import Target, disturb, parse
 from edl_horovod.errors import ConfigError
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 
 
@@ -191,7 +192,7 @@ def target_of(tmp_path, pid, *, at=None):
     if at is not None:
         path = tmp_path / "events.jsonl"
         path.write_text(path.read_text().replace('{"time": ', f'{{"time": {at}, "was": '))
-    return Target(tmp_path, slots=lambda: 1, set_slots=lambda slots: None)
+    return Target(JobDir(tmp_path), slots=lambda: 1, set_slots=lambda slots: None)
 
 
 def test_a_worker_is_found_and_reached(tmp_path, spawn):

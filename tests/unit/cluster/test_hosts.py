@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from edl_horovod.cluster.hosts import WorkerPod, hosts_of, pod_of
-from edl_horovod.coordinator.hosts import parse, text_of
+from edl_horovod.job.hosts import parse, text_of
 
 READY = {"type": "Ready", "status": "True"}
 

@@ -8,12 +8,13 @@ import time
 
 import pytest
 
-from edl_horovod.coordinator import forming, hosts, roster, server, vain
+from edl_horovod.coordinator import forming, roster, server, vain
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
 from edl_horovod.errors import NotEnoughWorkers
-from edl_horovod.job import events
+from edl_horovod.job import events, hosts
+from edl_horovod.job.directory import JobDir
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
@@ -125,7 +126,11 @@ class Job:
         defaults = {"num_start": 1, "min_np": 1, "max_np": 8, "num_lanes": 8, "spares": 0}
         defaults |= {"wait_seconds": 5.0, "forming_seconds": 3.0, "stall_seconds": 300.0}
         self.settings = CoordinatorSettings(
-            job_dir=job_dir, port=0, address="127.0.0.1", secret=SECRET, **{**defaults, **settings}
+            job_dir=JobDir(job_dir),
+            port=0,
+            address="127.0.0.1",
+            secret=SECRET,
+            **{**defaults, **settings},
         )
         self.hosts(**(wanted or {"localhost": 4}))
         self.workers = []

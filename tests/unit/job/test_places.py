@@ -6,7 +6,7 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import OutputError
-from edl_horovod.job.places import with_job_dir
+from edl_horovod.job.directory import with_job_dir
 from edl_horovod.supervisor.run import check_inputs
 
 

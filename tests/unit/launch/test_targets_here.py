@@ -13,7 +13,7 @@ from edl_horovod.config.schema import (
     TrainConfig,
 )
 from edl_horovod.errors import ConfigError, OutputError
-from edl_horovod.job.places import with_job_dir
+from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.launch import local, mpi
 from edl_horovod.launch.target import find
 from edl_horovod.supervisor.plan import Command
@@ -53,7 +53,7 @@ def test_as_many_ranks_as_lanes_are_fine():
 )
 def test_the_job_directory_is_beside_the_output(config, job_dir):
     assert with_job_dir(config).job_dir == job_dir
-    assert make_plan(config).job_dir == Path(job_dir)
+    assert make_plan(config).job_dir == JobDir(Path(job_dir))
 
 
 def test_a_local_job_has_a_coordinator_and_workers_with_one_config():

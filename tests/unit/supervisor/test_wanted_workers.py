@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.coordinator import hosts
+from edl_horovod.job import hosts
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor import run as job
 

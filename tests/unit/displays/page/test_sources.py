@@ -11,6 +11,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays.page.look import History
 from edl_horovod.displays.page.sources import DirectorySource
+from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 
 
@@ -45,7 +46,7 @@ def write_steps(job_dir: Path, *numbers: int) -> None:
 
 
 def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path: Path):
-    source = DirectorySource(tmp_path / "job")
+    source = DirectorySource(JobDir(tmp_path / "job"))
 
     missing = source.look()
     make_job(tmp_path / "job")
@@ -63,13 +64,13 @@ def test_a_job_that_is_not_there_yet_is_shown_once_it_is(tmp_path: Path):
 def test_a_file_in_the_place_of_a_job_is_no_job(tmp_path: Path):
     (tmp_path / "job").write_text("")
 
-    assert DirectorySource(tmp_path / "job").look().http_status == 404
+    assert DirectorySource(JobDir(tmp_path / "job")).look().http_status == 404
 
 
 def test_only_what_was_added_is_read_again(tmp_path: Path):
     make_job(tmp_path)
     write_steps(tmp_path, *range(1, 100))
-    source = DirectorySource(tmp_path)
+    source = DirectorySource(JobDir(tmp_path))
     source.look()
     path = tmp_path / "events.jsonl"
     size = path.stat().st_size
@@ -86,7 +87,7 @@ def test_only_what_was_added_is_read_again(tmp_path: Path):
 def test_a_torn_line_is_passed_over(tmp_path: Path):
     make_job(tmp_path)
     write_steps(tmp_path, 1)
-    source = DirectorySource(tmp_path)
+    source = DirectorySource(JobDir(tmp_path))
     with (tmp_path / "events.jsonl").open("ab") as stream:
         stream.write(b'{"time": 2.0, "kind": "st')
     torn = source.look()
@@ -99,7 +100,7 @@ def test_a_torn_line_is_passed_over(tmp_path: Path):
 def test_a_job_that_begins_anew_in_the_directory_is_a_new_one(tmp_path: Path):
     make_job(tmp_path)
     write_steps(tmp_path, 5)
-    source = DirectorySource(tmp_path)
+    source = DirectorySource(JobDir(tmp_path))
     source.look()
 
     os.truncate(tmp_path / "events.jsonl", 0)

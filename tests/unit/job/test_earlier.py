@@ -8,7 +8,8 @@ import pytest
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job import checkpoint_files
-from edl_horovod.supervisor.checkpoints import settle
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.earlier import settle_checkpoints
 
 CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")
 
@@ -27,12 +28,12 @@ def job_dir(tmp_path):
 
 def test_a_fresh_job_refuses_to_lose_them_and_says_how_to_go_on(job_dir):
     with pytest.raises(OutputError, match=r"up to step 10.*resume=auto.*overwrite=true"):
-        settle(CONFIG, job_dir)
+        settle_checkpoints(CONFIG, JobDir(job_dir))
     assert steps(job_dir) == [5, 10]
 
 
 def test_a_fresh_job_that_may_overwrite_removes_them(job_dir):
-    settle(replace(CONFIG, overwrite=True), job_dir)
+    settle_checkpoints(replace(CONFIG, overwrite=True), JobDir(job_dir))
     assert steps(job_dir) == []
 
 
@@ -41,34 +42,34 @@ def test_what_the_user_put_beside_them_stays(job_dir):
     mine.parent.mkdir()
     mine.touch()
     (job_dir / "checkpoints" / ".step-000000011.host.7.partial").touch()
-    settle(replace(CONFIG, overwrite=True), job_dir)
+    settle_checkpoints(replace(CONFIG, overwrite=True), JobDir(job_dir))
     assert [path for path in job_dir.rglob("*") if path.is_file()] == [mine]
 
 
 def test_those_behind_a_link_to_another_disk_may_go_too(job_dir):
     (job_dir / "checkpoints").rename(job_dir / "elsewhere")
     (job_dir / "checkpoints").symlink_to("elsewhere")
-    settle(replace(CONFIG, overwrite=True), job_dir)
+    settle_checkpoints(replace(CONFIG, overwrite=True), JobDir(job_dir))
     assert steps(job_dir) == []
 
 
 def test_those_of_a_job_that_delivered_its_result_may_go(job_dir):
     (job_dir / "result.json").write_text(json.dumps({"state": "failed"}))
     with pytest.raises(OutputError):
-        settle(CONFIG, job_dir)
+        settle_checkpoints(CONFIG, JobDir(job_dir))
     (job_dir / "result.json").write_text(json.dumps({"state": "finished"}))
-    settle(CONFIG, job_dir)
+    settle_checkpoints(CONFIG, JobDir(job_dir))
     assert steps(job_dir) == []
 
 
 @pytest.mark.parametrize("resume", ["auto", "must"])
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_job_that_goes_on_keeps_them(job_dir, resume, overwrite):
-    settle(replace(CONFIG, resume=resume, overwrite=overwrite), job_dir)
+    settle_checkpoints(replace(CONFIG, resume=resume, overwrite=overwrite), JobDir(job_dir))
     assert steps(job_dir) == [5, 10]
 
 
 def test_a_job_that_must_go_on_needs_one(tmp_path):
     with pytest.raises(ConfigError, match="Received: resume=must"):
-        settle(replace(CONFIG, resume="must"), tmp_path)
-    settle(replace(CONFIG, resume="auto"), tmp_path)
+        settle_checkpoints(replace(CONFIG, resume="must"), JobDir(tmp_path))
+    settle_checkpoints(replace(CONFIG, resume="auto"), JobDir(tmp_path))

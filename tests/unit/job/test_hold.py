@@ -11,13 +11,11 @@ import stat
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
-from edl_horovod.job import checkpoint_files, events
-from edl_horovod.job.directory import enter, is_running
+from edl_horovod.job import checkpoint_files, events, hosts
+from edl_horovod.job.earlier import where_it_goes_on
+from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.launch.local import LocalTarget
-from edl_horovod.supervisor import directory
-from edl_horovod.supervisor.checkpoints import where_it_goes_on
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.run import run_plan
 
@@ -30,21 +28,32 @@ def plan(tmp_path):
     return dataclasses.replace(LocalTarget().plan(compose("train", overrides)), secret_file=secret)
 
 
+def held(plan, *, is_left):
+    return hold(
+        plan.job_dir,
+        plan.config,
+        hosts=plan.hosts,
+        secret_file=plan.secret_file,
+        is_left=is_left,
+        has_coordinator=plan.coordinator is not None,
+    )
+
+
 def leave_traces(plan):
-    assert not directory.is_left_by_this_job(plan)
-    with directory.job_directory(plan, is_left=False):
+    assert not is_of_job(plan.job_dir, plan.secret_file)
+    with held(plan, is_left=False):
         for name in ("events.jsonl", "coordinator.json", "hosts"):
-            (plan.job_dir / name).write_text(json.dumps("a trace"))
+            (plan.job_dir.path / name).write_text(json.dumps("a trace"))
 
 
 def test_a_launcher_finds_its_own_job_as_the_one_before_it_left_it(plan):
     leave_traces(plan)
 
-    assert directory.is_left_by_this_job(plan)
-    with directory.job_directory(plan, is_left=True):
-        assert (plan.job_dir / "launcher.pid").exists()
+    assert is_of_job(plan.job_dir, plan.secret_file)
+    with held(plan, is_left=True):
+        assert (plan.job_dir.launcher_pid).exists()
         assert {"events.jsonl", "coordinator.json", "hosts"} <= {
-            path.name for path in plan.job_dir.iterdir() if path.is_file()
+            path.name for path in plan.job_dir.path.iterdir() if path.is_file()
         }
 
 
@@ -54,18 +63,18 @@ def test_another_job_finds_nothing_of_it(plan, tmp_path):
     other.write_bytes(b"o" * 32)
     plan = dataclasses.replace(plan, secret_file=other)
 
-    assert not directory.is_left_by_this_job(plan)
-    with directory.job_directory(plan, is_left=False):
-        assert events.read(plan.job_dir / "events.jsonl") == []
-        assert not (plan.job_dir / "coordinator.json").exists()
-        assert "a trace" not in (plan.job_dir / "hosts").read_text()
+    assert not is_of_job(plan.job_dir, plan.secret_file)
+    with held(plan, is_left=False):
+        assert events.read(plan.job_dir.events) == []
+        assert not (plan.job_dir.coordinator_state).exists()
+        assert "a trace" not in (plan.job_dir.hosts).read_text()
 
 
 def test_the_settings_of_a_job_are_its_owners_alone(plan):
     mask = os.umask(0o022)
     try:
-        with directory.job_directory(plan, is_left=False):
-            found = stat.S_IMODE((plan.job_dir / "config.yaml").stat().st_mode)
+        with held(plan, is_left=False):
+            found = stat.S_IMODE((plan.job_dir.config).stat().st_mode)
     finally:
         os.umask(mask)
     assert found == 0o600
@@ -80,34 +89,34 @@ def plan_over_ssh(plan):
 def test_a_ring_that_ended_with_its_launcher_leaves_checkpoint_ledger_and_events(plan_over_ssh):
     plan = plan_over_ssh
     leave_traces(plan)
-    (plan.job_dir / "result.json").write_text(json.dumps({"state": "failed"}))
+    (plan.job_dir.result).write_text(json.dumps({"state": "failed"}))
     for folder in ("checkpoints", "ledger"):
-        (plan.job_dir / folder).mkdir()
-    checkpoint_files.path_of(plan.job_dir / "checkpoints", 40).touch()
+        (plan.job_dir.path / folder).mkdir()
+    checkpoint_files.path_of(plan.job_dir.checkpoints, 40).touch()
 
     assert "from the checkpoint of step 40" in where_it_goes_on(plan.config, plan.job_dir)
-    with directory.job_directory(plan, is_left=True):
-        left = {path.name for path in plan.job_dir.iterdir()}
+    with held(plan, is_left=True):
+        left = {path.name for path in plan.job_dir.path.iterdir()}
         assert {"checkpoints", "ledger", "events.jsonl"} <= left
         assert "result.json" not in left, "it would be told as the next ring's"
-        assert "a trace" not in (plan.job_dir / "hosts").read_text(), "pods that may be gone"
+        assert "a trace" not in (plan.job_dir.hosts).read_text(), "pods that may be gone"
 
 
 def test_a_ring_that_left_no_checkpoint_begins_anew_and_says_so(plan_over_ssh):
     plan = plan_over_ssh
     leave_traces(plan)
-    (plan.job_dir / "ledger").mkdir()
+    (plan.job_dir.ledger).mkdir()
 
     said = where_it_goes_on(plan.config, plan.job_dir)
     assert "before there was a checkpoint; training begins at step 0 again" in said
-    with directory.job_directory(plan, is_left=True):
-        assert not (plan.job_dir / "ledger").exists()
+    with held(plan, is_left=True):
+        assert not (plan.job_dir.ledger).exists()
 
 
 def test_a_job_whose_launcher_was_lost_at_the_very_end_has_finished(plan_over_ssh):
     leave_traces(plan_over_ssh)
     result = {"state": "finished", "steps": 7, "metrics": {}, "output": "o"}
-    (plan_over_ssh.job_dir / "result.json").write_text(json.dumps(result))
+    plan_over_ssh.job_dir.result.write_text(json.dumps(result))
 
     assert run_plan(plan_over_ssh).steps == 7
 
@@ -115,14 +124,14 @@ def test_a_job_whose_launcher_was_lost_at_the_very_end_has_finished(plan_over_ss
 def test_a_job_without_a_secret_of_its_own_is_never_taken_over(plan):
     leave_traces(plan)
 
-    assert not directory.is_left_by_this_job(dataclasses.replace(plan, secret_file=None))
+    assert not is_of_job(plan.job_dir, None)
 
 
 def test_a_given_secret_is_not_copied_to_the_volume(plan):
-    with directory.job_directory(plan, is_left=False):
+    with held(plan, is_left=False):
         copies = [
             path
-            for path in plan.job_dir.rglob("*")
+            for path in plan.job_dir.path.rglob("*")
             if path.is_file() and b"s" * 32 in path.read_bytes()
         ]
 
@@ -130,12 +139,12 @@ def test_a_given_secret_is_not_copied_to_the_volume(plan):
 
 
 def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
-    enter(plan.job_dir, plan.job_dir.parent / "config.yaml")
-    with events.EventLog(plan.job_dir / "events.jsonl", "early") as early:
+    plan.job_dir.enter(plan.job_dir.path.parent / "config.yaml")
+    with events.EventLog(plan.job_dir.events, "early") as early:
         early.write("warm")
-        with directory.job_directory(plan, is_left=False):
+        with held(plan, is_left=False):
             early.write("step", step=1)
-            told = events.read(plan.job_dir / "events.jsonl")
+            told = events.read(plan.job_dir.events)
 
     assert [event["kind"] for event in told] == ["step"]
 
@@ -144,34 +153,34 @@ def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_on
     plan, monkeypatch
 ):
     with contextlib.ExitStack() as first, contextlib.ExitStack() as third:
-        first.enter_context(directory.job_directory(plan, is_left=False))
+        first.enter_context(held(plan, is_left=False))
         lock = fcntl.flock
 
         def lock_late(file, how):
             # The second one has opened the file by now. The first ends, and a third one begins.
             monkeypatch.setattr(fcntl, "flock", lock)
             first.close()
-            third.enter_context(directory.job_directory(plan, is_left=False))
+            third.enter_context(held(plan, is_left=False))
             fcntl.flock(file, how)
 
         monkeypatch.setattr(fcntl, "flock", lock_late)
         with (
             pytest.raises(ConfigError, match="Another job runs"),
-            directory.job_directory(plan, is_left=False),
+            held(plan, is_left=False),
         ):
             pass
 
 
 def test_a_job_that_has_ended_does_not_run(plan):
-    with directory.job_directory(plan, is_left=False):
-        assert is_running(plan.job_dir)
-    assert not is_running(plan.job_dir)
+    with held(plan, is_left=False):
+        assert plan.job_dir.is_running()
+    assert not plan.job_dir.is_running()
 
 
 def test_a_damaged_result_is_told_as_what_it_is(plan_over_ssh):
     plan = dataclasses.replace(plan_over_ssh, ring=None, coordinator=Command(argv=("sleep", "60")))
     leave_traces(plan)
-    (plan.job_dir / "result.json").write_text("")
+    (plan.job_dir.result).write_text("")
 
     with pytest.raises(JobFailed, match=r"damaged: it is empty.*result\.json.*resume=auto"):
         run_plan(plan)
@@ -193,6 +202,6 @@ def test_why_the_directory_cannot_be_written_is_told_with_its_own_cure(
     monkeypatch.setattr(hosts, "write", fail)
     with (
         pytest.raises(OutputError, match=cure),
-        directory.job_directory(plan, is_left=False),
+        held(plan, is_left=False),
     ):
         pass

@@ -2,8 +2,8 @@
 
 import pytest
 
-from edl_horovod.coordinator import hosts
 from edl_horovod.errors import ConfigError
+from edl_horovod.job import hosts
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,22 @@
 """Whose directory a job may take: a new one, an empty one, or one that was a job's before."""
 
+import ast
 import dataclasses
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
+from edl_horovod import job as job_package
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files
-from edl_horovod.job import directory as job_dir
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.hold import hold
 from edl_horovod.launch.local import LocalTarget
-from edl_horovod.supervisor.directory import job_directory
 
 OURS = (
     "logs/build.log",
@@ -40,12 +43,19 @@ def plan_of(folder, *overrides, task="train"):
 
 
 def take(plan):
-    with job_directory(plan, is_left=False):
+    with hold(
+        plan.job_dir,
+        plan.config,
+        hosts=plan.hosts,
+        secret_file=None,
+        is_left=False,
+        has_coordinator=True,
+    ):
         pass
 
 
 def end_well(plan):
-    (plan.job_dir / "result.json").write_text(json.dumps({"state": "finished"}))
+    (plan.job_dir.result).write_text(json.dumps({"state": "finished"}))
 
 
 def contents(folder):
@@ -57,8 +67,8 @@ def contents(folder):
 def test_a_folder_that_is_not_a_job_s_is_refused_and_left_as_it_is(tmp_path, names, overwrite):
     plan = plan_of(tmp_path, f"overwrite={overwrite}")
     for name in names:
-        (plan.job_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (plan.job_dir / name).write_text("mine")
+        (plan.job_dir.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (plan.job_dir.path / name).write_text("mine")
     before = contents(tmp_path)
     with pytest.raises(OutputError, match=r"holds something .*Received: job_dir=.*another job_dir"):
         take(plan)
@@ -67,19 +77,19 @@ def test_a_folder_that_is_not_a_job_s_is_refused_and_left_as_it_is(tmp_path, nam
 
 def test_a_result_is_no_job_s_directory(tmp_path):
     plan = plan_of(tmp_path)
-    plan.job_dir.mkdir()
-    marker.write(plan.job_dir, "trained model")
+    plan.job_dir.path.mkdir()
+    marker.write(plan.job_dir.path, "trained model")
     with pytest.raises(OutputError, match="folder of a job"):
         take(plan)
 
 
 def test_an_empty_folder_and_an_earlier_job_s_are_taken(tmp_path):
     plan = plan_of(tmp_path)
-    plan.job_dir.mkdir()
+    plan.job_dir.path.mkdir()
     take(plan)
-    (plan.job_dir / "notes.txt").write_text("mine")
+    (plan.job_dir.path / "notes.txt").write_text("mine")
     take(plan)
-    assert (plan.job_dir / "notes.txt").read_text() == "mine"
+    assert (plan.job_dir.path / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
@@ -114,8 +124,8 @@ def test_a_job_of_the_same_model_with_other_settings_takes_it(tmp_path):
 def test_checkpoints_of_another_model_are_not_gone_on_from(tmp_path):
     plan = plan_of(tmp_path)
     take(plan)
-    (plan.job_dir / "checkpoints").mkdir()
-    checkpoint_files.path_of(plan.job_dir / "checkpoints", 40).touch()
+    (plan.job_dir.checkpoints).mkdir()
+    checkpoint_files.path_of(plan.job_dir.checkpoints, 40).touch()
     with pytest.raises(OutputError, match=r"up to step 40.*model_def='m'.*model_def='other'"):
         take(plan_of(tmp_path, "model_def=other", "resume=auto"))
     take(plan_of(tmp_path, "resume=auto"))
@@ -124,7 +134,7 @@ def test_checkpoints_of_another_model_are_not_gone_on_from(tmp_path):
 def test_a_job_that_failed_before_it_had_anything_may_be_corrected(tmp_path):
     plan = plan_of(tmp_path, "model_def=m.Mistyped")
     take(plan)
-    (plan.job_dir / "result.json").write_text(json.dumps({"state": "failed"}))
+    (plan.job_dir.result).write_text(json.dumps({"state": "failed"}))
     take(plan_of(tmp_path))
 
 
@@ -132,7 +142,7 @@ def test_a_finished_job_whose_settings_cannot_be_read_is_not_taken_for_granted(t
     plan = plan_of(tmp_path)
     take(plan)
     end_well(plan)
-    (plan.job_dir / "config.yaml").write_text("of_another_version: 1")
+    (plan.job_dir.config).write_text("of_another_version: 1")
     with pytest.raises(OutputError, match="another model's job"):
         take(plan)
 
@@ -142,24 +152,24 @@ def test_a_finished_job_whose_settings_cannot_be_read_is_not_taken_for_granted(t
 
 def test_a_worker_that_comes_first_leaves_a_folder_that_its_launcher_takes(tmp_path):
     plan = plan_of(tmp_path)
-    job_dir.enter(plan.job_dir, tmp_path / "etc" / "config.yaml")
-    (plan.job_dir / "events.jsonl").touch()
+    plan.job_dir.enter(tmp_path / "etc" / "config.yaml")
+    (plan.job_dir.events).touch()
     take(plan)
 
 
 def test_a_worker_does_not_write_into_a_folder_that_is_not_a_job_s(tmp_path):
     (tmp_path / "notes.txt").touch()
     with pytest.raises(OutputError, match="holds something"):
-        job_dir.enter(tmp_path, tmp_path / "etc" / "config.yaml")
+        JobDir(tmp_path).enter(tmp_path / "etc" / "config.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_folder_that_was_made_for_horovodrun_with_the_settings_in_it_is_a_job_s(tmp_path):
     plan = plan_of(tmp_path)
-    plan.job_dir.mkdir()
-    (plan.job_dir / "discover.sh").touch()
-    resolved.dump(plan.config, plan.job_dir / "config.yaml")
-    job_dir.enter(plan.job_dir, plan.job_dir / "config.yaml")
+    plan.job_dir.path.mkdir()
+    (plan.job_dir.path / "discover.sh").touch()
+    resolved.dump(plan.config, plan.job_dir.config)
+    plan.job_dir.enter(plan.job_dir.config)
     take(plan)
 
 
@@ -168,7 +178,7 @@ def test_settings_beside_somebody_s_own_things_of_such_names_make_it_no_job_s(tm
     (tmp_path / "config.yaml").touch()
     (tmp_path / name).mkdir()
     with pytest.raises(OutputError, match=name):
-        job_dir.enter(tmp_path, tmp_path / "config.yaml")
+        JobDir(tmp_path).enter(tmp_path / "config.yaml")
 
 
 def test_launcher_and_workers_may_come_at_once(tmp_path):
@@ -178,8 +188,8 @@ def test_launcher_and_workers_may_come_at_once(tmp_path):
     def come():
         start.wait(10)
         try:
-            job_dir.enter(plan.job_dir, tmp_path / "config.yaml")
-            (plan.job_dir / "events.jsonl").touch()
+            plan.job_dir.enter(tmp_path / "config.yaml")
+            (plan.job_dir.events).touch()
         except Exception as error:  # Told in the test's own thread.
             errors.append(error)
 
@@ -195,9 +205,93 @@ def test_launcher_and_workers_may_come_at_once(tmp_path):
 def test_a_folder_that_may_not_be_written_is_told(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"cannot be written.*Received: job_dir="):
-        job_dir.claim(tmp_path / "file" / "job")
+        JobDir(tmp_path / "file" / "job").claim()
 
 
 def test_a_name_that_is_too_long_is_told(tmp_path):
     with pytest.raises(OutputError, match=r"File name too long.*shorter name"):
-        job_dir.claim(tmp_path / ("x" * 260))
+        JobDir(tmp_path / ("x" * 260)).claim()
+
+
+# -- what is in it, and what becomes of it
+
+
+def contents_at(job_dir, moment):
+    for name in (*FILES, *FOLDERS):
+        path = getattr(job_dir, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name in FOLDERS:
+            path.mkdir()
+            (path / "inside").write_text(name)
+        else:
+            path.write_text(name)
+    job_dir.clear(moment)
+    there = {name for name in (*FILES, *FOLDERS) if getattr(job_dir, name).exists()}
+    empty = {name for name in FILES if name in there and not getattr(job_dir, name).read_text()}
+    return there - empty, empty
+
+
+FILES = (
+    *("marker", "config", "events", "result", "coordinator_state", "hosts", "job_id"),
+    *("secret", "launcher_pid"),
+)
+FOLDERS = ("logs", "checkpoints", "ledger", "segments", "discarded_segments", "warm")
+ALWAYS_KEPT = {"marker", "config", "secret", "checkpoints", "warm"}
+
+
+def test_a_job_that_starts_finds_nothing_that_an_earlier_one_would_be_told_by(tmp_path):
+    kept, emptied = contents_at(JobDir(tmp_path), "at_start")
+    assert (kept, emptied) == ({*ALWAYS_KEPT, "launcher_pid"}, {"events"})
+
+
+def test_a_job_that_goes_on_from_a_checkpoint_goes_on_with_its_ledger(tmp_path):
+    job_dir = JobDir(tmp_path)
+    job_dir.checkpoints.mkdir()
+    checkpoint_files.path_of(job_dir.checkpoints, 40).touch()
+    job_dir.ledger.mkdir()
+    job_dir.clear("at_start")
+    assert job_dir.ledger.is_dir()
+
+
+def test_a_ring_that_was_lost_with_its_launcher_leaves_all_but_its_failure(tmp_path):
+    kept, emptied = contents_at(JobDir(tmp_path), "at_takeover")
+    assert ({*FILES, *FOLDERS} - kept, emptied) == ({"result", "ledger"}, set())
+
+
+def test_a_job_that_ends_leaves_all_but_its_secret(tmp_path):
+    kept, emptied = contents_at(JobDir(tmp_path), "at_end")
+    assert ({*FILES, *FOLDERS} - kept, emptied) == ({"secret", "launcher_pid"}, {"launcher_pid"})
+
+
+def names_in(tree, names):
+    """The names of a job's files that a program joins to a path, or spells as they are."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.BinOp(op=ast.Div(), right=ast.Constant(value=str(name))):
+                if name in names:
+                    yield name
+            case ast.JoinedStr(values=[*_, ast.Constant(value=str(end))]):
+                if "/" in end and end.rpartition("/")[2] in names:
+                    yield end
+            case ast.Constant(value=str(name)):
+                if name in names and "." in name:
+                    yield name
+
+
+def test_no_other_module_spells_the_name_of_a_file_in_it():
+    package = Path(job_package.__file__).parents[1]
+    names = {getattr(JobDir(Path()), name).name for name in (*FILES, *FOLDERS)}
+    elsewhere = {
+        # The names of other files.
+        "config/compose.py": {"config.yaml"},  # Hydra's own.
+        "config/resolved.py": {"config.yaml"},  # Also in a trained model.
+        "files/marker.py": {marker.NAME},  # In every folder of ours.
+        "cluster/pods.py": {"/secret"},  # Of a volume.
+    }
+    found = {}
+    for path in package.rglob("*.py"):
+        module = path.relative_to(package).as_posix()
+        spelled = set(names_in(ast.parse(path.read_text()), names)) - elsewhere.get(module, set())
+        if spelled and module != "job/directory.py":
+            found[module] = spelled
+    assert found == {}

@@ -1,0 +1,112 @@
+"""What an earlier job, or an earlier launcher of the same one, left in a job's directory."""
+
+import json
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, OutputError
+from edl_horovod.job import checkpoint_files
+from edl_horovod.job.directory import JobDir
+
+__all__ = ["has_ended_well", "require_same_model", "settle_checkpoints", "where_it_goes_on"]
+
+
+def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
+    """Refuse to take the directory from another model's job that left something of use there.
+
+    Args:
+        config: The new job.
+        job_dir: Its directory, which no other job uses now.
+
+    Raises:
+        OutputError: It is there, and nobody said that it may go.
+    """
+    steps = checkpoint_files.steps_in(job_dir.checkpoints)
+    if config.overwrite or not (steps or has_ended_well(job_dir)):
+        return
+    now = _model_of(config)
+    try:
+        before = _model_of(resolved.load(job_dir.config))
+    except ConfigError as error:
+        before = {job_dir.config.name: str(error)}
+    if before == now:
+        return
+    shown = [f"{key}={value!r}" for key, value in before.items() if now.get(key) != value]
+    left = f"checkpoints up to step {steps[-1]}" if steps else "its result"
+    raise OutputError(
+        f"The job's directory is that of another model's job, which left {left} there:"
+        f" {', '.join(shown)}. Received: job_dir={str(job_dir)!r},"
+        f" {', '.join(f'{key}={value!r}' for key, value in now.items())}."
+        " Give another output or job_dir, or overwrite=true if what is there may go."
+    )
+
+
+def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
+    """Keep an earlier training's checkpoints, remove them, or refuse to do either.
+
+    Called before anything else of the earlier job is removed; other tasks leave them alone.
+
+    Args:
+        config: The new job.
+        job_dir: Its directory, which no other job uses now.
+
+    Raises:
+        OutputError: They would be lost and nobody said that they may be.
+        ConfigError: There must be some, and there are none.
+    """
+    if config.task != "train":
+        return
+    steps = checkpoint_files.steps_in(job_dir.checkpoints)
+    if config.resume == "must" and not steps:
+        raise ConfigError(
+            f"There is no checkpoint to go on from. Received: resume=must, job_dir="
+            f"{str(job_dir)!r}. Give the output or job_dir of the job that was ended, or "
+            "resume=auto, which begins at step 0 where there is none."
+        )
+    if config.resume != "never" or not job_dir.checkpoints.exists():
+        return
+    if steps and not config.overwrite and not has_ended_well(job_dir):
+        raise OutputError(
+            "An earlier job that did not end well left checkpoints. Received: resume=never, "
+            f"job_dir={str(job_dir)!r} with checkpoints up to step {steps[-1]}. Go on from there "
+            "with resume=auto, or remove them and begin anew with overwrite=true."
+        )
+    checkpoint_files.remove_all(job_dir.checkpoints)
+
+
+def where_it_goes_on(config: JobConfig, job_dir: JobDir) -> str:
+    """What is left of a job whose launcher was lost with the ring that it had started, for people.
+
+    Args:
+        config: The job.
+        job_dir: Its directory.
+    """
+    if has_ended_well(job_dir):
+        return "an earlier launcher was lost when the job was done already"
+    lost = "an earlier launcher of this job was lost, and its ring with it"
+    if config.task != "train":
+        return f"{lost}; {config.task} begins again"
+    if steps := checkpoint_files.steps_in(job_dir.checkpoints):
+        return f"{lost}; training goes on from the checkpoint of step {steps[-1]}"
+    return (
+        f"{lost}, before there was a checkpoint; training begins at step 0 again "
+        f"(checkpoint.every_seconds={config.checkpoint.every_seconds:g}, "
+        f"checkpoint.every_steps={config.checkpoint.every_steps})"
+    )
+
+
+def has_ended_well(job_dir: JobDir) -> bool:
+    """Whether the earlier job delivered its result, so that its checkpoints may go."""
+    try:
+        result = json.loads(job_dir.result.read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(result.get("state") == "finished")
+
+
+def _model_of(config: JobConfig) -> dict[str, str]:
+    """What a job works on: two jobs that differ in it have nothing in common."""
+    if config.task != "train":
+        return {"task": config.task, "trained_model": config.trained_model}
+    zoo = config.model_zoo_source or config.model_zoo
+    return {"task": config.task, "model_zoo": zoo, "model_def": config.model_def}
