@@ -11,7 +11,7 @@ from edl_horovod.records.index import Index
 from edl_horovod.records.job_data import CACHE_BYTES
 from edl_horovod.records.lanes import choose_num_lanes
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode
 
 PREFETCH_STEPS = 4

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from benchmarks.common import RECORDIO_PATTERN, TFRECORD_PATTERN
 from benchmarks.models.cnn import SHUFFLE_RECORDS, parse_batch, parse_features, parse_one
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 
 
 def tfrecord_files(data: Path) -> list[str]:

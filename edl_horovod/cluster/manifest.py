@@ -15,12 +15,12 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_start, largest_ring
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import with_job_dir
+from edl_horovod.records.sources.table import kind_of
 
 __all__ = ["MAX_CONFIG_BYTES", "JobManifests", "job_manifests", "to_yaml"]
 
 MAX_CONFIG_BYTES = 1024 * 1024 - 4096
 """Of a ConfigMap's data; the API server takes 1 MiB, names and the script included."""
-_ELSEWHERE = "://"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +111,9 @@ def _check(config: JobConfig) -> None:
         if path:
             _check_on_volume(config, key, path, is_written=key in ("output", "job_dir"))
     for key in ("data", "validation_data"):
-        for path in filter(None, getattr(config, key).split(",")):
-            if _ELSEWHERE not in path:
-                _check_on_volume(config, key, path, is_written=False)
+        data = getattr(config, key)
+        for path in kind_of(data).local_patterns(data):
+            _check_on_volume(config, key, path, is_written=False)
     if config.kubernetes.secret_env and config.kubernetes.style != "elastic":
         raise ConfigError(
             "kubernetes.secret_env is for kubernetes.style=elastic: over ssh the values would be "

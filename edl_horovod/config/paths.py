@@ -7,6 +7,7 @@ from typing import Any
 from edl_horovod.config.fields import FILE_LISTS
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
+from edl_horovod.records.sources.table import kind_of
 
 __all__ = ["check_no_secrets", "make_absolute"]
 
@@ -34,8 +35,7 @@ def make_absolute(values: dict[str, Any]) -> None:
     """Relative paths mean the directory of the command, not of a rank that reads them later."""
     for key in FILE_LISTS:
         if values.get(key):
-            parts = (part.strip() for part in values[key].split(","))
-            values[key] = ",".join(_absolute(part) for part in parts if part)
+            values[key] = kind_of(values[key]).absolute(values[key], _absolute)
     for key in _PATHS:
         if values.get(key):
             values[key] = _absolute(values[key])

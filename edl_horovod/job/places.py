@@ -10,6 +10,7 @@ from edl_horovod.files import marker
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, check_output, writing
 from edl_horovod.models import git_zoo
 from edl_horovod.records.files.local import local_paths
+from edl_horovod.records.sources.table import kind_of
 
 __all__ = ["check_apart", "check_is_free", "check_not_worked_in", "check_places"]
 
@@ -94,8 +95,10 @@ def check_apart(
 
 def _read_by(config: JobConfig) -> Iterator[tuple[str, str]]:
     for key in ("data", "validation_data"):
-        for path in local_paths(getattr(config, key)):
-            yield key, path
+        data = getattr(config, key)
+        for pattern in kind_of(data).local_patterns(data):
+            for path in local_paths(pattern):
+                yield key, path
     if config.task == "train" and git_zoo.parse(config.model_zoo) is None:
         yield "model_zoo", config.model_zoo
     for key in ("trained_model", "init_from"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from edl_horovod.errors import DataError
+from edl_horovod.records.sources.table import kind_of
 
 __all__ = ["LIST_MARK", "Inputs", "cut", "find"]
 
@@ -123,7 +124,7 @@ def cut(
 
 def _matches(part: str) -> Iterator[str]:
     """Absolute paths; those of a folder or a glob sorted."""
-    if "://" in part:
+    if list(kind_of(part).local_patterns(part)) != [part]:
         raise DataError(
             "prepare_data_for_a_single_file is given files of this machine.",
             received={"data": part},

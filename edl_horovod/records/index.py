@@ -15,8 +15,8 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.files.local import expand
 from edl_horovod.records.files.remote import is_remote, reconnect
-from edl_horovod.records.formats import format_of
-from edl_horovod.records.record_format import RecordFormat, make_record_format
+from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
 __all__ = ["MAX_BLOCK_RECORDS", "Index", "Location"]
@@ -97,11 +97,8 @@ class Index:
         else:
             sorted_paths = _sorted_once(paths)
             reconnect()  # As `expand` does: sizes that were listed long ago may be wrong by now.
-        record_format = make_record_format(
-            format_of(sorted_paths),
-            damaged=damaged,
-            csv_header=csv_header,
-            max_chunk_bytes=max_chunk_bytes,
+        record_format = format_of(sorted_paths).make(
+            damaged=damaged, csv_header=csv_header, max_chunk_bytes=max_chunk_bytes
         )
         files = _scan_all(sorted_paths, record_format)
         _check_headers(files)

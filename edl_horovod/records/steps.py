@@ -7,24 +7,17 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids
+from edl_horovod.records.source import RecordSource
 
-__all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "RecordReader", "StepRecords"]
+__all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "StepRecords"]
 
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_STEP = -1
 """In place of a step or a run that there is not."""
-
-
-class RecordReader(Protocol):
-    """What reads records by their ids."""
-
-    def read_batch(self, ids: Ids) -> list[bytes]:
-        """The records of these ids, in the order asked for."""
 
 
 @dataclass
@@ -50,14 +43,14 @@ class StepRecords:
     the other methods by the thread that computes steps.
     """
 
-    def __init__(self, reader: RecordReader, plan: DataPlan) -> None:
+    def __init__(self, source: RecordSource, plan: DataPlan) -> None:
         """Begin with an empty run.
 
         Args:
-            reader: Reads the records; called by one thread at a time.
+            source: Reads the records; called by one thread at a time.
             plan: Says which records a step holds.
         """
-        self._reader = reader
+        self._source = source
         self._plan = plan
         self._run = self._make_run(0, range(0), 0, 0)
         self._taken: dict[int, int] = {}
@@ -121,7 +114,7 @@ class StepRecords:
             The step of the job and its records; `NO_STEP` where a newer run has begun.
 
         Raises:
-            Exception: The reader's; `failure_of` has it too.
+            Exception: The source's; `failure_of` has it too.
         """
         run = self._run
         if run.number != run_number:
@@ -132,7 +125,7 @@ class StepRecords:
             run.order, run.epoch = self._plan.order(epoch), epoch
         ids = run.read_ids[step] = run.order.records(within, run.lanes)
         try:
-            return step, self._reader.read_batch(ids)
+            return step, self._source.read(ids)
         except Exception as error:
             # Kept for `failure_of`: a framework may hand on nothing but the error's text.
             run.failure = run.failure or (step, error)

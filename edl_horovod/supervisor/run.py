@@ -26,8 +26,7 @@ from edl_horovod.job.events import EventLog, follow
 from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup
-from edl_horovod.records.files.local import expand
-from edl_horovod.records.formats import format_of
+from edl_horovod.records.sources.table import check_sources
 from edl_horovod.supervisor.kept import Kept
 from edl_horovod.supervisor.needs import require_mpi
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
@@ -137,10 +136,7 @@ def check_inputs(config: JobConfig) -> None:
         ConfigError: The model zoo or the trained model is not there.
         OutputError: The output exists, or would replace what the job reads.
     """
-    files = expand(config.data)
-    if config.validation_data:
-        files += expand(config.validation_data)
-    format_of(files)
+    check_sources([config.data, config.validation_data])
     if config.task == "train":
         if git_zoo.parse(config.model_zoo) is None:
             lookup.require_zoo(config.model_zoo)

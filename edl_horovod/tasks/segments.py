@@ -18,7 +18,8 @@ from typing import BinaryIO
 from edl_horovod.job.directory import JobDir
 from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.sources.recordio import Codec, Reader, Writer
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Codec, Writer
 
 __all__ = ["Segments"]
 

@@ -22,9 +22,8 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
-from edl_horovod.records.job_data import CACHE_BYTES, open_index, plan_of
+from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.sources.recordio import Reader
 from edl_horovod.ring.ledger import open_ledger
 from edl_horovod.ring.loop import Work
 from edl_horovod.spec import Mode
@@ -154,14 +153,19 @@ def _open_trained(config: JobConfig, mode: Mode, stack: contextlib.ExitStack) ->
 def _open(
     config: JobConfig, pattern: str, loaded: LoadedSpec, mode: Mode, stack: contextlib.ExitStack
 ) -> tuple[KerasBatches, DataPlan, Batch | None]:
-    index = open_index(config, pattern)
-    plan = plan_of(config, index, is_training=mode is Mode.TRAINING)
-    reader = stack.enter_context(Reader(index, cache_bytes=CACHE_BYTES))
-    stream = KerasBatches(reader, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
+    key = "data" if pattern == config.data else "validation_data"
+    source = stack.enter_context(open_source(pattern, config.data_plan))
+    log.info("%s: %s", key, source.describe())
+    plan = plan_of(
+        source,
+        config.data_plan,
+        global_batch=config.train.batch_size,
+        is_training=mode is Mode.TRAINING,
+    )
+    stream = KerasBatches(source, plan, loaded, mode, prefetch=config.data_plan.prefetch_steps)
     try:
         first = stream.try_first()
     except DataError as e:
-        key = "data" if pattern == config.data else "validation_data"
         raise DataError(f"{e} Received: {key}={pattern!r}.") from e
     return stream, plan, first
 

@@ -11,7 +11,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from tests.integration.conftest import ZOO
 from tests.records import write_records
 

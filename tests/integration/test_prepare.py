@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from edl_horovod.supervisor.programs import locate
 
 REPOSITORY = Path(__file__).parents[2]

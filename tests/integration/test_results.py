@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.files import marker
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from tests.records import write_records
 
 NUM_RECORDS, BATCH = 200, 16

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from edl_horovod import trained_model
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from edl_horovod.trained_model.params import read_params
 from tests.records import write_records
 from tests.s3_server import serve

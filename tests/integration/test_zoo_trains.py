@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 
 REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "model_zoo"

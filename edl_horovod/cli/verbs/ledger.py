@@ -52,7 +52,7 @@ def prove(job_dir: JobDir) -> "Proof":
         DataError: Its data is not there any more, so nobody can say what it should have applied.
     """
     from edl_horovod import ledger
-    from edl_horovod.records.job_data import open_index, plan_of
+    from edl_horovod.records.job_data import open_source, plan_of
 
     config = job_dir.read_config()
     folder = job_dir.ledger
@@ -61,7 +61,9 @@ def prove(job_dir: JobDir) -> "Proof":
             f"The job has no ledger. Received: {str(job_dir)!r}. Only a training that was started "
             "with debug.ledger=true has one."
         )
-    plan = plan_of(config, open_index(config, config.data), is_training=True)
+    with open_source(config.data, config.data_plan) as source:
+        batch = config.train.batch_size
+        plan = plan_of(source, config.data_plan, global_batch=batch, is_training=True)
     return ledger.check(ledger.read(folder), plan)
 
 

@@ -20,7 +20,8 @@ from edl_horovod.frameworks.keras.inline_maps import inline_maps
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
-from edl_horovod.records.steps import NO_IDS, ExpectedRestart, RecordReader, StepRecords
+from edl_horovod.records.source import RecordSource
+from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode
 
 __all__ = ["Batch", "KerasBatches"]
@@ -53,12 +54,12 @@ class KerasBatches:
     """
 
     def __init__(
-        self, reader: RecordReader, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
     ) -> None:
         """Build the graph.
 
         Args:
-            reader: Gives the records.
+            source: Gives the records.
             plan: Says which records a step holds.
             loaded: The user's spec; its `create_dataset` makes examples of the records.
             mode: Handed to `create_dataset`.
@@ -68,7 +69,7 @@ class KerasBatches:
             UserCodeError: `create_dataset` raised, or returned something that is not a dataset of
                 `(features, labels)` (of features in `Mode.PREDICTION`).
         """
-        self._records = StepRecords(reader, plan)
+        self._records = StepRecords(source, plan)
         self._plan = plan
         self._spec = loaded.spec
         self._zoo = loaded.zoo

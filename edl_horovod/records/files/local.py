@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.input_file import InputFile, LocalFile
-from edl_horovod.records.formats import RECORD_SUFFIXES
+from edl_horovod.records.sources.table import FORMATS
 
-__all__ = ["FilePool", "expand", "local_paths", "open_input"]
+__all__ = ["FilePool", "expand", "local_paths", "open_input", "parts_of"]
 
 _NUM_NAMES_SHOWN = 5
 
@@ -102,7 +102,7 @@ def open_input(path: str) -> InputFile:
 
 
 def expand(
-    pattern: str, *, suffixes: tuple[str, ...] = RECORD_SUFFIXES, is_recursive: bool = False
+    pattern: str, *, suffixes: tuple[str, ...] = tuple(FORMATS), is_recursive: bool = False
 ) -> list[str]:
     """The input files that a pattern names, sorted, each once.
 
@@ -116,7 +116,7 @@ def expand(
         DataError: A part of the pattern matches nothing, or its place cannot be listed.
         MissingDependency: The extra that a scheme needs is not installed.
     """
-    parts = _parts(pattern)
+    parts = list(parts_of(pattern))
     if not parts:
         raise DataError(
             f"No data file was named. Received: pattern={pattern!r}."
@@ -139,18 +139,17 @@ def local_paths(pattern: str) -> Iterator[str]:
     """What a pattern names on this machine: folders, and the files in them; nothing else is asked.
 
     Args:
-        pattern: As for `expand`.
+        pattern: A path or a glob without a scheme.
     """
-    for part in _parts(pattern):
-        if not remote.is_remote(part):
-            path = os.path.expanduser(part)
-            yield from [path] if os.path.exists(path) else glob.glob(path, recursive=True)
-            yield from _local_matches(part, suffixes=RECORD_SUFFIXES, is_recursive=False)
+    path = os.path.expanduser(pattern)
+    yield from [path] if os.path.exists(path) else glob.glob(path, recursive=True)
+    yield from _local_matches(pattern, suffixes=tuple(FORMATS), is_recursive=False)
 
 
-def _parts(pattern: str) -> list[str]:
+def parts_of(pattern: str) -> Iterator[str]:
+    """The paths, globs and URLs in a pattern, as for `expand`."""
     parts = [pattern] if os.path.exists(pattern) else pattern.split(",")
-    return [_without_file_scheme(part.strip()) for part in parts if part.strip()]
+    return (_without_file_scheme(part.strip()) for part in parts if part.strip())
 
 
 def _without_file_scheme(part: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 
 RECORDS = [b"first", b"", bytes(70_000), b"\x00\x01"]
 

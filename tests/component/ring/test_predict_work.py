@@ -19,7 +19,7 @@ from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.models import zoo
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode

@@ -14,7 +14,8 @@ from edl_horovod.job.events import EventLog
 from edl_horovod.models import zoo
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.sources.recordio import Reader, Writer
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.predict import PredictWork
 

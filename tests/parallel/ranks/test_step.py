@@ -22,7 +22,7 @@ from edl_horovod.models.keras_metrics import Measured
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode

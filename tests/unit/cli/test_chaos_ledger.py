@@ -12,8 +12,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import DebugConfig, JobConfig, LaunchConfig, TrainConfig
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
-from edl_horovod.records.index import Index
-from edl_horovod.records.job_data import plan_of
+from edl_horovod.records.job_data import open_source, plan_of
 from tests.records import write_records
 
 NUM_RECORDS, BATCH = 40, 8
@@ -37,7 +36,9 @@ def make_job(folder: Path, **changes: Any) -> JobConfig:
 
 def write_ledger(folder: Path, config: JobConfig, *, leave_out: int = -1) -> None:
     """A job of one rank; it did not give the first record of the step `leave_out`."""
-    plan = plan_of(config, Index.open(config.data), is_training=True)
+    batch = config.train.batch_size
+    with open_source(config.data, config.data_plan) as source:
+        plan = plan_of(source, config.data_plan, global_batch=batch, is_training=True)
     file = LedgerFile(folder / "job" / "ledger", "localhost:0")
     file.write(Begin(ring=5, generation=3, rank=0, size=1, step=0, own_step=-1, digest="a"))
     for step in range(plan.steps_per_epoch):

@@ -101,13 +101,9 @@ def test_an_output_that_is_or_holds_or_lies_in_what_is_read_is_refused(place, ta
     ],
 )
 def test_an_output_of_its_own_is_taken(place, overrides, monkeypatch):
-    from edl_horovod.records.files import local as files
     from edl_horovod.supervisor import run as job
 
-    def only_local(pattern):
-        return files.expand(",".join(p for p in pattern.split(",") if "://" not in p))
-
-    monkeypatch.setattr(job, "expand", only_local)
+    monkeypatch.setattr(job, "check_sources", lambda given: None)  # There is no such bucket.
     check("train", *overrides)
 
 

@@ -6,7 +6,7 @@ import pytest
 from edl_horovod.errors import UserCodeError
 from edl_horovod.preparation import groups
 from edl_horovod.preparation.groups import Group, GroupDone, GroupSettings, Shard, prepare_group
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 
 FUNCTION = """
 import helper

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from edl_horovod.errors import DataError
 from edl_horovod.records.files.local import expand
 from edl_horovod.records.index import MAX_BLOCK_RECORDS, Index
-from edl_horovod.records.sources.recordio import Codec, Reader, Writer
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Codec, Writer
 
 
 def write(path: str | Path, records: Sequence[bytes], *, chunk_bytes: int = 1 << 20) -> None:
@@ -135,7 +136,7 @@ def test_ids_count_records_in_the_order_of_sorted_files(
         ]
         assert covered == list(range(len(records)))
         with Reader(index) as reader:
-            assert reader.read_batch(range(len(records))) == records
+            assert reader.read(range(len(records))) == records
         for record_id in range(len(records)):
             place = index.locate(record_id)
             file_number = paths.index(place.path)

@@ -8,7 +8,7 @@ import pytest
 from edl_horovod.config.compose import compose
 from edl_horovod.records import job_data
 from edl_horovod.records.chunks import Codec
-from edl_horovod.records.sources.recordio import Reader, Writer
+from edl_horovod.records.sources.recordio import Writer
 
 RECORD_BYTES, NUM_RECORDS, CHUNK_BYTES = 4000, 3000, 1 << 14
 
@@ -24,19 +24,19 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
         for _ in range(NUM_RECORDS):
             writer.write(random.integers(0, 4, RECORD_BYTES).astype(np.uint8).tobytes())
     config = compose("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
-    index = job_data.open_index(config, config.data)
-    plan = job_data.plan_of(config, index, is_training=True)
+    batch = config.train.batch_size
     loaded: list[int] = []
 
-    with Reader(index, cache_bytes=job_data.CACHE_BYTES) as reader:
+    with job_data.open_source(config.data, config.data_plan) as reader:
+        plan = job_data.plan_of(reader, config.data_plan, global_batch=batch, is_training=True)
         load = reader._load_chunk
         monkeypatch.setattr(reader, "_load_chunk", lambda n: loaded.append(n) or load(n))
         order = plan.order(0)
         for step in range(plan.steps_per_epoch):
-            reader.read_batch(order.records(step, range(plan.num_lanes)))
+            reader.read(order.records(step, range(plan.num_lanes)))
 
     assert plan.window == pytest.approx((2 << 20) / 32 / (RECORD_BYTES + 41), rel=0.05)
-    assert len(loaded) < 1.5 * len(index.chunks)
+    assert len(loaded) < 1.5 * len(reader.index.chunks)
 
 
 def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path: Path):
@@ -46,6 +46,7 @@ def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path: Path):
     content[-1] ^= 1
     (tmp_path / "a.recordio").write_bytes(content)
     config = compose("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
-    index = job_data.open_index(config, config.data)
+    with job_data.open_source(config.data, config.data_plan) as source:
+        plan = job_data.plan_of(source, config.data_plan, global_batch=64, is_training=False)
 
-    assert job_data.plan_of(config, index, is_training=False).num_records == 1
+    assert plan.num_records == 1

@@ -17,7 +17,7 @@ class Numbers:
     def __init__(self, damaged: set[int]) -> None:
         self.damaged = damaged
 
-    def read_batch(self, ids) -> list[bytes]:
+    def read(self, ids) -> list[bytes]:
         if self.damaged & {*ids.tolist()}:
             raise OSError("damaged")
         return [b"%d" % one for one in ids]

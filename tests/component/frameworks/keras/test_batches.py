@@ -9,7 +9,7 @@ from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from edl_horovod.spec import Mode
 from tests.records import write_records
 

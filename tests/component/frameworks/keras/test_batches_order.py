@@ -15,7 +15,8 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.index import Index
 from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan
-from edl_horovod.records.sources.recordio import Reader, Writer
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Writer
 
 # In the last step of an epoch one of the 6 lanes has a record and 5 have none.
 NUM_RECORDS, BATCH, LANES = 73, 24, 6

@@ -23,7 +23,8 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.local import expand, open_input
 from edl_horovod.records.index import Index
-from edl_horovod.records.sources.recordio import Codec, Reader, Writer
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Codec, Writer
 from tests.s3_server import BUCKET, S3Server, serve
 
 RECORDS = [b"record %d" % n for n in range(90)]
@@ -92,7 +93,7 @@ def test_records_of_s3_are_those_of_the_disk(uploaded: S3Server, folder: Path) -
     with Reader.open("s3://bucket/data/*.recordio") as reader:
         assert reader.index.paths == tuple(f"s3://bucket/data/{name}" for name in sorted(NAMES))
         assert list(reader) == RECORDS
-        assert reader.read_batch([89, 0, 31]) == [RECORDS[89], RECORDS[0], RECORDS[31]]
+        assert reader.read([89, 0, 31]) == [RECORDS[89], RECORDS[0], RECORDS[31]]
         assert reader.index.fingerprint == Index.open(str(folder)).fingerprint
 
 
@@ -149,7 +150,7 @@ def test_reading_a_record_fetches_its_chunk_alone(s3: S3Server, tmp_path: Path) 
 
     with Reader.open("s3://bucket/large.recordio") as reader:
         num_index_bytes = sum(request.num_bytes for request in s3.gets("large.recordio"))
-        assert reader.read(5) == records[5]
+        assert reader.read([5]) == [records[5]]
 
     assert num_index_bytes < 70_000
     fetched = [request.num_bytes for request in s3.gets("large.recordio")]
@@ -175,7 +176,7 @@ def test_threads_read_what_one_thread_reads(uploaded: S3Server) -> None:
         Reader.open("s3://bucket/data", cache_bytes=500) as reader,
         ThreadPoolExecutor(8) as pool,
     ):
-        found = list(pool.map(reader.read_batch, batches))
+        found = list(pool.map(reader.read, batches))
 
     assert found == [[RECORDS[i] for i in batch] for batch in batches]
 
@@ -318,7 +319,7 @@ def test_missing_extra_is_named(pattern: str, module: str, extra: str) -> None:
 def test_local_data_needs_no_file_system_library(folder: Path) -> None:
     program = (
         "import sys\n"
-        "from edl_horovod.records.sources.recordio import Reader\n"
+        "from edl_horovod.records.reader import Reader\n"
         "assert len(list(Reader.open(sys.argv[1]))) == 90\n"
         "assert not {'fsspec', 'tenacity', 'asyncio'} & set(sys.modules)"
     )

@@ -14,16 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.formats import format_of
 from edl_horovod.records.index import Index
+from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources import csv_format
 from edl_horovod.records.sources.csv_rows import find_rows
-from edl_horovod.records.sources.recordio import Reader, Writer
+from edl_horovod.records.sources.files import format_of
+from edl_horovod.records.sources.recordio import Writer
 
 
 def read(path: Path, *, header: bool = True, damaged: str = "raise") -> list[bytes]:
     with Reader(Index.open([str(path)], csv_header=header, damaged=damaged)) as reader:
-        records = reader.read_batch(range(len(reader)))
+        records = reader.read(range(len(reader)))
         assert list(reader) == records
         return records
 
@@ -225,7 +226,7 @@ def test_file_that_changed_since_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b"a,b\n1,2\n3,5\n")
 
     with Reader(index) as reader, pytest.raises(DataError, match=r"x\.csv has changed since"):
-        reader.read(0)
+        reader.read([0])
 
 
 def test_large_file_is_chunks_of_whole_rows(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_large_file_is_chunks_of_whole_rows(tmp_path: Path) -> None:
     assert len(sizes) <= 2 * path.stat().st_size // csv_format.CHUNK_BYTES
     ids = np.random.default_rng(0).integers(0, 40_000, size=500)
     with Reader(index) as reader:
-        assert reader.read_batch(ids) == [rows[i] for i in ids]
+        assert reader.read(ids) == [rows[i] for i in ids]
 
 
 def test_row_larger_than_a_read_is_one_record(tmp_path: Path) -> None:

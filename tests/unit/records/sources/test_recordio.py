@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from edl_horovod.errors import ConfigError, DataError, OutputError
 from edl_horovod.records.files.local import FilePool
-from edl_horovod.records.sources.recordio import Codec, Reader, Writer, read_chunks
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
 
 RECORDS = [b"first", b"", b"third record", b"\x00" * 300, b""]
 
@@ -84,7 +85,7 @@ def test_reads_golden_bytes(tmp_path: Path, name: str) -> None:
     with Reader.open(str(path)) as reader:
         assert len(reader) == 2 * len(RECORDS)
         assert list(reader) == RECORDS + RECORDS
-        assert reader.read(7) == b"third record"
+        assert reader.read([7]) == [b"third record"]
 
 
 def test_reads_the_literal_bytes_of_a_one_record_file(tmp_path: Path) -> None:
@@ -163,9 +164,9 @@ def test_any_records_round_trip_in_any_order(
         with Reader.open(path, cache_bytes=cache_bytes) as reader:
             assert reader.num_records == len(records)
             assert list(reader) == records
-            assert reader.read_batch(ids) == [records[i] for i in ids]
-            assert reader.read_batch(np.array(ids, dtype=np.int32)) == [records[i] for i in ids]
-            assert all(type(record) is bytes for record in reader.read_batch(ids))
+            assert reader.read(ids) == [records[i] for i in ids]
+            assert reader.read(np.array(ids, dtype=np.int32)) == [records[i] for i in ids]
+            assert all(type(record) is bytes for record in reader.read(ids))
 
 
 @settings(max_examples=30)
@@ -355,7 +356,7 @@ def test_record_id_out_of_range_is_an_index_error(tmp_path: Path, ids: list[int]
         Reader.open(str(tmp_path / "x")) as reader,
         pytest.raises(IndexError, match="go from 0 to 2"),
     ):
-        reader.read_batch(ids)
+        reader.read(ids)
 
 
 def test_record_ids_that_are_no_integers_are_refused(tmp_path: Path) -> None:
@@ -363,7 +364,7 @@ def test_record_ids_that_are_no_integers_are_refused(tmp_path: Path) -> None:
         writer.write(b"a")
 
     with Reader.open(str(tmp_path / "x")) as reader, pytest.raises(TypeError, match="float64"):
-        reader.read_batch(np.array([0.5]))
+        reader.read(np.array([0.5]))
 
 
 def test_closed_reader_refuses_to_read(tmp_path: Path) -> None:
@@ -374,7 +375,7 @@ def test_closed_reader_refuses_to_read(tmp_path: Path) -> None:
     reader.close()
 
     with pytest.raises(ValueError, match="closed"):
-        reader.read(0)
+        reader.read([0])
 
 
 def test_threads_read_what_one_thread_reads(tmp_path: Path) -> None:
@@ -386,7 +387,7 @@ def test_threads_read_what_one_thread_reads(tmp_path: Path) -> None:
     batches = np.random.default_rng(0).integers(0, 3000, size=(60, 50))
 
     with Reader.open(str(tmp_path), cache_bytes=20_000) as reader, ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(reader.read_batch, batches))
+        found = list(pool.map(reader.read, batches))
 
     assert found == [[records[i] for i in batch] for batch in batches]
 
@@ -399,7 +400,7 @@ def test_damaged_chunk_raises_in_every_thread_that_waits_for_it(tmp_path: Path) 
     (tmp_path / "x").write_bytes(data)
 
     with Reader.open(str(tmp_path / "x")) as reader, ThreadPoolExecutor(4) as pool:
-        errors = [pool.submit(reader.read, 0).exception() for _ in range(20)]
+        errors = [pool.submit(reader.read, [0]).exception() for _ in range(20)]
 
     assert all(isinstance(error, DataError) for error in errors)
 

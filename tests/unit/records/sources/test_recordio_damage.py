@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.index import Index
-from edl_horovod.records.sources.recordio import ChunkInfo, Codec, Reader, Writer, read_chunks
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import ChunkInfo, Codec, Writer, read_chunks
 
 NUM_CHUNKS = 5
 CHUNK_RECORDS = [[b"record %d of chunk %d" % (n, chunk) for n in range(3)] for chunk in range(5)]
@@ -54,7 +55,7 @@ def read_all(data: bytes, *, damaged: str) -> tuple[list[bytes], int, int]:
         path = os.path.join(folder, "x.recordio")
         Path(path).write_bytes(data)
         with Reader.open(path, damaged=damaged) as reader:
-            records = reader.read_batch(range(reader.num_records))
+            records = reader.read(range(reader.num_records))
             assert list(reader) == records
             return records, reader.skipped_chunks, reader.skipped_records
 
@@ -307,7 +308,7 @@ def test_damage_is_named_with_file_chunk_offset_and_advice(tmp_path: Path, case:
             Index.open([str(path)])
     else:
         with Reader.open(str(path)) as reader:
-            assert reader.read(0) == ALL_RECORDS[0]
+            assert reader.read([0]) == [ALL_RECORDS[0]]
             with pytest.raises(DataError, match=case.message) as found:
                 list(reader)
     text = str(found.value)

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from edl_horovod.config.schema import DataConfig, JobConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.index import Index
-from edl_horovod.records.job_data import open_index
-from edl_horovod.records.sources.recordio import Codec, Reader, Writer, read_chunks
+from edl_horovod.records.job_data import open_source
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES, max_chunk_records
 
 MIB = 1 << 20
@@ -63,7 +64,7 @@ def bombs() -> list[Bomb]:
 # VmHWM is of this program alone; the ru_maxrss of a child begins with that of its parent.
 READ_IT_ALL = """
 import re, sys
-from edl_horovod.records.sources.recordio import Reader
+from edl_horovod.records.reader import Reader
 from edl_horovod.errors import DataError
 
 def peak():
@@ -108,9 +109,9 @@ def test_a_chunk_that_expands_too_far_is_told_with_place_sizes_and_setting(
     path.write_bytes(good + large)
 
     with Reader.open(str(path), max_chunk_bytes=2003) as reader:
-        assert reader.read(0) == b"good"
+        assert reader.read([0]) == [b"good"]
         with pytest.raises(DataError) as found:
-            reader.read(1)
+            reader.read([1])
 
     text = str(found.value)
     assert text.startswith(f"{path}: chunk 1 at byte {len(good)} is too large: its payload of")
@@ -206,8 +207,8 @@ def test_the_largest_that_the_writer_makes_is_read_without_a_setting(
 
     with Reader.open(str(path)) as reader:
         assert [c.num_records for c in reader.index.chunks] == [1, 4]
-        assert reader.read(0) == largest
-        assert reader.read(4) == largest[: 8 * MIB - 4]
+        assert reader.read([0]) == [largest]
+        assert reader.read([4]) == [largest[: 8 * MIB - 4]]
 
 
 def test_the_writer_makes_no_chunk_of_more_records_than_are_read(tmp_path: Path) -> None:
@@ -231,11 +232,14 @@ def test_the_setting_admits_larger_chunks_for_a_job(tmp_path: Path) -> None:
         )
 
     larger = config(DataConfig(max_chunk_bytes=40 * MIB))
-    with Reader(open_index(larger, larger.data)) as reader:
+    with open_source(larger.data, larger.data_plan) as reader:
         assert list(reader) == records
     usual = config(DataConfig())
-    with Reader(open_index(usual, usual.data)) as reader, pytest.raises(DataError, match="large"):
-        reader.read(1)
+    with (
+        open_source(usual.data, usual.data_plan) as reader,
+        pytest.raises(DataError, match="large"),
+    ):
+        reader.read([1])
 
 
 def test_the_default_of_the_setting_is_what_the_writer_may_make() -> None:

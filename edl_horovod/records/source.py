@@ -1,0 +1,123 @@
+"""The seam between a job and its records: where they are is known behind it alone.
+
+This module needs no NumPy, so that the commands can ask what a setting names.
+"""
+
+import abc
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from edl_horovod.records.files.input_file import Closeable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["DataSettings", "RecordSource", "SourceKind"]
+
+
+class DataSettings(Protocol):
+    """The settings of `data_plan` that a source and a plan follow."""
+
+    @property
+    def damaged(self) -> str:
+        """`raise` at damaged records, or `skip` them."""
+
+    @property
+    def csv_header(self) -> bool:
+        """Whether the first line of each CSV file names the columns."""
+
+    @property
+    def max_chunk_bytes(self) -> int:
+        """Most bytes of a RecordIO chunk before compression."""
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes; 0 leaves it to us."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order."""
+
+    @property
+    def shuffle(self) -> bool:
+        """Whether training shuffles."""
+
+    @property
+    def shuffle_window(self) -> int:
+        """Records of a lane that are shuffled among each other; 0 leaves it to us."""
+
+
+class RecordSource(Closeable):
+    """Records that are numbered from 0, in blocks of records that lie near each other.
+
+    Every rank opens a source of its own. All of them number the same records in the same way
+    if their fingerprints are equal.
+    """
+
+    block_starts: "NDArray[np.int64]"
+    """First record id of each block, shape (blocks,)."""
+    block_counts: "NDArray[np.int64]"
+    """Number of records of each block, shape (blocks,)."""
+    fingerprint: str
+    """Differs where the records or their numbers do; checkpoints hold it."""
+
+    @abc.abstractmethod
+    def read(self, ids: "Sequence[int] | NDArray[np.integer]") -> list[bytes]:
+        """The records with these ids, in this order; any thread may call it.
+
+        Raises:
+            DataError: A record cannot be read or is damaged.
+        """
+
+    @abc.abstractmethod
+    def record_bytes(self) -> float:
+        """What a record takes in memory on average, in bytes; an estimate.
+
+        Raises:
+            DataError: What it is estimated from cannot be read.
+        """
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """What the source holds, for the log."""
+
+
+class SourceKind(abc.ABC):
+    """One way of saying in `data` where records are; imports at first use what reading needs."""
+
+    @abc.abstractmethod
+    def open(self, data: str, settings: DataSettings, *, cache_bytes: int) -> RecordSource:
+        """Open the records.
+
+        Args:
+            data: What the user says, with the scheme.
+            settings: The job's.
+            cache_bytes: Memory for what was read and may be asked for again.
+
+        Raises:
+            DataError: There are no records, or they cannot be read.
+        """
+
+    def check(self, given: Sequence[str]) -> None:
+        """Find what is wrong and can be found quickly, before a job starts.
+
+        Args:
+            given: What the job's settings say in this way: its `data`, its `validation_data`.
+
+        Raises:
+            DataError: Something is not there, or cannot be read together.
+        """
+
+    def absolute(self, data: str, make_absolute: Callable[[str], str]) -> str:
+        """The same where the working directory is another one.
+
+        Args:
+            data: What the user says.
+            make_absolute: Does it for one path, and leaves a URL as it is.
+        """
+        return data
+
+    def local_patterns(self, data: str) -> Iterator[str]:
+        """The paths, folders and globs on file systems of this host that are read."""
+        yield from ()

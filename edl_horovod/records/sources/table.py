@@ -1,0 +1,61 @@
+"""Which module reads what the setting `data` names. A new source is a module and a line here."""
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edl_horovod.records.record_format import FileFormat
+    from edl_horovod.records.source import SourceKind
+
+__all__ = ["FORMATS", "SCHEMES", "check_sources", "file_format", "kind_of"]
+
+SCHEMES = {"": "edl_horovod.records.sources.files"}
+"""Modules with a `KIND` by what stands before the first colon of `data`.
+
+The empty one is for paths, and for URLs of file systems.
+"""
+
+FORMATS = {
+    ".recordio": "edl_horovod.records.sources.recordio_files",
+    ".csv": "edl_horovod.records.sources.csv_files",
+}
+"""Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""
+
+
+def kind_of(data: str) -> "SourceKind":
+    """The kind of source that a setting names.
+
+    Args:
+        data: A job's `data` or `validation_data`.
+    """
+    scheme = data[: data.find(":")] if ":" in data else ""
+    kind: SourceKind = importlib.import_module(SCHEMES.get(scheme, SCHEMES[""])).KIND
+    return kind
+
+
+def check_sources(given: Sequence[str]) -> None:
+    """Find what is wrong with the data of a job and can be found quickly, before it starts.
+
+    Args:
+        given: Its `data` and `validation_data`; empty ones are passed over.
+
+    Raises:
+        DataError: Something is not there, or cannot be read together.
+    """
+    by_kind: dict[SourceKind, list[str]] = {}
+    for data in filter(None, given):
+        by_kind.setdefault(kind_of(data), []).append(data)
+    for kind, all_of_it in by_kind.items():
+        kind.check(all_of_it)
+
+
+def file_format(name: str) -> "FileFormat":
+    """The format of a file by its name.
+
+    Args:
+        name: Its path in lower case.
+    """
+    suffix = next((end for end in FORMATS if name.endswith(end)), next(iter(FORMATS)))
+    found: FileFormat = importlib.import_module(FORMATS[suffix]).FORMAT
+    return found

@@ -1,0 +1,71 @@
+"""A source that the table names is all that `data` needs: here one in memory."""
+
+import subprocess
+import sys
+
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.errors import DataError
+from edl_horovod.preparation.inputs import find
+from edl_horovod.records.job_data import open_source, plan_of
+from edl_horovod.records.sources.table import SCHEMES, check_sources, file_format, kind_of
+from edl_horovod.records.steps import StepRecords
+
+TRAIN = ["output=/o", "model_def=m"]
+
+
+@pytest.fixture(autouse=True)
+def _with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
+
+
+def test_a_job_reads_every_record_of_a_source_in_memory_once_an_epoch() -> None:
+    config = compose("train", ["data=numbers:1000", "train.batch_size=16", *TRAIN])
+    check_sources([config.data, config.validation_data])
+    with open_source(config.data, config.data_plan) as source:
+        plan = plan_of(source, config.data_plan, global_batch=16, is_training=True)
+        records = StepRecords(source, plan)
+        records.restart(range(plan.num_lanes), 0, plan.steps_per_epoch)
+        run, num_steps = records.take_run(1)
+        read = [record for n in range(num_steps) for record in records.read(run, n)[1]]
+
+        assert sorted(read) == sorted(source.read(range(1000)))
+        assert plan.facts()["data"] == source.fingerprint
+    assert config.data == "numbers:1000"
+
+
+def test_a_source_that_is_no_file_has_no_path_and_is_not_prepared() -> None:
+    assert list(kind_of("numbers:7").local_patterns("numbers:7")) == []
+    with pytest.raises(DataError, match=r"files of this machine.*numbers:7"):
+        find("numbers:7", shuffle=False)
+
+
+@pytest.mark.parametrize("data", ["", "a:b", "s3://b/x", "file:///x", "/numbers:7", "a,numbers:7"])
+def test_what_begins_with_no_scheme_of_the_table_names_files(data: str) -> None:
+    assert kind_of(data) is kind_of("/data")
+
+
+def test_files_are_checked_together_and_sources_of_other_kinds_by_themselves(tmp_path) -> None:
+    for name in ("a.csv", "b.recordio"):
+        (tmp_path / name).touch()
+    check_sources([f"{tmp_path}/a.csv", "numbers:7"])
+    with pytest.raises(DataError, match="one record format only"):
+        check_sources([f"{tmp_path}/a.csv", f"{tmp_path}/b.recordio"])
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("a.csv", "CSV"), ("a.recordio", "RecordIO"), ("part-00000", "RecordIO")],
+)
+def test_the_end_of_a_name_says_the_format(path: str, name: str) -> None:
+    assert file_format(path).name == name
+
+
+def test_commands_find_and_check_data_without_numpy(tmp_path) -> None:
+    (tmp_path / "a.csv").touch()
+    code = (
+        "import sys; from edl_horovod.records.sources.table import check_sources\n"
+        "check_sources([sys.argv[1]]); assert 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.csv")], check=True, timeout=60)
