@@ -1,4 +1,4 @@
-"""Things that happen to a running job, by a schedule or at random, and what they cost it."""
+"""Disturb a running job, by a schedule or at random, and measure what that costs."""
 
 from edl_horovod.chaos.disturb import Happened, disturb
 from edl_horovod.chaos.report import Cost, cost_of

@@ -1,4 +1,4 @@
-"""Let a schedule happen to a job, and put back at the end what can be put back."""
+"""Carry out a chaos schedule on a job, and undo at the end what can be undone."""
 
 import signal
 import time
@@ -16,16 +16,16 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Happened:
-    """What became of an action."""
+    """The result of one action."""
 
     time: float
     """Seconds since the epoch."""
     seconds: float
-    """After the beginning."""
+    """Seconds after the start of the schedule."""
     kind: str
-    """As in the schedule; `continue` and `restore` for what is put back."""
+    """As in the schedule; `continue` and `restore` for what is undone."""
     is_done: bool
-    """False where it was left out."""
+    """False if the action was skipped."""
     message: str
 
 
@@ -33,7 +33,7 @@ class Happened:
 class _Stopped:
     process: Process
     until: float
-    """Seconds after the beginning."""
+    """Seconds after the start of the schedule."""
 
 
 def disturb(
@@ -43,19 +43,19 @@ def disturb(
     seconds: float = 0.0,
     on_action: Callable[[Happened], None] = lambda _: None,
 ) -> list[Happened]:
-    """Do what a schedule says, until its end or that of the job.
+    """Carry out a schedule, until its end or the end of the job.
 
-    A worker is only killed, stopped or taken away without its slot being named while another one is
-    in the ring: the job is to be disturbed, not to be lost.
+    Unless the schedule names its slot, a worker is killed, stopped or removed only while another
+    worker is in the ring, because the job must be disturbed and not lost.
 
     Args:
         target: The job.
-        schedule: What is to happen.
-        seconds: How long to stay, at least until the last action.
-        on_action: Told of each as it happens.
+        schedule: The actions.
+        seconds: Least time to stay, even if the last action comes earlier.
+        on_action: Called with the result of each action.
 
     Returns:
-        What happened, in order.
+        The results in order.
     """
     return _Disturbance(target, on_action).run(schedule, seconds)
 
@@ -155,7 +155,7 @@ class _Disturbance:
             self._tell(kind, f"{before} -> {after} slots")
 
     def _continue(self, seconds: float) -> None:
-        """Let those go on whose time is over."""
+        """Let the workers continue whose time is over."""
         over = [stopped for stopped in self._stopped if stopped.until <= seconds]
         for stopped in over:
             self._stopped.remove(stopped)

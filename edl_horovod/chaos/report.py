@@ -1,4 +1,4 @@
-"""What a disturbance cost a job, by the job's own events."""
+"""What a disturbance cost a job, computed from the job's events."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,21 +8,21 @@ from typing import Any
 __all__ = ["Cost", "cost_of"]
 
 LEAST_SECONDS = 1.0
-"""A rate over less than this is none."""
+"""Least time for which a rate is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """How the job got on before the first action, and from there on."""
+    """The job's speed before the first action and after it."""
 
     quiet_seconds: float
     """From the last reset before the first action to that action."""
     quiet_records_per_second: float | None
-    """None where there was too little quiet time to say."""
+    """None if the quiet time was too short to measure."""
     disturbed_seconds: float
     disturbed_records_per_second: float | None
     goodput: float | None
-    """Records per second, disturbed against quiet."""
+    """The disturbed records per second divided by the quiet ones."""
     num_resets: int
     median_reset_seconds: float | None
     max_reset_seconds: float | None
@@ -33,15 +33,15 @@ def cost_of(events: Sequence[Mapping[str, Any]], *, first: float, last: float) -
     """Compare the time between two moments with the time before.
 
     Args:
-        events: Of the job, oldest first.
-        first: When the first action happened, in seconds since the epoch.
-        last: When the disturbance ended, or the job.
+        events: The job's events, oldest first.
+        first: Time of the first action, in seconds since the epoch.
+        last: Time at which the disturbance or the job ended.
     """
     before = [event for event in events if event["time"] < first]
     during = [event for event in events if first <= event["time"] <= last]
     reset_at = max((e["time"] for e in before if e["kind"] == "reset"), default=0.0)
     quiet = [_point(e) for e in before if e["kind"] == "step" and e["time"] >= reset_at]
-    # From the last that was heard of before to the very end: a stall counts, also the last one.
+    # From the last step before the first action to the very end, so that a final stall counts.
     steps = [_point(e) for e in during if e["kind"] == "step"]
     disturbed = [*quiet[-1:], *steps, *((last, steps[-1][1]) for _ in steps[-1:])]
     quiet_rate, disturbed_rate = _rate(quiet), _rate(disturbed)

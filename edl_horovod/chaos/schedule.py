@@ -1,4 +1,4 @@
-"""What is to happen to a job, and when: written by hand, or drawn from a seed."""
+"""A chaos schedule: which actions happen when, written by hand or drawn from a seed."""
 
 import random
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from edl_horovod.errors import ConfigError, did_you_mean
 __all__ = ["KINDS", "STOP_SECONDS", "Action", "parse", "random_schedule"]
 
 KINDS = ("kill", "stop", "add", "remove", "coordinator")
-"""What can happen: `kill -9` of a worker, SIGSTOP of one for a while, a slot more, a slot less,
-`kill -9` of the coordinator."""
+"""Kinds of actions: kill a worker (SIGKILL), stop one for some time (SIGSTOP), add a slot, remove a
+slot, and kill the coordinator (SIGKILL)."""
 STOP_SECONDS = 3.0
 _WITH_SLOT = ("kill", "stop")
 _FORM = "SECONDS:KIND, or SECONDS:kill:SLOT, or SECONDS:stop:SLOT:SECONDS"
@@ -18,17 +18,17 @@ _FORM = "SECONDS:KIND, or SECONDS:kill:SLOT, or SECONDS:stop:SLOT:SECONDS"
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """One thing that is to happen."""
+    """One action."""
 
     at_seconds: float
-    """After the beginning."""
+    """Seconds after the start of the schedule."""
     kind: str
     slot: int | None = None
-    """Whose worker; None lets `pick` choose among those in the ring."""
+    """Slot of the worker; None lets `pick` choose among the workers in the ring."""
     seconds: float = STOP_SECONDS
-    """How long a stopped worker stays so."""
+    """How long a stopped worker stays stopped."""
     pick: float = 0.0
-    """From 0 to below 1: which of the workers, counted by slot."""
+    """Position of the worker among those in the ring, ordered by slot: 0 to below 1."""
 
     def __str__(self) -> str:
         words = [f"{self.at_seconds:g}", self.kind]
@@ -40,14 +40,14 @@ class Action:
 
 
 def parse(text: str, *, seed: int = 0) -> tuple[Action, ...]:
-    """A schedule from its words, as `10:kill:1 20:stop::5 30:add`; lines and `#` comments may be.
+    """Parse a schedule such as `10:kill:1 20:stop::5 30:add`, which may have lines and # comments.
 
     Args:
-        text: The words.
-        seed: Chooses workers where no slot is named.
+        text: The schedule.
+        seed: Chooses the workers of actions that name no slot.
 
     Raises:
-        ConfigError: A word is none of these.
+        ConfigError: A word is not an action.
     """
     source = random.Random(seed)
     lines = (line.partition("#")[0] for line in text.splitlines())
@@ -83,16 +83,16 @@ def _parse_word(word: str, pick: float) -> Action:
 def random_schedule(
     *, seed: int, seconds: float, every: float, kinds: Sequence[str] = KINDS
 ) -> tuple[Action, ...]:
-    """Actions of random kinds at about equal distances; the same for the same arguments.
+    """Draw actions of random kinds at roughly equal intervals; equal arguments draw equal actions.
 
     Args:
-        seed: Decides everything.
-        seconds: How long all of it takes.
-        every: Mean distance of two actions, in seconds; the first comes after it.
-        kinds: To choose from; one that stands twice comes twice as often.
+        seed: Seed of the random choices.
+        seconds: Length of the schedule.
+        every: Mean interval between two actions, in seconds; the first action comes after it.
+        kinds: Kinds to choose from; a kind that is listed twice is drawn twice as often.
 
     Raises:
-        ConfigError: A kind does not exist, or there is no time for an action.
+        ConfigError: A kind does not exist, or the schedule is too short for an action.
     """
     for kind in kinds:
         if kind not in KINDS:

@@ -1,4 +1,4 @@
-"""Live progress of a job from its events: a bar on a terminal, a line now and then elsewhere."""
+"""Live progress of a job from its events: a bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import sys
@@ -14,11 +14,11 @@ from edl_horovod.job.state import JobState, advance
 __all__ = ["LiveDisplay", "PlainDisplay", "facts", "open_display", "prepare_events"]
 
 PLAIN_SECONDS = 5.0
-"""Least time between two plain lines of progress."""
+"""Least number of seconds between two plain lines of progress."""
 
 
 class Display(Protocol):
-    """Shows events as they come; entered before the first and left after the last."""
+    """Shows events as they arrive; entered before the first and left after the last."""
 
     def __call__(self, events: list[dict[str, Any]]) -> None:
         """Show new events."""
@@ -37,10 +37,10 @@ class Display(Protocol):
 def open_display(
     *, is_quiet: bool, unit: str = "records"
 ) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
-    """The display that fits where stderr goes.
+    """Open the display that suits stderr: a bar on a terminal, lines elsewhere.
 
     Args:
-        is_quiet: Show nothing.
+        is_quiet: Whether to show nothing.
         unit: What `progress` events count.
     """
     if is_quiet:
@@ -53,7 +53,7 @@ def open_display(
 
 
 def facts(state: JobState, unit: str) -> str:
-    """One line about where the job is."""
+    """One line about the progress of the job."""
     parts = []
     if state.total_records:
         parts.append(f"{state.records:,} of {state.total_records:,} {unit}")
@@ -76,10 +76,10 @@ def facts(state: JobState, unit: str) -> str:
 def prepare_events(
     show: Callable[[list[dict[str, Any]]], None],
 ) -> Callable[[int, int, int], None]:
-    """What `prepare` calls with its progress, so that files show like a job's records.
+    """A progress callback for `prepare` that shows files as a job's records are shown.
 
     Args:
-        show: A display opened with `unit="files"`.
+        show: A display that was opened with `unit="files"`.
     """
 
     def on_progress(done: int, total: int, made: int) -> None:
@@ -90,15 +90,9 @@ def prepare_events(
 
 
 class PlainDisplay:
-    """Lines for a log file: every notable event, and where the job is at most every few seconds."""
+    """Lines for a log file: each notable event, and the progress at most every few seconds."""
 
     def __init__(self, stream: TextIO, unit: str = "records") -> None:
-        """Show nothing yet.
-
-        Args:
-            stream: Where the lines go.
-            unit: What `progress` events count.
-        """
         self._stream = stream
         self._unit = unit
         self._state = JobState()
@@ -113,7 +107,7 @@ class PlainDisplay:
                 self._print(text)
             if event["kind"] in ("step", "progress"):
                 self._is_news = True
-                # A clock that was set back must not hide what comes until it is where it was.
+                # A clock that was set back must not suppress the lines until it has caught up.
                 if not 0 <= event["time"] - self._last_line_time < PLAIN_SECONDS:
                     self._print_facts(event["time"])
 
@@ -137,11 +131,6 @@ class LiveDisplay:
     """A bar on a terminal, with the notable events as lines above it."""
 
     def __init__(self, unit: str = "records") -> None:
-        """Show nothing yet.
-
-        Args:
-            unit: What `progress` events count.
-        """
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 

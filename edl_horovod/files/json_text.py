@@ -1,4 +1,4 @@
-"""JSON that every reader takes: Python's own writes `NaN` and `Infinity`, which are not JSON."""
+"""Valid JSON: Python's `json` writes `NaN` and `Infinity`, which are not JSON."""
 
 import json
 import math
@@ -9,11 +9,11 @@ __all__ = ["dumps", "numbers"]
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """A value as JSON; numbers that JSON has not (NaN, infinite ones) become null.
+    """Serialize a value; numbers that JSON cannot represent (NaN and infinities) become null.
 
     Args:
-        value: Of dicts with text as keys, lists, tuples, text, numbers, booleans and None.
-        options: Those of `json.dumps`.
+        value: Dicts with text keys, lists, tuples, text, numbers, booleans and None.
+        options: Passed to `json.dumps`.
     """
     try:
         return json.dumps(value, allow_nan=False, **options)
@@ -22,7 +22,7 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def numbers(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Numbers that were written by `dumps`: null is one that was not finite."""
+    """Read numbers that `dumps` wrote: null becomes NaN."""
     return {name: math.nan if value is None else value for name, value in values.items()}
 
 

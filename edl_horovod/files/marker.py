@@ -1,8 +1,8 @@
-"""The marker in every folder of ours: only what carries it is ever replaced or removed (D23).
+"""The marker file in every folder that we make: we replace and remove nothing without one (D23).
 
-A name proves nothing. A folder that is only there while somebody works in it says in its marker who
-that is, and its owner holds a lock on the marker: on the same running machine, who gets the lock
-knows that the owner is dead. What another machine left is nobody's to judge.
+A name proves nothing. The marker of a temporary folder names the process that works in it, and that
+process holds a lock on the marker. Whoever gets the lock on the same running machine knows that the
+owner is dead. What another machine left is never removed.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ __all__ = ["NAME", "claim", "kind_of", "read", "remove_leftovers", "work_folder"
 NAME = ".edl_horovod.json"
 FORMAT_VERSION = 1
 PARTIAL = "partial"
-"""Kind of a folder in which a result is made."""
+"""The kind of a folder in which a result is being made."""
 _HOST_CHARACTERS = 20
 _RANDOM_BYTES = 8
 
@@ -34,9 +34,9 @@ def write(folder: Path, kind: str, **more: Any) -> None:
     """Put the marker into a folder.
 
     Args:
-        folder: One that we made, or that was empty.
-        kind: What it is.
-        **more: What else the marker says.
+        folder: A folder that we made, or that was empty.
+        kind: What the folder is.
+        **more: Further fields of the marker.
 
     Raises:
         OSError: It cannot be written.
@@ -45,7 +45,7 @@ def write(folder: Path, kind: str, **more: Any) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """What a marker says; None where there is none, or what is there is not one of ours.
+    """Read a marker; None if the file does not exist or is not a marker of ours.
 
     Raises:
         OSError: It cannot be read.
@@ -59,25 +59,25 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def kind_of(folder: Path) -> str:
-    """What a folder is by its own marker; empty for one that is not ours."""
+    """The kind that a folder's marker states; empty if the folder is not ours."""
     found = read(folder / NAME)
     return "" if found is None else str(found["kind"])
 
 
 def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = ()) -> None:
-    """Make a folder, or take one that is empty or carries this marker already.
+    """Make a folder, or take over one that is empty or already has a marker of this kind.
 
     Several processes may do so at once.
 
     Args:
         folder: The folder.
-        kind: What it is to be.
-        received: The setting that names it, as `key=value`, for the message.
-        may_hold: Names that may be in it all the same.
+        kind: What the folder is for.
+        received: The setting that names the folder, as `key=value`, for the error.
+        may_hold: Names that an unmarked folder may contain.
 
     Raises:
-        OutputError: It holds something, and no marker that says that it is ours.
-        OSError: It cannot be written.
+        OutputError: The folder has other contents and no marker of this kind.
+        OSError: The folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if kind_of(folder) == kind:
@@ -86,7 +86,7 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
     others = sorted(path.name for path in folder.iterdir() if not path.name.startswith(writing))
     foreign = [name for name in others if name not in may_hold]
     if kind_of(folder) == kind:
-        return  # Made meanwhile, with what followed.
+        return  # Another process has made it meanwhile, with its contents.
     if foreign:
         shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
         raise OutputError(
@@ -103,20 +103,20 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
 
 @contextlib.contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """A folder beside an output, to make it in; it goes when the `with` ends.
+    """A temporary folder beside an output, which is removed when the `with` ends.
 
     Args:
-        output: What is made, absolute; missing parents are made.
+        output: Absolute path of the output; missing parents are made.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be made.
     """
     host = re.sub(r"[^\w.-]", "_", socket.gethostname(), flags=re.ASCII)[:_HOST_CHARACTERS]
     ending = f"{host}-{os.getpid()}-{secrets.token_hex(_RANDOM_BYTES)}"
     folder = output.with_name(f"{output.name}.partial-{ending}")
     folder.mkdir(parents=True)
     try:
-        # Locked before it has its name: who sees a marker sees one that is held.
+        # The marker is locked before it has its name, so nobody sees one that is not locked.
         unnamed = folder / f"{NAME}.new"
         with unnamed.open("w") as stream:
             is_held = _try_to_lock(stream.fileno())
@@ -136,17 +136,17 @@ def work_folder(output: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove what was left by processes of this machine that were killed while they made an output.
+    """Remove the temporary folders of processes of this machine that were killed.
 
     Args:
-        output: What they made, absolute.
+        output: Absolute path of the output that they were making.
     """
     host = rf"[\w.-]{{1,{_HOST_CHARACTERS}}}"
     ending = re.compile(rf"{host}-\d+-[0-9a-f]{{{2 * _RANDOM_BYTES}}}", re.ASCII)
     start = f"{output.name}.partial-"
     for path in output.parent.iterdir():
         if path.name.startswith(start) and ending.fullmatch(path.name.removeprefix(start)):
-            with contextlib.suppress(OSError):  # It stays; the output is there.
+            with contextlib.suppress(OSError):  # The folder stays; the output is complete.
                 _remove_if_dead(path)
 
 
@@ -165,7 +165,7 @@ def _is_of_this_machine(folder: Path) -> bool:
 
 
 def _boot() -> str:
-    """Tells the run of a machine's kernel from every other one; empty where it does not say."""
+    """The ID of this boot of the machine; empty if the kernel does not give one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,6 +1,6 @@
-"""Results, directories or single files, that appear whole or not at all.
+"""Results, directories or single files, that appear complete or not at all.
 
-Each says in a marker that we wrote it, and what (`marker`); nothing else is ever replaced.
+A marker (`marker`) says that we wrote a result and what it is; nothing without one is replaced.
 """
 
 import contextlib
@@ -18,27 +18,27 @@ from edl_horovod.files.whole_file import sync, write_json
 __all__ = ["SINGLE_FILE_SUFFIX", "check_name", "check_output", "publish", "staged", "writing"]
 
 SINGLE_FILE_SUFFIX = ".recordio"
-"""Predictions whose output ends so become one file instead of a directory."""
+"""Predictions are written to one file instead of a directory if the output has this suffix."""
 SCHEMA_SUFFIX = ".schema.json"
-"""Of the one file that is made beside such a file."""
+"""Suffix of the schema file that is written beside such a file."""
 KINDS = ("trained model", "evaluation", "predictions", "prepared records")
-"""Of the outputs, in their markers."""
+"""Kinds of outputs, as their markers name them."""
 MAX_NAME_BYTES = 200
-"""Of an output: names that are made of it for a while must fit into a folder, too."""
+"""Longest name of an output; the names of its temporary folders are longer."""
 _PART_BYTES = 1 << 16
 
 
 def check_output(path: Path, overwrite: bool, *, is_file: bool = False, job: str = "") -> None:
-    """Refuse an output that is in the way, before any work is done for it.
+    """Check before any work is done that an output can be written.
 
     Args:
-        path: The directory to be written, or the file.
+        path: The directory or file to write.
         overwrite: Whether an earlier result there may be replaced.
-        is_file: Whether it becomes a file.
-        job: The job_dir of the job that makes it: what it made itself may be replaced anyway.
+        is_file: Whether the output is one file.
+        job: The job_dir of the job that writes it. A job may always replace its own result.
 
     Raises:
-        OutputError: There is something that must stay, or nothing can be written there.
+        OutputError: Something there must not be replaced, or nothing can be written there.
     """
     check_name(path)
     with writing(path):
@@ -52,7 +52,7 @@ def check_name(path: Path) -> None:
     """Refuse an output whose name is too long.
 
     Raises:
-        OutputError: It is.
+        OutputError: The name is longer than MAX_NAME_BYTES.
     """
     num_bytes = len(os.fsencode(path.name))
     if num_bytes > MAX_NAME_BYTES:
@@ -98,7 +98,7 @@ def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:
 
 
 def _files_in(folder: Path) -> set[str]:
-    """All files in a folder and below, but not what Python keeps beside modules by itself."""
+    """All files in a folder and below, without the compiled modules that Python caches."""
     return {
         str(path.relative_to(folder))
         for path in folder.rglob("*")
@@ -140,19 +140,19 @@ def _is_of(job: str, found: Mapping[str, Any]) -> bool:
 def staged(
     output: Path, kind: str, *, overwrite: bool, is_file: bool = False, job: str = ""
 ) -> Iterator[Path]:
-    """Give an empty directory to fill, which takes the output's place when the `with` ends well.
+    """Yield an empty directory, which becomes the output if the `with` ends without an exception.
 
-    Until then an older output stays as it is; an exception, Ctrl-C included, leaves only that.
-    What a process of this machine that was killed in here left goes when a later one is done.
+    Until then an older output stays as it is, and an exception (Ctrl-C included) changes nothing.
+    What a killed process of this machine has left is removed when a later one succeeds.
 
     Args:
         output: The directory or file to be written; missing parents are made.
         kind: One of KINDS.
         overwrite: Whether an earlier result there may be replaced.
-        is_file: Give the path of a file to be made instead, in a folder of its own. Its schema may
-            be made beside it; an older one is never beside a new output.
-        job: The job_dir of the job that makes it: a leader of it that was lost right after this
-            left an output that the next one may replace, as it may no other job's.
+        is_file: Yield the path of a file to write instead, in a folder of its own. A schema file
+            may be written beside it; an older schema never stays beside a new output.
+        job: The job_dir of the job that writes it. If its leader was lost right after this, the
+            next leader replaces that output, which it may not do with another job's.
 
     Raises:
         OutputError: The output is in the way, or cannot be written.
@@ -173,15 +173,15 @@ def staged(
 def publish(
     folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path, job: str = ""
 ) -> None:
-    """Give a directory that is complete the name of the output.
+    """Rename a complete directory to the output.
 
     Args:
         folder: The directory, on the output's file system.
-        output: Its name to be, absolute.
+        output: Absolute path of the output.
         kind: One of KINDS.
         overwrite: Whether an earlier result there may be replaced.
-        old: Where that one goes until the new one is in its place.
-        job: The job_dir of the job that made it, if one did.
+        old: Where an earlier result is kept until the new one is in place.
+        job: The job_dir of the job that made the directory, if a job did.
 
     Raises:
         OutputError: The output is in the way, or cannot be written.
@@ -206,8 +206,8 @@ def _put_file_in_place(
     for path in made:
         sync(path)
     check_output(output, overwrite, is_file=True, job=job)
-    # The marker first, with the older files in it too: whenever this process ends, what is there
-    # is known to be ours.
+    # The marker is written first and lists the older files too, so that whenever this process
+    # ends, the files there are known to be ours.
     places = (output, _schema_of(output))
     older = [path for path in places if path.is_file()]
     files = {
@@ -247,7 +247,7 @@ def _marker_of(file: Path) -> Path:
 
 
 def _digest(file: Path) -> str:
-    """Of a file's length, its beginning and its end: tells it from all that others wrote."""
+    """Digest of a file's length, beginning and end, which tells it from files of others."""
     size = file.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with file.open("rb") as stream:
@@ -259,13 +259,10 @@ def _digest(file: Path) -> str:
 
 @contextlib.contextmanager
 def writing(output: Path) -> Iterator[None]:
-    """Turn what the system says against writing into an `OutputError`.
-
-    Args:
-        output: What is written, for the message.
+    """Turn an `OSError` into an `OutputError` that names the output.
 
     Raises:
-        OutputError: It cannot be written.
+        OutputError: The output cannot be written.
     """
     try:
         yield

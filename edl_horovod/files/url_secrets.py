@@ -1,4 +1,4 @@
-"""Passwords and tokens in URLs: found, and left out of what is shown or written down."""
+"""Remove passwords and tokens from the URLs in texts that are shown or stored."""
 
 import re
 
@@ -14,9 +14,9 @@ _SECRET = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """A text in whose URLs stand no user, password or query that lets in who has it.
+    """Remove users, passwords and queries that grant access from the URLs in a text.
 
-    The user of an ssh URL stays: it names an account and lets nobody in.
+    The user of an ssh URL stays: it names an account and grants no access.
     """
     return _QUERY.sub(_without_query, _USER.sub(_without_user, text))
 

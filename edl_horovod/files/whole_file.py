@@ -1,4 +1,4 @@
-"""Small files that appear whole or not at all, also after a power loss."""
+"""Small files that appear complete or not at all, even after a power loss."""
 
 import json
 import os
@@ -13,17 +13,17 @@ __all__ = ["read_json", "sync", "write_json", "write_text"]
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Write a file that is on the disk then; readers see the old or the new one, whole.
+    """Write a file and sync it to the disk; readers see the old or the new content.
 
     Args:
-        path: Of the file.
-        text: What it is to hold.
-        is_private: Whether nobody but its owner may read it, whatever the umask allows.
+        path: The file.
+        text: The new content.
+        is_private: Whether only its owner may read it, whatever the umask allows.
 
     Raises:
-        OSError: It cannot be written; the old file is still there.
+        OSError: The file cannot be written; the old one is unchanged.
     """
-    # Pods that write into one folder have process ids in common.
+    # Not the process ID: pods that write into one folder have the same ones.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("w", encoding="utf-8") as stream:
@@ -31,7 +31,7 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
                 os.fchmod(stream.fileno(), 0o600)
             stream.write(text)
             stream.flush()
-            # Before the name: else a power loss may leave the name with nothing behind it.
+            # Sync before the rename: else a power loss may leave an empty file of that name.
             os.fsync(stream.fileno())
         partial.replace(path)
     except OSError:
@@ -46,16 +46,16 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, *needed: str, cure: str) -> dict[str, Any] | None:
-    """The JSON object that a file holds; None where there is no such file.
+    """Read a JSON object from a file; None if the file does not exist.
 
     Args:
-        path: Of the file.
-        needed: Keys that it must have.
-        cure: What to do where it is damaged, as a sentence.
+        path: The file.
+        needed: Keys that the object must have.
+        cure: What to do if the file is damaged, as a sentence.
 
     Raises:
-        JobFailed: It is damaged.
-        OSError: It cannot be read.
+        JobFailed: The file is damaged.
+        OSError: The file cannot be read.
     """
     try:
         content = path.read_bytes()
@@ -79,10 +79,10 @@ def read_json(path: Path, *needed: str, cure: str) -> dict[str, Any] | None:
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or the names in a folder, on the disk.
+    """Flush a file's content, or the entries of a folder, to the disk.
 
     Raises:
-        OSError: It is not known to be there.
+        OSError: The flush failed.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:

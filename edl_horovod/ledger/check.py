@@ -1,10 +1,10 @@
 """The proof from a ledger that each record was applied exactly once, whatever happened.
 
 A state is a step number and the variables that belong to it; both travel together. So the proof is
-an induction over rings. A ring takes up a state that an earlier ring left (its digest says which),
-and does step after step; the records that its members give to a step are exactly those that the
-data plan has for it. Then the last ring's state holds each of its steps once. A step that a ring
-did and that no later ring took up (all who had it died) is done again, and counts once.
+an induction over rings. A ring starts from a state that an earlier ring left (the digest says
+which) and does one step after the other; the records that its members give to a step are exactly
+those that the data plan assigns to it. Then the last ring's state contains each of its steps once.
+A step that no later ring started from (all members that had it died) is done again and counts once.
 """
 
 from collections import defaultdict
@@ -25,21 +25,21 @@ EntryT = TypeVar("EntryT", Begin, Give, Done, Leave)
 __all__ = ["Proof", "Violation", "check"]
 
 MOST_VIOLATIONS = 100
-"""Violations that are named; more are counted."""
+"""Violations that are listed; further ones are only counted."""
 MOST_RECORDS = 10
-"""Records that one violation names."""
+"""Records that one violation lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """Something that stands against the proof."""
+    """A fact in the ledger that contradicts the proof."""
 
     kind: str
     """`missing`, `doubled`, `foreign` (records); `gap`, `rolled back`, `differs` (states)."""
     generation: int
     step: int
     rank: int | None
-    """None where it is the whole ring's."""
+    """None if the violation concerns the whole ring."""
     records: tuple[int, ...]
     """The first of the records."""
     message: str
@@ -52,37 +52,37 @@ class Proof:
     violations: tuple[Violation, ...]
     num_violations: int
     is_finished: bool
-    """Whether a ring said that the job is done; else all this is about the steps so far."""
+    """Whether a ring reported the end of the job; if not, the proof covers the steps so far."""
     num_steps: int
     """Steps in the last ring's state."""
     num_epochs: int
-    """Whole epochs in it: each record of the data was applied so often."""
+    """Complete epochs: each record of the data was applied this many times."""
     num_records: int
     """Records applied, over all epochs."""
     num_rings: int
     num_redone_steps: int
-    """Steps that were done and lost with all who had them, and then done again."""
+    """Steps that were lost with all ranks that had them, and then done again."""
     restored: tuple[int, ...]
-    """Steps at which a ring began with a state that no ring had left: from a checkpoint."""
+    """Steps at which a ring started from a checkpoint: no earlier ring had left that state."""
     digest: str
-    """Of the last ring's variables as its ranks left it, the same on all; empty where none did."""
+    """Digest of the variables with which the ranks left the last ring; empty if none left it."""
     num_last_ranks: int
     """Ranks that left the last ring with these variables."""
     num_damaged: int
-    """Lines that are none, as a killed worker's last one."""
+    """Damaged lines, such as the last line of a killed worker."""
 
     @property
     def is_good(self) -> bool:
-        """Whether each record was applied exactly once, as far as the job has got."""
+        """Whether each record of the steps so far was applied exactly once."""
         return self.num_violations == 0
 
 
 def check(entries: Iterable[tuple[Source, Entry]], plan: DataPlan) -> Proof:
-    """Go through a ledger once, with a step's records in memory at a time.
+    """Check a ledger in one pass that holds the records of one step in memory.
 
     Args:
-        entries: In their order, as `files.read` gives them.
-        plan: Of the job's data.
+        entries: All entries, in the order of `files.read`.
+        plan: The job's data plan.
     """
     return _Check(plan).run(entries)
 
@@ -97,13 +97,13 @@ class _Ring:
     start: int
     digest: str
     ranks: dict[int, int | None] = field(default_factory=dict)
-    """Rank of each source, by the source's identity."""
+    """Rank of each source, by the `id` of the source."""
     done_by: dict[int, int] = field(default_factory=dict)
     """Steps that are done in each source's state."""
     end: int = 0
     """Steps that are done in its most advanced member's state."""
     parent: int | None = None
-    """The ring whose state it took up; None for the job's first state, or one from elsewhere."""
+    """The ring whose state it started from; None for the first state and for a checkpoint."""
     is_over: bool = False
     left: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Digests that members left with, by step."""
@@ -131,7 +131,7 @@ class _Check:
                 self._begin(number, begins)
             ring = self._rings.get(number)
             if ring is None:
-                # All lines about its begin are damaged: its steps are missing in the lineage.
+                # All lines about its start are damaged, so its steps are missing in the lineage.
                 continue
             if dones:
                 self._step(ring, gives, dones)
@@ -166,7 +166,7 @@ class _Check:
         if ring.parent is not None or (ring.start == 0 and most < 0):
             return
         if ring.start == max((r.end for r in self._rings.values() if r.is_over), default=None):
-            # A rank was lost at the very end, where the leader may take the best weights already.
+            # A rank was lost at the very end, after the leader may have restored the best weights.
             ring.parent = max(r.number for r in self._rings.values() if r.is_over)
             return
         if most == ring.start:
@@ -175,7 +175,7 @@ class _Check:
         self._restore(ring)
 
     def _restore(self, ring: _Ring) -> None:
-        """Find who may have done the steps of a state that came from elsewhere."""
+        """Find the ring that did the steps of a state that was read from a checkpoint."""
         self._restored.add(ring.number)
         able = [r.number for r in self._rings.values() if r.start <= ring.start <= r.end]
         able.remove(ring.number)
@@ -293,7 +293,7 @@ class _Check:
         )
 
     def _lineage(self) -> list[_Ring]:
-        """The rings that the last state came through, last one first."""
+        """The rings that led to the last state, the last one first."""
         over = [ring for ring in self._rings.values() if ring.is_over]
         candidates = over or list(self._rings.values())
         if not candidates:

@@ -22,13 +22,13 @@ class StepLoss:
 
 
 def read_losses(folder: Path) -> list[StepLoss]:
-    """The losses of all steps, in order; of a step that was done again, the last one.
+    """Read the losses of all steps in order; for a step that was done again, the last one.
 
     Args:
-        folder: The ledger's.
+        folder: The ledger's folder.
 
     Raises:
-        JobFailed: The job still writes, and too fast.
+        JobFailed: The job writes faster than the files can be listed.
     """
     sizes: dict[int, int] = {}
     losses: dict[int, StepLoss] = {}

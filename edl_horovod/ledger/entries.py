@@ -1,7 +1,7 @@
-"""What stands in a ledger: four kinds of lines, one JSON object each.
+"""The four kinds of entries in a ledger; each is one line with a JSON object.
 
-A rank says when it is in a ring (`begin`), before a step's collective which records it gives to the
-step (`give`), after it that the step is done (`done`), and when it leaves the ring (`leave`).
+A rank writes `begin` when it has joined a ring, `give` with the records of a step before the step's
+collective, `done` after the collective, and `leave` when it leaves the ring.
 """
 
 import base64
@@ -18,22 +18,22 @@ from edl_horovod.records.plan import Ids
 __all__ = ["Begin", "Done", "Entry", "Give", "Leave", "decode", "encode", "key"]
 
 _FIRST, _LAST = -1, 1 << 62
-"""Where a ring's begin and end stand among its steps."""
+"""Sort keys of a ring's begin and end among its steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Begin:
-    """A rank is in a ring, and has taken over the ring's state."""
+    """A rank has joined a ring and has the ring's state."""
 
     ring: int
-    """Tells rings apart over the whole job; a later ring of a rank has a higher number."""
+    """Number of the ring within the job; later rings of a rank have higher numbers."""
     generation: int
     rank: int
     size: int
     step: int
-    """Steps that are done in the ring's state."""
+    """Number of steps in the ring's state."""
     own_step: int
-    """Steps that were done in the rank's own state before; -1 for a newcomer."""
+    """Number of steps in the rank's own state before that; -1 for a new rank."""
     digest: str
     """Of all variables."""
 
@@ -54,7 +54,7 @@ class Done:
     ring: int
     step: int
     examples: int
-    """Of the whole ring: what the user's pipeline made of the records."""
+    """Examples of the whole ring that the user's pipeline made from the records."""
     loss: float
 
 
@@ -64,7 +64,7 @@ class Leave:
 
     ring: int
     step: int
-    """Steps that are done in the rank's state."""
+    """Number of steps in the rank's state."""
     digest: str
     """Of all variables."""
     is_over: bool
@@ -78,7 +78,7 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def key(entry: Entry) -> tuple[int, int]:
-    """The order of entries; those of one file never go back in it."""
+    """Sort key of an entry; it never decreases within a file."""
     if isinstance(entry, Begin):
         return entry.ring, _FIRST
     if isinstance(entry, Leave):
@@ -87,7 +87,7 @@ def key(entry: Entry) -> tuple[int, int]:
 
 
 def encode(entry: Entry) -> bytes:
-    """An entry as a line."""
+    """Encode an entry as a line."""
     if isinstance(entry, Give):
         packed = np.asarray(entry.ids, "<i8").tobytes()
         fields: dict[str, Any] = {"ring": entry.ring, "step": entry.step}
@@ -99,7 +99,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes) -> Entry | None:
-    """The entry of a line; None for a damaged one: its writer was killed, or the disk was full."""
+    """Decode a line; None if it is damaged because its writer was killed or the disk was full."""
     try:
         fields = json.loads(line)
         kind = _KINDS[fields.pop("kind")]
@@ -107,7 +107,8 @@ def decode(line: bytes) -> Entry | None:
             packed = base64.b64decode(fields["ids"], validate=True)
             fields["ids"] = np.frombuffer(packed, "<i8").astype(np.int64)
         if fields.get("loss", 0.0) is None:
-            fields["loss"] = math.nan  # A step without examples has none, and JSON has no NaN.
+            # A step without examples has no loss, and JSON cannot represent NaN.
+            fields["loss"] = math.nan
         entry: Entry = kind(**fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -1,4 +1,4 @@
-"""A ledger's files: one for each worker process, written by it alone, read together in order."""
+"""The files of a ledger: each worker process writes its own, and a reader merges them in order."""
 
 import errno
 import heapq
@@ -17,21 +17,21 @@ __all__ = ["LedgerFile", "Source", "read"]
 log = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 5.0
-"""How long a moment is looked for in which nothing is written."""
+"""How long `read` waits for a moment at which nothing is written."""
 
 
 class LedgerFile:
-    """Appends the entries of one process. What was written survives the end of the process."""
+    """Appends the entries of one process; they survive the end of the process."""
 
     def __init__(self, folder: Path, worker: str) -> None:
-        """Make a file of its own.
+        """Create the file.
 
         Args:
-            folder: The ledger's; made if it is not there.
-            worker: `host:slot`, for people who look at the files.
+            folder: The ledger's folder; it is made if it does not exist.
+            worker: `host:slot`, which becomes part of the file's name.
 
         Raises:
-            OutputError: It cannot be made.
+            OutputError: The file cannot be created.
         """
         # The time first: the files' order is about that of their entries.
         name = f"{time.time_ns()}.{worker.replace('/', '_')}.{os.getpid()}.jsonl"
@@ -49,7 +49,7 @@ class LedgerFile:
         self._is_failing = self._is_torn = False
 
     def write(self, entry: Entry) -> None:
-        """Append an entry. Where that fails, training goes on, and the proof will fail."""
+        """Append an entry. If that fails, training goes on, and the proof will fail."""
         line = encode(entry)
         try:
             if self._is_torn:
@@ -74,30 +74,30 @@ class LedgerFile:
 
 @dataclass
 class Source:
-    """A file while it is read."""
+    """A file that is being read."""
 
     path: Path
     num_bytes: int
-    """Where reading stops."""
+    """Length at which reading stops."""
     num_damaged: int = field(default=0, init=False)
-    """Lines that are none."""
+    """Number of damaged lines."""
 
 
 def read(folder: Path) -> Iterator[tuple[Source, Entry]]:
-    """All entries, ring after ring, step after step; a file is open only while its turn lasts.
+    """Read all entries, ordered by ring and step; a file is open only while its entries are due.
 
     Args:
-        folder: The ledger's; of a job that still runs, all that is there at one moment is read.
+        folder: The ledger's folder. If the job still runs, the entries of one moment are read.
 
     Raises:
-        JobFailed: The job writes faster than its files can be looked at.
+        JobFailed: The job writes faster than its files can be listed.
     """
     sources = [Source(path, num_bytes) for path, num_bytes in sorted(_moment(folder).items())]
     return heapq.merge(*map(_entries, sources), key=lambda pair: key(pair[1]))
 
 
 def _moment(folder: Path) -> dict[Path, int]:
-    """The lengths of all files at one moment: nothing was written between two looks at them."""
+    """The lengths of all files at one moment: two listings in a row agree."""
     deadline = time.monotonic() + SETTLE_SECONDS
     before: dict[Path, int] | None = None
     while time.monotonic() < deadline:
@@ -117,7 +117,7 @@ def _entries(source: Source) -> Iterator[tuple[Source, Entry]]:
     if first is None:
         return
     yield source, first
-    # Opened again for the rest: a merge takes the first entry of all files before any second one.
+    # Opened again for the rest: a merge takes the first entry of each file before any second one.
     source.num_damaged = 0
     lines = _lines(source)
     next(lines)

@@ -1,4 +1,4 @@
-"""Where the page is served, and by which names it may be asked for."""
+"""The address of the page, and the host names by which it may be requested."""
 
 import errno
 import ipaddress
@@ -18,25 +18,25 @@ _MAX_PORT = 65535
 
 
 def url(host: str = HOST, port: int = PORT) -> str:
-    """What to type into a browser.
+    """The URL to type into a browser.
 
     Args:
-        host: Name or address that is listened on.
-        port: Of TCP.
+        host: Name or address that the server listens on.
+        port: TCP port.
     """
     name = socket.gethostname() if host in _ANY else host
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections; the caller closes it.
+    """Open a listening socket; the caller closes it.
 
     Args:
         host: Name or address of this machine.
-        port: Of TCP; 0 takes a free one.
+        port: TCP port; 0 takes a free one.
 
     Raises:
-        ConfigError: One cannot listen there.
+        ConfigError: The address cannot be listened on.
     """
     if not 0 <= port <= _MAX_PORT:
         raise ConfigError(f"A port is between 0 and {_MAX_PORT}.", received={"--port": port})
@@ -58,14 +58,14 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_name_of_ours(header: str, host: str) -> bool:
-    """Whether a request was meant for us, by its `Host`.
+    """Whether the `Host` header of a request names this server.
 
-    A page of somebody else can have its own name resolve to this machine and then read what is
-    served here (DNS rebinding). It cannot do so with an address, nor with a name that it has not.
+    A foreign web page can have its own host name resolve to this machine and then read what is
+    served here (DNS rebinding). It can do so neither with an address nor with our host name.
 
     Args:
-        header: The `Host` of the request.
-        host: What is listened on.
+        header: The `Host` header of the request.
+        host: Name or address that the server listens on.
     """
     try:
         name = urlsplit(f"//{header}").hostname or ""
@@ -81,6 +81,6 @@ def is_name_of_ours(header: str, host: str) -> bool:
 
 
 def _reason(error: OSError) -> str:
-    """Python adds the address to the text, which the message has already."""
+    """The reason without the address, which the message contains already."""
     is_of_names = isinstance(error, socket.gaierror) or error.errno is None
     return str(error.args[-1]) if is_of_names else os.strerror(error.errno or 0)

@@ -1,4 +1,4 @@
-"""Curves as numbers for an SVG: the template draws what is decided here."""
+"""The coordinates of curves; the template draws them as SVG."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Chart:
 
     title: str
     line: str
-    """Points of an SVG polyline in a field of `WIDTH` times `HEIGHT`."""
+    """Points of an SVG polyline in an area of `WIDTH` times `HEIGHT`."""
     top: str
-    """What the upper edge stands for; likewise the others."""
+    """Label of the upper edge; the other three are alike."""
     bottom: str
     left: str
     right: str
@@ -32,14 +32,14 @@ def draw(
     y_text: Callable[[float], str],
     y_least: float | None = None,
 ) -> Chart | None:
-    """Fit a curve into its field; None where there is no curve yet.
+    """Scale a curve to the area; None if the points do not make a curve yet.
 
     Args:
-        title: Of the chart.
-        points: Finite numbers; a curve has at least two, at different places.
-        x_text: How a number of the x axis is written.
-        y_text: The same for y.
-        y_least: What the lower edge stands for; None takes the least y.
+        title: Title of the chart.
+        points: Finite numbers; a curve needs at least two with different x.
+        x_text: Formats a number of the x axis.
+        y_text: Formats a number of the y axis.
+        y_least: Value of the lower edge; None takes the least y.
     """
     xs, ys = [x for x, _ in points], [y for _, y in points]
     left, right = min(xs, default=0.0), max(xs, default=0.0)
@@ -61,7 +61,7 @@ def draw(
 
 
 def _share(value: float, least: float, most: float) -> float:
-    """How far a value is on the way; in the middle where there is none to go."""
-    # Halves, as the difference of two large numbers may be none.
+    """Position of a value between two others, from 0 to 1; 0.5 if these are equal."""
+    # Halves, because the difference of two large numbers may overflow.
     span = most / 2 - least / 2
     return (value / 2 - least / 2) / span if span > 0 else 0.5

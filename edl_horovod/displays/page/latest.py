@@ -1,4 +1,4 @@
-"""The newest look at a job, for any number of readers: one look at a time, which blocks nobody."""
+"""The newest look at a job for any number of readers, taken in a thread, one at a time."""
 
 import asyncio
 import threading
@@ -13,19 +13,19 @@ from edl_horovod.displays.page.sources import UNAVAILABLE
 __all__ = ["Latest"]
 
 LEAST_SECONDS = 1.0
-"""Between the beginnings of two looks, however many ask."""
+"""Least time between the starts of two looks, however many readers ask."""
 PATIENCE_SECONDS = 2.0
-"""A reader waits so long, and gets the look before then: an API server may take its time."""
+"""How long a reader waits for a new look before it gets the previous one."""
 
 
 class Latest:
-    """Looks when somebody asks."""
+    """Takes a look when a reader asks for one."""
 
     def __init__(self, look: Callable[[], Look]) -> None:
-        """Look at nothing yet.
+        """Take no look yet.
 
         Args:
-            look: Takes a look; called in a thread, never twice at a time.
+            look: Takes a look; it is called in a thread, one call at a time.
         """
         self._look = look
         self._running: Future[Look] | None = None
@@ -33,7 +33,7 @@ class Latest:
         self._last = Look(time=time.time())
 
     async def get(self) -> Look:
-        """The newest look; one that is older says so where the next one takes long."""
+        """The newest look, or the previous one with a notice if a new one takes too long."""
         running = self._running
         is_due = time.monotonic() - self._begun >= LEAST_SECONDS
         if running is None or (running.done() and is_due):
@@ -45,12 +45,12 @@ class Latest:
             self._last = waited.result()
             return self._last
         seconds = time.monotonic() - self._begun
-        trouble = f"The job has not answered for {seconds:.0f} s; it is waited for."
+        trouble = f"The job has not answered for {seconds:.0f} s; this page waits for it."
         return replace(self._last, trouble=trouble, http_status=UNAVAILABLE)
 
 
 def _in_thread(look: Callable[[], Look]) -> "Future[Look]":
-    """Call it in a thread that does not keep the process from ending, as those of a pool do."""
+    """Take a look in a daemon thread, which, unlike a pool's, does not keep the process alive."""
     future: Future[Look] = Future()
     future.set_running_or_notify_cancel()
 

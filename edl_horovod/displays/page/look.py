@@ -1,4 +1,4 @@
-"""What a page shows of a job: one value, taken at one moment; and what it is made from."""
+"""What the page shows of a job at one moment, and the history that this is computed from."""
 
 import logging
 import math
@@ -25,38 +25,37 @@ class Look:
     """A job at one moment."""
 
     time: float
-    """Seconds since the epoch; when all but `trouble` was so."""
+    """When everything but `trouble` was read, in seconds since the epoch."""
     state: JobState | None = None
     """None while nothing is known."""
     job: "JobView | None" = None
-    """What the cluster has of it; None for a job on this machine."""
+    """The job's state in the cluster; None for a job on this machine."""
     loss: tuple[Point, ...] = ()
-    """Over steps."""
+    """Loss over steps."""
     ring: tuple[Point, ...] = ()
-    """Its size, over seconds since the epoch; a point for each change."""
+    """Size of the ring over seconds since the epoch; one point for each change."""
     notable: tuple[tuple[float, str], ...] = ()
-    """When something happened, and what; the newest last."""
+    """Times and texts of notable events, the newest last."""
     trouble: str = ""
-    """Why nothing, or nothing newer, is known."""
+    """Why no state, or no newer state, is known."""
     http_status: int = 200
 
 
 class History:
-    """What a job's events add up to; it takes the same room however long the job runs."""
+    """Accumulates a job's events in bounded memory, however long the job runs."""
 
     def __init__(self) -> None:
-        """Begin before the first event."""
         self.state = JobState()
         self.loss = Series()
         self.ring = Series()
         self.notable: deque[tuple[float, str]] = deque(maxlen=NUM_NOTABLE)
         self.is_ours = False
-        """A launcher of ours has written some of the events."""
+        """Whether one of our launchers has written some of the events."""
         self.last_time: float | None = None
         """When the last event was written."""
 
     def add(self, event: dict[str, Any]) -> None:
-        """Take one more event; one that lacks a field changes nothing."""
+        """Add an event; an event that lacks a field is ignored."""
         try:
             state, text, time = advance(self.state, event), notable(event), float(event["time"])
         except (KeyError, TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The page as HTML: which words stand where. All text is escaped; it may hold anything."""
+"""Render the page as HTML. All text is escaped, because it may contain anything."""
 
 import time
 from collections.abc import Sequence
@@ -33,21 +33,20 @@ class _Table:
 
 
 class PageTemplate:
-    """Makes pages; read once."""
+    """Renders pages from a template that is read once."""
 
     def __init__(self) -> None:
-        """Read the template."""
         environment = jinja2.Environment(
             autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
         self._template = environment.from_string(_shipped("page.html"))
 
     def render(self, name: str, look: Look, *, now: float) -> bytes:
-        """The page, in UTF-8.
+        """Render the page in UTF-8.
 
         Args:
-            name: Of the job.
-            look: What to show.
+            name: The job's name.
+            look: What the page shows.
             now: Seconds since the epoch.
         """
         facts = {} if look.state is None else job_facts(look.state, look.job, now=now)
@@ -64,7 +63,7 @@ class PageTemplate:
             as_of=_clock(look.time),
             refresh_seconds=REFRESH_SECONDS,
         )
-        # JSON can name halves of characters, which UTF-8 has not.
+        # JSON can contain lone surrogates, which UTF-8 cannot encode.
         return text.encode(errors="backslashreplace")
 
 
@@ -79,7 +78,7 @@ def _shipped(name: str) -> str:
 
 def _charts(look: Look) -> list[chart.Chart]:
     began = look.ring[0][0] if look.ring else 0.0
-    # Nothing has changed since the last point, so the line goes on until now.
+    # The size has not changed since the last point, so the line extends until now.
     ring = stairs(
         [*look.ring, (max(look.time, look.ring[-1][0]), look.ring[-1][1])] if look.ring else ()
     )

@@ -10,17 +10,17 @@ MAX_POINTS = 400
 
 
 class Series:
-    """Points of a curve: once there are too many, every other one goes.
+    """Points of a curve; once there are too many, every other one is removed.
 
-    From then on only every second, fourth, ... one is taken, so those that stay are spread evenly
-    over all that came. The last one is always there.
+    From then on only every second (then fourth, ...) point is kept, so the kept points are spread
+    evenly over all that were added. The last point is always kept.
     """
 
     def __init__(self, max_points: int = MAX_POINTS) -> None:
-        """Begin without points.
+        """Start without points.
 
         Args:
-            max_points: Most that are kept, beside the last; at least 2.
+            max_points: Largest number of kept points beside the last one; at least 2.
         """
         self._max = max_points
         self._kept: list[Point] = []
@@ -30,13 +30,13 @@ class Series:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Those that are kept, in the order in which they came."""
+        """The kept points in the order in which they were added."""
         if self._last is None or self._kept[-1] == self._last:
             return tuple(self._kept)
         return (*self._kept, self._last)
 
     def add(self, x: float, y: float) -> None:
-        """Take one more point."""
+        """Add a point."""
         self._last = (x, y)
         if self._kept and self._num_skipped + 1 < self._stride:
             self._num_skipped += 1
@@ -45,12 +45,12 @@ class Series:
         self._kept.append(self._last)
         if len(self._kept) > self._max:
             if len(self._kept) % 2 == 0:
-                self._num_skipped = self._stride  # The last one goes, too.
+                self._num_skipped = self._stride  # The last one is removed, too.
             self._kept = self._kept[::2]
             self._stride *= 2
 
     def rewind(self, x: float) -> None:
-        """Forget the points from `x` on: a job goes on from a step before them."""
+        """Remove the points from `x` on, because the job continues from an earlier step."""
         if self._last is not None and self._last[0] >= x:
             self._kept = [point for point in self._kept if point[0] < x]
             self._last = self._kept[-1] if self._kept else None
@@ -58,7 +58,7 @@ class Series:
 
 
 def stairs(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The corners of a line that keeps each value until the next one comes."""
+    """The corners of a step curve, which keeps each value until the next point."""
     corners: list[Point] = []
     for x, y in points:
         if corners:

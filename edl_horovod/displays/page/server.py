@@ -1,4 +1,4 @@
-"""The HTTP server of the page, the one import of Starlette and uvicorn."""
+"""The HTTP server of the page; the only module that imports Starlette and uvicorn."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ try:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    from edl_horovod.displays.page.rendering import PageTemplate, style  # It imports Jinja2.
+    from edl_horovod.displays.page.rendering import PageTemplate, style  # This imports Jinja2.
 except ImportError as e:
     raise MissingDependency(
         f"The dashboard needs a package that is not installed: {e}. To install it where this "
@@ -31,9 +31,9 @@ except ImportError as e:
 __all__ = ["application", "serve"]
 
 MAX_CONNECTIONS = 64
-"""At a time; as many more wait until they are accepted."""
+"""Concurrent connections; as many more wait until they are accepted."""
 REQUEST_SECONDS = 10.0
-"""How long a whole request may take to come, and how long the answer may take to be read."""
+"""Time limit for receiving a whole request, and for sending its answer."""
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -52,8 +52,8 @@ def serve(source: Source, listening: socket.socket, *, host: str) -> None:
 
     Args:
         source: The job.
-        listening: Where the connections come in.
-        host: What it listens on, as the user wrote it.
+        listening: The listening socket.
+        host: Name or address that the server listens on, as the user wrote it.
     """
     config = uvicorn.Config(
         application(source, host=host),
@@ -68,28 +68,28 @@ def serve(source: Source, listening: socket.socket, *, host: str) -> None:
         proxy_headers=False,
         limit_concurrency=MAX_CONNECTIONS + 1,
         backlog=MAX_CONNECTIONS,
-        # A request that waits for an API server is answered before.
+        # A request that waits for an API server is answered within this time.
         timeout_graceful_shutdown=round(PATIENCE_SECONDS) + 1,
     )
     uvicorn.Server(config).run(sockets=[listening])
 
 
 class _Connection(H11Protocol):
-    """A connection that is ended where it keeps others waiting.
+    """A connection that is closed when it keeps others waiting.
 
-    uvicorn itself waits without end for the first request, and where there are too many connections
-    it refuses the next request, whoever sends it.
+    uvicorn itself waits for the first request without a limit, and once there are too many
+    connections it refuses the next request, whoever sends it.
     """
 
     _since = 0.0
-    """When the wait for a request, or the answer to it, began."""
+    """When the wait for a request, or the answer to it, started."""
     _end_later: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # As in uvicorn.
         super().connection_made(transport)
         self._begin()
         if len(self.connections) > MAX_CONNECTIONS:
-            # Whoever has asked for nothing for the longest time goes; it is no browser that waits.
+            # Close the connection that has been idle longest; a browser would have asked by now.
             others = [c for c in self.connections if isinstance(c, _Connection) and c is not self]
             idle = [other for other in others if other.is_idle]
             if idle:
@@ -116,7 +116,7 @@ class _Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def end(self) -> None:
-        """End it, whatever it is doing."""
+        """Close the connection at once."""
         self.connections.discard(self)
         self.transport.abort()
 
@@ -128,11 +128,11 @@ class _Connection(H11Protocol):
 
 
 def application(source: Source, *, host: str) -> "_Guard":
-    """The page, its style sheet and `status.json`, by GET alone.
+    """The application: the page, its style sheet and `status.json`, for GET requests only.
 
     Args:
         source: The job.
-        host: What is listened on.
+        host: Name or address that the server listens on.
     """
     latest, template, style_sheet = Latest(source.look), PageTemplate(), style()
 
@@ -156,7 +156,7 @@ def application(source: Source, *, host: str) -> "_Guard":
 
 
 class _Guard:
-    """Refuses who was led here by a name that is not ours; puts its headers on each answer."""
+    """Refuses requests for a foreign host name, and adds the security headers to each answer."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
         self._app, self._host = app, host
