@@ -54,7 +54,7 @@ def compare(base: Mapping[str, Sequence[float]], here: Mapping[str, Sequence[flo
         cells = []
         for share in (0.5, 0.1):
             one, other = (1e3 * np.quantile(side, share) for side in (times, here[what]))
-            cells += [f"{one:.1f}", f"{other:.1f}", f"{other / one:.3f}"]
+            cells += [f"{one:.5g}", f"{other:.5g}", f"{other / one:.3f}"]
         table.add_row(what, *cells)
     return table
 
