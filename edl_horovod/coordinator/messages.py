@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from edl_horovod.coordinator.wire import WireError
 
 __all__ = [
+    "RANK_FIELDS",
     "Change",
     "Dump",
     "End",
@@ -28,6 +29,9 @@ __all__ = [
     "decode",
     "encode",
 ]
+
+RANK_FIELDS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+"""Of a `Place`; in the order in which horovodrun's driver tells them."""
 
 _Class = TypeVar("_Class")
 

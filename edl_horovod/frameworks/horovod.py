@@ -18,7 +18,7 @@ from horovod.common.elastic import notification_manager
 from horovod.common.exceptions import HorovodInternalError
 
 from edl_horovod.coordinator.keepalive import VANISHED_SECONDS
-from edl_horovod.coordinator.messages import Place
+from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.ring.world import World
 
@@ -74,8 +74,9 @@ class Horovod:
         world = World.of(place)
         if world.is_alone:
             return world
-        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-        os.environ.update({f"HOROVOD_{name.upper()}": str(getattr(place, name)) for name in names})
+        os.environ.update(
+            {f"HOROVOD_{name.upper()}": str(getattr(place, name)) for name in RANK_FIELDS}
+        )
         os.environ.update(
             HOROVOD_HOSTNAME=place.host,
             HOROVOD_CONTROLLER="gloo",

@@ -1,12 +1,12 @@
 """A rank's side of the ledger (`debug.ledger`): which records it gave to which step."""
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from edl_horovod.frameworks.base import Collectives
 from edl_horovod.frameworks.keras.step import StepSums
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
@@ -16,15 +16,15 @@ from edl_horovod.ring.world import World
 __all__ = ["RingLedger", "open_ledger"]
 
 
-def open_ledger(folder: Path, collectives: Collectives) -> "RingLedger":
-    """Open this process' part of a job's ledger.
+def open_ledger(folder: Path, identity: WorkerIdentity, collectives: Collectives) -> "RingLedger":
+    """Open a worker's part of a job's ledger.
 
     Args:
         folder: Of the ledger.
+        identity: Of the worker.
         collectives: Of its rings.
     """
-    host, slot = os.environ.get("EDL_HOST", "localhost"), os.environ.get("EDL_SLOT", "")
-    return RingLedger(LedgerFile(folder, f"{host}:{slot}"), collectives)
+    return RingLedger(LedgerFile(folder, identity.label), collectives)
 
 
 class RingLedger:

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from edl_horovod.frameworks.keras.model import build_model
 from edl_horovod.frameworks.keras.step import KerasTrainer
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records.job_data import open_source, plan_of
@@ -37,27 +37,30 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def make_warm(config: JobConfig, events: EventLog) -> Iterator[Work]:
+def make_warm(config: JobConfig, events: EventLog, identity: WorkerIdentity) -> Iterator[Work]:
     """Open the data, load and build the model, trace its steps.
 
     Args:
         config: The job.
         events: Handed to the work.
+        identity: Of this worker.
 
     Raises:
         EdlError: Of the kind that fits: config, user code, data.
     """
-    _take_device()
+    _take_device(identity.slot)
     keras.utils.set_random_seed(config.data_plan.seed)
     with contextlib.ExitStack() as stack:
         make = {"train": _train, "evaluate": _evaluate, "predict": _predict}[config.task]
-        work = make(config, events, stack)
+        work = make(config, events, identity, stack)
         log.info("warm")
         yield work
 
 
-def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
-    context = {"worker_id": os.environ.get("EDL_SLOT", "0"), "master_ip": _coordinator_address()}
+def _train(
+    config: JobConfig, events: EventLog, identity: WorkerIdentity, stack: contextlib.ExitStack
+) -> Work:
+    context = {"worker_id": str(identity.slot), "master_ip": identity.coordinator_host}
     # Only here: a trained model is evaluated and predicted with in float32.
     keras.config.set_dtype_policy(config.train.precision)
     loaded = load_spec(
@@ -89,7 +92,7 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
             trained_model.restore_weights(files, trainer.model)
     ledger = None
     if config.debug.ledger:
-        ledger = open_ledger(JobDir.of(config).ledger, KerasCollectives())
+        ledger = open_ledger(JobDir.of(config).ledger, identity, KerasCollectives())
         stack.callback(ledger.close)
     work = TrainWork(
         config,
@@ -108,7 +111,9 @@ def _train(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> 
     return work
 
 
-def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
+def _evaluate(
+    config: JobConfig, events: EventLog, identity: WorkerIdentity, stack: contextlib.ExitStack
+) -> Work:
     trained = _open_trained(config, Mode.EVALUATION, stack)
     evaluator = Evaluator(
         trained.loaded, trained.model, trained.stream, trained.plan, KerasCollectives()
@@ -116,7 +121,9 @@ def _evaluate(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) 
     return EvaluateWork(config, evaluator, trained.plan, KerasCollectives(), events)
 
 
-def _predict(config: JobConfig, events: EventLog, stack: contextlib.ExitStack) -> Work:
+def _predict(
+    config: JobConfig, events: EventLog, identity: WorkerIdentity, stack: contextlib.ExitStack
+) -> Work:
     trained = _open_trained(config, Mode.PREDICTION, stack)
     return PredictWork(
         config,
@@ -179,15 +186,10 @@ def _gradient_options(config: TrainConfig) -> GradientOptions:
     )
 
 
-def _coordinator_address() -> str:
-    return os.environ.get("EDL_COORDINATOR", "").rpartition(":")[0]
-
-
-def _take_device() -> None:
+def _take_device(slot: int) -> None:
     """One GPU for each local rank, its memory taken as it is needed. Not tried: no GPU at hand."""
     devices = tf.config.list_physical_devices("GPU")
     if devices:
-        slot = int(os.environ.get("EDL_SLOT") or os.environ.get("HOROVOD_LOCAL_RANK") or 0)
         device = devices[slot % len(devices)]
         tf.config.set_visible_devices(device, "GPU")
         tf.config.experimental.set_memory_growth(device, True)

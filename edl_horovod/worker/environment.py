@@ -1,12 +1,13 @@
 """What a worker's environment says, read once into one value."""
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from edl_horovod.coordinator.messages import Place
-from edl_horovod.ring.membership.horovodrun import NUMBERS
+from edl_horovod.coordinator.messages import RANK_FIELDS, Place
+from edl_horovod.job.identity import WorkerIdentity
 
 __all__ = ["WorkerEnvironment"]
 
@@ -18,42 +19,52 @@ GLOO_SECONDS = 30.0
 class WorkerEnvironment:
     """The variables of our launchers, of horovodrun and of mpirun."""
 
-    host: str
-    """By the name that host discovery uses; empty without a launcher that names it."""
-    slot: str
-    """Of the host; empty without a launcher that deals slots."""
-    coordinator: str
-    """`HOST:PORT`; empty for a job without one."""
-    secret_file: Path | None
-    is_static: bool
+    identity: WorkerIdentity
+    coordinator_port: int = 0
+    """0 for a job without a coordinator."""
+    secret_file: Path | None = None
+    is_static: bool = False
     """Whether mpirun's ranks are the one ring."""
-    ready_file: Path | None
-    """Is there while this worker is warm: a pod's readiness."""
-    driver_place: Place | None
+    ready_file: Path | None = None
+    """Exists while this worker is warm: a pod's readiness."""
+    driver_place: Place | None = None
     """This rank's first place, as horovodrun gave it; its rendezvous is the elastic driver."""
-    driver_timeout_seconds: float
-    """Gloo's, as horovodrun sets it."""
-    launched_host: str
-    """The host by horovodrun's name; empty without horovodrun."""
-    launched_slot: str
-    """The local rank that horovodrun or mpirun gave; empty without either."""
+    driver_timeout_seconds: float = GLOO_SECONDS
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> Self:
         """Read the variables of a process."""
         get = variables.get
+        host, _, port = get("EDL_COORDINATOR", "").rpartition(":")
+        slot = get("EDL_SLOT") or get("HOROVOD_LOCAL_RANK") or get("OMPI_COMM_WORLD_LOCAL_RANK")
+        identity = WorkerIdentity(
+            host=get("EDL_HOST") or get("HOROVOD_HOSTNAME") or socket.gethostname(),
+            slot=int(slot or 0),
+            coordinator_host=host,
+        )
         return cls(
-            host=get("EDL_HOST", ""),
-            slot=get("EDL_SLOT", ""),
-            coordinator=get("EDL_COORDINATOR", ""),
+            identity=identity,
+            coordinator_port=int(port or 0),
             secret_file=_path(get("EDL_SECRET_FILE")),
             is_static=get("EDL_MEMBERSHIP") == "static",
             ready_file=_path(get("EDL_READY_FILE")),
             driver_place=_driver_place(variables),
             driver_timeout_seconds=float(get("HOROVOD_GLOO_TIMEOUT_SECONDS", GLOO_SECONDS)),
-            launched_host=get("HOROVOD_HOSTNAME", ""),
-            launched_slot=get("HOROVOD_LOCAL_RANK", ""),
         )
+
+    @property
+    def membership(self) -> str:
+        """Who deals the places: `static`, `coordinator`, `horovodrun`, or nobody (empty)."""
+        if self.is_static:
+            return "static"
+        if self.coordinator_port:
+            return "coordinator"
+        return "horovodrun" if self.driver_place is not None else ""
+
+    @property
+    def has_launcher(self) -> bool:
+        """Whether a launcher of ours has checked the job; under plain horovodrun none need have."""
+        return self.membership in ("static", "coordinator")
 
 
 def _path(name: str | None) -> Path | None:
@@ -64,14 +75,16 @@ def _driver_place(variables: Mapping[str, str]) -> Place | None:
     """The place in horovodrun's variables; None where it has not launched this process."""
     if "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in variables:
         return None
-    numbers: dict[str, Any] = {name: int(variables[f"HOROVOD_{name.upper()}"]) for name in NUMBERS}
+    ranks: dict[str, Any] = {
+        name: int(variables[f"HOROVOD_{name.upper()}"]) for name in RANK_FIELDS
+    }
     host = variables["HOROVOD_HOSTNAME"]
     return Place(
-        worker=f"{host}:{numbers['local_rank']}",
+        worker=f"{host}:{ranks['local_rank']}",
         generation=0,
         step=0,
         host=host,
         rendezvous_address=variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
         rendezvous_port=int(variables["HOROVOD_GLOO_RENDEZVOUS_PORT"]),
-        **numbers,
+        **ranks,
     )

@@ -12,15 +12,15 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 from edl_horovod.cluster import pods
+from edl_horovod.cluster.pod.environment import PodEnvironment
 from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import largest_ring
-from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
+from edl_horovod.errors import EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.supervisor.mpirun import STATIC_RING, mpirun
@@ -53,6 +53,12 @@ twice as long each time."""
 SAY_SECONDS = 10.0
 GRACE_SHARE = 0.9
 """Of the pod's grace: what the coordinator may take until its workers have saved a checkpoint."""
+NEEDED = {
+    "elastic": ("EDL_POD_IP", "EDL_NAMESPACE", "EDL_JOB", "EDL_SECRET_FILE"),
+    "horovodrun": ("EDL_NAMESPACE", "EDL_JOB"),
+    "mpirun": (),
+}
+"""Variables that a launcher pod must have, by the job's style."""
 SCRIPT = Path(__file__).with_name("host-discovery.sh")
 
 
@@ -68,7 +74,8 @@ def main() -> int:
             patience = config.elastic.wait_seconds
             wait_for_workers(Path(HOSTFILE), port=pods.SSH_PORT, seconds=patience)
         result = run_plan(
-            plan_in_pod(config, args.config, os.environ), on_events=PodLog(sys.stdout)
+            plan_in_pod(config, args.config, PodEnvironment.of(os.environ)),
+            on_events=PodLog(sys.stdout),
         )
     except EdlError as error:
         log.error("%s", error)
@@ -125,27 +132,14 @@ def _why_not(host: str, port: int) -> str:
     return ""
 
 
-def plan_in_pod(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
+def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironment) -> LaunchPlan:
     """Decide what the launcher pod starts.
 
     Args:
         config: The job, as its pods read it.
         config_file: Where they read it.
-        environment: Of the launcher pod.
-
-    Raises:
-        ConfigError: A variable of the pod's manifest is missing.
+        environment: Of the launcher pod, with `NEEDED` of the job's style.
     """
-    try:
-        return _plan(config, config_file, environment)
-    except KeyError as error:
-        raise ConfigError(
-            f"The launcher pod's manifest must set {error}. Make it with `edl train "
-            "launch=kubernetes --dry-run -o yaml`."
-        ) from error
-
-
-def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) -> LaunchPlan:
     job_dir = JobDir.of(config)
     style = config.kubernetes.style
     if style != "elastic":
@@ -159,7 +153,7 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
             # mpi-operator makes one for each MPIJob, so the job's next launcher has it too.
             secret_file=Path(SSH_KEY),
         )
-    secret = environment["EDL_SECRET_FILE"]
+    secret = environment.secret_file
     argv = (
         sys.executable,
         "-m",
@@ -167,11 +161,11 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
         "--job-dir",
         str(job_dir),
         "--address",
-        environment["EDL_POD_IP"],
+        environment.address,
         "--port",
         str(pods.COORDINATOR_PORT),
         "--secret-file",
-        secret,
+        str(secret),
     )
     return LaunchPlan(
         config=config,
@@ -180,11 +174,11 @@ def _plan(config: JobConfig, config_file: Path, environment: Mapping[str, str]) 
         coordinator=Command(argv=argv),
         discovery=_discovery(config, environment),
         grace_seconds=GRACE_SHARE * config.kubernetes.grace_seconds,
-        secret_file=Path(secret),
+        secret_file=secret,
     )
 
 
-def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
+def _discovery(config: JobConfig, environment: PodEnvironment) -> Command:
     job_dir = JobDir.of(config)
     names = "address" if config.kubernetes.style == "horovodrun" else "uid"
     argv = (
@@ -192,9 +186,9 @@ def _discovery(config: JobConfig, environment: Mapping[str, str]) -> Command:
         "-m",
         "edl_horovod.cluster.pod.discovery",
         "--namespace",
-        environment["EDL_NAMESPACE"],
+        environment.namespace,
         "--job",
-        environment["EDL_JOB"],
+        environment.job,
         "--slots",
         str(config.kubernetes.slots_per_worker),
         "--names",

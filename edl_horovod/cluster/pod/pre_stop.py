@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from edl_horovod.cluster.pod.environment import PodEnvironment
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
@@ -42,7 +43,7 @@ def main() -> int:
         config = resolved.load(args.config)
         logs.setup("pre-stop", level=config.log_level)
         deadline = began_at + GRACE_SHARE * config.kubernetes.grace_seconds
-        _wait(config, os.environ["EDL_POD_IP"], deadline)
+        _wait(config, PodEnvironment.of(os.environ, "EDL_POD_IP").address, deadline)
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from edl_horovod.cluster.pod.environment import PodEnvironment
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
@@ -29,6 +30,7 @@ __all__ = ["main"]
 
 log = logging.getLogger("edl_horovod.cluster.pod.worker")  # Run as a program: called __main__.
 
+NEEDED = ("EDL_HOST", "EDL_SECRET_FILE", "EDL_READY_FILE")
 POLL_SECONDS = 0.2
 
 
@@ -41,18 +43,19 @@ def main() -> int:
     try:
         config = resolved.load(args.config)
         logs.setup("pod", level=config.log_level)
-        _keep(config, args.config, args.slots)
+        _keep(config, args.config, args.slots, PodEnvironment.of(os.environ, *NEEDED))
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
     return 0
 
 
-def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
-    job_dir, host = JobDir.of(config), os.environ["EDL_HOST"]
-    secret_file = Path(os.environ["EDL_SECRET_FILE"])
+def _keep(
+    config: JobConfig, config_file: Path, num_slots: int, environment: PodEnvironment
+) -> None:
+    job_dir, host = JobDir.of(config), environment.host
     # The manifest names the file of slot 0.
-    ready = Path(os.environ["EDL_READY_FILE"]).with_name("{slot}")
+    ready = environment.ready_file.with_name("{slot}")
     for left in ready.parent.glob("*"):  # By a container of this pod that was killed.
         left.unlink()
     argv = (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file))
@@ -70,7 +73,7 @@ def _keep(config: JobConfig, config_file: Path, num_slots: int) -> None:
         slots = Slots(command, None, events, backoff_seconds=backoff, host=host)
         slots.num_wanted = num_slots
         try:
-            while not is_leaving and not _is_over(job_dir, secret_file):
+            while not is_leaving and not _is_over(job_dir, environment.secret_file):
                 slots.keep()
                 time.sleep(POLL_SECONDS)
         finally:

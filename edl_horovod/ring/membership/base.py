@@ -1,19 +1,16 @@
-"""How a rank learns its ring: one interface to the coordinator, horovodrun and MPI."""
+"""How a rank learns its ring: what the coordinator, horovodrun and mpirun have in common."""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_install, kind_of
-from edl_horovod.files.whole_file import write_json
+from edl_horovod.errors import EdlError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.ring.world import World
 
-__all__ = ["Dismissed", "Membership", "StaticMembership"]
-
+__all__ = ["EXIT_AT_SIGTERM", "Dismissed", "Membership"]
 
 EXIT_AT_SIGTERM = 143
 
@@ -97,62 +94,3 @@ class Membership(ABC):
     def close(self) -> None:
         """Leave the ring and let go of everything."""
         self._horovod.leave()
-
-
-class StaticMembership(Membership):
-    """One ring for the whole job, under mpirun: no changes, and a failure is the job's (D15)."""
-
-    def __init__(self, horovod: Horovod, result: Path) -> None:
-        """Take the MPI communicator of all ranks that mpirun started.
-
-        Args:
-            horovod: Forms the ring.
-            result: File that tells the launcher how the job ended.
-        """
-        super().__init__(horovod)
-        if not horovod.has_mpi():
-            raise MissingDependency(
-                "launch=mpi needs a Horovod that was built with MPI, and this one was not. Use "
-                f"launch=local; or for MPI, {how_to_install('mpi')} and then "
-                "python docker/horovod/build_wheel.py --install"
-            )
-        # The import starts MPI, so it stands where it is wanted and not at the module's head.
-        from mpi4py import MPI
-
-        self._mpi = MPI
-        self._communicator = MPI.COMM_WORLD
-        self._has_joined = False
-        self._result = result
-
-    def join(self, step: int) -> World:
-        """Form the one ring."""
-        if self._has_joined:
-            raise JobFailed(
-                f"A rank of a static ring (launch=mpi) was lost after step {step}; such a ring "
-                "cannot form again. Start the job anew, or use an elastic launch."
-            )
-        self._has_joined = True
-        return self._horovod.form_inherited(self._communicator)
-
-    def wants_change(self) -> bool:
-        """Never."""
-        return False
-
-    def failed(self, failure: CollectiveFailed, step: int) -> None:
-        """Nothing to tell: `join` ends the job."""
-
-    def finished(self, result: dict[str, Any]) -> None:
-        """The leader tells the launcher."""
-        if self._communicator.Get_rank() == 0:
-            write_json(self._result, {"state": "finished", **result})
-
-    def report_error(self, error: EdlError) -> None:
-        """Tell the launcher, and end the other ranks, which may wait in a collective."""
-        described = {"error": kind_of(error), "message": str(error)}
-        write_json(self._result, {"state": "failed", **described})
-        self._communicator.Abort(error.exit_code)
-
-    def close(self) -> None:
-        """Leave the ring and end MPI: a rank that ends without that is a failure to mpirun."""
-        super().close()
-        self._mpi.Finalize()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.coordinator.keepalive import notice_vanished_host
-from edl_horovod.coordinator.messages import Place
+from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.errors import EdlError, JobFailed, kind_of
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import CollectiveFailed
@@ -20,10 +20,8 @@ from edl_horovod.job.events import EventLog
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.world import World
 
-__all__ = ["NUMBERS", "HorovodDriverMembership"]
+__all__ = ["HorovodDriverMembership"]
 
-NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-"""In the order of the driver's answer."""
 NO_RANK = -1
 CONNECT_SECONDS = 10.0
 
@@ -124,7 +122,7 @@ class HorovodDriverMembership(Membership):
                 if answer.status != OK:
                     raise HTTPException(f"{answer.status} {answer.reason}")
                 words = answer.read().decode().split(",")
-            numbers: dict[str, Any] = dict(zip(NUMBERS, map(int, words), strict=True))
+            numbers: dict[str, Any] = dict(zip(RANK_FIELDS, map(int, words), strict=True))
             place = replace(self._place, **numbers)
         except (OSError, HTTPException, ValueError) as error:
             raise JobFailed(

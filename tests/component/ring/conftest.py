@@ -9,12 +9,14 @@ import pytest
 from edl_horovod.config.compose import compose
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.world import World
 from edl_horovod.tasks import warm as prepare
 from tests.records import write_records
 
+ME = WorkerIdentity(host="localhost", slot=0)
 ZOO = Path(__file__).parents[2] / "zoo"
 
 
@@ -79,7 +81,7 @@ def train(tmp_path, monkeypatch):
         config = compose("train", [*settings, *overrides])
         Path(config.job_dir).mkdir(exist_ok=True)
         path = JobDir.of(config).events
-        with EventLog(path, "test") as log, prepare.make_warm(config, log) as work:
+        with EventLog(path, "test") as log, prepare.make_warm(config, log, ME) as work:
             training = Training(work)
             step = work._trainer.step
 

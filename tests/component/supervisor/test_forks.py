@@ -22,7 +22,8 @@ from edl_horovod.supervisor.slots import Slots
 
 ROOT = Path(edl_horovod.__file__).parent.parent
 LIMIT_SECONDS = 8.0
-SERVE = "import os, socket, sys, time; from edl_horovod.job import fork_server, lifeline; "
+SERVE = "import os, socket, sys, time; from edl_horovod.job import lifeline; "
+SERVE += "from edl_horovod.worker import fork_server; "
 SERVE += "fork_server.serve(socket.socket(fileno=int(sys.argv[2]))); "
 LIFELINE = "lifeline.end_with_parent(); "
 SLEEP = LIFELINE + "print('up', flush=True); time.sleep(60)"

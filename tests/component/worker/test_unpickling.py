@@ -46,7 +46,7 @@ def test_nothing_of_ours_unpickles_but_mpi4py_in_prepare():
         if (names := imported(file) & UNPICKLE)
     }
     # A rank of training takes only a communicator from mpi4py, which it hands to Horovod.
-    assert found == {"preparation/mpi.py": {"mpi4py"}, "ring/membership/base.py": {"mpi4py"}}
+    assert found == {"preparation/mpi.py": {"mpi4py"}, "ring/membership/static.py": {"mpi4py"}}
 
 
 class Driver:

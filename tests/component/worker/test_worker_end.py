@@ -7,9 +7,7 @@ from pathlib import Path
 
 import edl_horovod
 
-PREPARED = (
-    "from edl_horovod.worker import main as worker\nimport sys\nworker.LAST_WORDS_SECONDS = 1.0\n"
-)
+PREPARED = "from edl_horovod.worker.ending import code_of, end\nimport sys\n"
 FILLED = """
 import os
 os.set_blocking(1, False)
@@ -19,13 +17,12 @@ try:
 except BlockingIOError:
     os.set_blocking(1, True)
 sys.stdout.write("a last word")
-worker.end(3)
+end(3, last_words_seconds=1.0)
 """
 RAISING = """
 def main():
     raise RuntimeError("nobody thought of this")
-worker.main = main
-worker.end(worker.code_of_main())
+end(code_of(main))
 """
 
 
@@ -46,7 +43,7 @@ def test_a_reader_that_is_stuck_keeps_no_worker():
 
 
 def test_a_reader_that_is_gone_changes_no_exit_code():
-    with start("sys.stdout.write('a last word')\nworker.end(3)") as process:
+    with start("sys.stdout.write('a last word')\nend(3)") as process:
         process.stdout.close()
         _, errors = process.communicate(timeout=60)
         assert (process.returncode, errors) == (3, "")
@@ -61,7 +58,9 @@ def test_an_error_that_nobody_thought_of_is_told():
 
 
 def test_a_usage_error_keeps_its_exit_code():
-    with start("sys.argv = ['worker']\nworker.end(worker.code_of_main())") as process:
+    with start(
+        "from edl_horovod.worker.main import main\nsys.argv = ['worker']\nend(code_of(main))"
+    ) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "--config" in errors

@@ -12,8 +12,8 @@ import edl_horovod
 ROOT = str(Path(edl_horovod.__file__).parent.parent)
 NOTHING_RUNS = """
 import os
-from edl_horovod.worker import main as worker
-worker._import_all()
+from edl_horovod.worker.imports import import_all
+import_all()
 import horovod.tensorflow
 from tensorflow.python.eager import context
 
@@ -37,14 +37,14 @@ def look(event, _):
             hooked.add("compile")
 hooked = set()
 sys.addaudithook(look)
-from edl_horovod.worker import main as worker
-worker._import_all()
+from edl_horovod.worker.imports import import_all
+import_all()
 assert gc.isenabled() and gc.get_freeze_count() > 100_000
 print(*sorted(hooked))
 """
 IN_A_WORKER = """
-from edl_horovod.worker import main as worker
-worker._import_all()
+from edl_horovod.worker.imports import import_all
+import_all()
 WHAT
 """
 RELOADED = """

@@ -12,6 +12,7 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
@@ -20,6 +21,7 @@ from edl_horovod.tasks import warm as prepare
 from tests.parallel.agreement import assert_same_everywhere
 from tests.records import write_records
 
+ME = WorkerIdentity(host="localhost", slot=0)
 ZOO = Path(__file__).parents[2] / "zoo"
 ALONE = World(rank=0, size=1, generation=1)
 
@@ -60,7 +62,10 @@ def train(world, name, *overrides):
             *overrides,
         ],
     )
-    with EventLog(scratch / "events.jsonl", "test") as log, prepare.make_warm(config, log) as work:
+    with (
+        EventLog(scratch / "events.jsonl", "test") as log,
+        prepare.make_warm(config, log, ME) as work,
+    ):
         result = loop.run(work, Formed(world), log)
     return work, result
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.cluster.pod import launcher
+from edl_horovod.cluster.pod.environment import PodEnvironment
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError
 
@@ -30,7 +31,7 @@ def plan(style, *, min_np=1):
         "kubernetes.env={COLOUR: blue}",
     ]
     config = compose("train", overrides)
-    return launcher.plan_in_pod(config, CONFIG_FILE, ENVIRONMENT)
+    return launcher.plan_in_pod(config, CONFIG_FILE, PodEnvironment.of(ENVIRONMENT))
 
 
 def text(command):
@@ -80,8 +81,4 @@ def test_mpirun_hands_its_variables_to_the_other_pods():
 
 def test_a_manifest_without_our_variables_is_told_so():
     with pytest.raises(ConfigError, match="EDL_POD_IP"):
-        launcher.plan_in_pod(
-            plan("elastic").config,
-            CONFIG_FILE,
-            {"EDL_NAMESPACE": "ml", "EDL_JOB": "mnist", "EDL_SECRET_FILE": "x"},
-        )
+        PodEnvironment.of({"EDL_NAMESPACE": "ml", "EDL_JOB": "mnist"}, *launcher.NEEDED["elastic"])

@@ -1,0 +1,21 @@
+"""Who a worker is."""
+
+from dataclasses import dataclass
+
+__all__ = ["WorkerIdentity"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerIdentity:
+    """Where a worker runs, by the names that its launcher uses."""
+
+    host: str
+    slot: int
+    """Of its host; under horovodrun and mpirun the local rank."""
+    coordinator_host: str = ""
+    """Empty for a job without a coordinator."""
+
+    @property
+    def label(self) -> str:
+        """Host and slot, for people."""
+        return f"{self.host}:{self.slot}"

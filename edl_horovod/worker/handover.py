@@ -1,0 +1,124 @@
+"""How a warm worker takes the place of a process that was launched to be one: over a Unix socket.
+
+The launched process (`edl_horovod.worker.shim`) connects and sends one line of JSON with its
+variables, and its output with it; the answer `taken` makes the worker the rank. Then signals come
+as lines of JSON, and `exit CODE` is the last line. A process that loses the other one ends. Only
+the owner may enter the folder.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.job.handover import MAX_BYTES, TAKEN, private_folder, socket_folder
+
+__all__ = ["Handover", "wait_for_place"]
+
+GREETING_SECONDS = 2.0
+CREDENTIALS = struct.Struct("3i")
+"""Of the other end of a Unix socket: pid, uid, gid."""
+
+
+class Handover:
+    """The connection to the launched process whose place a worker took."""
+
+    def __init__(self, connection: socket.socket, variables: dict[str, str]) -> None:
+        """Watch it: `follow` does.
+
+        Args:
+            connection: To the launched process.
+            variables: What its launcher told it.
+        """
+        self._connection = connection
+        self.variables = variables
+
+    def follow(self) -> None:
+        """Take its signals, and end when it does, in a thread."""
+        threading.Thread(target=self._listen, name="handover", daemon=True).start()
+
+    def say_exit(self, code: int) -> None:
+        """Tell the exit code, which is to be that of the launched process."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(f"exit {code}\n".encode())
+
+    def _listen(self) -> None:
+        unreadable = (OSError, ValueError, KeyError, TypeError)
+        with contextlib.suppress(*unreadable), self._connection.makefile("rb") as lines:
+            while line := lines.readline(MAX_BYTES):
+                number = int(json.loads(line)["signal"])
+                if number in (signal.SIGTERM, signal.SIGINT):
+                    os.kill(os.getpid(), number)
+        os._exit(1)
+
+
+def wait_for_place(config: Path, *, slot: int) -> Handover:
+    """Wait, warm, until a process of this user is launched as a worker, and take its place.
+
+    From then on this process' output is that of the launched one.
+
+    Args:
+        config: The job's `config.yaml`.
+        slot: The slot whose device this worker holds: it is asked first to be that slot's worker.
+
+    Raises:
+        ConfigError: The folder is another user's, or open to others.
+    """
+    folder = private_folder(socket_folder(config))
+    name = f"{slot}-{os.getpid()}.sock"
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{name}.new", dir_fd=place)  # Of an ended process with the same number.
+            # A socket's name has 108 bytes at most, a job directory's may have more.
+            listener.bind(f"/proc/self/fd/{place}/{name}.new")
+            listener.listen()
+            os.rename(f"{name}.new", name, src_dir_fd=place, dst_dir_fd=place)
+            try:
+                while (taken := _accept(listener)) is None:
+                    pass
+            finally:
+                os.unlink(name, dir_fd=place)
+    finally:
+        os.close(place)
+    return taken
+
+
+def _accept(listener: socket.socket) -> Handover | None:
+    connection, _ = listener.accept()
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, uid, _ = CREDENTIALS.unpack(credentials)
+    connection.settimeout(GREETING_SECONDS)
+    try:
+        if uid != os.geteuid():
+            raise ValueError("another user's process")
+        variables, outputs = _receive(connection)
+        connection.sendall(TAKEN)
+    except (OSError, ValueError, KeyError, TypeError):
+        connection.close()
+        return None
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(output, number)
+        os.close(output)
+    connection.settimeout(None)
+    return Handover(connection, variables)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, str], list[int]]:
+    said, outputs, _, _ = socket.recv_fds(connection, MAX_BYTES, 2)
+    while not said.endswith(b"\n"):
+        part = connection.recv(MAX_BYTES)
+        if not part or len(said) > MAX_BYTES:
+            raise ValueError("no whole line")
+        said += part
+    message: Any = json.loads(said)
+    variables = {str(name): str(value) for name, value in message["variables"].items()}
+    if len(outputs) != 2:
+        raise ValueError("no output")
+    return variables, outputs

@@ -1,0 +1,88 @@
+"""The membership of a rank, by who deals the places."""
+
+import logging
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks.horovod import Horovod, complaint
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import EventLog
+from edl_horovod.ring.membership.base import Membership
+from edl_horovod.ring.membership.coordinated import CoordinatedMembership, CoordinatorAddress
+from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
+from edl_horovod.ring.membership.static import StaticMembership
+from edl_horovod.worker.environment import WorkerEnvironment
+
+__all__ = ["make_membership"]
+
+log = logging.getLogger("edl_horovod.worker")
+
+
+def make_membership(
+    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
+) -> Membership:
+    """The membership that the environment asks for.
+
+    Raises:
+        ConfigError: No launcher has started this process.
+        MissingDependency: The ranks are mpirun's, and Horovod was built without MPI.
+    """
+    make = _KINDS.get(environment.membership)
+    if make is None:
+        raise ConfigError(
+            "A worker is started by a launcher, which tells it where its ring is. Received: no "
+            "EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment. Use "
+            "`edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`."
+        )
+    return make(environment, config, events, horovod)
+
+
+def _static(
+    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
+) -> Membership:
+    return StaticMembership(horovod, JobDir.of(config).result)
+
+
+def _coordinated(
+    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
+) -> Membership:
+    _complain(horovod)
+    assert environment.secret_file is not None
+    address = CoordinatorAddress(
+        host=environment.identity.coordinator_host,
+        port=environment.coordinator_port,
+        secret=environment.secret_file.read_bytes(),
+        worker_host=environment.identity.host,
+        slot=environment.identity.slot,
+    )
+    return CoordinatedMembership(
+        horovod,
+        address,
+        forming_seconds=config.elastic.forming_seconds,
+        # In a cluster the coordinator's pod may still be waiting for a node.
+        first_seconds=config.elastic.wait_seconds,
+        away_seconds=config.elastic.coordinator_away_seconds,
+    )
+
+
+def _horovodrun(
+    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
+) -> Membership:
+    _complain(horovod)
+    assert environment.driver_place is not None
+    return HorovodDriverMembership(
+        horovod,
+        environment.driver_place,
+        timeout_seconds=environment.driver_timeout_seconds,
+        events=events,
+        result=JobDir.of(config).result,
+    )
+
+
+_KINDS = {"static": _static, "coordinator": _coordinated, "horovodrun": _horovodrun}
+
+
+def _complain(horovod: Horovod) -> None:
+    """Say what an unpatched Horovod will not survive."""
+    if missing := complaint(horovod.patch_version()):
+        log.warning("%s", missing)

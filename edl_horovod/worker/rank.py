@@ -1,0 +1,90 @@
+"""A worker as a rank: warm, in one ring after another, until it is dismissed or done."""
+
+import faulthandler
+import logging
+import signal
+import threading
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import EdlError
+from edl_horovod.frameworks.keras.collectives import HOROVOD
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import EventLog
+from edl_horovod.job.places import check_is_free, check_places
+from edl_horovod.ring import loop
+from edl_horovod.ring.loop import Work
+from edl_horovod.ring.membership.base import Dismissed, Membership
+from edl_horovod.tasks.warm import make_warm
+from edl_horovod.worker.container import shown_as_ready
+from edl_horovod.worker.environment import WorkerEnvironment
+from edl_horovod.worker.membership import make_membership
+
+__all__ = ["be_rank", "open_events", "work"]
+
+log = logging.getLogger("edl_horovod.worker")
+
+EXIT_FOR_ANOTHER = 75
+"""Beyond the codes of `EdlError`: dismissed, but a worker that is warm again would be of use."""
+SLOW_END_SECONDS = 30.0
+"""A worker that is dismissed and still there shows where its threads are, in its log."""
+
+
+def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
+    """Get warm and be a rank; returns the process' exit code."""
+    with open_events(config, config_file, environment) as events:
+        warm = make_warm(config, events, environment.identity)
+        is_final = be_rank(config, events, environment, warm)
+    # A container that ends with 0 is not started again.
+    return 0 if is_final or environment.ready_file is None else EXIT_FOR_ANOTHER
+
+
+def open_events(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> EventLog:
+    """Enter the job's directory, where this process may be before its launcher, or without one.
+
+    Raises:
+        OutputError: The job's places are not its own.
+    """
+    job_dir = JobDir.of(config)
+    job_dir.enter(config_file)
+    if not environment.has_launcher:
+        check_places(config)
+    return EventLog(job_dir.events, environment.identity.label)
+
+
+def be_rank(
+    config: JobConfig,
+    events: EventLog,
+    environment: WorkerEnvironment,
+    warm: AbstractContextManager[Work],
+) -> bool:
+    """Work as a rank until dismissed or done; returns whether no other is needed in its place."""
+    if not environment.has_launcher:
+        check_is_free(config)  # At their end ranks ask only for other jobs' results.
+    with ExitStack() as stack:
+        membership = make_membership(environment, config, events, HOROVOD)
+        stack.callback(membership.close)
+        _leave_on_sigterm(membership)
+        try:
+            job = stack.enter_context(warm)
+            stack.enter_context(shown_as_ready(environment.ready_file))
+            membership.finished(loop.run(job, membership, events))
+        except Dismissed as dismissal:
+            log.info("dismissed: %s", dismissal)
+            faulthandler.dump_traceback_later(SLOW_END_SECONDS)
+            return dismissal.is_final
+        except EdlError as error:
+            membership.report_error(error)
+            raise
+    return True
+
+
+def _leave_on_sigterm(membership: Membership) -> None:
+    """Leave before being killed: at the next step, and then end with 0."""
+
+    def leave(_signal: int, _frame: object) -> None:
+        # In a thread of its own: the interrupted code may be sending a message just now.
+        threading.Thread(target=membership.leave_soon, daemon=True).start()
+
+    signal.signal(signal.SIGTERM, leave)
