@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.config.fields import REQUIRED, settings, type_name
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.job.directory import JobDir
 
-__all__ = ["VerbParser", "settings_table"]
+__all__ = ["VerbParser", "config_files", "settings_table"]
 
 
 class VerbParser(argparse.ArgumentParser):
@@ -56,6 +57,29 @@ class VerbParser(argparse.ArgumentParser):
             help="for people or programs",
         )
 
+    def add_config_files(self) -> None:
+        """Take the flags of Hydra that name files of settings and show what is composed."""
+        self.add_argument(
+            "-cd",
+            "--config-dir",
+            metavar="DIR",
+            default="",
+            help="search this directory, too, for files of settings: +experiment=NAME",
+        )
+        self.add_argument(
+            "-cn",
+            "--config-name",
+            metavar="NAME",
+            default="",
+            help="start from NAME.yaml, which begins with the settings of this verb",
+        )
+        self.add_argument(
+            "-c",
+            "--cfg",
+            choices=("job",),
+            help="print the settings, each with where it comes from, and stop",
+        )
+
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and exiting."""
         raise ConfigError(f"{message}. See {self.prog} --help.")
@@ -96,6 +120,11 @@ class VerbParser(argparse.ArgumentParser):
             f"{self.prog} has no argument {word!r}.{did_you_mean(word, known) or hint} "
             f"Flags: {', '.join(known)}. See {self.prog} --help."
         )
+
+
+def config_files(flags: argparse.Namespace) -> ConfigFiles:
+    """The files of settings that the flags name."""
+    return ConfigFiles(flags.config_dir, flags.config_name.removesuffix(".yaml"))
 
 
 def settings_table(

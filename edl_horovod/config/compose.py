@@ -413,7 +413,8 @@ class _Composer:
 
     def _check_name(self) -> None:
         if not any(source.is_config(self._name) for source in self._loader.get_sources()):
-            known = self._loader.get_group_options("")
+            found = self._loader.get_group_options("")
+            known = [name for name in found if not name.startswith(("_", "edl_horovod_"))]
             raise ConfigError(
                 f"There is no file {self._name}.yaml.{did_you_mean(self._name, known)} Received: "
                 f"--config-name={self._name}. Give one of {', '.join(known)}, or its directory by "
@@ -476,7 +477,11 @@ class _Composer:
             for group in self._loader.list_groups("")
             if group != "hydra" and not (conf_dir() / group).is_dir()
         ]
-        groups = f" Groups of --config-dir: {', '.join(theirs)}." if theirs else ""
+        groups = ""
+        if theirs:
+            groups = f" Groups of --config-dir: {', '.join(theirs)}.{did_you_mean(key, theirs)}"
+        elif received.startswith("+"):
+            groups = " Groups of your own are in the directory that --config-dir names."
         reason = unknown_key(key, self._class, hidden=SET_BY_US)
         return f"{reason}{groups} Received: {received}."
 

@@ -24,10 +24,11 @@ def check_no_secrets(values: dict[str, Any]) -> None:
         if (shown := without_secrets(given)) != given:
             raise ConfigError(
                 f"{key} holds a password or a token, which would be written to the job's directory"
-                f" and into the trained model. Received: {key}={shown} (without it). Leave it out,"
-                " and give it where the ranks find it: AWS_ACCESS_KEY_ID and its like for s3://,"
-                " GOOGLE_APPLICATION_CREDENTIALS for gs://, FSSPEC_HTTP or a .netrc file for"
-                " https:// (docs/how-to/data.md)."
+                " and into the trained model.",
+                received={key: shown},
+                cure="Leave it out, and give it where the ranks find it: AWS_ACCESS_KEY_ID and its"
+                " like for s3://, GOOGLE_APPLICATION_CREDENTIALS for gs://, FSSPEC_HTTP or a"
+                " .netrc file for https:// (docs/how-to/data.md).",
             )
 
 
@@ -42,8 +43,9 @@ def make_absolute(values: dict[str, Any]) -> None:
             if key != "model_zoo" and _URL.match(values[key]):
                 raise ConfigError(
                     f"{key} must be a path of a file system that the ranks see; only data is read"
-                    f" from elsewhere. Received: {key}={values[key]}. Mount the bucket, or give a"
-                    " local path and copy what is there."
+                    " from elsewhere.",
+                    received={key: values[key]},
+                    cure="Mount the bucket, or give a local path and copy what is there.",
                 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edl_horovod.cli.arguments import VerbParser, settings_table
+from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
 from edl_horovod.job import log
 
 if TYPE_CHECKING:
@@ -25,10 +25,13 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         summary: One line about it.
         argv: What follows it.
     """
-    from edl_horovod.config.compose import compose_image
+    from edl_horovod.config.compose import compose_image, describe
 
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
-    config = compose_image(overrides)
+    if flags.cfg:
+        print(describe(verb, overrides, config_files(flags)))
+        return 0
+    config = compose_image(overrides, files=config_files(flags))
     log.setup("edl", level="error" if flags.quiet else "info")
     if flags.dry_run:
         _print_plan(config, push=flags.action == "push")
@@ -48,9 +51,11 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser = VerbParser(
         verb,
         summary=summary,
-        usage="build|push [--dry-run] [-q] [--debug] key=value ...",
+        usage="build|push [--config-dir DIR] [--config-name NAME] [--cfg job]\n"
+        "                   [--dry-run] [-q] [--debug] key=value ...",
         epilog=f"settings:\n{settings_table(ImageConfig)}\n\nexamples:\n{_EXAMPLES}\n",
     )
+    parser.add_config_files()
     parser.add_argument(
         "action", choices=("build", "push"), help="push also builds, where anything has changed"
     )

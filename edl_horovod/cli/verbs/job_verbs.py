@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.cli.arguments import VerbParser, settings_table
+from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
+from edl_horovod.config.conf_files import choices_table
 from edl_horovod.config.fields import NEEDED, SET_BY_US
 from edl_horovod.displays.page import address
 from edl_horovod.displays.terminal import open_display
@@ -28,6 +29,7 @@ _EXAMPLES = {
   edl train model_zoo=credit.py data='*.recordio' output=m loss=mse optimizer=adam
   edl train model_zoo=git+https://host/models.git@v2 model_def=mnist data='*.recordio' output=m
   edl train model_def=mnist data=train.recordio output=m launch=mpi launch.np=2 --dry-run
+  edl train --config-dir conf +experiment=first train.epochs=3
   edl train model_def=mnist data='/data/*.recordio' output=/data/m launch=kubernetes launch.np=4 \\
       image=registry.example.com/team/zoo:1 kubernetes.volumes.data.claim=shared \\
       kubernetes.volumes.data.mount=/data
@@ -53,14 +55,26 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     # By itself it is a flag, which must not take the setting behind it for its value.
     argv = ["--dry-run=client" if word == "--dry-run" else word for word in argv]
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
+    files = config_files(flags)
     if verb == "train" and flags.multirun:
         from edl_horovod.cli.verbs import sweep
 
-        return sweep.run(overrides, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet)
-    from edl_horovod.config.compose import compose
+        if flags.cfg:
+            raise ConfigError(
+                "--cfg shows the settings of one job.",
+                received="--cfg and -m",
+                cure="Leave out -m.",
+            )
+        return sweep.run(
+            overrides, files=files, is_dry_run=bool(flags.dry_run), is_quiet=flags.quiet
+        )
+    from edl_horovod.config.compose import compose, describe
     from edl_horovod.launch import target
 
-    config = compose(verb, overrides)
+    if flags.cfg:
+        print(describe(verb, overrides, files))
+        return 0
+    config = compose(verb, overrides, files=files)
     there = target.find(config.launch.kind)
     if flags.output_format and not flags.dry_run:
         raise ConfigError("-o yaml goes with --dry-run.", received="-o without --dry-run")
@@ -90,12 +104,13 @@ def _parser(verb: str, summary: str) -> VerbParser:
         verb,
         summary=summary,
         usage=f"{'[-m] ' if is_train else ''}"
-        "[--dry-run[=server] [-o yaml]] [-q] [--debug] "
-        "key=value ...",
+        "[--config-dir DIR] [--config-name NAME] [--cfg job]\n"
+        "                 [--dry-run[=server] [-o yaml]] [-q] [--debug] key=value ...",
         epilog=f"settings:\n{table}\n\n"
-        "  launch=mpi takes conf/launch/mpi.yaml; train, data_plan and elastic work so too.\n\n"
+        f"choices of settings:\n{choices_table()}\n\n"
         f"examples:\n{_EXAMPLES[verb]}\n",
     )
+    parser.add_config_files()
     if is_train:
         parser.add_argument(
             "-m",

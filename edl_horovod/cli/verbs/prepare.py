@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edl_horovod.cli.arguments import VerbParser, settings_table
+from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
 from edl_horovod.displays.terminal import open_display, prepare_events
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log
@@ -31,9 +31,12 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
     from edl_horovod.config import resolved
-    from edl_horovod.config.compose import compose_prepare
+    from edl_horovod.config.compose import compose_prepare, describe
 
-    config = compose_prepare(overrides)
+    if flags.cfg:
+        print(describe(verb, overrides, config_files(flags)))
+        return 0
+    config = compose_prepare(overrides, files=config_files(flags))
     if flags.dry_run:
         from edl_horovod import preparation as data_prepare
 
@@ -84,9 +87,11 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser = VerbParser(
         verb,
         summary=summary,
-        usage="[--dry-run] [-q] [--debug] key=value ...",
+        usage="[--config-dir DIR] [--config-name NAME] [--cfg job]\n"
+        "                   [--dry-run] [-q] [--debug] key=value ...",
         epilog=f"settings:\n{settings_table(PrepareConfig)}\n\nexamples:\n{_EXAMPLES}\n",
     )
+    parser.add_config_files()
     parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
     return parser

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.displays.terminal import open_display
 from edl_horovod.errors import ConfigError, Interrupted, JobFailed
 from edl_horovod.job import log
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
-def run(overrides: Sequence[str], *, is_dry_run: bool, is_quiet: bool) -> int:
+def run(overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_quiet: bool) -> int:
     """Run a sweep, or show its jobs.
 
     Args:
         overrides: Settings, some of them with several values.
+        files: What the user brings.
         is_dry_run: Print the jobs, and start none.
         is_quiet: Print only the table.
 
@@ -30,10 +32,10 @@ def run(overrides: Sequence[str], *, is_dry_run: bool, is_quiet: bool) -> int:
     from edl_horovod.config.sweep import Search, expand
     from edl_horovod.sweeps import run as sweeps
 
-    points = expand(overrides)
+    points = expand(overrides, files)
     if isinstance(points, Search):
         raise ConfigError("hydra/sweeper=optuna is not there yet.")
-    plan = sweeps.make_plan(points)
+    plan = sweeps.make_plan(points, files)
     if is_dry_run:
         print(_table(plan.jobs))
         return 0

@@ -306,7 +306,7 @@ def test_addresses_stay_as_they_are():
 @pytest.mark.parametrize("key", ["output", "job_dir", "trained_model", "init_from"])
 def test_what_is_written_or_read_as_files_is_no_address(key: str):
     # Else it would be a folder of the name "gs:" where the command runs.
-    with pytest.raises(ConfigError, match=f"{key} must be a path.*Received: {key}=gs://b/o"):
+    with pytest.raises(ConfigError, match=f"{key} must be a path.*Received: {key}='gs://b/o'"):
         compose_train(f"{key}=gs://b/o")
 
 

@@ -1,0 +1,266 @@
+"""A user's own directory of settings, as Hydra's users expect it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.config.compose import compose, compose_image, compose_prepare, describe
+from edl_horovod.config.conf_files import ConfigFiles, conf_dir
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.sweep import Search, expand
+from edl_horovod.errors import ConfigError
+
+MNIST = """\
+# @package _global_
+defaults:
+  - override /launch: mpi
+  - override /data_plan: ordered
+model_def: mnist
+data: ${oc.env:RECORDS}/*.recordio
+output: /runs/${train.epochs}
+train:
+  epochs: 3
+  batch_size: 64
+params:
+  hidden: {units: [10, 20], act: relu}
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "conf"
+    write(folder / "experiment" / "mnist.yaml", MNIST)
+    write(folder / "data_plan" / "ordered.yaml", "shuffle: false\n")
+    monkeypatch.setenv("RECORDS", "/records")
+    return folder
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def composed(folder: Path, *overrides: str, name: str = "") -> JobConfig:
+    return compose("train", overrides, files=ConfigFiles(str(folder), name))
+
+
+def refusal(folder: Path, *overrides: str, name: str = "") -> str:
+    with pytest.raises(ConfigError) as error:
+        composed(folder, *overrides, name=name)
+    return str(error.value)
+
+
+def test_an_experiment_chooses_files_of_both_directories_and_sets_keys(theirs: Path):
+    config = composed(theirs, "+experiment=mnist", "train.epochs=5", "params.hidden.act=tanh")
+
+    assert (config.launch.kind, config.data_plan.shuffle) == ("mpi", False)
+    assert (config.data, config.output) == ("/records/*.recordio", "/runs/5")
+    assert (config.train.epochs, config.train.batch_size) == (5, 64)
+    assert config.params == {"hidden": {"units": [10, 20], "act": "tanh"}}
+
+
+def test_the_directory_may_be_relative_to_the_command(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(theirs.parent)
+    assert composed(Path("conf"), "+experiment=mnist") == composed(theirs, "+experiment=mnist")
+
+
+def test_a_first_file_of_the_user_starts_from_ours(theirs: Path):
+    write(
+        theirs / "mine.yaml",
+        "defaults:\n  - config\n  - experiment: mnist\n  - _self_\n  - override launch: mpi\n"
+        "train: {epochs: 7}\n",
+    )
+
+    config = composed(theirs, "launch.np=2", name="mine")
+
+    assert (config.launch.kind, config.launch.np) == ("mpi", 2)
+    assert (config.train.epochs, config.train.batch_size) == (7, 64)
+    assert composed(theirs, "experiment=mnist", name="mine").train.epochs == 7
+
+
+def test_prepare_and_image_take_the_directory_too(theirs: Path):
+    write(theirs / "records.yaml", "defaults: [prepare, _self_]\ndata: /in\noutput: /o\n")
+    write(theirs / "ours.yaml", "defaults: [image, _self_]\nbase_image: a\nimage_repository: b\n")
+
+    prepare = compose_prepare(["model_def=m"], files=ConfigFiles(str(theirs), "records"))
+    image = compose_image([], files=ConfigFiles(str(theirs), "ours"))
+
+    assert (prepare.data, prepare.output) == ("/in", "/o")
+    assert (image.base_image, image.image_repository) == ("a", "b")
+
+
+def test_the_time_is_that_of_the_command(theirs: Path):
+    config = composed(theirs, "+experiment=mnist", "output=/runs/${now:%Y-%m-%d}")
+    assert re.fullmatch(r"/runs/\d{4}-\d\d-\d\d", config.output)
+
+
+def test_all_jobs_of_a_sweep_have_the_same_time(theirs: Path):
+    from edl_horovod.config.compose import compose_sweep
+
+    points = [(["+experiment=mnist", "params.t=${now:%f}", f"train.epochs={n}"], {}) for n in "12"]
+    first, second = compose_sweep(points, ConfigFiles(str(theirs)))
+    assert first.params["t"] == second.params["t"]
+
+
+def test_values_may_stand_for_others_in_a_command(theirs: Path):
+    config = composed(
+        theirs, "+experiment=mnist", "job_dir=${output}/${HOME}", "params.n=${train.epochs}"
+    )
+    assert (config.job_dir, config.params["n"]) == ("/runs/3/${HOME}", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("train:\n  epoch: 3\n", "no setting 'train.epoch'. Did you mean 'train.epochs'? Allowed"),
+        ("lunch:\n  np: 3\n", "no setting 'lunch'. Did you mean 'launch'?"),
+        ("train:\n  epochs: many\n", "train.epochs must be of type int"),
+        ("train:\n  epochs: 0\n", "train.epochs must be 1 or more. Received: train.epochs=0."),
+        ("task: predict\n", "no setting 'task'"),
+        ("data: ${oc.env:NOT_THERE}\n", "data cannot be resolved: KeyError"),
+        ("data: ${train.epoch}\n", "data cannot be resolved: Interpolation key"),
+        ("data: ${oc.env:S3_TOKEN}\n", "data takes a value that seems to be a secret"),
+        ("data: https://me:s3cr3t@host/x\n", "data holds a password or a token"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_the_file(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+):
+    monkeypatch.setenv("S3_TOKEN", "s3cr3t")
+    head = "# @package _global_\ndefaults: [mnist, _self_]\n"
+    write(theirs / "experiment" / "wrong.yaml", head + text)
+
+    said = refusal(theirs, "+experiment=wrong")
+
+    assert told in said
+    assert f"It stands in {theirs}/experiment/wrong.yaml." in said
+    assert "s3cr3t" not in said
+
+
+def test_a_file_without_its_package_is_told_what_it_lacks(theirs: Path):
+    write(theirs / "experiment" / "bare.yaml", "train: {epochs: 3}\n")
+    assert "Begin the file with the line `# @package _global_`" in refusal(
+        theirs, "+experiment=bare"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("+experiment=mnst", "experiment must be one of mnist. Received: +experiment=mnst."),
+        ("+experimnt=mnist", "Groups of --config-dir: experiment. Did you mean 'experiment'?"),
+        ("experiment=mnist", "To append to your default list use +experiment=mnist"),
+        ("data_plan=orderd", "data_plan must be one of default, ordered, or set one of its keys"),
+    ],
+)
+def test_a_wrong_choice_is_told_with_the_choices(theirs: Path, override: str, told: str):
+    assert told in refusal(theirs, override)
+
+
+def test_a_file_that_is_no_yaml_is_named(theirs: Path):
+    write(theirs / "experiment" / "broken.yaml", "train: [1\n")
+    assert "broken.yaml" in refusal(theirs, "+experiment=broken")
+
+
+def test_a_choice_that_a_file_misspells_is_told_with_the_choices(theirs: Path):
+    write(
+        theirs / "experiment" / "typo.yaml",
+        "# @package _global_\ndefaults:\n  - override /data_plan: orderd\n",
+    )
+    said = refusal(theirs, "+experiment=typo")
+    assert "data_plan/orderd" in said
+    assert "ordered" in said
+
+
+def test_first_files_must_exist_and_start_from_ours(theirs: Path):
+    write(theirs / "alone.yaml", "data: /d\n")
+
+    assert "no file alne.yaml. Did you mean 'alone'?" in refusal(theirs, name="alne")
+    assert "Begin it with the line `defaults: [config, _self_]`" in refusal(theirs, name="alone")
+
+
+def test_a_file_that_ours_would_hide_is_refused(theirs: Path):
+    write(theirs / "launch" / "local.yaml", (conf_dir() / "launch" / "local.yaml").read_text())
+    composed(theirs, "+experiment=mnist")
+    write(theirs / "launch" / "local.yaml", "kind: mpi\n")
+
+    assert "has the name of a file of edl_horovod" in refusal(theirs, "+experiment=mnist")
+
+
+def test_a_directory_that_is_not_there_is_refused(tmp_path: Path):
+    assert "does not exist. Received: --config-dir=" in refusal(tmp_path / "none")
+
+
+def test_a_password_for_a_model_zoo_may_come_from_the_environment(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GIT_TOKEN", "s3cr3t")
+    zoo = "model_zoo=git+https://me:${oc.env:GIT_TOKEN}@host/zoo@v1"
+
+    assert "s3cr3t" in composed(theirs, "+experiment=mnist", zoo).model_zoo
+    shown = describe("train", ["+experiment=mnist", zoo], ConfigFiles(str(theirs)))
+    assert "s3cr3t" not in shown
+
+
+def test_the_settings_are_shown_with_where_they_come_from(theirs: Path):
+    lines = describe(
+        "train",
+        ["+experiment=mnist", "params.x=1", "train.batch_size=32"],
+        ConfigFiles(str(theirs)),
+    ).splitlines()
+
+    file = f"{theirs}/experiment/mnist.yaml"
+    assert "data: ${oc.env:RECORDS}/*.recordio  # " + file in lines
+    assert f"  epochs: 3  # {file}" in lines
+    assert "  batch_size: 32  # command line" in lines
+    assert "  kind: mpi  # conf/launch/mpi.yaml" in lines
+    assert f"  shuffle: false  # {theirs}/data_plan/ordered.yaml" in lines
+    assert "  seed: 0  # default" in lines
+    assert "    metric: ''  # default" in lines
+    assert (
+        f"params: {{hidden: {{units: [10, 20], act: relu}}, x: 1}}  # {file}, command line" in lines
+    )
+
+
+def test_settings_that_are_not_complete_are_shown_too():
+    assert "output: ???  # default" in describe("prepare", ["data=x"], ConfigFiles())
+
+
+@pytest.mark.parametrize("quoted", ['"a=1, b=2"', "'a=1, b=2'", "a=1, b=2"])
+def test_params_are_read_with_quotes_of_hydra_and_without(theirs: Path, quoted: str):
+    config = composed(theirs, "+experiment=mnist", f"params={quoted}")
+    assert (config.params["a"], config.params["b"]) == (1, 2)
+
+
+@pytest.mark.parametrize("quoted", ['"/a b/*.csv"', "'/a b/*.csv'", "/a b/*.csv"])
+@pytest.mark.parametrize("key", ["data", "output", "trained_model", "model_zoo"])
+def test_text_is_read_with_quotes_of_hydra_and_without(theirs: Path, key: str, quoted: str):
+    config = composed(theirs, "+experiment=mnist", f"{key}={quoted}")
+    assert getattr(config, key) == "/a b/*.csv"
+
+
+def test_a_sweep_goes_over_experiments_and_takes_values_of_files(theirs: Path):
+    write(
+        theirs / "grid.yaml",
+        "defaults: [config, _self_]\n"
+        "hydra:\n  sweeper:\n    params:\n"
+        "      train.learning_rate: choice(0.1,0.01)\n      train.epochs: 1,2\n",
+    )
+    write(theirs / "experiment" / "more.yaml", "# @package _global_\nmodel_def: other\n")
+
+    points = expand(
+        ["+experiment=glob(m*)", "train.epochs=9", "data=/a,/b"], ConfigFiles(str(theirs), "grid")
+    )
+
+    assert not isinstance(points, Search)
+    assert [tuple(point.chosen.values()) for point in points] == [
+        ("0.1", "mnist"),
+        ("0.1", "more"),
+        ("0.01", "mnist"),
+        ("0.01", "more"),
+    ]
+    config = composed(theirs, *points[-1].overrides, "output=/o", name="grid")
+    assert (config.model_def, config.train.epochs, config.train.learning_rate) == ("other", 9, 0.01)
