@@ -371,7 +371,7 @@ class _Composer:
             raise ConfigError(self._unknown(override.key, override.typed))
         if is_ours and override.value.startswith("{"):
             return checked_for_hydra(override)
-        if override.value not in choices:
+        if override.value not in (*choices, "null"):
             keys = f", or set one of its keys: {group}.key=value" if is_ours else ""
             raise ConfigError(
                 f"{group} must be one of {', '.join(choices)}{keys}. Received: {override.typed}."

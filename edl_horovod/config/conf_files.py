@@ -1,5 +1,6 @@
 """The directories that hold files of settings: ours, and the one that a user brings."""
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,14 +69,15 @@ def choices_table() -> str:
     files = sorted(conf_dir().glob("*/*.yaml"))
     names = [f"{file.parent.name}={file.stem}" for file in files]
     width = max(map(len, names))
-    return "\n".join(
-        f"  {name:{width}}  {_first_comment(file)}" for name, file in zip(names, files, strict=True)
-    )
+    lines = [
+        f"  {name:{width}}  {_sentence(file)}" for name, file in zip(names, files, strict=True)
+    ]
+    return "\n".join(lines)
 
 
-def _first_comment(file: Path) -> str:
+def _sentence(file: Path) -> str:
+    """The comment at a file's head."""
     lines = file.read_text(encoding="utf-8").splitlines()
-    return " ".join(
-        line.removeprefix("#").strip()
-        for line in lines[: next(at for at, line in enumerate(lines) if not line.startswith("#"))]
-    )
+    head = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    texts = (line.removeprefix("#").strip() for line in head)
+    return " ".join(text for text in texts if not text.startswith("@package"))

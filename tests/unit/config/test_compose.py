@@ -61,7 +61,7 @@ def test_the_files_of_conf_change_no_default():
     "path", sorted(conf_dir().glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}={path.stem}"
 )
 def test_every_file_of_every_group_composes(path: Path):
-    compose_train(f"{path.parent.name}={path.stem}")
+    compose_train(f"{path.parent.name}={path.stem}", "validation_data=/v")
 
 
 def test_launch_is_chosen_by_file_and_set_by_key():

@@ -4,9 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+from edl_horovod.cli.main import main
+from edl_horovod.config import fields
 from edl_horovod.config.compose import compose, compose_image, compose_prepare, describe
-from edl_horovod.config.conf_files import ConfigFiles, conf_dir
+from edl_horovod.config.conf_files import ConfigFiles, choices_table, conf_dir
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import Search, expand
 from edl_horovod.errors import ConfigError
@@ -15,7 +18,7 @@ MNIST = """\
 # @package _global_
 defaults:
   - override /launch: mpi
-  - override /data_plan: ordered
+  - override /data_plan: seven
 model_def: mnist
 data: ${oc.env:RECORDS}/*.recordio
 output: /runs/${train.epochs}
@@ -31,7 +34,7 @@ params:
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "conf"
     write(folder / "experiment" / "mnist.yaml", MNIST)
-    write(folder / "data_plan" / "ordered.yaml", "shuffle: false\n")
+    write(folder / "data_plan" / "seven.yaml", "shuffle: false\nseed: 7\n")
     monkeypatch.setenv("RECORDS", "/records")
     return folder
 
@@ -153,7 +156,10 @@ def test_a_file_without_its_package_is_told_what_it_lacks(theirs: Path):
         ("+experiment=mnst", "experiment must be one of mnist. Received: +experiment=mnst."),
         ("+experimnt=mnist", "Groups of --config-dir: experiment. Did you mean 'experiment'?"),
         ("experiment=mnist", "To append to your default list use +experiment=mnist"),
-        ("data_plan=orderd", "data_plan must be one of default, ordered, or set one of its keys"),
+        (
+            "data_plan=sevn",
+            "data_plan must be one of ordered, seven, skip_damaged, or set one of its keys",
+        ),
     ],
 )
 def test_a_wrong_choice_is_told_with_the_choices(theirs: Path, override: str, told: str):
@@ -168,11 +174,11 @@ def test_a_file_that_is_no_yaml_is_named(theirs: Path):
 def test_a_choice_that_a_file_misspells_is_told_with_the_choices(theirs: Path):
     write(
         theirs / "experiment" / "typo.yaml",
-        "# @package _global_\ndefaults:\n  - override /data_plan: orderd\n",
+        "# @package _global_\ndefaults:\n  - override /data_plan: sevn\n",
     )
     said = refusal(theirs, "+experiment=typo")
-    assert "data_plan/orderd" in said
-    assert "ordered" in said
+    assert "data_plan/sevn" in said
+    assert "seven" in said
 
 
 def test_first_files_must_exist_and_start_from_ours(theirs: Path):
@@ -217,8 +223,8 @@ def test_the_settings_are_shown_with_where_they_come_from(theirs: Path):
     assert f"  epochs: 3  # {file}" in lines
     assert "  batch_size: 32  # command line" in lines
     assert "  kind: mpi  # conf/launch/mpi.yaml" in lines
-    assert f"  shuffle: false  # {theirs}/data_plan/ordered.yaml" in lines
-    assert "  seed: 0  # default" in lines
+    assert f"  shuffle: false  # {theirs}/data_plan/seven.yaml" in lines
+    assert "  lanes: 0  # default" in lines
     assert "    metric: ''  # default" in lines
     assert (
         f"params: {{hidden: {{units: [10, 20], act: relu}}, x: 1}}  # {file}, command line" in lines
@@ -264,3 +270,33 @@ def test_a_sweep_goes_over_experiments_and_takes_values_of_files(theirs: Path):
     ]
     config = composed(theirs, *points[-1].overrides, "output=/o", name="grid")
     assert (config.model_def, config.train.epochs, config.train.learning_rate) == ("other", 9, 0.01)
+
+
+CHOICES = sorted(conf_dir().glob("*/*.yaml"))
+
+
+@pytest.mark.parametrize("file", CHOICES, ids=lambda file: f"{file.parent.name}={file.stem}")
+def test_every_choice_says_when_to_take_it_and_shows_in_a_dry_run(
+    file: Path, capsys: pytest.CaptureFixture[str]
+):
+    job = ["model_def=m", "data=/data/d", "validation_data=/data/v", "output=/data/o"]
+    choice = f"{file.parent.name}={file.stem}"
+    if file.parent.name == "kubernetes":
+        job += ["launch=kubernetes", "image=a:1", "kubernetes.volumes.data.mount=/data"]
+        job += ["++kubernetes.volumes.data.host_path=/shared", "-o", "yaml"]
+    elif file.stem == "kubernetes":
+        pytest.skip("the cases of the group kubernetes are of this launch")
+
+    assert main(["train", choice, *job, "--dry-run"]) == 0
+
+    printed = capsys.readouterr().out
+    chosen = yaml.safe_load(file.read_text())
+    leaves = {key.rpartition(".")[2]: value for key, value in fields.flat(chosen)}
+    shown = [
+        re.search(rf"\b{key}: '?{re.escape(str(value).lower())}", printed.lower())
+        for key, value in leaves.items()
+        if not isinstance(value, list)
+    ]
+    assert shown
+    assert all(shown)
+    assert re.search(rf"  {choice} +[A-Z].*[.]$", choices_table(), re.MULTILINE)
