@@ -1,4 +1,4 @@
-"""Docker or Podman behind the Docker SDK, the one import of it: pull, build, push."""
+"""Pull, build and push with Docker or Podman; the only module that imports the Docker SDK."""
 
 import contextlib
 import logging
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine", "connect", "sockets"]
 
 SILENCE_SECONDS = 1800.0
-"""How long the builder may say nothing: a large package compiles or a large layer travels."""
+"""How long the builder may be silent while it compiles a package or transfers a layer."""
 ANSWER_SECONDS = 5.0
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 _STEP = re.compile(r"step\s+\d+", re.IGNORECASE)
@@ -30,21 +30,21 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """A builder that answers; close it, or use it in a `with`."""
+    """A connection to a builder; close it, or use it in a `with`."""
 
     def __init__(self, client: "APIClient") -> None:
-        """Take a client that has answered.
+        """Take over a client.
 
         Args:
-            client: Of the SDK; closed with this.
+            client: A client of the SDK that has answered; `close` closes it.
         """
         self._client = client
 
     def base(self, reference: Reference) -> tuple[str, str]:
-        """A base image's ID and its user, pulled unless it is here.
+        """Return a base image's ID and its user; pull the image if it is not on this machine.
 
         Raises:
-            RegistryError: It is neither here nor can it be pulled.
+            RegistryError: The image cannot be pulled.
         """
         import docker.errors
 
@@ -66,7 +66,7 @@ class Engine:
         return str(found["Id"]), str((found.get("Config") or {}).get("User") or "")
 
     def build(self, plan: ImagePlan) -> Reference:
-        """Build an image; its tag is there when all of it is.
+        """Build an image; it is tagged once it is complete.
 
         Raises:
             RegistryError: The base image cannot be pulled.
@@ -91,12 +91,12 @@ class Engine:
         return made
 
     def push(self, made: Reference) -> Reference:
-        """Push an image; returns the name by which it can be pulled, whatever becomes of its tag.
+        """Push an image; return its name by digest, which stays valid if the tag moves.
 
-        Credentials are those of Docker's configuration and its credential helpers, else Podman's.
+        Credentials come from Docker's configuration and its credential helpers, else from Podman's.
 
         Raises:
-            RegistryError: The registry does not answer or does not take it.
+            RegistryError: The registry does not answer or refuses the image.
         """
         what = f"The image {made} cannot be pushed"
         log.info("pushing %s", made)
@@ -108,10 +108,10 @@ class Engine:
                 decode=True,
                 auth_config=_podman_login(self._client, made),
             )
-            told = _follow(lines, RegistryError, what)
-        digests = [line.get("aux", {}).get("Digest", "") for line in told]
-        # Podman tells it in words, and calls by another digest what it has not compressed.
-        digests += [found[1] for line in told if (found := _DIGEST.search(_text(line)))]
+            output = _follow(lines, RegistryError, what)
+        digests = [line.get("aux", {}).get("Digest", "") for line in output]
+        # Podman prints it as text, with another digest if it has not compressed a layer.
+        digests += [found[1] for line in output if (found := _DIGEST.search(_text(line)))]
         digests = [digest for digest in digests if digest]
         if not digests:
             raise RegistryError(f"{what}: the builder did not say its digest.")
@@ -129,7 +129,7 @@ class Engine:
 
 
 def sockets() -> list[str]:
-    """Where a builder may listen: what DOCKER_HOST names, else the usual sockets of both kinds."""
+    """Sockets to try: DOCKER_HOST if it is set, else the usual ones of Docker and Podman."""
     if host := os.environ.get("DOCKER_HOST"):
         return [host]
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
@@ -143,7 +143,7 @@ def sockets() -> list[str]:
 
 
 def connect() -> Engine:
-    """The first builder that answers.
+    """Connect to the first builder that answers.
 
     Raises:
         MissingDependency: The SDK is not installed, or no builder answers.
@@ -162,7 +162,7 @@ def connect() -> Engine:
             complaints.append(f"{host}: not there")
             continue
         try:
-            # With the certificates that DOCKER_CERT_PATH names, where DOCKER_HOST is a TLS one.
+            # If DOCKER_HOST uses TLS, the certificates come from DOCKER_CERT_PATH.
             variables = {**os.environ, "DOCKER_HOST": host}
             arguments = docker.utils.kwargs_from_env(environment=variables)
             client = docker.APIClient(version="auto", timeout=ANSWER_SECONDS, **arguments)
@@ -180,23 +180,24 @@ def connect() -> Engine:
 def _follow(
     lines: Iterator[dict[str, Any]], error: type[ImageError | RegistryError], what: str
 ) -> list[dict[str, Any]]:
-    """Log what the builder says as it says it; returns all of it.
+    """Log the builder's output as it arrives; return all of it.
 
     Raises:
-        EdlError: It says that it failed.
+        EdlError: The builder reports a failure.
     """
-    told, failure = [], ""
-    for line in lines:  # To the end also after a failure: only then the connection is given back.
+    output, failure = [], ""
+    # Read to the end even after a failure: only then is the connection released.
+    for line in lines:
         failure = failure or str(line.get("error", ""))
-        told.append(line)
+        output.append(line)
         for text in _text(line).splitlines():
             is_step = _STEP.match(text) is not None
             log.log(logging.INFO if is_step else logging.DEBUG, "%s", text)
     if failure:
-        last = [text for text in map(_text, told) if text][-_NUM_LAST_LINES:]
+        last = [text for text in map(_text, output) if text][-_NUM_LAST_LINES:]
         said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
         raise error(f"{what}: {_hinted(failure)}{said}")
-    return told
+    return output
 
 
 def _text(line: dict[str, Any]) -> str:
@@ -205,7 +206,7 @@ def _text(line: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def _told_as(error: type[ImageError | RegistryError], what: str) -> Iterator[None]:
-    """Turn what the SDK raises into one of our errors."""
+    """Turn exceptions of the SDK into one of our errors."""
     import docker.errors
     import requests.exceptions
 
@@ -216,13 +217,13 @@ def _told_as(error: type[ImageError | RegistryError], what: str) -> Iterator[Non
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong, without the URL of a socket around it."""
+    """The text of an exception of the SDK, without the URL of the socket."""
     explanation = getattr(error, "explanation", None)
     return " ".join(str(explanation or error).split())
 
 
 def _hinted(said: str) -> str:
-    """What was said, and what to do about it."""
+    """The builder's message with a hint at what to do."""
     said = said.strip().rstrip(".")
     lower = said.lower()
     if any(word in lower for word in ("unauthorized", "authentication", "denied", "forbidden")):
@@ -237,16 +238,16 @@ def _hinted(said: str) -> str:
 
 
 def _podman_login(client: "APIClient", made: Reference) -> dict[str, Any] | None:
-    """What `podman login` left for a registry, where Docker's configuration has nothing for it."""
+    """Credentials of `podman login`, if Docker's configuration has none for the registry."""
     from docker import auth
 
     registry, _ = auth.resolve_repository_name(made.repository)
     if auth.load_config().resolve_authconfig(registry):
-        return None  # The SDK takes it from there by itself.
+        return None  # The SDK finds them there by itself.
     for path in _podman_files():
         if path.is_file() and (found := auth.load_config(str(path)).resolve_authconfig(registry)):
             return dict(found)
-    # Podman takes no push without a login, also where the registry wants none.
+    # Podman refuses to push without a login, even if the registry needs none.
     return {"username": "", "password": ""}
 
 

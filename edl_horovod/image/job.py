@@ -1,4 +1,4 @@
-"""The image of a job: the one that is given, the one that was trained with, or a new one."""
+"""The image of a job: the given one, the one that the model was trained in, or a new one."""
 
 import os
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from edl_horovod.models.git_zoo import FetchedZoo
 __all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
 
 UNBUILT = "not-built-yet"
-"""The tag of an image in a dry run: the real one is made of what the image holds."""
+"""Tag of an image in a dry run; the real tag is a digest of the content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,18 +23,18 @@ class BuiltImage:
     """An image of a model zoo."""
 
     image: str
-    """`repository:tag`; the tag is made of what the image holds."""
+    """`repository:tag`; the tag is a digest of the content."""
     digest: str = ""
-    """`repository@sha256:...`, by which it can be pulled; empty where it was not pushed."""
+    """`repository@sha256:...`, by which it can be pulled; empty if it was not pushed."""
     model_zoo: str = ZOO
-    """The zoo in the image."""
+    """Path of the zoo in the image."""
 
 
 def plan_of(config: ImageConfig) -> ImagePlan:
-    """What an image would be made of; a zoo in Git is fetched.
+    """Decide what an image is made of; a zoo in Git is fetched.
 
     Raises:
-        EdlError: A setting is wrong, or the zoo cannot be had.
+        EdlError: A setting is wrong, or the zoo cannot be fetched.
     """
     zoo = git_zoo.bring(config.model_zoo)
     return make_plan(zoo, base_image=config.base_image, repository=config.image_repository)
@@ -45,24 +45,24 @@ def build(config: ImageConfig, *, push: bool = False) -> BuiltImage:
 
     Args:
         config: The settings.
-        push: Whether it goes to its registry.
+        push: Whether to push the image to its registry.
 
     Raises:
-        EdlError: A setting is wrong, or it cannot be built or pushed.
+        EdlError: A setting is wrong, or the image cannot be built or pushed.
     """
     return _make(plan_of(config), push=push)
 
 
 def ensure(config: JobConfig) -> JobConfig:
-    """The job with an image that pods can pull, and with the model zoo where that image has it.
+    """Return the job with an image that pods can pull, and with the path of the zoo in that image.
 
-    `image=` is taken as it is: nothing is built, and its zoo must be in it or on a volume, as
-    `/model_zoo` or what `model_zoo` says. Else training builds one and pushes it; evaluating and
-    predicting take the image that the trained model names where `trust` allows it, or, where it
-    names none, build one of its copy of the zoo.
+    An image given by `image=` is used as it is: the zoo must be in it or on a volume, at
+    `/model_zoo` or at the path in `model_zoo`. Otherwise training builds an image and pushes it.
+    Evaluation and prediction use the image that the trained model names, if `trust` allows it; if
+    it names none, they build one from the model's copy of the zoo.
 
     Args:
-        config: The job, resolved.
+        config: The job's resolved settings.
 
     Raises:
         EdlError: A setting is wrong or missing, or the image cannot be built or pushed.
@@ -92,10 +92,10 @@ def ensure(config: JobConfig) -> JobConfig:
 
 
 def as_if_built(config: JobConfig) -> JobConfig:
-    """The job as `ensure` would return it; nothing is fetched, built or pushed.
+    """Return the job as `ensure` would; nothing is fetched, built or pushed.
 
     Args:
-        config: The job, resolved.
+        config: The job's resolved settings.
 
     Raises:
         EdlError: A setting is wrong or missing.
@@ -148,7 +148,7 @@ def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = 
 
 
 def _zoo_of_given(config: JobConfig) -> str:
-    """Where the zoo is in pods of a pre-built image."""
+    """Path of the zoo in the pods of a pre-built image."""
     if (zoo := git_zoo.parse(config.model_zoo)) is not None:
         raise ConfigError(
             "A pre-built image brings the model zoo, so none is fetched.",

@@ -1,7 +1,7 @@
-"""What an image of a model zoo is made of, as a value: decide first, build later.
+"""The plan of an image of a model zoo, as a value: decide first, build later.
 
-The layers, from the one that changes least: the base image, the zoo's requirements, the zoo. So a
-changed model costs one small layer, to build, to push and to pull.
+The layers, ordered from the one that changes least, are the base image, the packages that the zoo
+requires, and the zoo. So a changed model costs one small layer to build, push and pull.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ from edl_horovod.models.git_zoo import FetchedZoo
 __all__ = ["ImagePlan", "ZOO", "make_plan"]
 
 ZOO = "/model_zoo"
-"""Where the zoo is in an image."""
+"""Path of the zoo in an image."""
 REQUIREMENTS = "requirements.txt"
 MAX_BYTES = 512 << 20
-"""Largest zoo that is put into an image, in bytes; data belongs elsewhere."""
+"""Largest zoo that is put into an image, in bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,31 +32,31 @@ class ImagePlan:
     base: Reference
     repository: str
     name: str
-    """Of the zoo: the start of the tag."""
+    """Name of the zoo, with which the tag starts."""
     zoo_path: str
-    """The zoo in the image: `/model_zoo`, or a file in it."""
+    """Path of the zoo in the image: `/model_zoo`, or a file in it."""
     files: Mapping[str, Path]
-    """Names in the zoo to the files on this machine, sorted."""
+    """Files on this machine by their names in the zoo, sorted."""
     requirements: bytes
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_requirements(self) -> bool:
-        """Whether there is anything to install."""
+        """Whether the zoo requires any package."""
         lines = self.requirements.decode(errors="replace").splitlines()
         return any(line.partition("#")[0].strip() for line in lines)
 
     @property
     def num_bytes(self) -> int:
-        """Size of the zoo."""
+        """Size of the zoo in bytes."""
         return sum(file.stat().st_size for file in self.files.values())
 
     def dockerfile(self, *, base: str, user: str) -> str:
-        """The steps of the build.
+        """The text of the Dockerfile.
 
         Args:
-            base: The base image, as the builder knows it.
-            user: Who runs in the base image, and so in this one; empty for root.
+            base: Name of the base image.
+            user: User of the base image, and so of this one; empty for root.
         """
         lines = [f"FROM {base}"]
         lines += ["USER root"] if user else []
@@ -72,11 +72,11 @@ class ImagePlan:
         return "".join(f"{line}\n" for line in lines)
 
     def tag(self, base_id: str, dockerfile: str) -> str:
-        """A tag that no other image has: made of all that the image is made of.
+        """A unique tag: a digest of everything that the image is made of.
 
         Args:
-            base_id: What the base image is, whatever it is called.
-            dockerfile: The steps.
+            base_id: ID of the base image.
+            dockerfile: The text of the Dockerfile.
         """
         digest = hashlib.sha256(f"{base_id}\n{dockerfile}\0".encode())
         for name, file in self.files.items():
@@ -94,26 +94,26 @@ def make_plan(
 
     Args:
         zoo: The zoo, on this machine.
-        base_image: What it is put on.
-        repository: Where the image is to go.
-        needs_requirements: Whether a folder without `requirements.txt` is a mistake.
+        base_image: Name of the base image.
+        repository: Repository of the new image.
+        needs_requirements: Whether a folder without `requirements.txt` is an error.
 
     Raises:
-        ConfigError: A name is none, or the zoo cannot be put into an image.
+        ConfigError: A name is not valid, or the zoo cannot be put into an image.
     """
     path = lookup.require_zoo(str(zoo.path))
     files = {path.name: path} if path.is_file() else _folder(path)
     requirements = files.get(REQUIREMENTS)
     if path.is_dir() and needs_requirements and requirements is None:
         raise ConfigError(
-            f"The model zoo has no {REQUIREMENTS} at its root, so nobody knows what its image"
-            " needs.",
+            f"The model zoo has no {REQUIREMENTS} at its root, so the packages of its image"
+            " are not known.",
             received={"model_zoo": path},
-            cure="Make one; it is empty where the models need nothing beyond the base image.",
+            cure="Make one; it is empty if the models need nothing beyond the base image.",
         )
     labels = {"org.opencontainers.image.source": zoo.source} if zoo.source else {}
     labels |= {"org.opencontainers.image.revision": zoo.commit} if zoo.commit else {}
-    # A Git zoo's folder is called after its commit, or after a part of the repository.
+    # The folder of a zoo in Git is named after its commit or after a part of the repository.
     called = zoo.source.rpartition("/")[2].partition(".git")[0] if zoo.source else path.stem
     return ImagePlan(
         base=reference.parse(base_image, "base_image"),

@@ -1,4 +1,4 @@
-"""Names of images: what registry, repository, tag and digest one has."""
+"""Names of images, with registry, repository, tag and digest."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _REFERENCE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 _KUBERNETES_SCHEME = "docker-pullable://"
-"""How Kubernetes shows the image of a running container."""
+"""Prefix with which Kubernetes shows the image of a running container."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Reference:
     """The name of one image."""
 
     repository: str
-    """With the registry: `registry.example.com:5000/team/zoo`."""
+    """Repository with its registry: `registry.example.com:5000/team/zoo`."""
     tag: str = ""
     digest: str = ""
-    """`sha256:...`: what is meant does not change."""
+    """`sha256:...`, which always means the same image."""
 
     def __str__(self) -> str:
         tag = f":{self.tag}" if self.tag else ""
@@ -33,26 +33,26 @@ class Reference:
 
 
 def parse(text: str, key: str) -> Reference:
-    """The image that a setting names.
+    """Parse the name of an image.
 
     Args:
-        text: `repository:tag`, `repository@sha256:...`, or one that Kubernetes shows.
-        key: Name of the setting, for messages.
+        text: `repository:tag`, `repository@sha256:...`, or an image as Kubernetes shows it.
+        key: Name of the setting, for errors.
 
     Raises:
-        ConfigError: It is no name of an image, or may mean another image tomorrow.
+        ConfigError: The text is not the name of an image, or the name may change its meaning.
     """
     found = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
     if not found:
         raise ConfigError(
-            f"{key} is no name of an image.",
+            f"{key} is not the name of an image.",
             received={key: text},
             cure="Write registry/path:tag or registry/path@sha256:... .",
         )
     if not found["digest"] and found["tag"] in (None, "latest"):
         raise ConfigError(
-            f"{key} must say which image it is: another one may be called so tomorrow, while the"
-            " job runs.",
+            f"{key} must say which image it is: the name may mean another one"
+            " tomorrow, while the job runs.",
             received={key: text},
             cure="Add @sha256:... or :tag, one that is not latest.",
         )
@@ -60,10 +60,10 @@ def parse(text: str, key: str) -> Reference:
 
 
 def parse_repository(text: str) -> str:
-    """The repository that `image_repository` names.
+    """Parse `image_repository`.
 
     Raises:
-        ConfigError: It is none, or has a tag or a digest, or no registry.
+        ConfigError: The text is not a repository, has a tag or a digest, or has no registry.
     """
     found = _REFERENCE.fullmatch(text)
     if not found or found["tag"] or found["digest"]:

@@ -1,4 +1,4 @@
-"""The image of a trained model: the one that it names, or what one is made of."""
+"""The image that a trained model names, and the zoo from which an image of it can be built."""
 
 import logging
 from pathlib import Path
@@ -18,15 +18,14 @@ log = logging.getLogger(__name__)
 
 
 def image_of(config: JobConfig) -> Reference | None:
-    """The image that a model was trained in; None where it was trained without one.
+    """Return the image that a model was trained in; None if it was trained without one.
 
     Args:
         config: The job that evaluates the model or predicts with it.
 
     Raises:
-        ConfigError: There is no trained model, as seen from here, or the image that it names is
-            not allowed to run.
-        DataError: It is damaged.
+        ConfigError: The trained model cannot be read here, or `trust` does not allow its image.
+        DataError: The trained model is damaged.
     """
     named = _read(config).docker_commit_id
     if not named:
@@ -51,11 +50,13 @@ def image_of(config: JobConfig) -> Reference | None:
 
 
 def zoo_of(config: JobConfig) -> FetchedZoo:
-    """A trained model's code, for an image to be made of it: installing what it requires runs it.
+    """Return a trained model's copy of the zoo, to build an image from it.
+
+    The code must be unchanged, because installing the packages that it requires runs code.
 
     Raises:
-        ConfigError: There is no trained model, as seen from here.
-        DataError: It is damaged, or its code was changed since it was trained.
+        ConfigError: The trained model cannot be read here.
+        DataError: The trained model is damaged, or its code has changed since it was trained.
     """
     path = Path(config.trained_model)
     recorded = _read(config).zoo_hash

@@ -1,4 +1,4 @@
-"""From the user's own files to RecordIO: `prepare_data_for_a_single_file` over all of them."""
+"""Turn the user's own files into RecordIO by calling `prepare_data_for_a_single_file` on each."""
 
 from edl_horovod.preparation.job import PrepareResult, describe, run
 

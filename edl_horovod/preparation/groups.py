@@ -1,4 +1,4 @@
-"""One group of input files becomes shards; this runs in the processes that do the work."""
+"""Turn one group of input files into shards; this runs in the processes of the pool."""
 
 import contextlib
 import functools
@@ -32,41 +32,41 @@ __all__ = [
 FUNCTION = "prepare_data_for_a_single_file"
 
 _FILE_OBJECT = "file_object"
-"""What the function of a file that ElasticDL released declares beside the name: the open file."""
+"""Second parameter of the functions that ElasticDL released: the open file."""
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    # Nothing is computed here; with it on, TensorFlow says so on the user's terminal.
+    # Nothing is computed here, and with oneDNN on TensorFlow prints a notice to the terminal.
     "TF_ENABLE_ONEDNN_OPTS": "0",
-    # Each process would reserve the whole GPU.
+    # Otherwise each process would reserve the whole GPU.
     "CUDA_VISIBLE_DEVICES": "-1",
-    # The processes share the cores; threads of each on all of them would be in each other's way.
+    # The processes share the cores, so each of them gets one thread.
     "OMP_NUM_THREADS": "1",
 }
-"""What a process that prepares needs in its environment before the user's imports."""
+"""Environment that a process of the pool needs before the user's imports."""
 
 _CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSettings:
-    """What is the same for all groups of a run."""
+    """Settings that all groups of a run share."""
 
     model_zoo: str
     model_def: str
     folder: str
-    """Takes the shards."""
+    """Folder for the shards."""
     prefix: str
     records_per_shard: int
     bytes_per_shard: int
     codec: str
     max_bad_files: int
-    """A group with more is given up."""
+    """A group with more bad files is given up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A run of input files."""
+    """A range of consecutive input files."""
 
     number: int
     files: list[str]
@@ -90,29 +90,29 @@ class BadFile:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupDone:
-    """What a group gave."""
+    """The result of a group."""
 
     number: int
     num_files: int
     source: str
-    """Digest of the model code that made it."""
+    """Digest of the model code that made the shards."""
     shards: list[Shard] = field(default_factory=list)
     num_empty: int = 0
     """Files that gave no record."""
     bad: list[BadFile] = field(default_factory=list)
     is_given_up: bool = False
-    """Whether the rest of the group was not tried."""
+    """Whether the rest of the group was skipped."""
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Make it of its `asdict`."""
+        """Make a result from its `asdict`."""
         shards = [Shard(**shard) for shard in values["shards"]]
         bad = [BadFile(**bad) for bad in values["bad"]]
         return cls(**{**values, "shards": shards, "bad": bad})
 
     @property
     def num_records(self) -> int:
-        """In all its shards."""
+        """Number of records in all shards."""
         return sum(shard.num_records for shard in self.shards)
 
 
@@ -124,9 +124,9 @@ def prepare_group(
     """Turn a group of input files into shards.
 
     Args:
-        settings: Of the run.
+        settings: Settings of the run.
         group: The files.
-        on_file: Told, before each file, its number in the group and the records made so far.
+        on_file: Called before each file with its number in the group and the records so far.
 
     Raises:
         UserCodeError: The model file cannot be loaded or does not have the function.
@@ -164,10 +164,10 @@ def prepare_group(
 
 @functools.cache
 def source_digest(model_zoo: str, model_def: str) -> str:
-    """Load the function; return what changes with its file or with a file of the zoo it imports.
+    """Load the function; return a digest of its file and of the files of the zoo that it imports.
 
-    Taken once in a process, before the first call: what the function itself imports while it runs
-    would otherwise make one process differ from the next.
+    A process computes it once, before the first call, because modules that the function imports
+    while it runs would make the digest differ between processes.
 
     Raises:
         UserCodeError: The model file cannot be loaded or does not have the function.
@@ -184,8 +184,8 @@ def source_digest(model_zoo: str, model_def: str) -> str:
 
 
 def _zoo_file(module: Any) -> str | None:
-    """A module's file, unless it is ours or of an environment that lies in the zoo's folder."""
-    # Not getattr: it would wake modules that load themselves on the first use of an attribute.
+    """A module's file, unless it is ours or in an environment inside the zoo's folder."""
+    # Not getattr, which would trigger modules that load lazily.
     file: str | None = vars(module).get("__file__")
     name = str(vars(module).get("__name__"))
     is_ours = name == "__main__" or name.partition(".")[0] == "edl_horovod"
@@ -193,7 +193,7 @@ def _zoo_file(module: Any) -> str | None:
 
 
 def _records_of(function: Callable[..., object], file: str, *, root: Path) -> list[bytes]:
-    """What the user's function makes of one file; whatever is wrong with it, a `UserCodeError`."""
+    """The records that the user's function makes from a file; errors become `UserCodeError`."""
     with user_code(f"{file}: {FUNCTION}", root=root), contextlib.ExitStack() as opened:
         if _FILE_OBJECT in declared(function).names:
             file_object = opened.enter_context(open(file, "rb"))
@@ -216,7 +216,7 @@ def _records_of(function: Callable[..., object], file: str, *, root: Path) -> li
 
 
 class _Shards:
-    """Writes one group's records to files of bounded size, each under its name when complete."""
+    """Writes a group's records to files of bounded size; a file is renamed once it is complete."""
 
     def __init__(self, settings: GroupSettings, group_number: int) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""Which input files there are, in which order, and how they are cut into groups."""
+"""Find the input files, order them, and cut them into groups."""
 
 import glob
 import hashlib
@@ -15,7 +15,7 @@ from edl_horovod.records.sources.table import kind_of
 __all__ = ["LIST_MARK", "Inputs", "cut", "find"]
 
 LIST_MARK = "@"
-"""Before the path of a text file that names the input files, one a line."""
+"""Prefix of the path of a text file with the path of an input file on each line."""
 
 _SHUFFLE_SEED = 0
 _MISSING = -1
@@ -28,34 +28,34 @@ _MIN_GROUP_BYTES = 1 << 20
 class Inputs:
     """The input files in the order in which they are prepared.
 
-    Sizes and times are arrays: for a million files the paths alone should need memory.
+    Sizes and times are arrays, to save memory if there are millions of files.
     """
 
     paths: list[str]
     sizes: "array[int]"
-    """In bytes; -1 where a list names a file that is not there."""
+    """Size of each file in bytes; -1 if a list names a file that does not exist."""
     mtimes: "array[int]"
-    """In nanoseconds."""
+    """Modification time of each file in nanoseconds."""
 
     @property
     def num_bytes(self) -> int:
-        """Of all files together."""
+        """Total size of the files."""
         return sum(size for size in self.sizes if size != _MISSING)
 
     @property
     def missing(self) -> list[str]:
-        """Files that a list names and that are not there."""
+        """Files that a list names and that do not exist."""
         return [path for path, size in zip(self.paths, self.sizes, strict=True) if size == _MISSING]
 
     def digest_of_paths(self) -> str:
-        """Changes with the paths and with their order."""
+        """Digest of the paths in their order."""
         digest = hashlib.sha256()
         for path in self.paths:
             digest.update(os.fsencode(path) + b"\0")
         return digest.hexdigest()
 
     def digest_of_states(self, start: int, stop: int) -> str:
-        """Changes when one of these files gets another size or time."""
+        """Digest of the sizes and times of a range of files."""
         return hashlib.sha256(
             self.sizes[start:stop].tobytes() + self.mtimes[start:stop].tobytes()
         ).hexdigest()
@@ -65,10 +65,10 @@ def find(data: str, *, shuffle: bool) -> Inputs:
     """Find the input files.
 
     Args:
-        data: A file, a folder with all it holds, a glob, `@` and a text file with a path on each
-            line, or several of these with commas between.
-        shuffle: Mix them, the same way each time; else folders and globs come sorted, lists as
-            they are.
+        data: A file, a folder (with everything in it), a glob, `@` and a text file with a path on
+            each line, or several of these separated by commas.
+        shuffle: Whether to shuffle the files, with a fixed seed. Otherwise folders and globs are
+            sorted, and lists keep their order.
 
     Raises:
         DataError: A part matches nothing or cannot be read.
@@ -96,16 +96,16 @@ def find(data: str, *, shuffle: bool) -> Inputs:
 def cut(
     sizes: Sequence[int], *, files_per_group: int, records_per_shard: int, bytes_per_shard: int
 ) -> list[int]:
-    """Cut the inputs into groups: the number of the first file of each.
+    """Cut the inputs into groups; return the number of each group's first file.
 
-    A group is what one process turns into shards at a time and what a restart does not do again.
-    If left to us, it is about one shard, or smaller where so few files would give few groups.
+    A process turns one group at a time into shards, and a restart does not repeat finished groups.
+    By default a group is about one shard, or smaller if there would be too few groups.
 
     Args:
-        sizes: Of the files, in bytes.
-        files_per_group: 0 leaves it to us.
-        records_per_shard: Most records of a shard.
-        bytes_per_shard: Most bytes of a shard.
+        sizes: Sizes of the files in bytes.
+        files_per_group: Number of files in a group; 0 chooses the default.
+        records_per_shard: Largest number of records in a shard.
+        bytes_per_shard: Largest size of a shard in bytes.
     """
     if files_per_group:
         return list(range(0, len(sizes), files_per_group))
@@ -123,7 +123,7 @@ def cut(
 
 
 def _matches(part: str) -> Iterator[str]:
-    """Absolute paths; those of a folder or a glob sorted."""
+    """Absolute paths of the matching files; those of a folder or a glob are sorted."""
     if list(kind_of(part).local_patterns(part)) != [part]:
         raise DataError(
             "prepare_data_for_a_single_file is given files of this machine.",
@@ -145,7 +145,7 @@ def _matches(part: str) -> Iterator[str]:
 
 
 def _files_below(folder: str) -> Iterator[str]:
-    """The files of a folder at any depth, no hidden ones; links are followed, not in circles."""
+    """The files below a folder, without hidden ones; links are followed, but not in circles."""
     todo, seen = [folder], set()
     while todo:
         here = todo.pop()

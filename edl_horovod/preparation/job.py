@@ -30,10 +30,10 @@ from edl_horovod.preparation.processes import ProcessPool
 __all__ = ["OnProgress", "PrepareResult", "describe", "run", "run_with"]
 
 OnProgress = Callable[[int, int, int], None]
-"""Called with the input files that are done, all of them, and the records made so far."""
+"""Called with the number of finished files, of all files, and of the records so far."""
 
 _BAD_FILES_NAMED = 100
-"""A group is given up after so many bad files where the first one ends the run."""
+"""Bad files after which a group is given up, if one bad file ends the run."""
 _TELL_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
@@ -41,37 +41,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareResult:
-    """What was written."""
+    """The result of a run."""
 
     num_records: int
     num_files: int
-    """Input files."""
+    """Number of input files."""
     num_empty: int
-    """Those of them that gave no record."""
+    """Number of input files that gave no record."""
     num_bad: int
-    """Those of them that could not be prepared and were left out."""
+    """Number of input files that could not be prepared and were skipped."""
     files: list[str]
-    """The files written, in order."""
+    """The output files in order."""
     bad_files: str
-    """Path of the list of bad files; empty where there are none."""
+    """Path of the list of bad files; empty if there are none."""
 
 
 def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> PrepareResult:
-    """Turn files into RecordIO files; the output appears when all of them are done.
+    """Turn files into RecordIO files; the output appears once all of them are done.
 
-    The number of processes and of interruptions does not change the result. After an interruption
-    the same settings go on: groups of files that are done are not done again.
+    The result depends neither on the number of processes nor on interruptions. After an
+    interruption a run with the same settings continues and does not repeat finished groups.
 
     Args:
-        config: What to read, with which model file, and where to write.
-        on_progress: Called now and then.
+        config: The settings.
+        on_progress: Called from time to time.
 
     Raises:
         DataError: There is no input file, too many cannot be prepared, or none gives a record.
         OutputError: The output, or an interrupted run, is in the way, or cannot be written.
         UserCodeError: The model file cannot be loaded or has no `prepare_data_for_a_single_file`.
         JobFailed: A process died.
-        Interrupted: By Ctrl-C.
+        Interrupted: The user pressed Ctrl-C.
     """
     tell = on_progress or _tell_nobody
     if config.launch == "mpi":
@@ -93,7 +93,7 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
 
 
 def describe(config: PrepareConfig) -> list[str]:
-    """What a run would do, as lines for people; nothing is written and no user code runs.
+    """Describe in lines what a run would do; nothing is written and no user code runs.
 
     Raises:
         DataError: There is no input file.
@@ -113,7 +113,7 @@ def describe(config: PrepareConfig) -> list[str]:
 
 
 def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> PrepareResult:
-    """Do what `run` does, with a pool of the caller's choice.
+    """Do what `run` does, with a pool that the caller chooses.
 
     Raises:
         EdlError: See `run`.
@@ -138,10 +138,10 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
 
 
 def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
-    """Refuse an output that is, holds or lies in what is read, or lies where a job works.
+    """Refuse an output that overlaps with the inputs or lies in a job's directory.
 
     Raises:
-        OutputError: It does; or the list of bad files would replace something.
+        OutputError: It does, or the list of bad files would replace another file.
     """
     report.check(config.output)
     check_not_worked_in(config.output)
@@ -152,7 +152,7 @@ def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
         read.append(("model_zoo", config.model_zoo))
     output = Path(config.output).absolute()
     for place in (output, partial_folder(output)):
-        # Only what is there can hold an input; so a new output costs no look at each of a million.
+        # Only an existing output can contain an input, so a new one needs no look at each input.
         paths = inputs.paths if os.path.lexists(place) else []
         check_apart("output", str(place), [*read, *(("data", path) for path in paths)])
 
@@ -164,7 +164,7 @@ def _do_groups(
         log.info(
             "Going on: %d of %d groups are done.", len(partial.done), len(partial.group_starts)
         )
-    # An earlier run may have had another bound.
+    # An earlier run may have had another limit.
     report.require_few_bad(config, list(partial.done.values()))
 
     told, told_time = (-1, -1), float("-inf")
@@ -172,7 +172,7 @@ def _do_groups(
     def on_work(num_files: int, num_records: int, *, is_last: bool = False) -> None:
         nonlocal told, told_time
         now, counts = time.monotonic(), (partial.num_files + num_files, partial.num_records)
-        # The pace is taken from what was told last, so no news is not told.
+        # The display computes the pace from the last report, so reports without news are left out.
         if counts != told and (is_last or now - told_time >= _TELL_SECONDS):
             told, told_time = counts, now
             tell(counts[0], len(inputs.paths), partial.num_records + num_records)

@@ -1,4 +1,4 @@
-"""A pool of the ranks under `mpirun`, on as many machines as that was given: `mpi4py.futures`."""
+"""A pool of the ranks that `mpirun` started, on any number of machines: `mpi4py.futures`."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ _WAIT_SECONDS = 0.5
 
 
 def is_first_rank() -> bool:
-    """Whether this rank leads; the others do what it hands out.
+    """Whether this rank deals out the groups; the other ranks do them.
 
     Raises:
         MissingDependency: mpi4py or an MPI library is not installed.
@@ -37,7 +37,7 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
     """Call a function on rank 0 while the others work for it; return its result on every rank.
 
     Args:
-        lead: Called with what opens the pool of the other ranks.
+        lead: Called with a function that opens the pool of the other ranks.
 
     Raises:
         EdlError: What `lead` raised on rank 0; the others raise it too.
@@ -49,14 +49,14 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
     if world.Get_rank() != 0:
         os.environ.update(ENVIRONMENT)
     try:
-        # All ranks come here before anything can fail on one of them: entering is collective.
+        # All ranks get here before anything can fail on one of them: entering is collective.
         with MPICommExecutor(world, root=0) as executor:
             if executor is not None:
                 outcome = lead(_opener(executor, num_workers=world.Get_size() - 1))
     except EdlError as e:
         outcome = e
     finally:
-        # Also after a bug of ours on rank 0, so that no rank waits for ever.
+        # Even after a bug of ours on rank 0, so that no rank waits for ever.
         outcome = world.bcast(outcome, root=0)
     if isinstance(outcome, EdlError):
         raise outcome
@@ -112,7 +112,7 @@ def _world() -> Any:
         ) from e
     if MPI.COMM_WORLD.Get_size() < 2:
         raise ConfigError(
-            "launch=mpi needs two ranks or more: the first hands out what the others do.",
+            "launch=mpi needs two ranks or more: the first one deals out the work of the others.",
             received="1 rank",
             cure="Start it as mpirun -n 5 edl prepare launch=mpi ... .",
         )

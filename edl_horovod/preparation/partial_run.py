@@ -1,7 +1,7 @@
-"""What is done of a run, kept beside the shards so that the same command can go on.
+"""The finished groups of a run, stored beside its shards so that the same command can continue.
 
-`<output>.partial/` holds `manifest.json` (what the run depends on), `groups.jsonl` (a line for each
-group that is done), `lock`, and `shards/`, which becomes the output when all groups are done.
+`<output>.partial/` contains `manifest.json` (what the run depends on), `groups.jsonl` (one line for
+each finished group), `lock`, and `shards/`, which becomes the output once all groups are done.
 """
 
 import contextlib
@@ -38,27 +38,27 @@ _MANIFEST, _GROUPS, _LOCK, _SHARDS = "manifest.json", "groups.jsonl", "lock", "s
 _OLD = "old"
 
 _Done = dict[int, tuple[str, GroupDone]]
-"""Groups by number, each with the digest of the states of its files."""
+"""Finished groups by number, each with the digest of the states of its files."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What the shards of a run depend on."""
+    """Everything that the shards of a run depend on."""
 
     settings: dict[str, Any]
     paths_digest: str
     num_files: int
     source: str
-    """Digest of the model code; empty while nobody has loaded it."""
+    """Digest of the model code; empty until a process has loaded it."""
     group_starts: list[int]
     """Number of the first file of each group."""
 
     def differences(self, saved: "Manifest") -> list[str]:
-        """What is not as in an earlier run, for people; empty where that one can be gone on with.
+        """Describe the differences from an earlier run; empty if that run can be continued.
 
-        The groups may differ: a bad file that was mended has another size, and they were cut by it.
+        The groups may differ: they are cut by size, and a bad file that was mended has another one.
         """
         found = [
             f"{key} was {saved.settings.get(key)!r} and is {self.settings.get(key)!r}"
@@ -73,17 +73,17 @@ class Manifest:
 
 
 class PartialRun:
-    """The groups of a run that are done. Only `open_partial_run` makes one: it holds the lock."""
+    """The finished groups of a run. `open_partial_run` makes it, and holds the lock."""
 
     def __init__(
         self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
     ) -> None:
-        """Take what `open_partial_run` found.
+        """Continue from what `open_partial_run` has read.
 
         Args:
             folder: The partial folder.
-            manifest: As the run began.
-            done: Groups by number.
+            manifest: The manifest with which the run started.
+            done: Finished groups by number.
             lines: `groups.jsonl`, open for appending.
         """
         self.folder = folder
@@ -95,17 +95,17 @@ class PartialRun:
         self._stops = [*manifest.group_starts[1:], manifest.num_files]
 
     def bounds(self, group: int) -> tuple[int, int]:
-        """Number of a group's first file, and of the one after its last."""
+        """Number of a group's first file, and of the file after its last one."""
         return self.group_starts[group], self._stops[group]
 
     def add(self, done: GroupDone, states_digest: str) -> None:
-        """Note that a group is done.
+        """Record that a group is done.
 
-        The line need not be on the disk at once, as its shards are: without it the group is done
-        again, and all processes would wait for the disk.
+        Its shards are on the disk, but the line is not synced, because all processes would wait for
+        the disk. If the line is lost, the group is done again.
 
         Args:
-            done: Its shards are complete.
+            done: The group, whose shards are complete.
             states_digest: `Inputs.digest_of_states` of its files.
         """
         self._lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
@@ -115,11 +115,11 @@ class PartialRun:
         self.num_records += done.num_records
 
     def shards(self) -> list[Shard]:
-        """The shards of all groups done, in order."""
+        """The shards of all finished groups, in order."""
         return [shard for number in sorted(self.done) for shard in self.done[number].shards]
 
     def finish(self, output: Path, *, overwrite: bool) -> None:
-        """Make the shards the output, and remove the rest.
+        """Turn the shards into the output, and remove the rest.
 
         Raises:
             OutputError: The output is in the way or cannot be written.
@@ -130,8 +130,8 @@ class PartialRun:
         self.discard()
 
     def discard(self) -> None:
-        """Keep nothing, but what somebody else put there."""
-        with contextlib.suppress(OSError):  # It stays, or it has gone already.
+        """Remove the folder, except files of others."""
+        with contextlib.suppress(OSError):  # The folder stays, or it has been removed already.
             _empty(self.folder)
             shutil.rmtree(self.folder / _OLD, ignore_errors=True)
             if not _foreign(self.folder):
@@ -139,12 +139,12 @@ class PartialRun:
 
 
 def partial_folder(output: Path) -> Path:
-    """Where a run is kept until it is complete."""
+    """The folder of a run until it is complete."""
     return output.with_name(f"{output.name}.partial")
 
 
 def shards_folder(output: Path) -> Path:
-    """Where processes write the shards of a run."""
+    """The folder to which processes write the shards of a run."""
     return partial_folder(output) / _SHARDS
 
 
@@ -152,17 +152,17 @@ def shards_folder(output: Path) -> Path:
 def open_partial_run(
     output: Path, manifest: Manifest, inputs: Inputs, *, overwrite: bool
 ) -> Iterator[PartialRun]:
-    """Begin a run, or go on with an earlier one; leaving without a group done removes it.
+    """Start a run or continue an earlier one; if no group gets done, the folder is removed.
 
     Args:
-        output: Directory that the run makes.
+        output: The output directory of the run.
         manifest: What this run depends on.
         inputs: The input files.
         overwrite: Whether an earlier run that does not fit may be discarded.
 
     Raises:
         OutputError: An earlier run does not fit, or the folder cannot be written.
-        ConfigError: Another process works there.
+        ConfigError: Another process prepares the same output.
     """
     folder = partial_folder(output)
     with contextlib.ExitStack() as opened:
@@ -202,7 +202,7 @@ def open_partial_run(
 
 
 def saved_state(output: Path, manifest: Manifest, inputs: Inputs) -> str:
-    """A line about what is there of an earlier run; empty where nothing is."""
+    """Describe what an earlier run has left; empty if there is none."""
     folder = partial_folder(output)
     saved = _saved_manifest(folder) if folder.is_dir() else None
     if saved is None:
@@ -224,7 +224,7 @@ def _lock(file: TextIO, folder: Path) -> None:
     except BlockingIOError as e:
         raise another from e
     if not os.path.samestat(os.fstat(file.fileno()), os.stat(folder / _LOCK)):
-        raise another  # The one before us has ended and removed the file; a third one made this.
+        raise another  # The previous owner has removed the file, and a third process made this one.
 
 
 def _begin(folder: Path, manifest: Manifest) -> None:
@@ -239,9 +239,9 @@ def _begin(folder: Path, manifest: Manifest) -> None:
 
 
 def _foreign(folder: Path) -> list[str]:
-    """Names in the folder of what others put there."""
+    """Names of files in the folder that are not ours."""
     ours = (marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _OLD)
-    # Also what a process left that was killed while it wrote one of them (`write_text`).
+    # Ours are also the temporary files of a process that was killed in `write_text`.
     names = "|".join(map(re.escape, ours))
     known = re.compile(rf"(?:{names})|\.(?:{names})\.[0-9a-f]+\.partial")
     return sorted(path.name for path in folder.iterdir() if not known.fullmatch(path.name))
@@ -254,7 +254,7 @@ def _empty(folder: Path) -> None:
 
 
 def _saved_manifest(folder: Path) -> Manifest | None:
-    """None where there is nothing to go on with."""
+    """The manifest of an earlier run; None if there is nothing to continue."""
     path = folder / _MANIFEST
     if not path.exists() or not (folder / _SHARDS).is_dir():
         return None
@@ -268,14 +268,14 @@ def _saved_manifest(folder: Path) -> Manifest | None:
 
 
 def _done(folder: Path) -> _Done:
-    """The groups whose line is whole and whose shards are all there."""
+    """The groups whose line is complete and whose shards all exist."""
     found: _Done = {}
     path = folder / _GROUPS
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             values = json.loads(line)
         except ValueError:
-            continue  # The last one, cut short by a crash.
+            continue  # The last line, which a crash has cut off.
         states = values.pop("states")
         done = GroupDone.from_dict(values)
         if all((folder / _SHARDS / shard.name).exists() for shard in done.shards):
@@ -284,7 +284,7 @@ def _done(folder: Path) -> _Done:
 
 
 def _why_not(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs) -> list[str]:
-    """Why a run cannot go on with what is there; empty where it can."""
+    """Reasons why a run cannot continue an earlier one; empty if it can."""
     found = manifest.differences(saved)
     if manifest.paths_digest != saved.paths_digest:
         return found
@@ -301,7 +301,7 @@ def _why_not(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs) -
 
 
 def _remove_strays(folder: Path, shards: list[Shard]) -> None:
-    """Remove what groups left that were not done."""
+    """Remove the files of groups that were not finished."""
     names = {shard.name for shard in shards}
     for path in folder.iterdir():
         if path.name not in names:

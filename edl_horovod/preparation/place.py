@@ -1,7 +1,7 @@
-"""Where a process of the pool is: three numbers in a file without a name that its starter reads.
+"""The position of a process of the pool: three numbers in an unnamed file that its parent reads.
 
-It says so before each of perhaps millions of files. A message each time would keep its starter
-busy; this costs a microsecond, and what was written last is there when the process has died.
+A process writes it before each of perhaps millions of files. A message each time would keep the
+parent busy; this write takes a microsecond, and the last one survives the death of the process.
 """
 
 import os
@@ -16,25 +16,25 @@ _NOWHERE = (-1, 0, 0)
 
 
 def open_place_file() -> BinaryIO:
-    """Make the file for one process; it goes when both have closed it."""
+    """Make the file for one process; it disappears once both processes have closed it."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (the caller closes it)
     write_place(file.fileno(), *_NOWHERE)
     return file
 
 
 def write_place(descriptor: int, group: int, file: int, num_records: int) -> None:
-    """Say where the process is.
+    """Write the position of this process.
 
     Args:
-        descriptor: Of the file.
+        descriptor: Descriptor of the position file.
         group: Number of the group.
-        file: Number of the file in it.
-        num_records: Records that the group's files before gave.
+        file: Number of the file within the group.
+        num_records: Records that the group's earlier files gave.
     """
     os.pwrite(descriptor, _PLACE.pack(group, file, num_records), 0)
 
 
 def read_place(descriptor: int) -> tuple[int, int, int]:
-    """Group, file and records, as they were written last; group -1 before the first time."""
+    """Read the last position: group, file and records; the group is -1 before the first write."""
     group, file, num_records = _PLACE.unpack(os.pread(descriptor, _PLACE.size, 0))
     return group, file, num_records

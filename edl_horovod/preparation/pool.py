@@ -1,4 +1,4 @@
-"""What does groups side by side: processes on this machine, or ranks on many."""
+"""The interface of a pool that does groups in parallel, on one machine or on many."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -9,18 +9,18 @@ from edl_horovod.preparation.groups import Group, GroupDone, GroupSettings
 __all__ = ["OnWork", "OpenPool", "Pool"]
 
 OnWork = Callable[[int, int], None]
-"""Called, now and then, with the files and the records of the groups that are not done yet."""
+"""Called from time to time with the files and records of the groups in progress."""
 
 
 class Pool(Protocol):
-    """Does one group on each of its processes at a time."""
+    """Runs one group at a time on each of its processes."""
 
     def source(self) -> str:
-        """The digest of the model code, once one process has loaded it."""
+        """Wait until one process has loaded the model code; return the digest of the code."""
 
     def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
-        """Do groups; yield each when it is done, in any order."""
+        """Do the groups; yield each one when it is done, in any order."""
 
 
 OpenPool = Callable[[GroupSettings, int], AbstractContextManager[Pool]]
-"""Makes a pool for the settings of a run and its number of groups."""
+"""Opens a pool for the settings of a run and its number of groups."""

@@ -1,9 +1,9 @@
 """A pool of processes on one machine.
 
-Each is a fresh interpreter, not a fork: the program around us may hold TensorFlow's threads and
-locks. It is not `multiprocessing`'s spawn either: that runs the caller's script again in each
-process, which a script without a `__main__` guard does not survive, and a dead process does not
-say which file it was at.
+Each process is a new interpreter and not a fork, because the calling program may have threads and
+locks of TensorFlow. It is not started by `multiprocessing`'s spawn either, which runs the caller's
+script again in each process (a script without a `__main__` guard fails then) and cannot tell which
+file a dead process was at.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ __all__ = ["ProcessPool"]
 
 _READ_BYTES = 1 << 16
 _LOOK_SECONDS = 0.2
-"""How often the pool looks where its processes are, if none says that it is done."""
+"""How often the pool reads the positions of its processes if none of them finishes."""
 _END_SECONDS = 5.0
 
 
@@ -36,41 +36,40 @@ _END_SECONDS = 5.0
 class _Process:
     child: "subprocess.Popen[bytes]"
     pidfd: int
-    """Tells the end of the process and does not collect it, so its number stays its own."""
+    """Becomes readable when the process ends, without reaping it, so its ID is not reused."""
     place_file: BinaryIO
     unread: bytes = b""
     group: Group | None = None
 
     def place(self) -> tuple[int, int]:
-        """The file of its group that it is at, and the records made before."""
+        """The current file within the group, and the number of records made before it."""
         group, file, num_records = read_place(self.place_file.fileno())
         return (file, num_records) if self.group and self.group.number == group else (0, 0)
 
     def has_ended(self, *, seconds: float | None = 0.0) -> bool:
-        """Whether it has ended, at the latest after so many seconds; None waits for it."""
+        """Whether the process ends within this time; None waits without a limit."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(None if seconds is None else seconds * 1000))
 
     def end(self) -> int:
-        """Kill it if it still runs, and what the user's code started; returns the exit code."""
+        """Kill the process and its children if they still run; return the exit code."""
         if self.child.returncode is None:
-            # Before it is collected: afterwards its number, and so that of its group, may be
-            # somebody else's.
+            # Before it is reaped: afterwards its ID, and so that of its group, may be reused.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.child.pid, signal.SIGKILL)
         return self.child.wait()
 
 
 class ProcessPool:
-    """Processes that each do one group at a time; use it in a `with`, which leaves none behind."""
+    """Processes that do one group at a time each; use it in a `with`, which ends all of them."""
 
     def __init__(self, settings: GroupSettings, num_processes: int) -> None:
-        """Start nothing yet.
+        """Start no process yet.
 
         Args:
-            settings: Of the run.
-            num_processes: At most so many work side by side.
+            settings: Settings of the run.
+            num_processes: Largest number of concurrent processes.
         """
         self._settings = settings
         self._num_processes = num_processes
@@ -81,7 +80,7 @@ class ProcessPool:
         try:
             for _ in range(self._num_processes):
                 self._start()
-            # Only now: what is long blocks until its reader is up, and they come up together.
+            # After all have been started: a long write blocks until its reader is up.
             for process in self._processes:
                 _send(process, asdict(self._settings))
         except BaseException:
@@ -101,10 +100,10 @@ class ProcessPool:
             self._kill()
 
     def source(self) -> str:
-        """The digest of the model code, once one process has loaded it.
+        """Wait until one process has loaded the model code; return the digest of the code.
 
         Raises:
-            UserCodeError: It cannot be loaded.
+            UserCodeError: The code cannot be loaded.
             JobFailed: A process died.
         """
         while True:
@@ -113,14 +112,14 @@ class ProcessPool:
                     return str(message["source"])
 
     def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
-        """Do groups; yield each when it is done, in any order.
+        """Do the groups; yield each one when it is done, in any order.
 
         Args:
-            groups: Taken as there is room.
-            on_work: Told the files and records of the groups that are not done yet.
+            groups: The groups; the next one is taken when a process is free.
+            on_work: Called with the files and records of the groups in progress.
 
         Raises:
-            EdlError: What a process met that ends the run; `JobFailed` if one died.
+            EdlError: A process had an error that ends the run; `JobFailed` if a process died.
         """
         self._deal(groups)
         while any(process.group is not None for process in self._processes):
@@ -133,7 +132,7 @@ class ProcessPool:
             on_work(sum(file for file, _ in places), sum(records for _, records in places))
 
     def _deal(self, groups: Iterator[Group]) -> None:
-        """Give a group to each process without; one that is not up yet finds it in its pipe."""
+        """Give a group to each idle process; one that is still starting finds it in its pipe."""
         for process in self._processes:
             if process.group is None:
                 process.group = next(groups, None)
@@ -148,7 +147,7 @@ class ProcessPool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **ENVIRONMENT},
-            # Ctrl-C in a terminal goes to this process alone, which ends the others.
+            # Ctrl-C in a terminal reaches only this process, which ends the others.
             start_new_session=True,
         )
         process = _Process(child, os.pidfd_open(child.pid), place_file)
@@ -157,7 +156,7 @@ class ProcessPool:
         self._selector.register(child.stdout, selectors.EVENT_READ, process)
 
     def _messages(self) -> Iterator[tuple[_Process, dict[str, Any]]]:
-        """What the processes say now; waits a moment for the first word."""
+        """The messages that have arrived; waits a moment for the first one."""
         for key, _ in self._selector.select(_LOOK_SECONDS):
             process: _Process = key.data
             piece = os.read(key.fd, _READ_BYTES)
@@ -171,7 +170,7 @@ class ProcessPool:
                     raise of_kind(message["error"], message["message"])
                 yield process, message
         for process in self._processes:
-            # Something that the user's code started may keep the output of a dead process open.
+            # A child that the user's code started may keep the output of a dead process open.
             if process.has_ended() and not self._has_more(process):
                 raise _died(process, len(self._processes))
 
@@ -191,7 +190,7 @@ class ProcessPool:
 
 def _send(process: _Process, message: Any) -> None:
     assert process.child.stdin is not None
-    # A process that is gone is noticed where its output ends.
+    # The end of its output shows that a process has died.
     with contextlib.suppress(BrokenPipeError):
         process.child.stdin.write(json.dumps(message).encode() + b"\n")
         process.child.stdin.flush()

@@ -1,4 +1,4 @@
-"""Input files that cannot be prepared: the list beside the output, and how many are too many."""
+"""The list of input files that cannot be prepared, and the limit on their number."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def check(output: str) -> Path:
     """The path of `<output>.bad_files.jsonl`.
 
     Raises:
-        OutputError: There is something that is not such a list.
+        OutputError: The file exists and is not such a list.
     """
     path = Path(f"{os.path.abspath(output)}.bad_files.jsonl")
     with writing(path):
@@ -43,14 +43,14 @@ def check(output: str) -> Path:
 
 
 def write(output: str, bad: Sequence[BadFile]) -> str:
-    """Write `<output>.bad_files.jsonl`, or remove an older one where there is nothing to say.
+    """Write `<output>.bad_files.jsonl`, or remove an older one if there are no bad files.
 
     Args:
         output: The output directory.
-        bad: The files.
+        bad: The bad files.
 
     Returns:
-        The path; empty where there is no such file now.
+        The path; empty if there are no bad files.
     """
     path = check(output)
     with writing(path):
@@ -62,14 +62,14 @@ def write(output: str, bad: Sequence[BadFile]) -> str:
 
 
 def require_few_bad(config: PrepareConfig, groups: Sequence[GroupDone]) -> None:
-    """End the run where more files are bad than may be.
+    """End the run if there are too many bad files.
 
     Args:
-        config: Says how many.
-        groups: What is done so far.
+        config: The settings, which give the limit.
+        groups: The finished groups.
 
     Raises:
-        DataError: There are more; the list of them is written.
+        DataError: There are too many; the list has been written.
     """
     bad = list(dict.fromkeys(one for group in groups for one in group.bad))
     most = config.max_bad_files if config.bad_files == "skip" else 0

@@ -1,9 +1,9 @@
 """`python -m edl_horovod.preparation.worker`: one process of the pool on one machine.
 
 It reads JSON lines from its standard input (`GroupSettings`, then groups, then null) and writes
-JSON lines to its standard output: its source digest, groups done, an error. The one argument is the
-descriptor of its place file. What the user's code prints goes to stderr. The end of the input
-without null is the end of the starter, and ends the process whatever it is doing.
+JSON lines to its standard output: the digest of the model code, finished groups, an error. Its one
+argument is the descriptor of its position file. Output of the user's code goes to stderr. If the
+input ends without null, the parent has died, and this process exits at once.
 """
 
 import functools
@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Serve until told to end; returns the exit code."""
+    """Do groups until the input ends; return the exit code."""
     inbox_file, outbox = _take_standard_streams()
     place_file = int(sys.argv[1])
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _take_standard_streams() -> tuple[BinaryIO, int]:
-    """Keep stdin and stdout for ourselves: the user's code gets an empty input, and stderr."""
+    """Take over stdin and stdout; the user's code gets an empty input, and prints to stderr."""
     inbox = os.fdopen(os.dup(0), "rb")
     outbox = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
