@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.lookup import Place, list_definitions, places
+from edl_horovod.models.lookup import FileGroup, file_groups, list_definitions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.overrides import Overrides, find_parts
 from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, Parts, part_of
@@ -60,17 +60,17 @@ def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
     """
     files: list[Path] = []
     incomplete: _Candidate | None = None
-    for place in places(zoo, model_def):
-        modules = [load_module(file, zoo=zoo) for file in place.files]
-        candidates = _specs(place, modules, overrides)
-        candidates = candidates or _keras_models(place, modules, overrides, zoo)
+    for group in file_groups(zoo, model_def):
+        modules = [load_module(file, zoo=zoo) for file in group.files]
+        candidates = _specs(group, modules, overrides)
+        candidates = candidates or _keras_models(group, modules, overrides, zoo)
         complete = {id(one.value): one for one in candidates if not one.missing}
         if len(complete) == 1:
             return _found(next(iter(complete.values())), overrides, zoo)
         if complete:
             raise _ambiguous(model_def, complete.values(), zoo)
         incomplete = candidates[-1] if candidates else incomplete
-        files += place.files
+        files += group.files
     if incomplete is not None:
         raise UserCodeError(_lacking(incomplete))
     raise UserCodeError(
@@ -81,10 +81,10 @@ def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
     )
 
 
-def _specs(place: Place, modules: list[ModuleType], overrides: Overrides) -> list[_Candidate]:
+def _specs(group: FileGroup, modules: list[ModuleType], overrides: Overrides) -> list[_Candidate]:
     return [
         _Candidate(value, module, symbol, _missing_methods(value, overrides))
-        for symbol, value, module in _values(place, modules)
+        for symbol, value, module in _values(group, modules)
         if inspect.isclass(value)
         and issubclass(value, ElasticDLSpec)
         and value is not ElasticDLSpec
@@ -97,14 +97,14 @@ def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[s
 
 
 def _keras_models(
-    place: Place, modules: list[ModuleType], overrides: Overrides, zoo: Path
+    group: FileGroup, modules: list[ModuleType], overrides: Overrides, zoo: Path
 ) -> list[_Candidate]:
     from edl_horovod.models import keras_class  # Loads Keras, which many a file does not need.
 
-    if place.symbol is None:
+    if group.symbol is None:
         named = [(name, module) for module in modules for name in keras_class.makers(module)]
     else:
-        named = [(place.symbol, module) for module in modules if place.symbol in vars(module)]
+        named = [(group.symbol, module) for module in modules if group.symbol in vars(module)]
     return [
         _Candidate(value, module, symbol, _missing_parts(value, module, overrides, zoo))
         for symbol, module in named
@@ -121,10 +121,10 @@ def _missing_parts(
     return tuple(key for key in REQUIRED if key not in has)
 
 
-def _values(place: Place, modules: list[ModuleType]) -> list[tuple[str, Any, ModuleType]]:
-    """The symbol of a place, or all that its modules define themselves."""
-    if place.symbol is not None:
-        return [(place.symbol, vars(module).get(place.symbol), module) for module in modules]
+def _values(group: FileGroup, modules: list[ModuleType]) -> list[tuple[str, Any, ModuleType]]:
+    """The symbol of a group, or all that its modules define themselves."""
+    if group.symbol is not None:
+        return [(group.symbol, vars(module).get(group.symbol), module) for module in modules]
     return [
         (name, value, module)
         for module in modules
@@ -169,12 +169,12 @@ def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCo
 
 
 def _lacking(one: _Candidate) -> str:
-    place = f"{one.symbol} of {one.module.__file__} lacks"
+    start = f"{one.symbol} of {one.module.__file__} lacks"
     if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
-        return f"{place} the method(s) {', '.join(one.missing)} that an ElasticDLSpec must have."
+        return f"{start} the method(s) {', '.join(one.missing)} that an ElasticDLSpec must have."
     settings = ", ".join(f"{key}=..." for key in one.missing)
     own = ", ".join(DEFAULTS[key] for key in one.missing)
     return (
-        f"{place} {', '.join(one.missing)}. Give the class {own}, or its file functions as"
+        f"{start} {', '.join(one.missing)}. Give the class {own}, or its file functions as"
         f" ElasticDL names them (feed, loss, optimizer), or set {settings}."
     )

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.lookup import places, require_zoo
+from edl_horovod.models.lookup import file_groups, require_zoo
 from edl_horovod.models.modules import load_module
 
 __all__ = ["load_function"]
@@ -26,8 +26,8 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
     """
     zoo = require_zoo(model_zoo)
     files: list[Path] = []
-    for place in places(zoo, model_def):
-        modules = [load_module(file, zoo=zoo) for file in place.files]
+    for group in file_groups(zoo, model_def):
+        modules = [load_module(file, zoo=zoo) for file in group.files]
         found: dict[Callable[..., Any], ModuleType] = {
             vars(module)[name]: module for module in modules if name in vars(module)
         }
@@ -40,7 +40,7 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
             )
         for function in found:
             return function
-        files += place.files
+        files += group.files
     raise UserCodeError(
         f"{', '.join(map(str, files))} has no function {name!r}.",
         received={"model_def": model_def},

@@ -12,12 +12,12 @@ from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = [
-    "Place",
+    "FileGroup",
     "files_defining",
     "import_root",
     "list_definitions",
     "list_functions",
-    "places",
+    "file_groups",
     "require_zoo",
 ]
 
@@ -26,7 +26,7 @@ _MODEL_FUNCTION = "custom_model"
 
 
 @dataclass(frozen=True)
-class Place:
+class FileGroup:
     """Files of which one defines the model."""
 
     files: tuple[Path, ...]
@@ -61,8 +61,8 @@ def import_root(zoo: Path) -> Path:
     return zoo if zoo.is_dir() else zoo.parent
 
 
-def places(zoo: Path, model_def: str) -> list[Place]:
-    """Where a model may be defined; a later place counts only if no earlier one has it.
+def file_groups(zoo: Path, model_def: str) -> list[FileGroup]:
+    """Where a model may be defined; a later group counts only if no earlier one has it.
 
     `a.b` means the model in file `a/b.py`, else the one in the files of folder `a/b/`, else `b` in
     file `a.py`, else `b` in the files of folder `a/`. Where the zoo is one file `a.py`, `b` alone
@@ -73,7 +73,7 @@ def places(zoo: Path, model_def: str) -> list[Place]:
         UserCodeError: The zoo has nothing of that name, or a file in question is not Python.
     """
     if zoo.is_file() and not model_def:
-        return [Place((zoo,), None)]
+        return [FileGroup((zoo,), None)]
     parts = model_def.split(".")
     if not all(part.isidentifier() for part in parts):
         raise ConfigError(
@@ -81,8 +81,8 @@ def places(zoo: Path, model_def: str) -> list[Place]:
             received={"model_def": model_def},
             cure=did_you_mean(model_def, list_definitions(zoo)),
         )
-    found = [Place(files, None) for files in _files(zoo, parts)]
-    found += [Place(files, parts[-1]) for files in files_defining(zoo, model_def)]
+    found = [FileGroup(files, None) for files in _files(zoo, parts)]
+    found += [FileGroup(files, parts[-1]) for files in files_defining(zoo, model_def)]
     if not found:
         raise _nothing_found(zoo, model_def)
     return found

@@ -124,7 +124,7 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
     _check_places(config, inputs)
     manifest = _manifest(config, inputs)
     config = replace(config, model_zoo=str(git_zoo.bring(config.model_zoo).path))
-    lookup.places(lookup.require_zoo(config.model_zoo), config.model_def)
+    lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
     with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
         manifest = replace(manifest, source=pool.source())
         with open_partial_run(output, manifest, inputs, overwrite=config.overwrite) as partial:

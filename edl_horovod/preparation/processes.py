@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, Self
 
 from edl_horovod.errors import JobFailed, of_kind
 from edl_horovod.preparation.groups import ENVIRONMENT, Group, GroupDone, GroupSettings
-from edl_horovod.preparation.place import open_place_file, read_place
 from edl_horovod.preparation.pool import OnWork
+from edl_horovod.preparation.position import open_position_file, read_position
 
 __all__ = ["ProcessPool"]
 
@@ -33,17 +33,17 @@ _END_SECONDS = 5.0
 
 
 @dataclass
-class _Process:
+class _PoolProcess:
     child: "subprocess.Popen[bytes]"
     pidfd: int
     """Becomes readable when the process ends, without reaping it, so its ID is not reused."""
-    place_file: BinaryIO
+    position_file: BinaryIO
     unread: bytes = b""
     group: Group | None = None
 
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         """The current file within the group, and the number of records made before it."""
-        group, file, num_records = read_place(self.place_file.fileno())
+        group, file, num_records = read_position(self.position_file.fileno())
         return (file, num_records) if self.group and self.group.number == group else (0, 0)
 
     def has_ended(self, *, seconds: float | None = 0.0) -> bool:
@@ -73,7 +73,7 @@ class ProcessPool:
         """
         self._settings = settings
         self._num_processes = num_processes
-        self._processes: list[_Process] = []
+        self._processes: list[_PoolProcess] = []
         self._selector = selectors.DefaultSelector()
 
     def __enter__(self) -> Self:
@@ -128,8 +128,8 @@ class ProcessPool:
                     process.group = None
                     yield GroupDone.from_dict(message["done"])
             self._deal(groups)
-            places = [process.place() for process in self._processes]
-            on_work(sum(file for file, _ in places), sum(records for _, records in places))
+            positions = [process.position() for process in self._processes]
+            on_work(sum(file for file, _ in positions), sum(records for _, records in positions))
 
     def _deal(self, groups: Iterator[Group]) -> None:
         """Give a group to each idle process; one that is still starting finds it in its pipe."""
@@ -140,25 +140,25 @@ class ProcessPool:
                     _send(process, asdict(process.group))
 
     def _start(self) -> None:
-        place_file = open_place_file()
+        position_file = open_position_file()
         child = subprocess.Popen(
-            [sys.executable, "-m", "edl_horovod.preparation.worker", str(place_file.fileno())],
-            pass_fds=[place_file.fileno()],
+            [sys.executable, "-m", "edl_horovod.preparation.worker", str(position_file.fileno())],
+            pass_fds=[position_file.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **ENVIRONMENT},
             # Ctrl-C in a terminal reaches only this process, which ends the others.
             start_new_session=True,
         )
-        process = _Process(child, os.pidfd_open(child.pid), place_file)
+        process = _PoolProcess(child, os.pidfd_open(child.pid), position_file)
         self._processes.append(process)
         assert child.stdout is not None
         self._selector.register(child.stdout, selectors.EVENT_READ, process)
 
-    def _messages(self) -> Iterator[tuple[_Process, dict[str, Any]]]:
+    def _messages(self) -> Iterator[tuple[_PoolProcess, dict[str, Any]]]:
         """The messages that have arrived; waits a moment for the first one."""
         for key, _ in self._selector.select(_LOOK_SECONDS):
-            process: _Process = key.data
+            process: _PoolProcess = key.data
             piece = os.read(key.fd, _READ_BYTES)
             if not piece:
                 process.has_ended(seconds=None)
@@ -174,21 +174,21 @@ class ProcessPool:
             if process.has_ended() and not self._has_more(process):
                 raise _died(process, len(self._processes))
 
-    def _has_more(self, process: _Process) -> bool:
+    def _has_more(self, process: _PoolProcess) -> bool:
         return any(key.data is process for key, _ in self._selector.select(0))
 
     def _kill(self) -> None:
         for process in self._processes:
             process.end()
             os.close(process.pidfd)
-            for stream in (process.child.stdin, process.child.stdout, process.place_file):
+            for stream in (process.child.stdin, process.child.stdout, process.position_file):
                 assert stream is not None
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
         self._selector.close()
 
 
-def _send(process: _Process, message: Any) -> None:
+def _send(process: _PoolProcess, message: Any) -> None:
     assert process.child.stdin is not None
     # The end of its output shows that a process has died.
     with contextlib.suppress(BrokenPipeError):
@@ -196,12 +196,12 @@ def _send(process: _Process, message: Any) -> None:
         process.child.stdin.flush()
 
 
-def _died(process: _Process, num_processes: int) -> JobFailed:
+def _died(process: _PoolProcess, num_processes: int) -> JobFailed:
     code = process.end()
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
     where = "before it was given a file"
     if process.group is not None:
-        files, number = process.group.files, process.place()[0]
+        files, number = process.group.files, process.position()[0]
         where = (
             f"at {files[number]} (file {number + 1} of {len(files)} of group"
             f" {process.group.number})"

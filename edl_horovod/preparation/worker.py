@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from edl_horovod.errors import EdlError, kind_of
 from edl_horovod.preparation.groups import Group, GroupSettings, prepare_group, source_digest
-from edl_horovod.preparation.place import write_place
+from edl_horovod.preparation.position import write_position
 
 __all__ = ["main"]
 
@@ -25,7 +25,7 @@ __all__ = ["main"]
 def main() -> int:
     """Do groups until the input ends; return the exit code."""
     inbox_file, outbox = _take_standard_streams()
-    place_file = int(sys.argv[1])
+    position_file = int(sys.argv[1])
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(inbox_file, inbox), name="inbox", daemon=True).start()
 
@@ -38,7 +38,7 @@ def main() -> int:
         while (given := inbox.get()) is not None:
             group = Group(**given)
             done = prepare_group(
-                settings, group, functools.partial(write_place, place_file, group.number)
+                settings, group, functools.partial(write_position, position_file, group.number)
             )
             send({"done": asdict(done)})
     except EdlError as e:

@@ -9,20 +9,20 @@ import struct
 import tempfile
 from typing import BinaryIO
 
-__all__ = ["open_place_file", "read_place", "write_place"]
+__all__ = ["open_position_file", "read_position", "write_position"]
 
 _PLACE = struct.Struct("<qqq")
 _NOWHERE = (-1, 0, 0)
 
 
-def open_place_file() -> BinaryIO:
+def open_position_file() -> BinaryIO:
     """Make the file for one process; it disappears once both processes have closed it."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (the caller closes it)
-    write_place(file.fileno(), *_NOWHERE)
+    write_position(file.fileno(), *_NOWHERE)
     return file
 
 
-def write_place(descriptor: int, group: int, file: int, num_records: int) -> None:
+def write_position(descriptor: int, group: int, file: int, num_records: int) -> None:
     """Write the position of this process.
 
     Args:
@@ -34,7 +34,7 @@ def write_place(descriptor: int, group: int, file: int, num_records: int) -> Non
     os.pwrite(descriptor, _PLACE.pack(group, file, num_records), 0)
 
 
-def read_place(descriptor: int) -> tuple[int, int, int]:
+def read_position(descriptor: int) -> tuple[int, int, int]:
     """Read the last position: group, file and records; the group is -1 before the first write."""
     group, file, num_records = _PLACE.unpack(os.pread(descriptor, _PLACE.size, 0))
     return group, file, num_records
