@@ -45,7 +45,7 @@ def parse(text: str, key: str) -> Reference:
     found = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
     if not found:
         raise ConfigError(
-            f"{key} is not the name of an image.",
+            f"{key} is no name of an image.",
             received={key: text},
             cure="Write registry/path:tag or registry/path@sha256:... .",
         )
