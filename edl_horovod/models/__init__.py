@@ -1,1 +1,1 @@
-"""Whatever a user calls a model becomes an `ElasticDLSpec` here."""
+"""Find a user's model in any of the supported styles, and turn it into an `ElasticDLSpec`."""

@@ -1,4 +1,4 @@
-"""Calls of user code: only with the parameters that it declares, with errors that name its line."""
+"""Call user code with the parameters that it declares; errors name the line in the user's file."""
 
 import contextlib
 import inspect
@@ -21,10 +21,10 @@ _NAMED = (
 
 
 _CONVERTED = re.compile(r'File "([^"]+)", line (\d+)')
-"""A frame as autograph tells of it in the text of an error."""
+"""A frame in the text of an error of autograph."""
 
 _IN_CALL = re.compile(r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
-"""What an exception in a layer's or a model's `call` said, within what Keras says around it."""
+"""The message of an exception in the `call` of a layer, inside the text that Keras adds."""
 
 _GRAPH_NODE = re.compile(r"\s*\[\[\{\{node .*", re.DOTALL)
 
@@ -37,15 +37,15 @@ class Declared:
     """The parameters of a function."""
 
     names: tuple[str, ...]
-    """Those with a name, in order, without `self` where the function is bound."""
+    """The named parameters in order, without `self` if the function is bound."""
     required: tuple[str, ...]
-    """Those of them without a default."""
+    """The named parameters without a default."""
     takes_any: bool
     """Whether it has `**kwargs`."""
 
 
 def declared(function: Callable[..., Any]) -> Declared:
-    """Say what a function can be called with."""
+    """Inspect which parameters a function declares."""
     parameters = inspect.signature(function).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind in _NAMED]
     return Declared(
@@ -56,11 +56,11 @@ def declared(function: Callable[..., Any]) -> Declared:
 
 
 def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
-    """Call a function with those values that it declares; with all of them if it has `**kwargs`.
+    """Call a function with the values that it declares, or with all of them if it has `**kwargs`.
 
     Args:
         function: The user's function, method or class.
-        available: Values by the name of their parameter.
+        available: Values by the names of their parameters.
 
     Returns:
         What the function returned.
@@ -87,7 +87,7 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
     """Turn what user code raises into a `UserCodeError` that names the line in the user's files.
 
     Args:
-        doing: What was being done, as the start of the message, for instance `Loading mnist.py`.
+        doing: The start of the message, for instance `Loading mnist.py`.
         root: The folder of the user's files.
 
     Raises:
@@ -97,12 +97,12 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
         yield
     except EdlError:
         raise
-    except (Exception, SystemExit) as e:  # The edge to code that we did not write.
+    except (Exception, SystemExit) as e:  # The boundary to the user's code.
         raise UserCodeError(f"{doing} failed{_place(e, root)}: {_said(e)}") from e
 
 
 def wrong_optimizer(returned: object, label: str) -> UserCodeError:
-    """The error for something else than an optimizer of Keras 3.
+    """The error for a value that is not an optimizer of Keras 3.
 
     Args:
         returned: What the user's function returned.
@@ -137,9 +137,9 @@ def _place(error: BaseException, root: Path) -> str:
 def _said(error: BaseException) -> str:
     in_call = _IN_CALL.search(str(error))
     text = f"{type(error).__name__}: {in_call[1] if in_call else error}"
-    if "Graph execution error" in text:  # TensorFlow's account of the graph, the error at its end.
+    if "Graph execution error" in text:  # A dump of the graph with the error at its end.
         text = f"{type(error).__name__}: {_GRAPH_NODE.sub('', text).rstrip().splitlines()[-1]}"
-    if "in user code:" in text:  # Autograph's account: frames, and the error as its last paragraph.
+    if "in user code:" in text:  # Frames of autograph with the error as the last paragraph.
         text = text.rstrip().rpartition("\n\n")[2].strip()
     if isinstance(error, ModuleNotFoundError):
         text += ". Install it, and name it in the model zoo's requirements.txt"

@@ -1,7 +1,7 @@
-"""What model files import from ElasticDL, where ElasticDL is not installed.
+"""Stand-ins for the names that model files import from ElasticDL.
 
-A file written for ElasticDL, or after its documents, imports `Mode` and a few classes. These names
-are given here, so that such a file runs as it is; an installed ElasticDL comes first.
+A file that was written for ElasticDL imports `Mode` and a few classes. This module provides them,
+so that such a file runs unchanged; an installed ElasticDL takes precedence.
 """
 
 import importlib
@@ -31,19 +31,19 @@ _GIVEN: dict[str, dict[str, tuple[str, str]]] = {
         "BasePredictionOutputsProcessor": (__name__, "BasePredictionOutputsProcessor")
     },
 }
-"""Names by the module that they are imported from, each with the module and name of ours."""
+"""Imported names by their ElasticDL module, each with our module and name."""
 
 
 class BasePredictionOutputsProcessor(ABC):
-    """Base of a class that takes what a model predicts."""
+    """Base of a class that processes the predictions of a model."""
 
     @abstractmethod
     def process(self, predictions: Any, worker_id: str) -> None:
-        """Take the outputs of a batch."""
+        """Process the predictions of a batch."""
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Makes the modules of the list above, and the packages that they are in."""
+    """Imports the modules listed above and their packages."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -62,6 +62,6 @@ class _Finder(MetaPathFinder, Loader):
 
 
 def install() -> None:
-    """Give the names to every import from now on; once is enough."""
+    """Provide the names to all later imports; further calls do nothing."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

@@ -1,4 +1,4 @@
-"""Files in the style that ElasticDL released: functions of the module, found by their names."""
+"""Model files in the style of ElasticDL: functions of the module, found by their names."""
 
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +15,11 @@ _NAMES = {
     "metrics": ("eval_metrics_fn",),
     "callbacks": ("callbacks",),
 }
-"""Functions of a module by the part that they are; of several the first that is there."""
+"""Names of functions for each part; the first one that exists is used."""
 
 
 def module_parts(module: ModuleType, *, zoo: Path) -> Parts:
-    """The parts that a module defines or imports by the names that ElasticDL looks for."""
+    """The parts that a module defines or imports under the names of ElasticDL."""
     found = {
         key: next((name for name in names if name in vars(module)), "")
         for key, names in _NAMES.items()

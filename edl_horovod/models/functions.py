@@ -1,4 +1,4 @@
-"""Single functions of a model zoo, such as `prepare_data_for_a_single_file`; needs no Keras."""
+"""Load single functions of a model zoo, such as `prepare_data_for_a_single_file`, without Keras."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +21,8 @@ def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., An
         name: The function's name.
 
     Raises:
-        ConfigError: The zoo is not there.
-        UserCodeError: The file or the function is not there, or the file raised something.
+        ConfigError: The zoo does not exist.
+        UserCodeError: The file or the function does not exist, or the file raised an exception.
     """
     zoo = require_zoo(model_zoo)
     files: list[Path] = []

@@ -1,7 +1,7 @@
-"""Commands of Git: no terminal to ask at, nothing of a repository around us, a limited time.
+"""Run Git without a terminal, apart from a surrounding repository, and with a time limit.
 
-A password is handed over in the environment, as Git's configuration: command lines are shown to all
-users of a machine, an environment to its owner alone.
+A password is passed in the environment, as Git's configuration: all users of a machine can see
+command lines, but only the owner of a process can see its environment.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from edl_horovod.models.git_url import VOUCHED_SCHEMES, GitZoo
 __all__ = ["GitError", "environment", "git"]
 
 FETCH_SECONDS = 300.0
-"""How long one command of Git may take."""
+"""Time limit of one command of Git."""
 
 _OF_ANOTHER_REPOSITORY = (
     "GIT_ALTERNATE_OBJECT_DIRECTORIES",
@@ -37,12 +37,12 @@ class GitError(ConfigError):
 
 
 def git(zoo: GitZoo, arguments: Sequence[str], *, seconds: float = FETCH_SECONDS) -> str:
-    """What a command of Git printed.
+    """Run a command of Git and return its output.
 
     Raises:
-        GitError: It failed, or took too long.
+        GitError: The command failed or took too long.
     """
-    # A session of its own: nothing can ask at the terminal, and all its helpers end with it.
+    # A session of its own, so nothing can prompt at the terminal and all its helpers end with it.
     process = subprocess.Popen(
         ["git", *arguments],
         stdin=subprocess.DEVNULL,
@@ -71,11 +71,11 @@ _HELPER = (
     "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n'"
     ' "$EDL_GIT_USER" "$EDL_GIT_PASSWORD"; fi; }; f'
 )
-"""A credential helper of Git's that the shell runs; what Git would have it store it forgets."""
+"""A credential helper for Git that stores nothing; the shell runs it."""
 
 
 def environment(zoo: GitZoo) -> dict[str, str]:
-    """What a command of Git for a zoo is given."""
+    """The environment of a command of Git for a zoo."""
     inherited = {k: v for k, v in os.environ.items() if k not in _OF_ANOTHER_REPOSITORY}
     schemes = (*VOUCHED_SCHEMES, "http", "git") if zoo.is_pinned else VOUCHED_SCHEMES
     return (
@@ -86,19 +86,19 @@ def environment(zoo: GitZoo) -> dict[str, str]:
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "",
             "SSH_ASKPASS_REQUIRE": "never",
-            # Also for what a server redirects to: `ext::` and its like run commands, and what http
-            # says of a branch anybody on the way may have said.
+            # This covers redirects, too: `ext::` and others run commands, and over http anybody on
+            # the way can forge a branch.
             "GIT_ALLOW_PROTOCOL": ":".join(schemes),
         }
     )
 
 
 def _login(zoo: GitZoo) -> dict[str, str]:
-    """The user and the password of a zoo, for its server alone."""
+    """Configuration that gives a zoo's user and password to its server only."""
     server = "://".join(urllib.parse.urlsplit(zoo.url)[:2])
     settings: list[tuple[str, str]] = []
     if zoo.password:
-        # The empty one stands for none of the user's own helpers, which would store the password.
+        # The empty helper disables the user's own helpers, which would store the password.
         settings = [(f"credential.{server}.helper", helper) for helper in ("", _HELPER)]
     elif zoo.user:
         settings = [(f"credential.{server}.username", zoo.user)]
@@ -115,7 +115,7 @@ def _login(zoo: GitZoo) -> dict[str, str]:
 def _failure(zoo: GitZoo, complaints: str) -> GitError:
     lines = [line.strip() for line in without_secrets(complaints).splitlines()]
     lines = [line for line in lines if line] or ["it said nothing"]
-    # What ssh says of a host comes before git's own account of it, which names no reason.
+    # The message of ssh comes before that of git, which gives no reason.
     reasons = (line for line in lines if line.startswith(("ssh:", "fatal:", "error:")))
     reason = next(reasons, lines[-1])
     return GitError(

@@ -1,6 +1,6 @@
-"""Which repository, ref and folder a `model_zoo` means that is a Git URL.
+"""Parse a `model_zoo` that is a Git URL into repository, ref and folder.
 
-A zoo is named as pip names a package in Git: `git+https://host/repo.git@REF#subdirectory=path`.
+The syntax is that of pip for packages in Git: `git+https://host/repo.git@REF#subdirectory=path`.
 """
 
 import re
@@ -14,7 +14,7 @@ from edl_horovod.files.url_secrets import without_secrets
 __all__ = ["VOUCHED_SCHEMES", "GitZoo", "parse"]
 
 VOUCHED_SCHEMES = ("https", "ssh", "file")
-"""Schemes of Git's by which a branch or a tag is the one that its server has."""
+"""Schemes with which a branch or a tag cannot be forged on the way."""
 
 _SCHEMES = (*VOUCHED_SCHEMES, "http", "git")
 _WITH_LOGIN = ("https", "http")
@@ -29,17 +29,17 @@ class GitZoo:
     """A model zoo in a Git repository."""
 
     url: str
-    """Without a password, and but for ssh without a user."""
+    """URL without a password and, except for ssh, without a user."""
     ref: str
     """A branch, a tag, a commit, or HEAD for the default branch."""
     subdirectory: str = ""
     user: str = field(default="", repr=False)
-    """That the URL named, a token perhaps; for ssh it stays in the URL."""
+    """User or token of the URL; the user of an ssh URL stays in the URL."""
     password: str = field(default="", repr=False)
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the ref is the full hash of a commit, which is never the name of anything."""
+        """Whether the ref is the full hash of a commit."""
         return _COMMIT.fullmatch(self.ref) is not None
 
     def __str__(self) -> str:
@@ -48,16 +48,16 @@ class GitZoo:
 
 
 def parse(model_zoo: str) -> GitZoo | None:
-    """What a `model_zoo` means that is a Git URL; None where it is a path.
+    """Parse a Git URL; return None if `model_zoo` is a path.
 
     Raises:
-        ConfigError: It is a URL, but none of a Git repository at a ref.
+        ConfigError: It is a URL, but not one of a Git repository with a ref.
     """
     if not (found := _URL.match(model_zoo)):
         if scp := _SCP.fullmatch(model_zoo):
             hint = f"Write git+ssh://{scp['host']}/{scp['path']}"
             raise ConfigError(
-                "model_zoo is no URL that is known.",
+                "model_zoo is not a URL of a known form.",
                 received={"model_zoo": model_zoo},
                 cure=f"{hint}.",
             )
@@ -84,7 +84,7 @@ def parse(model_zoo: str) -> GitZoo | None:
 
 
 def _login(url: urllib.parse.SplitResult) -> tuple[str, str]:
-    """The user and the password that a URL holds for https."""
+    """The user and the password in an https URL."""
     if url.scheme in _WITH_LOGIN:
         user, password = url.username or "", url.password or ""
         return urllib.parse.unquote(user), urllib.parse.unquote(password)
@@ -98,7 +98,7 @@ def _login(url: urllib.parse.SplitResult) -> tuple[str, str]:
 
 
 def _subdirectory(fragment: str) -> str:
-    """The part of the repository that a URL's fragment names; `egg` is pip's and means nothing."""
+    """The subdirectory in a URL's fragment; pip's `egg` is ignored."""
     pairs = dict(urllib.parse.parse_qsl(fragment, keep_blank_values=True))
     if fragment and (not pairs or pairs.keys() - {"subdirectory", "egg"}):
         raise ConfigError(
@@ -133,7 +133,7 @@ def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
             received=received,
             cure="Give the full hash of a commit as the ref, or use https or ssh.",
         )
-    # Git would read these as options, or as ranges and other expressions.
+    # Git would interpret these as options, ranges or other expressions.
     is_odd = zoo.ref.startswith("-") or host.startswith("-") or re.search(r"[\s~^:?*\[\\]", zoo.ref)
     if is_odd or ".." in zoo.ref or any(part == ".." for part in Path(zoo.subdirectory).parts):
         raise ConfigError(

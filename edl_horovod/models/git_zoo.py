@@ -1,6 +1,6 @@
-"""Model zoos in Git: fetched once by the command, at a commit that is recorded.
+"""Model zoos in Git: the command fetches a zoo once, and the job records its commit.
 
-Files of a commit never change, so a folder of the cache is written once and only read afterwards.
+The files of a commit never change, so a folder of the cache is written once and then only read.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ __all__ = ["FetchedZoo", "GitZoo", "bring", "cache", "fetch", "parse"]
 _ASK_SECONDS = 60.0
 _PART_OF_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _ALL_REFS = ("+refs/heads/*:refs/fetched/heads/*", "+refs/tags/*:refs/fetched/tags/*")
-"""Where no name that the repository gave is a branch or a tag for us."""
+"""Refspecs that keep the repository's branches and tags apart from our own."""
 
 log = logging.getLogger(__name__)
 
@@ -33,31 +33,31 @@ class FetchedZoo:
     """A model zoo of a Git repository, on this machine."""
 
     path: Path
-    """The folder or file that is the zoo."""
+    """Folder or file of the zoo."""
     source: str
-    """Where it comes from, without a password; empty where it was on this machine."""
+    """URL without a password; empty if the zoo was on this machine."""
     commit: str
-    """Of the ref when it was fetched."""
+    """Commit of the ref at the time of fetching."""
 
 
 def bring(model_zoo: str) -> FetchedZoo:
-    """The zoo that a setting names, fetched if it is in Git.
+    """Return the zoo that `model_zoo` names; fetch it if it is in Git.
 
     Raises:
-        EdlError: As `parse` and `fetch` do.
+        EdlError: See `parse` and `fetch`.
     """
     zoo = parse(model_zoo)
     return FetchedZoo(Path(model_zoo), "", "") if zoo is None else fetch(zoo)
 
 
 def cache() -> Path:
-    """The user's folder of fetched zoos; none of them is needed but by jobs that run."""
+    """The user's cache of fetched zoos; only running jobs need its content."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(root) / "edl_horovod" / "zoos"
 
 
 def fetch(zoo: GitZoo) -> FetchedZoo:
-    """Bring a zoo into the cache, unless its commit is there already.
+    """Fetch a zoo into the cache, unless its commit is there already.
 
     Raises:
         ConfigError: The repository does not answer, or has no such ref or subdirectory.
@@ -88,7 +88,7 @@ def fetch(zoo: GitZoo) -> FetchedZoo:
 
 
 def _fetch_into(repository: Path, zoo: GitZoo, partial: Path) -> Path:
-    """Check the zoo's commit out and give it its place in the cache."""
+    """Check out the zoo's commit, and move it into the cache."""
     bare, tree = partial / "git", partial / "tree"
     tree.mkdir()
     git(zoo, ["init", "-q", "--bare", str(bare)])
@@ -106,14 +106,14 @@ def _fetch_into(repository: Path, zoo: GitZoo, partial: Path) -> Path:
         log.warning("%s has submodules; they are not fetched, their folders are empty", zoo)
     place = repository / commit
     with contextlib.suppress(OSError):
-        tree.rename(place)  # Another job may have been first: the same files, then.
+        tree.rename(place)  # Another job may have been faster; its files are the same.
     if not place.is_dir():
         raise OSError(f"{place} could not be made")
     return place
 
 
 def _check_out(zoo: GitZoo, commit: str, *, bare: Path, tree: Path) -> None:
-    # As HEAD, and not by its hash: `git checkout HASH` prefers a branch that is called so.
+    # Check out HEAD and not the hash: `git checkout HASH` prefers a branch of that name.
     here = [f"--git-dir={bare}", f"--work-tree={tree}", "-c", "core.hooksPath=/dev/null"]
     git(zoo, [*here, "update-ref", "--no-deref", "HEAD", commit])
     git(zoo, [*here, "read-tree", "--reset", "-u", "HEAD"])
@@ -127,12 +127,12 @@ def _check_out(zoo: GitZoo, commit: str, *, bare: Path, tree: Path) -> None:
 
 
 def _pinned_commit(zoo: GitZoo, bare: Path) -> str:
-    """Fetch the commit whose full hash the ref is; nothing is asked for by name."""
+    """Fetch the commit with this full hash, without asking for any name."""
     here = [f"--git-dir={bare}"]
     try:
         git(zoo, [*here, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, zoo.ref])
     except GitError:
-        # Some servers do not give single commits.
+        # Some servers refuse to send single commits.
         git(zoo, [*here, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
     try:
         commit = git(zoo, [*here, "rev-parse", "-q", "--verify", f"{zoo.ref}^{{commit}}"]).strip()
@@ -157,7 +157,7 @@ def _refs(zoo: GitZoo) -> dict[str, str]:
     listed = git(zoo, ["ls-remote", "-q", "--", zoo.url, *patterns], seconds=_ASK_SECONDS)
     pairs = (line.split("\t") for line in listed.splitlines())
     refs = {name: commit for commit, name in pairs}
-    # An annotated tag is an object of its own; what it points at stands in a second line.
+    # An annotated tag is an object of its own; a second line names its target.
     return {name: refs.get(f"{name}^{{}}", commit) for name, commit in refs.items()}
 
 
@@ -169,14 +169,14 @@ def _full_name(ref: str, refs: Mapping[str, str]) -> str:
 
 
 def _commit(zoo: GitZoo, wanted: str, bare: Path, refs: Mapping[str, str]) -> str:
-    """Fetch what is wanted into a bare repository; return its commit."""
+    """Fetch a ref into a bare repository; return its commit."""
     here = [f"--git-dir={bare}"]
     if wanted in refs or wanted.startswith("refs/"):
         with contextlib.suppress(GitError):
             git(zoo, [*here, "fetch", "-q", "--depth=1", "--no-tags", "--", zoo.url, wanted])
             return git(zoo, [*here, "rev-parse", "--verify", "FETCH_HEAD^{commit}"]).strip()
     if wanted in refs or _PART_OF_COMMIT.fullmatch(wanted):
-        # Some servers do not give single commits, and none a part of a name.
+        # Some servers refuse to send single commits, and none accepts an abbreviated one.
         git(zoo, [*here, "fetch", "-q", "--", zoo.url, *_ALL_REFS])
         with contextlib.suppress(GitError):
             name = f"{refs.get(wanted, wanted)}^{{commit}}"

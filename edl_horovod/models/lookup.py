@@ -1,4 +1,4 @@
-"""Which files of a model zoo a name may mean, found by reading them without running them."""
+"""Find the files of a model zoo that a name may mean, by parsing them without running them."""
 
 import ast
 import contextlib
@@ -27,11 +27,11 @@ _MODEL_FUNCTION = "custom_model"
 
 @dataclass(frozen=True)
 class FileGroup:
-    """Files of which one defines the model."""
+    """A group of files one of which defines the model."""
 
     files: tuple[Path, ...]
     symbol: str | None
-    """The name that one of them defines; None means the one spec that they define together."""
+    """Name of the model in its file; None means the only spec that the files define."""
 
 
 def require_zoo(model_zoo: str) -> Path:
@@ -57,16 +57,16 @@ def require_zoo(model_zoo: str) -> Path:
 
 
 def import_root(zoo: Path) -> Path:
-    """The folder that the names of a zoo's files count from."""
+    """The folder to which the names of a zoo's files are relative."""
     return zoo if zoo.is_dir() else zoo.parent
 
 
 def file_groups(zoo: Path, model_def: str) -> list[FileGroup]:
-    """Where a model may be defined; a later group counts only if no earlier one has it.
+    """The groups of files that may define a model; the first group that defines it counts.
 
     `a.b` means the model in file `a/b.py`, else the one in the files of folder `a/b/`, else `b` in
-    file `a.py`, else `b` in the files of folder `a/`. Where the zoo is one file `a.py`, `b` alone
-    also means `b` in it, and nothing at all the one model in it.
+    file `a.py`, else `b` in the files of folder `a/`. If the zoo is one file `a.py`, `b` also means
+    `b` in that file, and an empty name means its only model.
 
     Raises:
         ConfigError: The name is not made of Python names joined by dots.
@@ -89,7 +89,7 @@ def file_groups(zoo: Path, model_def: str) -> list[FileGroup]:
 
 
 def files_defining(zoo: Path, name: str) -> list[tuple[Path, ...]]:
-    """The files that define what a dotted name means; in a group, several of the same folder.
+    """The files that define a dotted name; a group holds the files of one folder.
 
     Raises:
         UserCodeError: A file in question is not Python.
@@ -106,9 +106,9 @@ def files_defining(zoo: Path, name: str) -> list[tuple[Path, ...]]:
 
 
 def list_definitions(zoo: Path) -> list[str]:
-    """Every model in a zoo by its `model_def`, as far as reading the files tells.
+    """The `model_def` of each model in a zoo, as far as parsing the files shows.
 
-    These are complete specs, Keras classes that bring their own loss or stand beside one, and
+    Models are complete specs, Keras classes with a loss of their own or in the same file, and
     functions named `custom_model`.
     """
     classes: dict[str, list[_Class]] = {}
@@ -131,7 +131,7 @@ def list_functions(file: Path) -> list[str]:
     """The functions that a file defines at its top level.
 
     Raises:
-        UserCodeError: It is not Python.
+        UserCodeError: The file is not Python.
     """
     return [node.name for node in _parsed(file).body if isinstance(node, ast.FunctionDef)]
 
@@ -141,9 +141,9 @@ class _Class:
     model_def: str
     bases: frozenset[str]
     methods: frozenset[str]
-    """All names that its body binds."""
+    """All names that the body of the class binds."""
     has_loss: bool
-    """Whether its file has a function `loss` for it."""
+    """Whether the file of the class has a function `loss`."""
 
 
 def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
@@ -157,7 +157,7 @@ def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
 
 
 def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
-    """Whether a class is a whole model, with what it inherits."""
+    """Whether a class is a complete model, including what it inherits."""
     lineage, todo = {one}, [one]
     while todo:
         bases = {base for name in todo.pop().bases for base in classes.get(name, [])}
@@ -183,7 +183,7 @@ def _nothing_found(zoo: Path, model_def: str) -> UserCodeError:
 
 
 def _files(zoo: Path, parts: list[str]) -> Iterator[tuple[Path, ...]]:
-    """What dotted parts name: a file, then the files of a folder."""
+    """The groups that dotted parts name: a file, then the files of a folder."""
     path = import_root(zoo).joinpath(*parts)
     file = path.with_name(f"{path.name}.py")
     if zoo.is_file():
@@ -197,7 +197,7 @@ def _files(zoo: Path, parts: list[str]) -> Iterator[tuple[Path, ...]]:
 
 
 def _python_files(zoo: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """The files of a zoo that are Python; a broken one concerns nobody who asks for another."""
+    """The Python files of a zoo; files with syntax errors are skipped."""
     for file in [zoo] if zoo.is_file() else _walk(zoo):
         with contextlib.suppress(UserCodeError):
             yield file, _parsed(file)
@@ -219,7 +219,7 @@ def _parsed(file: Path) -> ast.Module:
 
 
 def _defines(file: Path, symbol: str, *, is_alone: bool) -> bool:
-    """Whether a file binds a name at its top level; one file of several must not only import it."""
+    """Whether a file binds a name at its top level; in a group an import does not count."""
     todo: list[ast.stmt] = list(_parsed(file).body)
     while todo:
         node = todo.pop()

@@ -1,4 +1,4 @@
-"""Running the files of a model zoo: each once, with its siblings, apart from other zoos."""
+"""Import the files of a model zoo once each, with their siblings and apart from other zoos."""
 
 import hashlib
 import importlib.util
@@ -16,36 +16,36 @@ __all__ = ["load_module"]
 _PREFIX = "_edl_zoo_"
 _MARK = "__edl_zoo__"
 _PACKAGE = "model_zoo"
-"""Files of ElasticDL's own zoo import each other through the folder's name there."""
+"""The package name through which files of ElasticDL's own zoo import each other."""
 
 
 @dataclass
 class _Entered:
-    """A zoo whose files this process imports by plain names; its modules hold it, in `_MARK`."""
+    """A zoo whose files are imported by plain names; its modules refer to it in `_MARK`."""
 
     root: Path
     added_paths: list[str]
-    """Entries of `sys.path` that are there for this zoo."""
+    """Entries of `sys.path` that were added for this zoo."""
     foreign: frozenset[str]
-    """Modules in the zoo's folder that were not loaded for it; this package's own, perhaps."""
+    """Modules in the zoo's folder that were loaded before, such as our own package."""
     is_left: bool = False
     """Whether another zoo has been entered since."""
 
 
 def load_module(file: Path, *, zoo: Path) -> ModuleType:
-    """Run a file of a zoo, or return what it became when it was run before.
+    """Run a file of a zoo; a file that has been run before is not run again.
 
-    The zoo's folder and the file's come first on `sys.path`, so that the file, now or later, can
-    import its siblings, also as `model_zoo.folder.file`. The siblings of a zoo that was loaded
-    before are forgotten, not mixed in. A zoo that is one file has no siblings: what stands beside
-    it would not travel with the trained model.
+    The folders of the zoo and of the file come first on `sys.path`, so that the file can import its
+    siblings at any time, also as `model_zoo.folder.file`. Modules of a zoo that was loaded before
+    are removed. A zoo that is one file has no siblings, because other files beside it would not be
+    copied into the trained model.
 
     Args:
         file: Absolute path of a Python file.
-        zoo: Absolute path of the folder that it is in, at any depth, or of this file.
+        zoo: Absolute path of a folder above it, or of the file itself.
 
     Raises:
-        UserCodeError: The file raised something; it names the line.
+        UserCodeError: The file raised an exception; the error names the line.
     """
     entered = _enter(zoo, file.parent)
     for module in list(sys.modules.values()):
@@ -64,7 +64,7 @@ def _run(name: str, file: Path, entered: _Entered) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     vars(module)[_MARK] = entered
-    # A sibling that imports this file by its own name must get this module, not run the file again.
+    # A sibling that imports this file by its plain name must get this module.
     names = [name, *(own for own in _own_names(file, entered.root) if own not in sys.modules)]
     sys.modules.update(dict.fromkeys(names, module))
     try:
@@ -86,7 +86,7 @@ def _own_names(file: Path, zoo: Path) -> list[str]:
 
 
 def _enter(zoo: Path, folder: Path) -> _Entered:
-    """Make one zoo the one whose files are imported by plain names."""
+    """Make the files of this zoo, and of no other one, importable by plain names."""
     entered = None
     for module in list(sys.modules.values()):
         one = vars(module).get(_MARK)
@@ -126,11 +126,11 @@ def _leave(entered: _Entered) -> None:
 
 
 def _names_inside(zoo: Path) -> list[str]:
-    """Modules that were loaded from a folder, except what is installed in an environment there."""
+    """Modules that were loaded from a folder, except from an environment inside it."""
     inside = []
     for name, module in list(sys.modules.items()):
         file = _file_of(module)
-        # There are thousands of modules, and a path takes a while to take apart.
+        # Compare texts first: there are thousands of modules, and parsing paths is slow.
         if file is None or zoo.name not in file or "site-packages" in file:
             continue
         if Path(file).is_relative_to(zoo):
@@ -139,6 +139,6 @@ def _names_inside(zoo: Path) -> list[str]:
 
 
 def _file_of(module: ModuleType) -> str | None:
-    # Not getattr: it would wake modules that load themselves on the first use of an attribute.
+    # Not getattr, which would trigger modules that load lazily.
     file: str | None = vars(module).get("__file__")
     return file

@@ -1,4 +1,4 @@
-"""The settings `input_fn`, `loss` and `optimizer`: names that take the place of a model's own."""
+"""The settings `input_fn`, `loss` and `optimizer`, which replace a model's own parts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ __all__ = ["Overrides", "find_parts"]
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """Names that the user set; empty ones leave what the model brings."""
+    """Names that the user set; an empty name keeps the model's own part."""
 
     input_fn: str = ""
     loss: str = ""
@@ -24,22 +24,22 @@ class Overrides:
 
     @classmethod
     def of(cls, config: JobConfig) -> "Overrides":
-        """Those of a job."""
+        """The overrides of a job."""
         return cls(input_fn=config.input_fn, loss=config.loss, optimizer=config.optimizer)
 
     @property
     def given(self) -> dict[str, str]:
-        """Those that are set, by key."""
+        """The names that are set, by key."""
         return {key: name for key, name in vars(self).items() if name}
 
     @property
     def methods(self) -> frozenset[str]:
-        """The methods of a spec that they stand for."""
+        """The methods of a spec that they replace."""
         return frozenset(METHODS[key] for key in self.given)
 
 
 def find_parts(overrides: Overrides, module: ModuleType, *, zoo: Path) -> Parts:
-    """What the names mean: a symbol of the model's module, one of the zoo, or something of Keras.
+    """Resolve the names to symbols of the model's module, of the zoo, or of Keras.
 
     Args:
         overrides: The names.
@@ -47,8 +47,8 @@ def find_parts(overrides: Overrides, module: ModuleType, *, zoo: Path) -> Parts:
         zoo: Absolute path of the zoo.
 
     Raises:
-        ConfigError: A name means nothing.
-        UserCodeError: It means several things, or its file raised something.
+        ConfigError: A name is not defined.
+        UserCodeError: A name is ambiguous, or its file raised an exception.
     """
     return {key: _find(key, name, module, zoo) for key, name in overrides.given.items()}
 
@@ -75,7 +75,7 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
         for value, one in found.values():
             return part_of(value, one, symbol, zoo=zoo)
     if key != "input_fn" and "." not in name:
-        return Part(name, name, f"{key}={name}")  # Keras says whether it knows it.
+        return Part(name, name, f"{key}={name}")  # Keras checks the name later.
     file = Path(str(module.__file__))
     functions = list_functions(file)
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""The parts that a model may be put together from, and where each was found."""
+"""The parts of a model, and where each of them was found."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,20 +20,20 @@ METHODS = {
 }
 """The method of a spec that each part becomes."""
 DEFAULTS = {"input_fn": "default_input", "loss": "default_loss", "optimizer": "default_optimizer"}
-"""The attribute of a Keras class that each part may be."""
+"""The attribute of a Keras class that provides each part."""
 REQUIRED = tuple(DEFAULTS)
-"""Parts that a model needs beside itself; the user may set them by these names."""
+"""Parts that every model needs; the user can set them by these names."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part: what the user wrote, and its name."""
+    """One part: the user's object, and its name."""
 
     value: Any
     full_name: str
-    """`folder.file.symbol`, or the name of something of Keras."""
+    """`folder.file.symbol`, or a name in Keras."""
     label: str
-    """Names it in messages, with its file."""
+    """Name and file of the part, for messages."""
 
 
 Parts = Mapping[str, Part]
@@ -41,12 +41,12 @@ Parts = Mapping[str, Part]
 
 
 def part_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Part:
-    """A part that stands in a file of a zoo.
+    """A part that is defined in a file of a zoo.
 
     Args:
-        value: What the user wrote.
-        module: The file, loaded.
-        symbol: The value's name in it, with dots inside a class.
+        value: The user's object.
+        module: The loaded file.
+        symbol: Name of the object in the file, with dots inside a class.
         zoo: Absolute path of the zoo.
     """
     file = Path(str(module.__file__))

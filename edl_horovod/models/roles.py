@@ -1,7 +1,7 @@
-"""Functions of any spelling as methods of a spec: which parameter means what.
+"""Adapt functions with arbitrary parameter names to the methods of a spec.
 
-ElasticDL's functions were called by position, and their parameters are named as their authors
-liked: `loss(labels, predictions)`, `loss(output, labels)`, `feed(dataset, mode, _)`.
+ElasticDL called its functions by position, so their authors chose any names for the parameters:
+`loss(labels, predictions)`, `loss(output, labels)`, `feed(dataset, mode, _)`.
 """
 
 import inspect
@@ -19,32 +19,32 @@ DATASET_ROLES: Roles = {
     "mode": frozenset({"mode"}),
     "metadata": frozenset({"metadata"}),
 }
-"""Names of the parameters of `feed` by what they are given, in ElasticDL's order."""
+"""Usual parameter names of `feed` by role, in ElasticDL's order."""
 LOSS_ROLES: Roles = {
     "labels": frozenset({"labels", "label", "targets", "target", "y_true", "y"}),
     "outputs": frozenset(
         {"outputs", "output", "predictions", "prediction", "preds", "y_pred", "logits"}
     ),
 }
-"""The same for `loss` and for metrics."""
+"""Usual parameter names of `loss` and metrics by role."""
 
 
 def with_roles(function: Callable[..., Any], roles: Roles, *, label: str) -> Callable[..., Any]:
-    """A function that is called by roles, and calls the user's by the names of its parameters.
+    """Wrap a function so that it can be called with roles as parameters.
 
-    A parameter whose name says nothing takes the first role that is left, if it has no default;
-    with a default it is a parameter of the model, which the user may set in `params`.
+    A parameter with an unknown name takes the first free role if it has no default; with a default
+    it is a parameter of the model, which the user may set in `params`.
 
     Args:
-        function: The user's.
-        roles: What is given, by role, in the order of ElasticDL's calls.
+        function: The user's function.
+        roles: Known parameter names by role, in the order of ElasticDL's calls.
         label: Names the function in messages.
 
     Returns:
         A function whose declared parameters are the roles, then the model's parameters.
 
     Raises:
-        UserCodeError: It requires more than there are roles.
+        UserCodeError: The function requires more parameters than there are roles.
     """
     named = _roles_by_name(function, roles, label)
     own = [p for p in _parameters(function) if p.name not in named]
@@ -69,12 +69,12 @@ def with_roles(function: Callable[..., Any], roles: Roles, *, label: str) -> Cal
 
 
 def declares_roles(function: Callable[..., Any]) -> bool:
-    """Whether a function wants labels and outputs themselves, not nothing."""
+    """Whether a function takes labels and outputs itself, instead of no arguments."""
     return any(p.default is inspect.Parameter.empty for p in _parameters(function))
 
 
 def _roles_by_name(function: Callable[..., Any], roles: Roles, label: str) -> dict[str, str]:
-    """The function's parameters that are given a role."""
+    """The parameters of the function that have a role."""
     parameters = _parameters(function)
     known = {p.name: role for p in parameters for role, names in roles.items() if p.name in names}
     left = [role for role in roles if role not in known.values()]

@@ -1,4 +1,4 @@
-"""The file that says what a trained model is, without its parameters or a framework."""
+"""Read the description of a trained model, without its parameters and without a framework."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ FILE_NAME = "trained_model.pb"
 
 
 def read_message(path: Path) -> TrainedModel:
-    """Read what a trained model says of itself.
+    """Read the description of a trained model.
 
     Args:
         path: The trained model's directory.
@@ -33,7 +33,7 @@ def damaged_model(path: Path, why: str) -> DataError:
 
     Args:
         path: The trained model's directory.
-        why: What is wrong with it, a clause.
+        why: What is wrong, as a clause.
     """
     why = why.removesuffix(".")
     return DataError(

@@ -1,4 +1,4 @@
-"""From a model zoo, a name and parameters to the spec object that the framework works with."""
+"""Load a model from a zoo by its name, and make its spec with the parameters of the job."""
 
 import functools
 import inspect
@@ -21,18 +21,18 @@ __all__ = ["LoadedSpec", "Overrides", "list_definitions", "load_spec"]
 
 _GIVEN_BY_US = frozenset({"context", "dataset", "labels", "mode", "outputs", "predictions", "self"})
 _RATE = ("lr", "learning_rate")
-"""Names of one thing: the documents write one in a spec and the other among the parameters."""
+"""Both names of the learning rate: a spec may declare one, and the parameters the other."""
 
 
 @dataclass(frozen=True)
 class LoadedSpec:
-    """A spec and where it comes from."""
+    """A spec and its origin."""
 
     spec: ElasticDLSpec
-    """Its methods already hold the job's parameters that they declare."""
+    """The spec, whose methods already have the job's parameters that they declare."""
     module: ModuleType
     zoo: Path
-    """The folder of model files, or the one file."""
+    """The folder of model files, or the only file."""
     source_file: Path
     symbol: str
     """Name of the model in its file: a spec, a Keras class or a function."""
@@ -41,7 +41,7 @@ class LoadedSpec:
 
     @property
     def full_name(self) -> str:
-        """The one `model_def` that means this model and no other: `folder.file.Symbol`."""
+        """The unambiguous `model_def` of this model: `folder.file.Symbol`."""
         module = self.source_file.relative_to(import_root(self.zoo)).with_suffix("")
         return ".".join((*module.parts, self.symbol))
 
@@ -52,12 +52,12 @@ class LoadedSpec:
 
     @property
     def outputs_processor(self) -> type | None:
-        """The user's class that takes predictions; None where there is none.
+        """The user's class that processes predictions; None if there is none.
 
         It is the spec's attribute `outputs_processor`, or `PredictionOutputsProcessor` of the file.
 
         Raises:
-            UserCodeError: It is not a class with a method `process`.
+            UserCodeError: The attribute is not a class with a method `process`.
         """
         kind = self.spec.outputs_processor or vars(self.module).get(OUTPUTS_PROCESSOR)
         if kind is None:
@@ -76,7 +76,7 @@ class LoadedSpec:
         """Make the callbacks of the model, new ones at each call.
 
         Raises:
-            UserCodeError: They are no list of objects, or making them raised something.
+            UserCodeError: The user's function returns no list of objects, or raised an exception.
         """
         doing = f"create_callbacks of {self.label}"
         with user_code(doing, root=self.zoo):
@@ -155,7 +155,7 @@ def _make(
 
 
 def _held(method: str, names: tuple[str, ...], params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that a method keeps."""
+    """The parameters that a method declares, with their values."""
     held = {name: value for name, value in params.items() if name in names}
     for given, declared_name in (_RATE, _RATE[::-1]) if method == METHODS["optimizer"] else ():
         if given in params and given not in names and declared_name in names:

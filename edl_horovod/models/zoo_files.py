@@ -1,4 +1,4 @@
-"""Which files of a model zoo travel with it, and what tells them from others."""
+"""Select the files of a model zoo that are copied with it, and compute their digest."""
 
 import hashlib
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def walk(zoo: Path) -> Iterator[Path]:
-    """Every file of a folder that may belong to the zoo: nothing hidden, nothing compiled.
+    """The files of a folder that may belong to the zoo, without hidden and compiled ones.
 
     Args:
         zoo: The folder.
@@ -36,14 +36,14 @@ def walk(zoo: Path) -> Iterator[Path]:
 
 
 def require_inside(zoo: Path, files: Iterable[Path]) -> None:
-    """Refuse what is no file of the zoo: a link that leads out carries another file along.
+    """Refuse links out of the zoo, because they would copy other files of this machine.
 
     Args:
         zoo: The folder.
-        files: Relative to it.
+        files: Paths relative to the folder.
 
     Raises:
-        ConfigError: One of them is a link to a file elsewhere, or no file.
+        ConfigError: One of them is not a file, or is a link to a file elsewhere.
     """
     root = zoo.resolve()
     for name in files:
@@ -58,12 +58,12 @@ def require_inside(zoo: Path, files: Iterable[Path]) -> None:
 
 
 def sources(zoo: Path) -> list[Path]:
-    """The files that a trained model carries of its zoo, relative to it, sorted.
+    """The files of a zoo that are copied into a trained model: sorted, relative paths.
 
     Sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB); nothing hidden.
 
     Args:
-        zoo: Folder of model files, or one file, which is carried alone.
+        zoo: Folder of model files, or one file, which is copied alone.
 
     Raises:
         ConfigError: One of them is a link that leads out of the zoo.
@@ -95,15 +95,15 @@ def digest(zoo: Path, files: Sequence[Path]) -> str:
 
 
 def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: bool) -> None:
-    """Refuse a trained model's code where it is not what the model was trained with.
+    """Refuse a trained model's code if it has changed since the training.
 
     Args:
         trained_model: The directory.
         recorded: The digest that was recorded with the model.
-        trusts_changes: Whether the user allowed it: then it is only said.
+        trusts_changes: Whether the user allows changed code; a warning is logged then.
 
     Raises:
-        DataError: The code was changed.
+        DataError: The code has changed.
     """
     copy = trained_model / "zoo"
     found = digest(copy, sources(copy))
