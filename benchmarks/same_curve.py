@@ -19,8 +19,7 @@ import numpy as np
 from benchmarks.report import look_around
 from edl_horovod.api import run
 from edl_horovod.chaos import parse
-from edl_horovod.cli.verbs.chaos import disturb_job
-from edl_horovod.cli.verbs.ledger import prove
+from edl_horovod.chaos.job import disturb_job
 from edl_horovod.config.schema import (
     DebugConfig,
     ElasticConfig,
@@ -30,7 +29,7 @@ from edl_horovod.config.schema import (
 )
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
-from edl_horovod.ledger import StepLoss, read_losses
+from edl_horovod.ledger import StepLoss, prove, read_losses
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH = 64

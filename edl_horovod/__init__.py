@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edl_horovod.api import build_image, evaluate, predict, prepare, submit, sweep, train
-    from edl_horovod.cluster.jobs import Jobs
     from edl_horovod.errors import EdlError
+    from edl_horovod.launch.client import Client
     from edl_horovod.spec import ElasticDLSpec, Mode
 
 __all__ = [
+    "Client",
     "EdlError",
     "ElasticDLSpec",
-    "Jobs",
     "Mode",
     "__version__",
     "build_image",
@@ -30,9 +30,9 @@ __all__ = [
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Client": "edl_horovod.launch.client",
     "EdlError": "edl_horovod.errors",
     "ElasticDLSpec": "edl_horovod.spec",
-    "Jobs": "edl_horovod.cluster.jobs",
     "Mode": "edl_horovod.spec",
     "build_image": "edl_horovod.api",
     "evaluate": "edl_horovod.api",

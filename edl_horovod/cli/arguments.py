@@ -47,6 +47,11 @@ class VerbParser(argparse.ArgumentParser):
             "job", metavar="JOB", help="directory of a job here, or name of one in a cluster"
         )
 
+    def add_place(self) -> None:
+        """Take which cluster and which namespace a job is in."""
+        self.add_argument("-n", "--namespace", default="", help="of the job; else the context's")
+        self.add_argument("--context", default="", help="of the kubeconfig; else the current one")
+
     def add_format(self) -> None:
         """Take how the result is printed, `table` or `json`."""
         self.add_argument(

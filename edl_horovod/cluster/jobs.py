@@ -1,7 +1,6 @@
 """The life of jobs in a cluster: look at them, and change them, from outside."""
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -11,32 +10,29 @@ import yaml
 from edl_horovod.cluster import labels
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.events import EventView, events_of
-from edl_horovod.cluster.logs import LogLine, pod_of_rank, read_logs
+from edl_horovod.cluster.logs import read_logs
 from edl_horovod.cluster.pod_log import events_in
 from edl_horovod.cluster.preflight import warn_of_resume
 from edl_horovod.cluster.status import ENDED, JobView, view, views
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_change
-from edl_horovod.errors import ConfigError, JobFailed, ObjectConflict, ObjectNotFound, TimedOut
+from edl_horovod.errors import ConfigError, ObjectConflict, ObjectNotFound
 from edl_horovod.job.state import JobState, summarize
 
-__all__ = ["Jobs"]
+__all__ = ["ClusterJobs"]
 
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
-POLL_SECONDS = 1.0
 LOG_LINES = 2000
 """Of the launcher's log, from which a job's progress is read."""
 CONFLICTS = 5
 """Times that a change is tried again which somebody else's change came before."""
 
-OnView = Callable[[JobView], None]
 
-
-class Jobs:
+class ClusterJobs:
     """The jobs of one namespace; close it, or use it in a `with`.
 
     All methods raise ClusterError where the cluster refuses or cannot be reached, and
@@ -125,8 +121,8 @@ class Jobs:
         pod: str = "",
         follow: bool = False,
         tail: int | None = None,
-    ) -> Iterator[LogLine]:
-        """What the pods of a job wrote, as it comes or pod by pod.
+    ) -> Iterator[tuple[str, str]]:
+        """What the pods of a job wrote, pod and line, as it comes or pod by pod.
 
         Args:
             name: Of the job.
@@ -139,8 +135,8 @@ class Jobs:
             ConfigError: The ring has no such rank.
         """
         self._job(name)  # Where there is none, that is what the error says.
-        only = pod if rank is None else pod_of_rank(self, name, rank)
-        return read_logs(self, name, pod=only, follow=follow, tail=tail)
+        only = pod if rank is None else self._pod_of_rank(name, rank)
+        return read_logs(_Pods(self, name), pod=only, follow=follow, tail=tail)
 
     def events(self, name: str) -> list[EventView]:
         """What Kubernetes says of a job's objects, the oldest first; it forgets after an hour.
@@ -207,7 +203,7 @@ class Jobs:
     def stop(self, name: str, *, is_dry_run: bool = False) -> None:
         """Have a job write a checkpoint and give all its pods back; `resume` lets it go on.
 
-        Returns at once; `wait_until_gone` waits for the pods. The log has a warning where the
+        Returns at once. The log has a warning where the
         operator lacks the right to resume the job.
 
         Args:
@@ -215,15 +211,8 @@ class Jobs:
             is_dry_run: The server checks it and changes nothing.
 
         Raises:
-            ConfigError: The job has ended, or it saves no checkpoints to go on from.
+            ConfigError: The job has ended.
         """
-        config = self.config(name)
-        if config.task == "train" and not config.checkpoint.is_on:
-            raise ConfigError(
-                "A job without checkpoints would begin again. Received: checkpoint.every_steps=0, "
-                f"checkpoint.every_seconds=0 of job {name}. Let it finish, or end it for good: "
-                f"edl delete {name}."
-            )
         warn_of_resume(self._cluster, is_dry_run=is_dry_run)
         self._suspend(name, True, is_dry_run=is_dry_run)
 
@@ -247,68 +236,17 @@ class Jobs:
         """
         self._cluster.delete("MPIJob", name, uid=self._job(name)["metadata"]["uid"])
 
-    # -- waiting
-
-    def wait(
-        self,
-        name: str,
-        condition: str = "finished",
-        *,
-        timeout_seconds: float | None = None,
-        on_view: OnView | None = None,
-    ) -> JobView | None:
-        """Wait until a job is so far.
-
-        Args:
-            name: Of the job.
-            condition: One of `status.CONDITIONS`; `ended` takes a failed job too.
-            timeout_seconds: Longest wait; None waits for ever.
-            on_view: Called with the job again and again.
-
-        Returns:
-            The job; None where it is deleted.
-
-        Raises:
-            JobFailed: It failed, and so cannot get there.
-            TimedOut: It took longer.
-        """
-        limit = _Limit(timeout_seconds, f"job {name} to be {condition}")
-        while True:
-            try:
-                now = self.status(name)
-            except ObjectNotFound:
-                if condition == "deleted":
-                    return None
-                raise
-            if on_view is not None:
-                on_view(now)
-            if _is_there(now, condition):
-                return now
-            limit.sleep(now)
-
-    def wait_until_gone(
-        self, name: str, *, timeout_seconds: float, on_view: OnView | None = None
-    ) -> None:
-        """Wait until a job has no pods.
-
-        Args:
-            name: Of the job.
-            timeout_seconds: Longest wait.
-            on_view: Called with the job again and again.
-
-        Raises:
-            TimedOut: It took longer.
-        """
-        limit = _Limit(timeout_seconds, f"the pods of job {name} to end")
-        while True:
-            now = self.status(name)
-            if on_view is not None:
-                on_view(now)
-            if all(pod.state in ("succeeded", "failed") for pod in now.pods):
-                return
-            limit.sleep(now)
-
     # -- requests
+
+    def _pod_of_rank(self, name: str, rank: int) -> str:
+        members = self.progress(name).members
+        if not 0 <= rank < len(members):
+            raise ConfigError(
+                f"The ring of job {name} has no rank {rank}.",
+                received=f"--rank={rank}, and a ring of {len(members)}",
+                cure=f"See edl status {name}.",
+            )
+        return members[rank].partition(".")[0]  # `<pod>.<UID>:<slot>`
 
     def _events(self, job: Object) -> list[EventView]:
         return events_of(job, self._cluster.find("Event"))
@@ -338,35 +276,25 @@ class Jobs:
                 log.info("job %s was changed meanwhile; trying again", name)
 
 
-class _Limit:
-    """A wait that ends."""
+class _Pods:
+    """The pods of one job, for its logs."""
 
-    def __init__(self, seconds: float | None, what: str) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
-        self._seconds, self._what = seconds, what
+    def __init__(self, jobs: ClusterJobs, job: str) -> None:
+        self._jobs, self.job = jobs, job
 
-    def sleep(self, now: JobView) -> None:
-        """Until the next look.
+    def now(self) -> list[Object]:
+        return self._jobs.pods(self.job)
 
-        Raises:
-            TimedOut: There is no time for one.
-        """
-        if self._end is not None and time.monotonic() + POLL_SECONDS > self._end:
-            waits = "".join(f"\n  {reason}" for reason in now.waits_for)
-            raise TimedOut(
-                f"It took longer than {self._seconds:g} s for {self._what}. Received: its state is "
-                f"{now.state}, {now.num_warm} of {now.num_wanted} worker pods are warm.{waits}"
-            )
-        time.sleep(POLL_SECONDS)
+    def log_lines(
+        self, pod: str, *, follow: bool = False, tail: int | None = None
+    ) -> Iterator[str]:
+        return self._jobs.cluster.log_lines(pod, follow=follow, tail=tail)
 
-
-def _is_there(job: JobView, condition: str) -> bool:
-    """Whether a job is so far; one that has finished has been running."""
-    states = {"running": ("running", "finished"), "finished": ("finished",), "ended": ENDED}
-    reached = states.get(condition, ())
-    if job.state == "failed" and condition != "deleted" and "failed" not in reached:
-        raise JobFailed(f"Job {job.name} failed: {job.message} See edl logs {job.name}.")
-    return job.state in reached
+    def is_over(self) -> bool:
+        try:
+            return self._jobs.status(self.job).state in (*ENDED, "suspended")
+        except ObjectNotFound:
+            return True
 
 
 def _refuse_ended(job: Object, change: str) -> None:

@@ -9,14 +9,12 @@ from edl_horovod.cluster import labels
 from edl_horovod.cluster.causes import Cause, Lag, Missing, lag_of_operator, refusals
 from edl_horovod.cluster.events import EventView, seconds_of
 
-__all__ = ["CONDITIONS", "ENDED", "JobView", "PodView", "pod_view", "view", "views"]
+__all__ = ["ENDED", "JobView", "PodView", "pod_view", "view", "views"]
 
 Object = dict[str, Any]
 
 ENDED = ("finished", "failed")
 """States that a job does not leave."""
-CONDITIONS = ("running", "finished", "ended", "deleted")
-"""What can be waited for of a job."""
 
 _STARTING = ("ContainerCreating", "PodInitializing")
 """Reasons of a container that waits for nothing but its turn."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["as_json", "local_state"]
 
-_ENDED = ("finished", "failed")
+_ENDED = ("finished", "failed", "suspended")
 
 
 def local_state(

@@ -51,6 +51,8 @@ def worker_rows(state: JobState, now: float) -> list[tuple[str, ...]]:
 
 def _worker_state(name: str, state: JobState) -> str:
     said = state.workers[name].state
+    if state.is_over and said in ("started", "warm"):
+        return "ended"
     return "in the ring" if said == "warm" and name in state.members else said
 
 

@@ -16,7 +16,7 @@ from edl_horovod.errors import ConfigError, OutputError, cure_of
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files, handover
 
-__all__ = ["JobDir", "with_job_dir"]
+__all__ = ["KIND", "JobDir", "with_job_dir"]
 
 KIND = "job"
 
@@ -83,6 +83,9 @@ class JobDir:
     # Never removed: a process that opened it meanwhile would lock a file that nobody else sees.
     launcher_pid = _Entry("launcher.pid", at_end=Fate.EMPTIED)
     """The launcher's process, which holds a lock on it."""
+    stop_request = _Entry("stop", at_start=Fate.REMOVED, at_end=Fate.REMOVED)
+    """Asks the launcher to stop the job. Nobody is signalled: the launcher may be a thread of a
+    larger program, or run on another machine that shares the directory."""
     logs = _Entry("logs", at_start=Fate.REMOVED)
     # The settings `resume` and `overwrite` say what becomes of them when a job starts.
     checkpoints = _Entry("checkpoints", is_of_workers=True)
@@ -196,6 +199,54 @@ class JobDir:
             return False
         except PermissionError:
             return True
+
+    def foreign(self) -> list[str]:
+        """The names of what is in the directory and is no job's."""
+        ours = {entry.name for entry in _ENTRIES}
+        return sorted(path.name for path in self.path.iterdir() if path.name not in ours)
+
+    def remove(self, *, is_dry_run: bool = False) -> list[Path]:
+        """Remove the directory.
+
+        Args:
+            is_dry_run: Only check whether it may be.
+
+        Returns:
+            What is removed: all that is in it, and the directory itself.
+
+        Raises:
+            ConfigError: A launcher works in it.
+            OutputError: It is no job's directory, holds something that is not a job's, or cannot be
+                written.
+        """
+        if self.path.is_symlink() or marker.kind_of(self.path) != KIND:
+            raise OutputError(
+                f"No marker says that {self} is a job's directory, so it is not removed.",
+                received=self._received,
+                cure="Remove it by hand if nobody needs it.",
+            )
+        if foreign := self.foreign():
+            raise OutputError(
+                f"The job's directory holds what is not the job's: {', '.join(foreign[:5])}.",
+                received=self._received,
+                cure="Move that away first.",
+            )
+        with self.writing(), self.launcher_pid.open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise ConfigError(
+                    "The job is running, so its directory is not removed.",
+                    received=self._received,
+                    cure=f"Stop it first: edl stop {self}",
+                ) from error
+            # The marker goes last: what a failure leaves can be removed the same way.
+            there = sorted(self.path.iterdir(), key=lambda path: (path == self.marker, path))
+            if not is_dry_run:
+                for path in there:
+                    _remove(path)
+                self.path.rmdir()
+            return [*there, self.path]
 
     @property
     def _received(self) -> str:

@@ -1,9 +1,13 @@
 """Logging of a process: one line format, each line prefixed with who speaks."""
 
+import contextlib
 import logging
 import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["setup"]
+__all__ = ["also_to", "setup"]
 
 
 def setup(who: str, *, level: str = "info") -> None:
@@ -17,9 +21,35 @@ def setup(who: str, *, level: str = "info") -> None:
     """
     logger = logging.getLogger("edl_horovod")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        logging.Formatter(f"%(asctime)s {who} %(levelname).1s %(message)s", "%H:%M:%S")
-    )
+    handler.setFormatter(_formatter(who))
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+@contextlib.contextmanager
+def also_to(path: Path, who: str) -> Iterator[None]:
+    """Append what this thread logs to a file as well, at the level that is set already.
+
+    Args:
+        path: The file.
+        who: Stands at the start of each line.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(_formatter(who))
+    thread = threading.get_ident()
+    handler.addFilter(lambda record: record.thread == thread)
+    logger = logging.getLogger("edl_horovod")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _formatter(who: str) -> logging.Formatter:
+    return logging.Formatter(f"%(asctime)s {who} %(levelname).1s %(message)s", "%H:%M:%S")

@@ -55,6 +55,11 @@ class JobState:
     """Time and step (or records, where nothing is trained) of the last events that moved."""
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing works for the job now."""
+        return self.state in ("finished", "failed", "lost", "suspended")
+
+    @property
     def done(self) -> int:
         """Steps, or records where nothing is trained."""
         return self.records if self.total_records else self.step
@@ -67,6 +72,8 @@ class JobState:
     @property
     def spares(self) -> list[str]:
         """Workers that are warm and in no ring."""
+        if self.is_over:
+            return []
         warm = [name for name, worker in self.workers.items() if worker.state == "warm"]
         return sorted(set(warm) - set(self.members))
 

@@ -8,7 +8,7 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from edl_horovod import image
 from edl_horovod.cluster.credentials import find_cluster
@@ -28,11 +28,15 @@ from edl_horovod.errors import (
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
 from edl_horovod.supervisor.run import OnEvents
 
+if TYPE_CHECKING:
+    from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
+
 __all__ = ["KubernetesPlan", "KubernetesTarget"]
 
 log = logging.getLogger(__name__)
 
 ENDING_CHARACTERS = 5
+JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +133,16 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
                 output=made.output,
                 job_dir=made.job_dir,
             )
+
+    def names(self, job: str) -> bool:
+        """Whether a job in a cluster can have this name."""
+        return JOB_NAME.fullmatch(job) is not None
+
+    def jobs(self, *, namespace: str = "", context: str = "") -> "KubernetesJobs":
+        """The jobs of a namespace."""
+        from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
+
+        return KubernetesJobs(namespace=namespace, context=context)
 
 
 def _rehearse_one(cluster: Any, item: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.places import check_is_free, check_places
+from edl_horovod.launch.local_jobs import LocalJobs, is_ours
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo
 from edl_horovod.supervisor.needs import require_worker_packages
@@ -72,6 +73,14 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         """Run the job to its end."""
         require_worker_packages()
         return run_plan(plan, on_events=on_events)
+
+    def names(self, job: str) -> bool:
+        """Whether it is the directory of a job, or of something else of ours."""
+        return is_ours(job)
+
+    def jobs(self, *, namespace: str = "", context: str = "") -> LocalJobs:
+        """The jobs of this machine."""
+        return LocalJobs()
 
 
 def worker_of(job_dir: JobDir) -> tuple[str, ...]:

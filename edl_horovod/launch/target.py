@@ -4,11 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.supervisor.run import OnEvents
+
+if TYPE_CHECKING:
+    from edl_horovod.launch.jobs import Jobs
 
 __all__ = ["TARGETS", "DryRun", "LaunchTarget", "SubmittedJob", "find", "require_here"]
 
@@ -70,6 +73,26 @@ class LaunchTarget(ABC, Generic[P, R]):
 
         Raises:
             EdlError: The job was not launched, or did not reach its result.
+        """
+
+    @abstractmethod
+    def names(self, job: str) -> bool:
+        """Whether somebody who says this means a job that was launched here.
+
+        Args:
+            job: What the user gave for the job.
+        """
+
+    @abstractmethod
+    def jobs(self, *, namespace: str = "", context: str = "") -> "Jobs":
+        """The jobs that were launched here; the caller closes them.
+
+        Args:
+            namespace: Of jobs in a cluster.
+            context: Of the kubeconfig.
+
+        Raises:
+            EdlError: The target cannot be reached.
         """
 
 

@@ -3,6 +3,7 @@
 from edl_horovod.ledger.check import Proof, Violation, check
 from edl_horovod.ledger.curve import StepLoss, read_losses
 from edl_horovod.ledger.files import LedgerFile, read
+from edl_horovod.ledger.prove import prove
 
 __all__ = [
     "LedgerFile",
@@ -10,6 +11,7 @@ __all__ = [
     "StepLoss",
     "Violation",
     "check",
+    "prove",
     "read",
     "read_losses",
 ]

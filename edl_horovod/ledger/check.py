@@ -7,11 +7,12 @@ those that the data plan assigns to it. Then the last ring's state contains each
 A step that no later ring started from (all members that had it died) is done again and counts once.
 """
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -75,6 +76,10 @@ class Proof:
     def is_good(self) -> bool:
         """Whether each record of the steps so far was applied exactly once."""
         return self.num_violations == 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The proof for programs."""
+        return {"is_good": self.is_good, **dataclasses.asdict(self)}
 
 
 def check(entries: Iterable[tuple[Source, Entry]], plan: DataPlan) -> Proof:

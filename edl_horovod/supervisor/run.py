@@ -20,6 +20,7 @@ from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, of
 from edl_horovod.files.json_text import numbers
 from edl_horovod.files.whole_file import read_json
 from edl_horovod.job import hosts
+from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import where_it_goes_on
 from edl_horovod.job.events import EventLog, follow
@@ -33,7 +34,7 @@ from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.slots import Slots
 
-__all__ = ["JobResult", "OnEvents", "run_plan"]
+__all__ = ["STOP_SECONDS", "JobResult", "OnEvents", "run_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +43,20 @@ ADDRESS_SECONDS = 30.0
 HOPELESS_FAILURES = 3
 """Failures of one slot in a row, without progress of the job, after which it is given up."""
 
+STOP_SECONDS = 60.0
+"""How long workers may take to end their step and to save a checkpoint, where a stop was asked
+for."""
+
 PROGRESS = ("step", "evaluation", "progress")
 """Kinds of events that show that the job gets on."""
 
 OnEvents = Callable[[list[dict[str, Any]]], None]
 Show = Callable[[], list[dict[str, Any]]]
 """Shows the events since the last time, and returns them."""
+
+
+class _Stopped(Interrupted):
+    """Somebody asked the launcher to stop the job, which can go on later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +97,7 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
             is_left=is_left,
             has_coordinator=plan.coordinator is not None,
         ),
+        logs.also_to(plan.job_dir.logs / "launcher.log", "launcher"),
         EventLog(plan.job_dir.events, "launcher") as events,
     ):
         state, message = "taken over" if is_left else "starting", ""
@@ -107,10 +117,18 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
             with _signals_interrupt(), _own_temporary_files(plan) as run_as:
                 run_ring = _run_static if plan.coordinator is None else _run_elastic
                 result = _result(plan.job_dir) or run_ring(run_as, events, show)
+                # A job that was asked to stop may have ended by itself meanwhile.
+                result = result or _result(plan.job_dir)
+                if result is None:
+                    raise _Stopped(
+                        "The job was stopped; all its processes have ended.",
+                        cure=f"It goes on by: edl resume {plan.job_dir}",
+                    )
                 if result["state"] != "finished":
                     raise _reported(result)
         except EdlError as error:
-            events.write("job", state="failed", task=config.task, message=str(error))
+            state = "suspended" if isinstance(error, _Stopped) else "failed"
+            events.write("job", state=state, task=config.task, message=str(error))
             show()
             raise
         except KeyboardInterrupt as error:
@@ -210,22 +228,24 @@ def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
         yield replace(plan, worker=put(plan.worker), ring=put(plan.ring))
 
 
-def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
+def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any] | None:
+    """The result of the job; None where it was asked to stop."""
     assert plan.coordinator is not None
-    logs = plan.job_dir.logs
-    coordinator = Kept("coordinator", plan.coordinator, logs)
+    log_dir = plan.job_dir.logs
+    coordinator = Kept("coordinator", plan.coordinator, log_dir)
     kept = [coordinator]
     slots: Slots | None = None
     hosts_file = hosts.HostsFile(plan.job_dir.hosts)
+    grace_seconds = plan.grace_seconds
     try:
         if plan.discovery is not None:
-            kept.append(Kept("discovery", plan.discovery, logs))
+            kept.append(Kept("discovery", plan.discovery, log_dir))
         address = _address(plan.job_dir, coordinator.child)
         if plan.worker is not None:
             environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
             worker = replace(plan.worker, environment=environment)
             patience = plan.config.elastic.restart_backoff_seconds
-            slots = Slots(worker, logs, events, backoff_seconds=patience)
+            slots = Slots(worker, log_dir, events, backoff_seconds=patience)
         events.write("job", state="running", task=plan.config.task, message="")
         while (result := _result(plan.job_dir)) is None:
             for child in kept:
@@ -236,13 +256,16 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
             if slots is not None:
                 _note(found, slots)
                 _give_up_if_hopeless(slots, plan.config.elastic.min_np)
+            if plan.job_dir.stop_request.exists():
+                grace_seconds = max(grace_seconds, STOP_SECONDS)
+                return None
             time.sleep(POLL_SECONDS)
         if slots is not None and result["state"] == "finished":
             _let_go(slots)
         return result
     finally:
         children = [*(slots.processes if slots else []), *(one.child for one in kept)]
-        end_all(children, seconds=plan.grace_seconds)
+        end_all(children, seconds=grace_seconds)
 
 
 def _keep_slots(plan: LaunchPlan, hosts_file: hosts.HostsFile, slots: Slots) -> None:
@@ -319,21 +342,24 @@ def _reported(result: dict[str, Any]) -> EdlError:
     return of_kind(str(result.get("error")), result.get("message", "The job failed."))
 
 
-def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any]:
+def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any] | None:
+    """The result of the job; None where it was asked to stop."""
     assert plan.ring is not None
-    logs = plan.job_dir.logs
+    log_dir = plan.job_dir.logs
     program = Path(plan.ring.argv[0]).name
     if program == "mpirun":
         require_mpi(plan.ring)
-    kept = [Kept("discovery", plan.discovery, logs)] if plan.discovery else []
+    kept = [Kept("discovery", plan.discovery, log_dir)] if plan.discovery else []
     ring: Child | None = None
     try:
-        ring = Child(plan.ring, logs / "worker.log")
+        ring = Child(plan.ring, log_dir / "worker.log")
         events.write("job", state="running", task=plan.config.task, message="")
         while (code := ring.exit_code) is None:
             for child in kept:
                 child.keep(is_over=lambda: _result(plan.job_dir) is not None)
             show()
+            if plan.job_dir.stop_request.exists():
+                return None
             time.sleep(POLL_SECONDS)
     finally:
         end_all([*([ring] if ring else []), *(one.child for one in kept)])

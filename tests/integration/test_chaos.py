@@ -14,9 +14,9 @@ import pytest
 
 from edl_horovod import trained_model
 from edl_horovod.chaos import random_schedule
-from edl_horovod.cli.verbs.chaos import disturb_job
-from edl_horovod.cli.verbs.ledger import prove
+from edl_horovod.chaos.job import disturb_job
 from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger import prove
 from edl_horovod.trained_model.params import read_params
 from tests import counting_job, dying_worker
 from tests.records import write_records

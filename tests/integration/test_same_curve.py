@@ -4,9 +4,8 @@ import signal
 
 import numpy as np
 
-from edl_horovod.cli.verbs.ledger import prove
 from edl_horovod.job.directory import JobDir
-from edl_horovod.ledger import read_losses
+from edl_horovod.ledger import prove, read_losses
 from tests.records import write_records
 
 NUM_RECORDS, BATCH, EPOCHS = 480, 24, 20

@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from edl_horovod.cli.verbs.ledger import prove
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger import prove
 from tests import counting_job
 from tests.integration.conftest import REPOSITORY
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from edl_horovod import Jobs
+from edl_horovod import Client
 from edl_horovod.cli.main import main
-from edl_horovod.errors import JobFailed, TimedOut
+from edl_horovod.errors import ConfigError, JobFailed, TimedOut
 from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import WORKERS, Lab
 
@@ -34,7 +34,7 @@ def test_list_shows_our_jobs_and_no_others(lab, capsys):
     assert code == 0
     lines = [line.split()[1:4] for line in printed.splitlines()[1:]]
     assert lines == [["later", "suspended", "0/2"], ["mnist", "waiting", "0/2"]]
-    assert [job["name"] for job in json.loads(edl(capsys, "list", "-A", "-o", "json")[1])] == [
+    assert [job["job"] for job in json.loads(edl(capsys, "list", "-A", "-o", "json")[1])] == [
         "later",
         "mnist",
     ]
@@ -111,8 +111,18 @@ def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path)
     found = json.loads(edl(capsys, "status", "mnist", "-o", "json")[1])
     assert (found["state"], found["step"], found["num_warm"]) == ("running", 50, 2)
     assert edl(capsys, "logs", "mnist", "--rank", "0")[1] == "rank 0 is here\n"
-    with Jobs() as jobs:
-        assert [(line.pod, line.text) for line in jobs.logs("mnist", rank=0)] == [
+    assert edl(capsys, "logs", "mnist", "--worker", "mnist-worker-1")[1] == "rank 0 is here\n"
+    lab.say("MPIJob/mnist", "Created", "MPIJob is created", time="2101-01-01T00:00:00Z")
+    told = json.loads(edl(capsys, "events", "mnist", "-o", "json")[1])
+    assert [(event["origin"], event["kind"]) for event in told] == [
+        ("edl", "job"),
+        ("edl", "generation"),
+        ("edl", "step"),
+        ("kubernetes", "Warning"),
+    ]
+    assert told[2]["fields"]["step"] == 50
+    with Client() as client:
+        assert [(line.source, line.text) for line in client.logs("mnist", rank=0)] == [
             ("mnist-worker-1", "rank 0 is here")
         ]
     code, _, said = edl(capsys, "logs", "mnist", "--rank", "2")
@@ -182,8 +192,8 @@ def test_status_says_why_a_job_waits(lab, capsys):
     )
     assert "team-2001" not in printed, "that was an earlier job of the name"
     _, *events = edl(capsys, "events", "mnist")[1].splitlines()
-    assert [line.split()[:3] for line in events] == [
-        ["2101-01-01T00:00:00Z", "Warning", "MPIJob/mnist"]
+    assert [line.split()[:4] for line in events] == [
+        ["2101-01-01T00:00:00Z", "kubernetes", "Warning", "MPIJob/mnist"]
     ]
 
 
@@ -208,18 +218,18 @@ def test_scale_keeps_what_somebody_else_changed_meanwhile(lab):
     barrier = threading.Barrier(2)
 
     def suspend_and_resume() -> None:
-        with Jobs() as jobs:
+        with Client() as client:
             barrier.wait()
             for _ in range(5):
-                jobs.stop("mnist")
-                jobs.resume("mnist")
+                client.stop("mnist", wait=False)
+                client.resume("mnist")
 
     other = threading.Thread(target=suspend_and_resume)
     other.start()
-    with Jobs() as jobs:
+    with Client() as client:
         barrier.wait()
         for ranks in (3, 4, 3, 4):
-            jobs.scale("mnist", ranks)
+            client.scale("mnist", ranks)
     other.join()
 
     spec = lab.cluster.get("MPIJob", "mnist")["spec"]
@@ -232,7 +242,7 @@ def test_stop_and_resume_suspend_the_job(lab, capsys):
     code, printed, _ = edl(capsys, "stop", "mnist")
 
     assert (code, printed) == (0, "job mnist is stopped; it goes on by: edl resume mnist\n")
-    assert edl(capsys, "list")[1].split()[8] == "suspended"
+    assert edl(capsys, "list")[1].splitlines()[1].split()[2] == "suspended"
     assert edl(capsys, "resume", "mnist")[:2] == (0, "job mnist goes on\n")
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
 
@@ -259,13 +269,17 @@ def test_stop_waits_for_the_pods_to_end(lab, monkeypatch):
     assert waits in said.getvalue()
 
 
-def test_a_job_without_checkpoints_is_not_stopped(lab, capsys):
+def test_a_job_without_checkpoints_is_stopped_only_when_that_is_said(lab, capsys):
     lab.submit("checkpoint.every_seconds=0")
 
     code, _, said = edl(capsys, "stop", "mnist")
 
-    assert (code, "would begin again" in said) == (2, True)
+    assert (code, "would begin again" in said, "Write -y" in said) == (2, True, True)
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
+    with Client() as client, pytest.raises(ConfigError, match="may_lose_steps"):
+        client.stop("mnist")
+    assert edl(capsys, "stop", "mnist", "-y", "--no-wait")[0] == 0
+    assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is True
 
 
 def test_what_has_ended_is_not_changed(lab, capsys):
@@ -282,7 +296,10 @@ def test_delete_asks_and_takes_everything_with_it(lab, capsys):
 
     code, _, said = edl(capsys, "delete", "mnist")
     assert (code, "Write -y" in said) == (2, True)
-    assert edl(capsys, "delete", "mnist", "--dry-run")[0] == 0
+    assert edl(capsys, "delete", "mnist", "--dry-run")[:2] == (
+        0,
+        "mpijob/mnist would be removed\n",
+    )
     lab.cluster.get("MPIJob", "mnist")
 
     assert edl(capsys, "delete", "mnist", "-y")[0] == 0
@@ -304,7 +321,7 @@ def test_wait_has_an_exit_code_for_each_end(lab, capsys):
     lab.submit()
 
     code, _, said = edl(capsys, "wait", "mnist", "--timeout", "1s", "-q")
-    assert (code, "0 of 2 worker pods are warm" in said) == (TimedOut.exit_code, True)
+    assert (code, "0 of 2 worker pods warm" in said) == (TimedOut.exit_code, True)
 
     lab.set_condition("Failed", "BackoffLimitExceeded")
     code, _, said = edl(capsys, "wait", "mnist", "--timeout", "5s", "-q")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from edl_horovod import Jobs
+from edl_horovod import Client
 from edl_horovod.cli.main import main
 from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import TRAIN, WORKERS
@@ -29,8 +29,8 @@ def test_a_stop_that_the_operator_has_not_seen_is_no_suspension(lab, capsys):
     lab.run()
     lab.set_condition("Running")
 
-    with Jobs() as jobs:
-        jobs.stop("mnist")
+    with Client() as client:
+        client.stop("mnist", wait=False)
 
     printed = status(capsys)
     assert "state      stopping: 3 pods are still there" in printed
@@ -43,8 +43,8 @@ def test_a_stop_that_the_operator_has_not_seen_is_no_suspension(lab, capsys):
 
 def test_a_job_is_stopping_until_its_last_pod_has_ended(lab, capsys):
     lab.run()
-    with Jobs() as jobs:
-        jobs.stop("mnist")
+    with Client() as client:
+        client.stop("mnist", wait=False)
     lab.set_condition("Suspended")
     lab.cluster.delete("Pod", LAUNCHER, grace_seconds=0)
     lab.cluster.delete("Pod", WORKERS[1], grace_seconds=0)
@@ -216,8 +216,8 @@ def test_a_launcher_that_is_refused_while_all_workers_are_there_is_told(lab, cap
 
 def test_the_quota_that_a_scaled_job_meets_is_told(lab, capsys):
     lab.run()
-    with Jobs() as jobs:
-        jobs.scale("mnist", 4)
+    with Client() as client:
+        client.scale("mnist", 4)
     lab.say("MPIJob/mnist", "MPIJobFailed", refused_worker(QUOTA, index=2))
 
     printed = status(capsys)
@@ -265,9 +265,9 @@ def resume(lab) -> None:
     """As the operator leaves it: it makes the workers, and fails at the launcher's Job."""
     lab.submit()
     lab.set_condition("Suspended", "MPIJob suspended", startTime="2026-01-01T00:00:00Z")
-    with Jobs() as jobs:
-        jobs.stop("mnist")
-        jobs.resume("mnist")
+    with Client() as client:
+        client.stop("mnist", wait=False)
+        client.resume("mnist")
     lab.add_pods()
     lab.cluster.delete("Pod", LAUNCHER, grace_seconds=0)
 

@@ -6,24 +6,21 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.chaos import KINDS, Action, Cost, Happened, Target, cost_of, disturb, parse
+from edl_horovod.chaos import KINDS, Action, Cost, Happened, parse
 from edl_horovod.chaos import random_schedule as draw
+from edl_horovod.chaos.job import check_disturbable, disturb_job
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.layout import fact_lines
-from edl_horovod.cli.verbs import scale
-from edl_horovod.cli.verbs.ledger import as_json, prove
 from edl_horovod.errors import ConfigError, ProofFailed
-from edl_horovod.job import events
-from edl_horovod.job.directory import JobDir
 
 if TYPE_CHECKING:
     from edl_horovod.ledger import Proof
 
-__all__ = ["disturb_job", "run"]
+__all__ = ["run"]
 
 _AFTER_SECONDS = 10.0
 """How long a schedule that was given is watched after its last action."""
@@ -44,7 +41,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         argv: What follows it.
     """
     flags = _parser(verb, summary).parse_all(argv)
-    _check_target(flags.job_dir)
+    check_disturbable(flags.job_dir)
     schedule, seconds = _schedule_of(flags)
     is_table = flags.format == "table"
     if flags.dry_run:
@@ -58,7 +55,11 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         print(_line(happened), file=sys.stdout if is_table else sys.stderr, flush=True)
 
     happened, cost = disturb_job(flags.job_dir, schedule, seconds=seconds, on_action=show)
-    proof = prove(flags.job_dir) if flags.job_dir.read_config().debug.ledger else None
+    proof = None
+    if flags.job_dir.read_config().debug.ledger:
+        from edl_horovod.ledger import prove
+
+        proof = prove(flags.job_dir)
     print(_as_table(cost, proof) if is_table else json.dumps(_as_json(happened, cost, proof)))
     if proof is not None and not proof.is_good:
         raise ProofFailed(
@@ -66,37 +67,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             f"{proof.num_violations} violations in the ledger. See edl ledger {flags.job_dir}."
         )
     return 0
-
-
-def disturb_job(
-    job_dir: JobDir,
-    schedule: Sequence[Action],
-    *,
-    seconds: float = 0.0,
-    on_action: Callable[[Happened], None] = lambda _: None,
-) -> tuple[list[Happened], Cost]:
-    """Let a schedule happen to a running job.
-
-    Args:
-        job_dir: The job's directory.
-        schedule: What is to happen.
-        seconds: How long to stay.
-        on_action: Told of each action as it happens.
-
-    Returns:
-        What happened, and what it cost.
-    """
-    began = time.time()
-    target = Target(
-        job_dir,
-        slots=lambda: scale.slots_of(job_dir),
-        set_slots=lambda slots: scale.set_slots(job_dir, slots),
-    )
-    happened = disturb(target, schedule, seconds=seconds, on_action=on_action)
-    found = events.read(job_dir.events)
-    last = found[-1]["time"] if target.is_over else time.time()
-    first = min((h.time for h in happened if h.is_done), default=began)
-    return happened, cost_of(found, first=first, last=last)
 
 
 def _parser(verb: str, summary: str) -> VerbParser:
@@ -121,20 +91,6 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_argument("--dry-run", action="store_true", help="print the schedule, and stop")
     parser.add_format()
     return parser
-
-
-def _check_target(job_dir: JobDir) -> None:
-    config = job_dir.read_config()
-    if config.launch.kind != "local":
-        raise ConfigError(
-            f"A static ring does not survive chaos. Received: launch.kind={config.launch.kind}. "
-            "Start the job with launch=local."
-        )
-    if not job_dir.is_running():
-        raise ConfigError(
-            f"The job is not running, so nothing can happen to it. Received: {str(job_dir)!r}. "
-            f"See edl status {job_dir}."
-        )
 
 
 def _schedule_of(flags: Any) -> tuple[tuple[Action, ...], float]:
@@ -168,7 +124,7 @@ def _as_json(happened: Sequence[Happened], cost: Cost, proof: "Proof | None") ->
     return {
         "actions": [dataclasses.asdict(one) for one in happened],
         **dataclasses.asdict(cost),
-        "ledger": None if proof is None else as_json(proof),
+        "ledger": None if proof is None else proof.as_json(),
     }
 
 

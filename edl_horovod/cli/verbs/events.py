@@ -1,14 +1,18 @@
-"""`edl events`: what Kubernetes says of a job."""
+"""`edl events`: what happened to a job."""
 
 import dataclasses
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import add_cluster_flags, add_name, jobs_of
+from edl_horovod.cli.jobs import client_of, detaching, job_parser
 from edl_horovod.cli.layout import table
 from edl_horovod.files import json_text
+from edl_horovod.job import log
+from edl_horovod.launch.jobs import EventLine
 
 __all__ = ["run"]
+
+_HEADER = ("TIME", "FROM", "KIND", "SOURCE", "MESSAGE")
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
@@ -19,18 +23,27 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         summary: One line about it.
         argv: What follows it.
     """
-    usage = "[-n NAMESPACE] [--context CONTEXT] [-o json] [--debug] NAME"
-    parser = VerbParser(verb, summary=summary, usage=usage)
-    add_name(parser, verb)
-    add_cluster_flags(parser)
+    parser = job_parser(verb, summary, "[-f] [-o json]")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     parser.add_format()
     flags = parser.parse_all(argv)
-    with jobs_of(flags) as jobs:
-        jobs.status(flags.name)  # A name that no job has is an error, not an empty list.
-        events = jobs.events(flags.name)
-    if flags.format == "json":
-        print(json_text.dumps([dataclasses.asdict(event) for event in events], indent=2))
-        return 0
-    rows = [(event.time, event.kind, event.object, event.text) for event in events]
-    print("\n".join(table(("TIME", "TYPE", "OBJECT", "MESSAGE"), rows)))
+    log.setup("edl", level="warning")
+    is_json = flags.format == "json"
+    with client_of(flags) as client, detaching(verb, argv):
+        found = client.events(flags.job, follow=flags.follow)
+        if flags.follow:
+            for line in found:
+                text = (
+                    json_text.dumps(dataclasses.asdict(line)) if is_json else "  ".join(_row(line))
+                )
+                print(text, flush=True)
+        elif is_json:
+            print(json_text.dumps([dataclasses.asdict(line) for line in found], indent=2))
+        else:
+            print("\n".join(table(_HEADER, [_row(line) for line in found])))
     return 0
+
+
+def _row(line: EventLine) -> tuple[str, ...]:
+    time = f"{datetime.fromtimestamp(line.time, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return (time, line.origin, line.kind, line.source, line.text)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
+from edl_horovod.cli.layout import print_result, print_rows
 from edl_horovod.config.conf_files import choices_table
 from edl_horovod.config.fields import NEEDED, SET_BY_US
 from edl_horovod.displays.page import address
@@ -16,7 +17,6 @@ from edl_horovod.job import log
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
     from edl_horovod.launch.target import LaunchTarget
-    from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["run"]
 
@@ -91,7 +91,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         # After the display has opened: it makes room for the log's lines above its bar.
         log.setup("edl", level="error" if flags.quiet else config.log_level)
         result = api.run(config, on_events=on_events)
-    _print_result(result)
+    print_result(result)
     return 0
 
 
@@ -146,7 +146,7 @@ def _submit(there: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_quiet: b
         "job_dir": submitted.job_dir,
         "dashboard": address.url(),
     }
-    _print_rows({name: value for name, value in rows.items() if value})
+    print_rows({name: value for name, value in rows.items() if value})
     if not is_quiet:
         print(
             "The job runs in the cluster, whatever becomes of this terminal. Look after it with"
@@ -155,17 +155,3 @@ def _submit(there: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_quiet: b
             file=sys.stderr,
         )
     return 0
-
-
-def _print_result(result: "JobResult") -> None:
-    rows = {name: f"{value:.6g}" for name, value in result.metrics.items()}
-    rows |= {"output": result.output} if result.output else {}
-    rows |= {"job_dir": result.job_dir, "steps": str(result.steps)}
-    rows["seconds"] = f"{result.seconds:.1f}"
-    _print_rows(rows)
-
-
-def _print_rows(rows: dict[str, str]) -> None:
-    width = max(map(len, rows)) + 2
-    for name, value in rows.items():
-        print(f"{name + ':':<{width}}{value}")

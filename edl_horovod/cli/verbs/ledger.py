@@ -1,19 +1,17 @@
 """`edl ledger`: prove from a job's ledger that each record was applied exactly once."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edl_horovod.cli.arguments import VerbParser
 from edl_horovod.cli.layout import fact_lines
-from edl_horovod.errors import ConfigError, ProofFailed
-from edl_horovod.job.directory import JobDir
+from edl_horovod.errors import ProofFailed
 
 if TYPE_CHECKING:
     from edl_horovod.ledger import Proof, Violation
 
-__all__ = ["as_json", "prove", "run"]
+__all__ = ["run"]
 
 _MOST_LINES = 10
 
@@ -30,8 +28,10 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_job_dir()
     parser.add_format()
     flags = parser.parse_all(argv)
+    from edl_horovod.ledger import prove
+
     proof = prove(flags.job_dir)
-    print(json.dumps(as_json(proof), indent=2) if flags.format == "json" else _as_table(proof))
+    print(json.dumps(proof.as_json(), indent=2) if flags.format == "json" else _as_table(proof))
     if not proof.is_good:
         raise ProofFailed(
             "The ledger does not show that each record was applied exactly once. Received: "
@@ -39,37 +39,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             f"that generation in {flags.job_dir.events} and in the workers' logs."
         )
     return 0
-
-
-def prove(job_dir: JobDir) -> "Proof":
-    """The proof from the ledger of a job that has ended, or of what a running one has done so far.
-
-    Args:
-        job_dir: The job's directory.
-
-    Raises:
-        ConfigError: The job has no ledger.
-        DataError: Its data is not there any more, so nobody can say what it should have applied.
-    """
-    from edl_horovod import ledger
-    from edl_horovod.records.job_data import open_source, plan_of
-
-    config = job_dir.read_config()
-    folder = job_dir.ledger
-    if not folder.is_dir():
-        raise ConfigError(
-            f"The job has no ledger. Received: {str(job_dir)!r}. Only a training that was started "
-            "with debug.ledger=true has one."
-        )
-    with open_source(config.data, config.data_plan) as source:
-        batch = config.train.batch_size
-        plan = plan_of(source, config.data_plan, global_batch=batch, is_training=True)
-    return ledger.check(ledger.read(folder), plan)
-
-
-def as_json(proof: "Proof") -> dict[str, Any]:
-    """The proof for programs."""
-    return {"is_good": proof.is_good, **dataclasses.asdict(proof)}
 
 
 def _as_table(proof: "Proof") -> str:

@@ -1,9 +1,8 @@
-"""`edl logs`: what the pods of a job wrote."""
+"""`edl logs`: what the processes of a job wrote."""
 
 from collections.abc import Sequence
 
-from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, add_name, detaching, jobs_of
+from edl_horovod.cli.jobs import StatusDisplay, client_of, detaching, job_parser
 
 __all__ = ["run"]
 
@@ -16,23 +15,26 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         summary: One line about it.
         argv: What follows it.
     """
-    usage = "[-f] [--rank R | --pod POD] [--tail N] [-n NAMESPACE] [--context CONTEXT] NAME"
-    parser = VerbParser(verb, summary=summary, usage=usage)
-    add_name(parser, verb)
+    parser = job_parser(verb, summary, "[-f] [--rank R | --worker WORKER] [--tail N]")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     one = parser.add_mutually_exclusive_group()
-    one.add_argument("--rank", type=int, metavar="R", help="only the pod that has this rank now")
-    one.add_argument("--pod", default="", metavar="POD", help="only this pod")
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each pod")
-    add_cluster_flags(parser)
+    one.add_argument("--rank", type=int, metavar="R", help="only the worker that has this rank now")
+    one.add_argument(
+        "--worker",
+        default="",
+        metavar="WORKER",
+        help="only this pod; on this machine worker-0, launcher, coordinator, ...",
+    )
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each")
     flags = parser.parse_all(argv)
-    is_one = flags.rank is not None or bool(flags.pod)
-    with jobs_of(flags) as jobs, detaching(verb, argv):
-        job = jobs.status(flags.name)
-        if all(pod.state == "pending" for pod in job.pods):
-            WaitDisplay(flags.name)(job)  # Nothing has been written yet; this is why.
-        for line in jobs.logs(
-            flags.name, rank=flags.rank, pod=flags.pod, follow=flags.follow, tail=flags.tail
+    is_one = flags.rank is not None or bool(flags.worker)
+    with client_of(flags) as client, detaching(verb, argv):
+        status = client.status(flags.job, is_brief=True)
+        pods = status.in_cluster.pods if status.in_cluster is not None else None
+        if pods is not None and all(pod.state == "pending" for pod in pods):
+            StatusDisplay(flags.job)(status)  # Nothing has been written yet; this is why.
+        for line in client.logs(
+            flags.job, rank=flags.rank, worker=flags.worker, follow=flags.follow, tail=flags.tail
         ):
-            print(line.text if is_one else f"[{line.pod}] {line.text}", flush=True)
+            print(line.text if is_one else f"[{line.source}] {line.text}", flush=True)
     return 0

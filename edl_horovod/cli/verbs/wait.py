@@ -1,12 +1,11 @@
-"""`edl wait`: end when a job is so far."""
+"""`edl wait`: wait until a job reaches a state."""
 
 import re
 from collections.abc import Sequence
 
-from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.in_cluster import WaitDisplay, add_cluster_flags, add_name, detaching, jobs_of
-from edl_horovod.cluster.status import CONDITIONS
+from edl_horovod.cli.jobs import StatusDisplay, client_of, detaching, job_parser
 from edl_horovod.errors import ConfigError
+from edl_horovod.launch.waiting import CONDITIONS
 
 __all__ = ["run"]
 
@@ -21,11 +20,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         summary: One line about it.
         argv: What follows it.
     """
-    usage = (
-        "[--for CONDITION] [--timeout TIME] [-q] [-n NAMESPACE] [--context CONTEXT] [--debug] NAME"
-    )
-    parser = VerbParser(verb, summary=summary, usage=usage)
-    add_name(parser, verb)
+    parser = job_parser(verb, summary, "[--for CONDITION] [--timeout TIME] [-q]")
     parser.add_argument(
         "--for",
         dest="condition",
@@ -35,12 +30,11 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     )
     parser.add_argument("--timeout", default="", metavar="TIME", help="longest wait: 30s, 10m, 2h")
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show what it waits for")
-    add_cluster_flags(parser)
     flags = parser.parse_all(argv)
     seconds = _seconds(flags.timeout)
-    show = None if flags.quiet else WaitDisplay(flags.name)
-    with jobs_of(flags) as jobs, detaching(verb, argv):
-        jobs.wait(flags.name, flags.condition, timeout_seconds=seconds, on_view=show)
+    show = None if flags.quiet else StatusDisplay(flags.job)
+    with client_of(flags) as client, detaching(verb, argv):
+        client.wait(flags.job, flags.condition, timeout_seconds=seconds, on_status=show)
     return 0
 
 
@@ -50,7 +44,8 @@ def _seconds(text: str) -> float | None:
     found = re.fullmatch(r"(\d+)([smh]?)", text)
     if found is None:
         raise ConfigError(
-            f"--timeout must be a number of seconds, minutes or hours. Received: {text!r}. "
-            "Write for instance 30s, 10m or 2h."
+            "--timeout must be a number of seconds, minutes or hours.",
+            received=repr(text),
+            cure="Write for instance 30s, 10m or 2h.",
         )
     return float(found[1]) * _UNITS[found[2]]

@@ -13,7 +13,7 @@ from edl_horovod.job.events import Tail
 from edl_horovod.job.state import JobState
 
 if TYPE_CHECKING:
-    from edl_horovod.cluster.jobs import Jobs
+    from edl_horovod.cluster.jobs import ClusterJobs
 
 __all__ = ["ClusterSource", "DirectorySource", "Source"]
 
@@ -83,7 +83,7 @@ class DirectorySource:
 class ClusterSource:
     """A job in a cluster, by its name; what was last seen stays while the API server is away."""
 
-    def __init__(self, jobs: "Jobs", name: str) -> None:
+    def __init__(self, jobs: "ClusterJobs", name: str) -> None:
         """Ask nothing yet.
 
         Args:

@@ -12,6 +12,7 @@ import pytest
 from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig
+from edl_horovod.files import marker
 from edl_horovod.job.events import EventLog
 
 
@@ -45,7 +46,7 @@ def test_scale_rewrites_the_slots_of_this_machine(
     assert main(["scale", str(running), "--np", "3"]) == 0
 
     assert (running / "hosts").read_text() == "localhost:3\n"
-    assert capsys.readouterr().out == "localhost: 2 -> 3 slots\n"
+    assert capsys.readouterr().out == f"job {running}: 2 -> 3 ranks\n"
 
 
 def test_scale_keeps_other_hosts_and_counts_them(running: Path, capsys: pytest.CaptureFixture[str]):
@@ -61,7 +62,7 @@ def test_scale_dry_run_changes_nothing(running: Path, capsys: pytest.CaptureFixt
     assert main(["scale", str(running), "--np", "4", "--dry-run"]) == 0
 
     assert (running / "hosts").read_text() == "localhost:2\n"
-    assert capsys.readouterr().out == "localhost: 2 -> 4 slots (dry run)\n"
+    assert capsys.readouterr().out == f"job {running}: 2 -> 4 ranks (dry run)\n"
 
 
 @pytest.mark.parametrize("slots", ["0", "1", "5"])
@@ -160,6 +161,31 @@ def test_status_is_json(job_dir: Path, capsys: pytest.CaptureFixture[str]):
     assert (status["state"], status["step"], status["total_steps"]) == ("finished", 50, 200)
     assert status["workers"]["localhost:1"]["state"] == "lost"
     assert status["output"] == "/o"
+
+
+def test_workers_of_a_job_that_has_ended_are_in_no_ring(
+    job_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_events(job_dir, is_finished=True)
+
+    assert main(["status", str(job_dir)]) == 0
+
+    workers = [line.split()[:2] for line in capsys.readouterr().out.splitlines()[-3:]]
+    assert workers == [["localhost:0", "ended"], ["localhost:1", "lost"], ["localhost:2", "ended"]]
+
+
+def test_status_of_a_trained_model_names_the_directory_of_its_job(
+    job_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    model = job_dir.with_name("model")
+    make_job(model)
+    marker.write(model, "trained model", job=str(job_dir))
+
+    assert main(["status", str(model)]) == 2
+
+    message = capsys.readouterr().err
+    assert f"{model} is not the directory of a job: it holds a trained model." in message
+    assert f"The directory of the job that made it is {job_dir}" in message
 
 
 def test_status_of_a_killed_launcher_is_lost(job_dir: Path, capsys: pytest.CaptureFixture[str]):

@@ -7,10 +7,23 @@ import pytest
 import edl_horovod
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
+from edl_horovod.launch.jobs import Jobs
+from edl_horovod.launch.local_jobs import LocalJobs
 from edl_horovod.launch.target import TARGETS, DryRun, LaunchTarget
 from edl_horovod.supervisor.run import JobResult
 
 TRAIN: dict[str, Any] = {"model_def": "mnist", "data": "/d", "output": "/o"}
+
+
+class RecordedJobs(LocalJobs):
+    """Jobs that are not there, but can be scaled."""
+
+    def __init__(self, said: list[str]) -> None:
+        self.said = said
+
+    def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
+        self.said.append(f"scale {job} to {num_ranks}")
+        return 1
 
 
 class RecordingTarget(LaunchTarget[JobConfig, JobResult]):
@@ -27,6 +40,12 @@ class RecordingTarget(LaunchTarget[JobConfig, JobResult]):
     def launch(self, plan: JobConfig, *, on_events: Any = None) -> JobResult:
         self.said.append(f"launch {plan.task}")
         return JobResult(output=plan.output, job_dir="", steps=plan.launch.np)
+
+    def names(self, job: str) -> bool:
+        return job.startswith("tape:")
+
+    def jobs(self, *, namespace: str = "", context: str = "") -> Jobs:
+        return RecordedJobs(self.said)
 
 
 @pytest.fixture
@@ -55,6 +74,17 @@ def test_a_target_of_the_table_launches_and_describes_jobs_of_the_command(
     assert capsys.readouterr().out == "2 ranks would be recorded\n"
     assert main(words) == 0
     assert said == ["plan 2 ranks", "plan 1 ranks", "launch train"]
+
+
+def test_the_verbs_find_the_jobs_of_a_target_of_the_table(
+    said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from edl_horovod.cli.main import main
+
+    assert main(["scale", "tape:7", "--np", "4"]) == 0
+
+    assert said == ["scale tape:7 to 4"]
+    assert capsys.readouterr().out == "job tape:7: 1 -> 4 ranks\n"
 
 
 def test_a_job_that_is_submitted_is_no_part_of_something_that_runs_here() -> None:

@@ -1,0 +1,68 @@
+"""Let a schedule happen to a job on this machine."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from edl_horovod.chaos.disturb import Happened, disturb
+from edl_horovod.chaos.report import Cost, cost_of
+from edl_horovod.chaos.schedule import Action
+from edl_horovod.chaos.target import Target
+from edl_horovod.errors import ConfigError
+from edl_horovod.job import events
+from edl_horovod.job.directory import JobDir
+from edl_horovod.launch import target as targets
+from edl_horovod.launch.local_jobs import LocalJobs
+
+__all__ = ["check_disturbable", "disturb_job"]
+
+
+def check_disturbable(job_dir: JobDir) -> None:
+    """Refuse a job to which nothing can happen.
+
+    Raises:
+        ConfigError: The ring of the job is static, or the job does not run.
+    """
+    kind = job_dir.read_config().launch.kind
+    if not targets.find(kind).is_elastic:
+        raise ConfigError(
+            "A static ring does not survive chaos.",
+            received=f"launch.kind={kind}",
+            cure="Start the job with launch=local.",
+        )
+    if not job_dir.is_running():
+        raise ConfigError(
+            "The job is not running, so nothing can happen to it.",
+            received=repr(str(job_dir)),
+            cure=f"See edl status {job_dir}.",
+        )
+
+
+def disturb_job(
+    job_dir: JobDir,
+    schedule: Sequence[Action],
+    *,
+    seconds: float = 0.0,
+    on_action: Callable[[Happened], None] = lambda _: None,
+) -> tuple[list[Happened], Cost]:
+    """Let a schedule happen to a running job.
+
+    Args:
+        job_dir: The job's directory.
+        schedule: What is to happen.
+        seconds: How long to stay.
+        on_action: Called with each action as it happens.
+
+    Returns:
+        What happened, and what it cost.
+    """
+    began, jobs, name = time.time(), LocalJobs(), str(job_dir)
+    target = Target(
+        job_dir,
+        slots=lambda: jobs.slots(name),
+        set_slots=lambda slots: jobs.scale(name, slots),
+    )
+    happened = disturb(target, schedule, seconds=seconds, on_action=on_action)
+    found = events.read(job_dir.events)
+    last = found[-1]["time"] if target.is_over else time.time()
+    first = min((h.time for h in happened if h.is_done), default=began)
+    return happened, cost_of(found, first=first, last=last)

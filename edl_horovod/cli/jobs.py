@@ -1,0 +1,89 @@
+"""What the verbs share that look at jobs or change them."""
+
+import argparse
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+
+from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.errors import ConfigError, Interrupted
+from edl_horovod.launch.client import Client
+from edl_horovod.launch.jobs import JobStatus
+
+__all__ = ["StatusDisplay", "client_of", "confirm", "detaching", "job_parser"]
+
+
+def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
+    """A parser that takes a JOB, and of one in a cluster where that is.
+
+    Args:
+        verb: Name of the verb.
+        summary: One line about it.
+        flags: The verb's own flags, for the usage.
+    """
+    usage = " ".join([*([flags] if flags else []), "[-n NAMESPACE] [--context CONTEXT] [--debug]"])
+    parser = VerbParser(verb, summary=summary, usage=f"{usage} JOB")
+    parser.add_job()
+    parser.add_place()
+    return parser
+
+
+def client_of(flags: argparse.Namespace) -> Client:
+    """The client that the flags are about."""
+    return Client(namespace=flags.namespace, context=flags.context)
+
+
+def confirm(question: str, *, is_yes: bool) -> None:
+    """Ask before something is lost.
+
+    Args:
+        question: Without its answers.
+        is_yes: The user has said so already.
+
+    Raises:
+        ConfigError: The answer is not yes, or there is nobody to ask.
+    """
+    if is_yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Nobody is there to answer. Write -y if you are sure.")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ConfigError("Nothing was changed.")
+
+
+@contextlib.contextmanager
+def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
+    """Let Ctrl-C end what is shown here, not the job, and say how to come back.
+
+    Args:
+        verb: The verb that shows it.
+        argv: What followed the verb.
+
+    Raises:
+        Interrupted: By Ctrl-C.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        again = shlex.join(["edl", verb, *argv])
+        raise Interrupted(f"Interrupted; the job itself is not. To come back: {again}") from error
+
+
+class StatusDisplay:
+    """Says on stderr where a job is, each time that this changes."""
+
+    def __init__(self, job: str) -> None:
+        """Say nothing yet.
+
+        Args:
+            job: What the user calls the job.
+        """
+        self._job, self._last = job, ""
+
+    def __call__(self, status: JobStatus) -> None:
+        """Show the job as it is now."""
+        line = "".join([f"{self._job}: {status}", *(f"\n  {why}" for why in status.waits_for)])
+        if line != self._last:
+            print(line, file=sys.stderr, flush=True)
+            self._last = line

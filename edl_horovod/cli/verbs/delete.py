@@ -1,0 +1,31 @@
+"""`edl delete`: remove a job."""
+
+from collections.abc import Sequence
+
+from edl_horovod.cli.jobs import client_of, confirm, job_parser
+
+__all__ = ["run"]
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `delete`.
+        summary: One line about it.
+        argv: What follows it.
+    """
+    parser = job_parser(verb, summary, "[-y] [--dry-run]")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    flags = parser.parse_all(argv)
+    with client_of(flags) as client:
+        found = client.delete(flags.job, is_dry_run=True)
+        if flags.dry_run:
+            print("".join(f"{what} would be removed\n" for what in found), end="")
+            return 0
+        state = client.status(flags.job, is_brief=True).state
+        confirm(f"Delete job {flags.job}, which is {state}?", is_yes=flags.yes)
+        client.delete(flags.job)
+    print(f"job {flags.job} is deleted; its output stays")
+    return 0

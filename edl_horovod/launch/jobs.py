@@ -1,0 +1,170 @@
+"""Jobs that were launched, as they are seen and changed from outside, wherever they run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from edl_horovod.cluster.status import JobView
+from edl_horovod.displays.page.sources import Source
+from edl_horovod.job.state import JobState
+from edl_horovod.supervisor.run import JobResult, OnEvents
+
+__all__ = ["EventLine", "JobRow", "JobStatus", "Jobs", "LogLine", "OnStatus"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """One job of a list."""
+
+    job: str
+    """The directory of a job on this machine, or the name of one in a cluster."""
+    namespace: str
+    """Empty for a job on this machine."""
+    state: str
+    message: str
+    num_ready: int
+    """Ranks of the ring; in a cluster worker pods that are warm."""
+    num_wanted: int
+    """Ranks that were asked for; in a cluster worker pods."""
+    step: int | None
+    """The last step that was reported; None in a cluster, where only the job's log says it."""
+    total_steps: int
+    """0 while nobody has said it."""
+    created: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    """Where a job is."""
+
+    progress: JobState
+    """What the job's events add up to."""
+    in_cluster: JobView | None = None
+    """What the cluster has of it; None for a job on this machine."""
+    is_at_rest: bool
+    """Whether no process or pod of the job is left."""
+
+    @property
+    def state(self) -> str:
+        """The state, as `edl status` shows it."""
+        return self.in_cluster.state if self.in_cluster is not None else self.progress.state
+
+    @property
+    def message(self) -> str:
+        """The reason of the state, where it is known."""
+        return self.in_cluster.message if self.in_cluster is not None else self.progress.message
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """What keeps the job from going on."""
+        return tuple(map(str, self.in_cluster.waits_for)) if self.in_cluster is not None else ()
+
+    def __str__(self) -> str:
+        if self.in_cluster is None:
+            return f"{self.state}, {self.progress.size} ranks"
+        warm, wanted = self.in_cluster.num_warm, self.in_cluster.num_wanted
+        return f"{self.state}, {warm} of {wanted} worker pods warm"
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """One line of a log."""
+
+    source: str
+    """Who wrote it: a pod, or `launcher`, `coordinator` or `worker-0` on this machine."""
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventLine:
+    """One thing that happened to a job."""
+
+    time: float
+    """Seconds since the epoch."""
+    origin: str
+    """Whose event it is: `edl` or `kubernetes`."""
+    kind: str
+    source: str
+    """Who wrote it; of Kubernetes' events the object that it is about."""
+    text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """All fields of an event of ours."""
+
+
+OnStatus = Callable[[JobStatus], None]
+
+
+class Jobs(ABC):
+    """The jobs of one launch target; close them, or use them in a `with`.
+
+    Each method takes the job as `LaunchTarget.names` knows it, and raises an EdlError where there
+    is no such job.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+
+    @abstractmethod
+    def exists(self, job: str) -> bool:
+        """Whether there is such a job."""
+
+    @abstractmethod
+    def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
+        """Where the job is; see `Client.status`."""
+
+    @abstractmethod
+    def source(self, job: str) -> Source:
+        """Where the page of the job looks."""
+
+    @abstractmethod
+    def logs(
+        self,
+        job: str,
+        *,
+        rank: int | None = None,
+        worker: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """What the job's processes wrote; see `Client.logs`."""
+
+    @abstractmethod
+    def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
+        """What happened to the job; see `Client.events`."""
+
+    @abstractmethod
+    def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
+        """Change how many ranks the job has; returns the old number."""
+
+    @abstractmethod
+    def loss_at_stop(self, job: str) -> str:
+        """What a stop would lose, as a sentence; empty where the job goes on from a checkpoint."""
+
+    @abstractmethod
+    def stop(self, job: str, *, is_dry_run: bool = False) -> None:
+        """Ask the job to save a checkpoint and to end; returns at once."""
+
+    @abstractmethod
+    def stop_seconds(self, job: str) -> float:
+        """How long the job may take to end after `stop`."""
+
+    @abstractmethod
+    def resume(
+        self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
+    ) -> JobResult | None:
+        """Let a stopped job go on; returns its result where it runs in this process."""
+
+    @abstractmethod
+    def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
+        """Remove the job; returns what is removed."""

@@ -1,0 +1,265 @@
+"""Jobs on this machine, known by their directories, as the verbs and the client see them."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.ring_size import check_change
+from edl_horovod.displays.page.sources import DirectorySource, Source
+from edl_horovod.displays.status import local_state
+from edl_horovod.errors import ConfigError
+from edl_horovod.files import marker
+from edl_horovod.job import events, hosts
+from edl_horovod.job.directory import KIND, JobDir
+from edl_horovod.job.state import summarize
+from edl_horovod.launch import target
+from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
+from edl_horovod.launch.local_logs import read_logs
+from edl_horovod.supervisor.plan import LOCAL_HOST
+from edl_horovod.supervisor.run import STOP_SECONDS, JobResult, OnEvents
+
+__all__ = ["LocalJobs", "event_line", "is_ours"]
+
+LIST_DEPTH = 3
+"""Folders below the given one in which jobs are looked for."""
+LOOK_SECONDS = 0.2
+"""Between two looks for new events."""
+_SHOWN_APART = ("time", "source", "kind")
+
+
+class LocalJobs(Jobs):
+    """Jobs of launch=local and launch=mpi."""
+
+    def list(self, folders: Iterable[str]) -> list[JobRow]:
+        """The jobs in and below some folders, by their directories.
+
+        Args:
+            folders: Directories of jobs, or folders that hold such.
+        """
+        found = {os.path.normpath(job) for folder in folders for job in _jobs_below(folder)}
+        return [self._row(job) for job in sorted(found)]
+
+    def exists(self, job: str) -> bool:
+        """Whether the directory is there."""
+        return os.path.isdir(job)
+
+    def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
+        """Where the job is, from its events and from whether its launcher lives."""
+        _config_of(job)
+        job_dir = JobDir(Path(job))
+        happened = events.read(job_dir.events)
+        state = local_state(
+            job_dir,
+            summarize(happened),
+            is_ours=any(event["source"] == "launcher" for event in happened),
+            last_time=happened[-1]["time"] if happened else None,
+        )
+        return JobStatus(progress=state, is_at_rest=not job_dir.is_running())
+
+    def source(self, job: str) -> Source:
+        """The directory."""
+        return DirectorySource(JobDir(Path(job)))
+
+    def logs(
+        self,
+        job: str,
+        *,
+        rank: int | None = None,
+        worker: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[LogLine]:
+        """What the launcher and the processes that it started wrote."""
+        if rank is not None:
+            worker = self._worker_of_rank(job, rank)
+        _config_of(job)
+        is_over = (lambda: not JobDir(Path(job)).is_running()) if follow else None
+        return read_logs(JobDir(Path(job)).logs, only=worker, tail=tail, is_over=is_over)
+
+    def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
+        """The job's events, as its log has them."""
+        _config_of(job)
+        tail = events.Tail(JobDir(Path(job)).events)
+        while True:
+            is_last = not follow or not JobDir(Path(job)).is_running()
+            for event in tail.new_events():
+                yield event_line(event)
+            if is_last:
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def slots(self, job: str) -> int:
+        """How many slots the job has on this machine."""
+        return hosts.read(JobDir(Path(job)).hosts).get(LOCAL_HOST, 0)
+
+    def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
+        """Change how many slots the job has on this machine."""
+        config = _config_of(job)
+        if not JobDir(Path(job)).is_running():
+            raise ConfigError(
+                "The job is not running, so it cannot be scaled.",
+                received=repr(job),
+                cure=f"See edl status {job}; the ranks of a new job are launch.np=... .",
+            )
+        kind = config.launch.kind
+        if not target.find(kind).is_elastic:
+            raise ConfigError(
+                "A static ring cannot change.",
+                received=f"launch.kind={kind}",
+                cure="Start the job with launch=local to scale it.",
+            )
+        before = hosts.read(JobDir(Path(job)).hosts)
+        after = {**before, LOCAL_HOST: num_ranks}
+        total = -1 if num_ranks < 0 else sum(after.values())
+        elsewhere = sum(after.values()) - num_ranks
+        received = f"{num_ranks} on this machine, {elsewhere} on other hosts"
+        check_change(config, total, received=received)
+        if not is_dry_run:
+            hosts.write(JobDir(Path(job)).hosts, after)
+        return before.get(LOCAL_HOST, 0)
+
+    def loss_at_stop(self, job: str) -> str:
+        """What a stop would lose."""
+        config = _config_of(job)
+        if config.task != "train" or config.checkpoint.is_on:
+            return ""
+        step = self.status(job).progress.step
+        return (
+            f"Job {job} saves no checkpoints (checkpoint.every_steps=0, "
+            f"checkpoint.every_seconds=0), so its {step} steps are lost and it would begin again."
+        )
+
+    def stop(self, job: str, *, is_dry_run: bool = False) -> None:
+        """Ask the launcher, by a file in the directory: no process is signalled from here."""
+        job_dir = JobDir(Path(job))
+        _config_of(job)
+        if not job_dir.is_running():
+            raise ConfigError(
+                "The job is not running, so it cannot be stopped.",
+                received=repr(job),
+                cure=f"See edl status {job}.",
+            )
+        if not is_dry_run:
+            with job_dir.writing():
+                job_dir.stop_request.touch()
+
+    def stop_seconds(self, job: str) -> float:
+        """How long the launcher waits for its workers, and a little more."""
+        return STOP_SECONDS + 10.0
+
+    def resume(
+        self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
+    ) -> JobResult | None:
+        """Start the job again here, from its newest checkpoint; returns when it has ended."""
+        config = replace(_config_of(job), job_dir=os.path.abspath(job), resume="auto")
+        state = self.status(job).state
+        if JobDir(Path(job)).is_running() or state == "finished":
+            now = "has finished" if state == "finished" else "is running"
+            raise ConfigError(f"Job {job} {now}, so it cannot be resumed.", received=repr(job))
+        target.require_here(config)
+        here = target.find(config.launch.kind)
+        plan = here.plan(config)
+        if is_dry_run:
+            here.describe(plan)
+            return None
+        result: JobResult = here.launch(plan, on_events=on_events)
+        return result
+
+    def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
+        """Remove the directory, where it is provably a job's and nobody works in it."""
+        happened = events.read(JobDir(Path(job)).events)
+        if happened and not any(event["source"] == "launcher" for event in happened):
+            raise ConfigError(
+                "edl did not launch this job, so nobody knows here whether it still runs.",
+                received=repr(job),
+                cure="Remove the directory by hand once the job has ended.",
+            )
+        found = JobDir(Path(job)).remove(is_dry_run=is_dry_run)
+        return [str(path) for path in found]
+
+    def _row(self, job: str) -> JobRow:
+        try:
+            progress = self.status(job).progress
+            num_wanted = sum(hosts.read(JobDir(Path(job)).hosts).values())
+        except (ConfigError, OSError) as error:
+            progress, num_wanted = replace(summarize(()), message=str(error)), 0
+        first = next(events.Tail(JobDir(Path(job)).events).new_events(), None)
+        return JobRow(
+            job=job,
+            namespace="",
+            state=progress.state,
+            message=progress.message,
+            num_ready=0 if progress.is_over else progress.size,
+            num_wanted=num_wanted,
+            step=progress.step,
+            total_steps=progress.total_steps,
+            created=first["time"] if first else os.stat(job).st_mtime,
+        )
+
+    def _worker_of_rank(self, job: str, rank: int) -> str:
+        members = self.status(job).progress.members
+        if not 0 <= rank < len(members):
+            raise ConfigError(
+                f"The ring of job {job} has no rank {rank}.",
+                received=f"--rank={rank}, and a ring of {len(members)}",
+                cure=f"See edl status {job}.",
+            )
+        return members[rank]
+
+
+def is_ours(job: str) -> bool:
+    """Whether a name is that of a job's directory, as far as its marker or its settings tell."""
+    there = JobDir(Path(job))
+    return any(path.exists() for path in (there.marker, there.config, there.events))
+
+
+def _config_of(job: str) -> JobConfig:
+    """The settings of a job.
+
+    Raises:
+        ConfigError: This is not the directory of a job.
+    """
+    found = marker.read(Path(job) / marker.NAME)
+    if found is not None and found["kind"] != KIND:
+        raise ConfigError(
+            f"{job} is not the directory of a job: it holds {_described(found['kind'])}.",
+            received=repr(job),
+            cure=f"The directory of the job that made it is {found.get('job') or f'{job}.job'}, "
+            "unless it was removed.",
+        )
+    return JobDir(Path(job)).read_config()
+
+
+def _described(kind: str) -> str:
+    return kind if kind.endswith("s") else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
+
+
+def event_line(event: Mapping[str, Any]) -> EventLine:
+    """An event of ours as a line.
+
+    Args:
+        event: As the event log has it.
+    """
+    fields = {key: value for key, value in event.items() if key not in _SHOWN_APART}
+    return EventLine(
+        time=event["time"],
+        origin="edl",
+        kind=event["kind"],
+        source=event.get("source", ""),
+        text=" ".join(f"{key}={value}" for key, value in fields.items() if value != ""),
+        fields=fields,
+    )
+
+
+def _jobs_below(folder: str) -> Iterator[str]:
+    """Directories of jobs; no job lies in another's directory."""
+    for path, folders, _ in os.walk(folder):
+        if marker.kind_of(Path(path)) == KIND:
+            yield path
+            folders.clear()
+        depth = len(Path(path).relative_to(folder).parts)
+        folders[:] = [name for name in folders if depth < LIST_DEPTH and not name.startswith(".")]

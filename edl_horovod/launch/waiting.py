@@ -1,0 +1,77 @@
+"""Wait until a job reaches a state."""
+
+import time
+
+from edl_horovod.errors import JobFailed, TimedOut
+from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
+
+__all__ = ["CONDITIONS", "wait", "wait_until_at_rest"]
+
+CONDITIONS = ("running", "finished", "ended", "deleted")
+"""What can be waited for of a job."""
+POLL_SECONDS = 1.0
+
+_FAILED = ("failed", "lost")
+_REACHED = {
+    # A job that has finished has been running.
+    "running": ("running", "finished"),
+    "finished": ("finished",),
+    "ended": ("finished", *_FAILED),
+    "deleted": (),
+}
+
+
+def wait(
+    jobs: Jobs,
+    job: str,
+    condition: str,
+    *,
+    timeout_seconds: float | None = None,
+    on_status: OnStatus | None = None,
+) -> JobStatus | None:
+    """Wait until a job reaches a state; see `Client.wait`."""
+    limit = _Limit(timeout_seconds, f"job {job} to be {condition}")
+    while condition != "deleted" or jobs.exists(job):
+        now = jobs.status(job, is_brief=True)
+        if on_status is not None:
+            on_status(now)
+        reached = _REACHED[condition]
+        if now.state in reached:
+            return now
+        if now.state in _FAILED and condition != "deleted":
+            raise JobFailed(f"Job {job} {now.state}: {now.message} See edl logs {job}.")
+        limit.sleep(now)
+    return None
+
+
+def wait_until_at_rest(
+    jobs: Jobs, job: str, *, timeout_seconds: float, on_status: OnStatus | None = None
+) -> None:
+    """Wait until no process or pod of a job is left; see `Client.stop`."""
+    limit = _Limit(timeout_seconds, f"the processes of job {job} to end")
+    while not (now := jobs.status(job, is_brief=True)).is_at_rest:
+        if on_status is not None:
+            on_status(now)
+        limit.sleep(now)
+
+
+class _Limit:
+    """A wait that ends."""
+
+    def __init__(self, seconds: float | None, what: str) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._seconds, self._what = seconds, what
+
+    def sleep(self, now: JobStatus) -> None:
+        """Until the next look.
+
+        Raises:
+            TimedOut: There is no time for one.
+        """
+        if self._end is not None and time.monotonic() + POLL_SECONDS > self._end:
+            waits = "".join(f"\n  {reason}" for reason in now.waits_for)
+            raise TimedOut(
+                f"It took longer than {self._seconds:g} s for {self._what}. Received: its state is "
+                f"{now}.{waits}"
+            )
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,33 @@
+"""The proof from the ledger of one job."""
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger.check import Proof, check
+from edl_horovod.ledger.files import read
+
+__all__ = ["prove"]
+
+
+def prove(job_dir: JobDir) -> Proof:
+    """The proof from the ledger of a job that has ended, or of what a running one has done so far.
+
+    Args:
+        job_dir: The job's directory.
+
+    Raises:
+        ConfigError: The job has no ledger.
+        DataError: Its data is not there any more, so nobody can say what it should have applied.
+    """
+    from edl_horovod.records.job_data import open_source, plan_of
+
+    config = job_dir.read_config()
+    if not job_dir.ledger.is_dir():
+        raise ConfigError(
+            "The job has no ledger.",
+            received=repr(str(job_dir)),
+            cure="Only a training that was started with debug.ledger=true has one.",
+        )
+    with open_source(config.data, config.data_plan) as source:
+        batch = config.train.batch_size
+        plan = plan_of(source, config.data_plan, global_batch=batch, is_training=True)
+    return check(read(job_dir.ledger), plan)

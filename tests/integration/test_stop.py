@@ -1,0 +1,87 @@
+"""`edl stop` and `edl resume` of a job on this machine: no step is lost, no weight changes."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.integration.conftest import REPOSITORY
+from tests.records import write_records
+
+STEPS = 30
+
+
+def edl(*words, code=0):
+    ended = subprocess.run(
+        [sys.executable, "-m", "edl_horovod", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=REPOSITORY,
+    )
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def weights(output):
+    import keras
+
+    loaded = keras.models.load_model(output / "model.keras", compile=False)
+    return loaded.get_weights()
+
+
+@pytest.mark.parametrize("checkpoint", ["checkpoint.every_seconds=600", "checkpoint.every_steps=7"])
+def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tmp_path, checkpoint):
+    data = write_records(tmp_path / "data", 120)
+    settings = [
+        "model_def=paced.PacedSpec",
+        f"data={data}",
+        "train.batch_size=24",
+        f"train.epochs={STEPS // 5}",
+        "data_plan.lanes=6",
+        "launch.np=2",
+        "elastic.min_np=2",
+        "elastic.max_np=2",
+        checkpoint,
+    ]
+    start("train", *settings, f"output={tmp_path}/whole", f"job_dir={tmp_path}/w").succeed()
+    job = start("train", *settings, f"job_dir={tmp_path}/job")
+    job.wait_for_step(4)
+
+    assert "is stopped; it goes on by: edl resume" in edl("stop", str(job.job_dir))
+
+    assert job.end(10) == 130, job.describe()
+    assert not job.processes()
+    last = max(event["step"] for event in job.events("step"))
+    assert last < STEPS
+    assert "state      suspended" in edl("status", str(job.job_dir))
+    assert edl("logs", str(job.job_dir), "--worker", "worker-0").count("checkpoint of step") >= 1
+
+    assert f"output:  {tmp_path}/out" in edl("resume", str(job.job_dir))
+
+    (reset,) = job.events("reset")
+    assert reset["step"] in (last, last + 1)
+    for whole, resumed in zip(weights(tmp_path / "whole"), weights(tmp_path / "out"), strict=True):
+        np.testing.assert_array_equal(resumed, whole)
+
+
+def test_a_stop_of_a_job_without_checkpoints_must_be_meant(start, tmp_path):
+    data = write_records(tmp_path / "data", 120)
+    job = start(
+        "train",
+        "model_def=paced.PacedSpec",
+        f"data={data}",
+        "train.batch_size=24",
+        "train.epochs=20",
+        "checkpoint.every_seconds=0",
+    )
+    job.wait_for_step(2)
+
+    assert "steps are lost and it would begin again" in edl("stop", str(job.job_dir), code=2)
+    edl("stop", str(job.job_dir), "-y")
+
+    assert job.end(10) == 130, job.describe()
+    edl("delete", str(job.job_dir), "-y")
+    assert not job.job_dir.exists()

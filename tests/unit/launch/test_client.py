@@ -1,0 +1,298 @@
+"""Jobs on this machine through the client, by directories that jobs have filled."""
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_horovod import Client
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import CheckpointConfig, JobConfig
+from edl_horovod.errors import ConfigError, JobFailed, OutputError, TimedOut
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import EventLog
+from edl_horovod.launch import waiting
+from edl_horovod.launch.local import LocalTarget
+from edl_horovod.launch.target import TARGETS
+from edl_horovod.supervisor.plan import LaunchPlan
+from edl_horovod.supervisor.run import JobResult
+
+EVERY_STEP = CheckpointConfig(every_steps=1, every_seconds=0)
+NEVER = CheckpointConfig(every_steps=0, every_seconds=0)
+
+
+def make_job(path: Path, *, checkpoint: CheckpointConfig = EVERY_STEP, state: str = "") -> JobDir:
+    """A job's directory after its first steps; its launcher said `state` last."""
+    job = JobDir(path)
+    job.claim()
+    config = JobConfig(
+        task="train", data="/d", output=f"{path}.out", model_def="m", checkpoint=checkpoint
+    )
+    resolved.dump(config, job.config)
+    job.hosts.write_text("localhost:2\n")
+    job.logs.mkdir()
+    for name in ("launcher", "worker-0", "worker-1"):
+        (job.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
+    with EventLog(job.events, "launcher") as log:
+        log.write("job", state="running", task="train", message="", total_steps=20)
+        members = ["localhost:1", "localhost:0"]
+        log.write("generation", generation=1, size=2, members=members, is_formed=True, reason="")
+        log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
+        log.write("step", step=5, epoch=0, loss=0.5, records_seen=9, size=2)
+    if state:
+        say(job, state)
+    return job
+
+
+def say(job: JobDir, state: str) -> None:
+    with EventLog(job.events, "launcher") as log:
+        log.write("job", state=state, task="train", message=f"it {state}")
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client() as client:
+        yield client
+
+
+class Launcher:
+    """Holds a job's directory as a launcher does."""
+
+    def __init__(self, job: JobDir) -> None:
+        self._stream = job.launcher_pid.open("w")
+        fcntl.flock(self._stream, fcntl.LOCK_EX)
+        self._stream.write(f"{os.getpid()}\n")
+        self._stream.flush()
+
+    def end(self) -> None:
+        self._stream.truncate(0)
+        self._stream.close()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[JobDir]:
+    job = make_job(tmp_path / "running")
+    launcher = Launcher(job)
+    yield job
+    launcher.end()
+
+
+def test_list_has_a_row_for_each_job_below_a_folder(tmp_path: Path, client: Client) -> None:
+    make_job(tmp_path / "models" / "a.job", state="finished")
+    make_job(tmp_path / "models" / "b.job")
+    make_job(tmp_path / "1" / "2" / "3" / "4" / "too-deep.job")
+    (tmp_path / "no.job").mkdir()
+
+    rows = client.list([tmp_path])
+
+    assert [(Path(row.job).name, row.state, row.num_ready, row.num_wanted) for row in rows] == [
+        ("a.job", "finished", 0, 2),
+        ("b.job", "lost", 0, 2),
+    ]
+    assert {(row.namespace, row.step, row.total_steps) for row in rows} == {("", 5, 20)}
+
+
+def test_status_is_what_the_events_add_up_to(running: JobDir, client: Client) -> None:
+    status = client.status(running.path)
+
+    assert (status.state, status.progress.step, status.is_at_rest) == ("running", 5, False)
+    assert str(status) == "running, 2 ranks"
+
+
+def test_logs_are_the_launchers_and_the_workers(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "job", state="finished").path
+
+    lines = [(line.source, line.text) for line in client.logs(job, tail=1)]
+
+    names = ["launcher", "worker-0", "worker-1"]
+    assert lines == [(name, f"last of {name}") for name in names]
+    assert [line.text for line in client.logs(job, rank=0, tail=1)] == ["last of worker-1"]
+    assert {line.source for line in client.logs(job, worker="localhost:0")} == {"worker-0"}
+    assert len(list(client.logs(job, worker="launcher", follow=True))) == 2
+    with pytest.raises(ConfigError, match="Its logs are launcher, worker-0, worker-1"):
+        client.logs(job, worker="worker-7")
+    with pytest.raises(ConfigError, match="no rank 2"):
+        client.logs(job, rank=2)
+
+
+def test_followed_logs_end_with_the_job(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "job")
+    launcher = Launcher(job)
+    lines = client.logs(job.path, worker="worker-0", follow=True)
+    assert [next(lines).text, next(lines).text] == ["first of worker-0", "last of worker-0"]
+
+    with (job.logs / "worker-0.log").open("a") as stream:
+        stream.write("one more\nhalf a ")
+        stream.flush()
+        assert next(lines).text == "one more"
+        stream.write("line")
+    launcher.end()
+
+    assert [line.text for line in lines] == ["half a line"]
+
+
+def test_events_are_marked_with_who_said_them(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "job", state="finished").path
+
+    events = list(client.events(job))
+
+    kinds = ["job", "generation", "reset", "step", "job"]
+    assert [(event.origin, event.source, event.kind) for event in events] == [
+        ("edl", "launcher", kind) for kind in kinds
+    ]
+    assert events[3].fields["step"] == 5
+    assert "loss=0.5" in events[3].text
+    assert list(client.events(job, follow=True)) == events
+
+
+@pytest.mark.parametrize(
+    ("state", "condition"),
+    [
+        ("running", "running"),
+        ("finished", "running"),
+        ("finished", "finished"),
+        ("failed", "ended"),
+    ],
+)
+def test_wait_ends_when_the_state_is_reached(
+    tmp_path: Path, client: Client, state: str, condition: str
+) -> None:
+    job = make_job(tmp_path / "job", state=state)
+    launcher = Launcher(job)
+
+    status = client.wait(job.path, condition, timeout_seconds=0)
+
+    assert status is not None
+    assert status.state == state
+    launcher.end()
+
+
+def test_wait_says_why_it_gives_up(
+    running: JobDir, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TimedOut, match="its state is running, 2 ranks"):
+        client.wait(running.path, timeout_seconds=0)
+    say(running, "failed")
+    with pytest.raises(JobFailed, match="it failed"):
+        client.wait(running.path)
+    assert client.wait(running.path.with_name("gone.job"), "deleted") is None
+
+
+def test_a_stop_asks_the_launcher_and_waits_for_its_end(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.01)
+    job = make_job(tmp_path / "job")
+    launcher = Launcher(job)
+    client.stop(job.path, is_dry_run=True)
+    assert not job.stop_request.exists()
+
+    def end() -> None:
+        while not job.stop_request.exists():
+            pass
+        launcher.end()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    client.stop(job.path)
+    thread.join()
+
+    assert client.status(job.path).is_at_rest
+    with pytest.raises(ConfigError, match="not running"):
+        client.stop(job.path)
+
+
+def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "job", checkpoint=NEVER)
+    launcher = Launcher(job)
+
+    with pytest.raises(ConfigError, match="its 5 steps are lost"):
+        client.stop(job.path)
+    assert not job.stop_request.exists()
+    client.stop(job.path, may_lose_steps=True, wait=False)
+
+    assert job.stop_request.exists()
+    launcher.end()
+
+
+class Recorder(LocalTarget):
+    def __init__(self) -> None:
+        self.configs: list[JobConfig] = []
+
+    def launch(self, plan: LaunchPlan, *, on_events: Any = None) -> JobResult:
+        self.configs.append(plan.config)
+        return JobResult(output="", job_dir="", steps=20)
+
+
+@pytest.mark.parametrize("state", ["suspended", "failed", ""])
+def test_resume_launches_the_job_again_from_its_checkpoint(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    recorder = Recorder()
+    monkeypatch.setitem(TARGETS, "local", lambda: recorder)
+    job = make_job(tmp_path / "job", state=state)
+
+    assert client.resume(job.path, is_dry_run=True) is None
+    assert recorder.configs == []
+    result = client.resume(job.path)
+
+    assert result is not None
+    assert result.steps == 20
+    (config,) = recorder.configs
+    assert (config.resume, config.job_dir) == ("auto", str(job.path))
+
+
+def test_what_runs_or_has_finished_is_not_resumed(
+    tmp_path: Path, running: JobDir, client: Client
+) -> None:
+    with pytest.raises(ConfigError, match="is running"):
+        client.resume(running.path)
+    with pytest.raises(ConfigError, match="has finished"):
+        client.resume(make_job(tmp_path / "done", state="finished").path)
+
+
+def test_delete_removes_a_jobs_directory_and_nothing_else(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "job", state="finished")
+
+    assert str(job.path) in client.delete(job.path, is_dry_run=True)
+    assert job.config.is_file()
+    client.delete(job.path)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_provably_an_ended_jobs_is_not_deleted(
+    tmp_path: Path, running: JobDir, client: Client
+) -> None:
+    with pytest.raises(ConfigError, match="is running"):
+        client.delete(running.path)
+    with_more = make_job(tmp_path / "with-more", state="finished")
+    (with_more.path / "notes.txt").touch()
+    with pytest.raises(OutputError, match=r"notes\.txt"):
+        client.delete(with_more.path)
+    without_marker = make_job(tmp_path / "unmarked", state="finished")
+    without_marker.marker.unlink()
+    with pytest.raises(OutputError, match="No marker"):
+        client.delete(without_marker.path)
+    link = tmp_path / "link"
+    link.symlink_to(make_job(tmp_path / "linked", state="finished").path)
+    with pytest.raises(OutputError, match="No marker"):
+        client.delete(link)
+    foreign = JobDir(tmp_path / "of-horovodrun")
+    foreign.claim()
+    with EventLog(foreign.events, "localhost:0") as log:
+        log.write("step", step=1)
+    with pytest.raises(ConfigError, match="edl did not launch"):
+        client.delete(foreign.path)
+
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_a_dashboard_listens_until_it_is_closed(running: JobDir, client: Client) -> None:
+    with client.dashboard(running.path) as dashboard:
+        assert dashboard.url.startswith("http://127.0.0.1:")
+        assert not dashboard.is_public
