@@ -3,13 +3,14 @@
 import json
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.files import json_text
 
-__all__ = ["read_json", "sync", "write_json", "write_text"]
+__all__ = ["read_json", "sync", "write_bytes", "write_json", "write_text"]
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
@@ -23,13 +24,29 @@ def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
     """
+    write_bytes(path, [text.encode()], is_private=is_private)
+
+
+def write_bytes(
+    path: Path, parts: Iterable[bytes | memoryview], *, is_private: bool = False
+) -> None:
+    """Write a file and sync it to the disk; readers see the old or the new content.
+
+    Args:
+        path: The file.
+        parts: The new content, in pieces.
+        is_private: Whether only its owner may read it, whatever the umask allows.
+
+    Raises:
+        OSError: The file cannot be written; the old one is unchanged.
+    """
     # Not the process ID: pods that write into one folder have the same ones.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as stream:
+        with partial.open("wb") as stream:
             if is_private:
                 os.fchmod(stream.fileno(), 0o600)
-            stream.write(text)
+            stream.writelines(parts)
             stream.flush()
             # Sync before the rename: else a power loss may leave an empty file of that name.
             os.fsync(stream.fileno())

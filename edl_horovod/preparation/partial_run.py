@@ -22,6 +22,7 @@ from edl_horovod.files.output_dir import publish, writing
 from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.preparation.groups import GroupDone, Shard
 from edl_horovod.preparation.inputs import Inputs
+from edl_horovod.records.index import Index
 
 __all__ = [
     "PartialRun",
@@ -126,6 +127,8 @@ class PartialRun:
         """
         _remove_strays(self.folder / _SHARDS, self.shards())
         shards, old = self.folder / _SHARDS, self.folder / _OLD
+        # Its index lies beside the records, so that no rank of a job scans them.
+        Index.open([str(shards / shard.name) for shard in self.shards()], folder=shards)
         publish(shards, output, "prepared records", overwrite=overwrite, old=old)
         self.discard()
 

@@ -2,24 +2,28 @@
 
 import hashlib
 import json
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, FileChunks
+from edl_horovod.records import index_file
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks
 from edl_horovod.records.files.local import expand
 from edl_horovod.records.files.remote import is_remote, reconnect
+from edl_horovod.records.index_file import CHUNK, IndexedFile, Tables
 from edl_horovod.records.record_format import RecordFormat
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
-__all__ = ["MAX_BLOCK_RECORDS", "Index", "Location"]
+__all__ = ["MAX_BLOCK_RECORDS", "Index"]
 
 MAX_BLOCK_RECORDS = 4096
 """A chunk with more records is several blocks."""
@@ -27,17 +31,8 @@ MAX_BLOCK_RECORDS = 4096
 _FILES_AT_ONCE = 16
 """Remote files that are scanned side by side: a scan mostly waits for answers."""
 
+_ROW = operator.attrgetter(*(CHUNK.names or ()))
 _Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Location:
-    """Where a record is."""
-
-    path: str
-    chunk: ChunkInfo
-    slot: int
-    """Position of the record in its chunk."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,25 +45,7 @@ class Index:
 
     record_format: RecordFormat
     """How chunks become records."""
-    files: tuple[FileChunks, ...]
-    """The files, sorted by path."""
-    file_starts: _Integers
-    """First record id of each file, and the number of records at the end."""
-    chunks: tuple[ChunkInfo, ...]
-    """The chunks of all files."""
-    chunk_files: _Integers
-    """Position in `files` of each chunk's file."""
-    chunk_starts: _Integers
-    """First record id of each chunk."""
-    block_starts: _Integers
-    """First record id of each block: a chunk, or a part of a chunk with very many records."""
-    block_counts: _Integers
-    """Number of records of each block."""
-    num_records: int
-    skipped_chunks: int
-    skipped_records: int
-    fingerprint: str
-    """Hex digest of names, sizes, counts and checksums; the folder above all files is not in it."""
+    tables: Tables
 
     @classmethod
     def open(
@@ -78,8 +55,9 @@ class Index:
         damaged: str = "raise",
         csv_header: bool = True,
         max_chunk_bytes: int = MAX_CHUNK_BYTES,
+        folder: Path | None = None,
     ) -> Self:
-        """Index files.
+        """Index files: map an index that was written for them as they are, or scan them.
 
         Args:
             paths: A pattern for `expand`, or paths in any order; RecordIO files or CSV files.
@@ -87,6 +65,8 @@ class Index:
                 and checked here, so that every rank numbers the same records.
             csv_header: Whether the first line of each CSV file names the columns.
             max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
+            folder: Where an index is kept for all processes that read these files; it is made if
+                it is needed. None for no such place.
 
         Raises:
             DataError: A file cannot be read or is damaged, formats or CSV headers differ, or there
@@ -100,33 +80,28 @@ class Index:
         record_format = format_of(sorted_paths).make(
             damaged=damaged, csv_header=csv_header, max_chunk_bytes=max_chunk_bytes
         )
-        files = _scan_all(sorted_paths, record_format)
-        _check_headers(files)
-        file_counts = np.array([file.num_records for file in files], dtype=np.int64)
-        chunks = tuple(chunk for file in files for chunk in file.chunks)
-        chunk_counts = np.array([chunk.num_records for chunk in chunks], dtype=np.int64)
-        chunk_starts = np.cumsum(chunk_counts) - chunk_counts
-        num_records = int(chunk_counts.sum())
-        skipped_chunks = sum(file.skipped_chunks for file in files)
-        if num_records == 0:
-            raise _no_records(sorted_paths, skipped_chunks=skipped_chunks)
-        block_starts, block_counts = _blocks(chunk_starts, chunk_counts)
-        return cls(
-            record_format=record_format,
-            files=files,
-            file_starts=_read_only(np.concatenate([[0], np.cumsum(file_counts)])),
-            chunks=chunks,
-            chunk_files=_read_only(
-                np.repeat(np.arange(len(files)), [len(f.chunks) for f in files])
-            ),
-            chunk_starts=_read_only(chunk_starts),
-            block_starts=_read_only(block_starts),
-            block_counts=_read_only(block_counts),
-            num_records=num_records,
-            skipped_chunks=skipped_chunks,
-            skipped_records=sum(file.skipped_records for file in files),
-            fingerprint=_fingerprint(files),
-        )
+        settings = {
+            "format": record_format.name,
+            "damaged": damaged,
+            "csv_header": csv_header,
+            "max_chunk_bytes": max_chunk_bytes,
+        }
+        state = index_file.state_of(sorted_paths, settings)
+        if state is None:  # They are few bytes, or not of this host.
+            return cls(record_format=record_format, tables=_scan(sorted_paths, record_format))
+        # Where `edl prepare` made the files, their index lies beside them.
+        beside = Path(sorted_paths[0]).parent
+        tables = index_file.load(state, beside)
+        if tables is None and folder is not None:
+            tables = index_file.load(state, folder) or _build(state, record_format, folder)
+        if tables is None:
+            tables = _scan(sorted_paths, record_format)
+        return cls(record_format=record_format, tables=tables)
+
+    @property
+    def files(self) -> tuple[IndexedFile, ...]:
+        """The files, sorted by path."""
+        return self.tables.files
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -134,25 +109,54 @@ class Index:
         return tuple(file.path for file in self.files)
 
     @property
-    def file_counts(self) -> _Integers:
-        """Number of records of each file."""
-        return np.diff(self.file_starts)
+    def num_records(self) -> int:
+        """Number of records; ids go from 0 to one less."""
+        return int(self.block_starts[-1] + self.block_counts[-1])
 
-    def locate(self, record_id: int) -> Location:
-        """Where a record is.
+    @property
+    def block_starts(self) -> _Integers:
+        """First record id of each block: a chunk, or a part of a chunk with very many records."""
+        return self.tables.block_starts
 
-        Raises:
-            IndexError: There is no such record.
-        """
-        chunk_numbers, slots = self.locate_batch([record_id])
-        chunk_number = int(chunk_numbers[0])
-        return Location(
-            path=self.path_of_chunk(chunk_number),
-            chunk=self.chunks[chunk_number],
-            slot=int(slots[0]),
+    @property
+    def block_counts(self) -> _Integers:
+        """Number of records of each block."""
+        return self.tables.block_counts
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of names, sizes, counts and checksums, wherever the files are."""
+        return self.tables.fingerprint
+
+    @property
+    def num_chunks(self) -> int:
+        """Number of chunks of all files."""
+        return len(self.tables.chunks)
+
+    @property
+    def skipped_chunks(self) -> int:
+        """Damaged chunks left out, with `damaged="skip"`."""
+        return sum(file.skipped_chunks for file in self.files)
+
+    @property
+    def skipped_records(self) -> int:
+        """Records left out with the damaged chunks, as far as their headers tell."""
+        return sum(file.skipped_records for file in self.files)
+
+    def chunk(self, chunk_number: int) -> ChunkInfo:
+        """Where a chunk is in its file."""
+        row = self.tables.chunks[chunk_number]
+        return ChunkInfo(
+            number=int(row["number"]),
+            offset=int(row["offset"]),
+            checksum=int(row["checksum"]),
+            codec=Codec(int(row["codec"])),
+            compressed_bytes=int(row["compressed_bytes"]),
+            num_records=int(row["num_records"]),
+            header_bytes=int(row["header_bytes"]),
         )
 
-    def locate_batch(
+    def locate(
         self, record_ids: Sequence[int] | NDArray[np.integer]
     ) -> tuple[_Integers, _Integers]:
         """The chunk numbers of records, and their positions in those chunks.
@@ -172,12 +176,14 @@ class Index:
                 f" Received: ids from {asked.min()} to {asked.max()}."
             )
         ids = asked.astype(np.int64)
-        chunk_numbers = np.searchsorted(self.chunk_starts, ids, side="right") - 1
-        return chunk_numbers, ids - self.chunk_starts[chunk_numbers]
+        chunk_starts = self.tables.chunk_starts
+        chunk_numbers = np.searchsorted(chunk_starts, ids, side="right") - 1
+        return chunk_numbers, ids - chunk_starts[chunk_numbers]
 
     def path_of_chunk(self, chunk_number: int) -> str:
         """The file that holds a chunk."""
-        return self.files[int(self.chunk_files[chunk_number])].path
+        ends = self.tables.file_ends
+        return self.files[int(np.searchsorted(ends, chunk_number, side="right"))].path
 
 
 def _sorted_once(paths: Sequence[str]) -> list[str]:
@@ -187,14 +193,66 @@ def _sorted_once(paths: Sequence[str]) -> list[str]:
     return sorted(paths)
 
 
-def _scan_all(paths: Sequence[str], record_format: RecordFormat) -> tuple[FileChunks, ...]:
+def _build(state: index_file.State, record_format: RecordFormat, folder: Path) -> Tables:
+    """Scan files and keep their index, or take that of another process that did so meanwhile."""
+    with index_file.building(folder):
+        tables = index_file.load(state, folder)
+        if tables is None:
+            tables = _scan(state.paths, record_format)
+            index_file.save(state, tables, folder)
+        return tables
+
+
+def _scan(paths: Sequence[str], record_format: RecordFormat) -> Tables:
+    """The tables of files, made from the files themselves."""
+    files: list[IndexedFile] = []
+    parts: list[NDArray[Any]] = []
+    for found in _scanned(paths, record_format):
+        files.append(_indexed(found))
+        parts.append(_table(found))  # A tenth of the memory that the objects take.
+    _check_headers(files)
+    chunks = np.concatenate(parts)
+    counts = chunks["num_records"].astype(np.int64)
+    if not counts.sum():
+        raise _no_records(paths, skipped_chunks=sum(file.skipped_chunks for file in files))
+    chunk_starts = np.cumsum(counts) - counts
+    block_starts, block_counts = _blocks(chunk_starts, counts)
+    for array in (chunks, chunk_starts, block_starts, block_counts):
+        array.flags.writeable = False
+    return Tables(
+        files=tuple(files),
+        chunks=chunks,
+        chunk_starts=chunk_starts,
+        block_starts=block_starts,
+        block_counts=block_counts,
+        fingerprint=_fingerprint(files, parts),
+    )
+
+
+def _scanned(paths: Sequence[str], record_format: RecordFormat) -> Iterator[FileChunks]:
     if not any(map(is_remote, paths)):
-        return tuple(map(record_format.scan, paths))
+        yield from map(record_format.scan, paths)
+        return
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
-        return tuple(pool.map(record_format.scan, paths))
+        yield from pool.map(record_format.scan, paths)
 
 
-def _check_headers(files: Sequence[FileChunks]) -> None:
+def _indexed(file: FileChunks) -> IndexedFile:
+    return IndexedFile(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        num_chunks=len(file.chunks),
+        skipped_chunks=file.skipped_chunks,
+        skipped_records=file.skipped_records,
+        header=file.header,
+    )
+
+
+def _table(file: FileChunks) -> NDArray[Any]:
+    return np.array([_ROW(chunk) for chunk in file.chunks], dtype=CHUNK)
+
+
+def _check_headers(files: Sequence[IndexedFile]) -> None:
     # A file without a line has no header, and no records that it could be wrong for.
     headed = [file for file in files if file.header]
     for file in headed:
@@ -215,12 +273,6 @@ def _no_records(paths: Sequence[str], *, skipped_chunks: int) -> DataError:
     )
 
 
-def _read_only(array: NDArray[np.integer]) -> _Integers:
-    own = np.array(array, dtype=np.int64)
-    own.flags.writeable = False
-    return own
-
-
 def _blocks(chunk_starts: _Integers, chunk_counts: _Integers) -> tuple[_Integers, _Integers]:
     num_blocks = -(-chunk_counts // MAX_BLOCK_RECORDS)
     chunk_of = np.repeat(np.arange(len(chunk_counts)), num_blocks)
@@ -230,15 +282,16 @@ def _blocks(chunk_starts: _Integers, chunk_counts: _Integers) -> tuple[_Integers
     return chunk_starts[chunk_of] + skipped, counts
 
 
-def _fingerprint(files: Sequence[FileChunks]) -> str:
+def _fingerprint(files: Sequence[IndexedFile], tables: Sequence[NDArray[Any]]) -> str:
+    """Digest of names, sizes, counts and checksums; the folder above all files is not in it."""
     places = [_place(file.path) for file in files]
     above = os.path.commonpath([os.path.dirname(place) for place in places])
     digest = hashlib.sha256()
-    for file, place in zip(files, places, strict=True):
+    for file, table, place in zip(files, tables, places, strict=True):
         name = os.path.relpath(place, above)
-        digest.update(json.dumps([name, file.size_bytes, len(file.chunks)]).encode())
-        numbers = [(chunk.offset, chunk.checksum, chunk.num_records) for chunk in file.chunks]
-        digest.update(np.array(numbers, dtype="<i8").tobytes())
+        digest.update(json.dumps([name, file.size_bytes, file.num_chunks]).encode())
+        columns = [table[name] for name in ("offset", "checksum", "num_records")]
+        digest.update(np.stack(columns, axis=1).astype("<i8").tobytes())
         digest.update(file.header)
     return digest.hexdigest()[:32]
 

@@ -1,5 +1,7 @@
 """A job's data as its settings describe it: the same records and plan wherever they are needed."""
 
+from pathlib import Path
+
 from edl_horovod.records.lanes import choose_num_lanes
 from edl_horovod.records.plan import DataPlan, choose_window
 from edl_horovod.records.source import DataSettings, RecordSource
@@ -12,17 +14,18 @@ CACHE_BYTES = 256 << 20
 windows."""
 
 
-def open_source(data: str, settings: DataSettings) -> RecordSource:
+def open_source(data: str, settings: DataSettings, *, folder: Path | None = None) -> RecordSource:
     """Open some of a job's records.
 
     Args:
         data: The job's `data` or `validation_data`.
         settings: The job's `data_plan`.
+        folder: Of the job, for what is found out once for all ranks; None where there is none.
 
     Raises:
         DataError: They cannot be read or are damaged, or there are none.
     """
-    return kind_of(data).open(data, settings, cache_bytes=CACHE_BYTES)
+    return kind_of(data).open(data, settings, folder=folder, cache_bytes=CACHE_BYTES)
 
 
 def plan_of(

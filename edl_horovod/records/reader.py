@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -53,6 +54,7 @@ class Reader(RecordSource):
         damaged: str = "raise",
         csv_header: bool = True,
         max_chunk_bytes: int = MAX_CHUNK_BYTES,
+        folder: Path | None = None,
         cache_bytes: int = 64 << 20,
     ) -> Self:
         """Index files and read them.
@@ -62,13 +64,18 @@ class Reader(RecordSource):
             damaged: `raise` at a damaged chunk, or `skip` it.
             csv_header: Whether the first line of each CSV file names the columns.
             max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
+            folder: Where an index is kept; see `Index.open`.
             cache_bytes: Memory for decoded chunks, in bytes.
 
         Raises:
             DataError: A file cannot be read or is damaged, or there are no records at all.
         """
         index = Index.open(
-            paths, damaged=damaged, csv_header=csv_header, max_chunk_bytes=max_chunk_bytes
+            paths,
+            damaged=damaged,
+            csv_header=csv_header,
+            max_chunk_bytes=max_chunk_bytes,
+            folder=folder,
         )
         return cls(index, cache_bytes=cache_bytes)
 
@@ -94,7 +101,7 @@ class Reader(RecordSource):
             DataError: A chunk cannot be read or is damaged.
             IndexError: There is no such record.
         """
-        chunk_numbers, slots = self.index.locate_batch(ids)
+        chunk_numbers, slots = self.index.locate(ids)
         held: dict[int, list[bytes]] = {}
         batch = []
         for chunk_number, slot in zip(chunk_numbers.tolist(), slots.tolist(), strict=True):
@@ -110,10 +117,11 @@ class Reader(RecordSource):
         Raises:
             DataError: That chunk cannot be read or is damaged.
         """
-        packed = [chunk.compressed_bytes for chunk in self.index.chunks]
-        largest = int(np.argmax(packed))
+        packed = self.index.tables.chunks["compressed_bytes"]
+        largest = int(packed.argmax())
         unpacked = memory_bytes(self.read_chunk(largest))
-        return sum(packed) * unpacked / packed[largest] / self.num_records
+        ratio = unpacked / int(packed[largest])
+        return int(packed.sum(dtype=np.int64)) * ratio / self.num_records
 
     def describe(self) -> str:
         """Numbers of files, records and chunks."""
@@ -121,7 +129,7 @@ class Reader(RecordSource):
         name = index.record_format.name
         return (
             f"{len(index.files):,} {name} files, {index.num_records:,} records in"
-            f" {len(index.chunks):,} chunks"
+            f" {index.num_chunks:,} chunks"
         )
 
     def read_chunk(self, chunk_number: int) -> list[bytes]:
@@ -136,7 +144,7 @@ class Reader(RecordSource):
         return self.num_records
 
     def __iter__(self) -> Iterator[bytes]:
-        for chunk_number in range(len(self.index.chunks)):
+        for chunk_number in range(self.index.num_chunks):
             yield from self.read_chunk(chunk_number)
 
     def close(self) -> None:
@@ -145,7 +153,7 @@ class Reader(RecordSource):
         self._cache.clear()
 
     def _load_chunk(self, chunk_number: int) -> list[bytes]:
-        chunk = self.index.chunks[chunk_number]
+        chunk = self.index.chunk(chunk_number)
         path = self.index.path_of_chunk(chunk_number)
         payload = self._files.read_at(
             path, offset=chunk.payload_offset, num_bytes=chunk.compressed_bytes

@@ -5,6 +5,7 @@ This module needs no NumPy, so that the commands can ask what a setting names.
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edl_horovod.records.files.input_file import Closeable
@@ -87,12 +88,16 @@ class SourceKind(abc.ABC):
     """One way of saying in `data` where records are; imports at first use what reading needs."""
 
     @abc.abstractmethod
-    def open(self, data: str, settings: DataSettings, *, cache_bytes: int) -> RecordSource:
+    def open(
+        self, data: str, settings: DataSettings, *, folder: Path | None, cache_bytes: int
+    ) -> RecordSource:
         """Open the records.
 
         Args:
             data: What the user says, with the scheme.
             settings: The job's.
+            folder: Of the job, for what a source finds out once for all ranks; it may not be there
+                yet. None where there is no such place.
             cache_bytes: Memory for what was read and may be asked for again.
 
         Raises:

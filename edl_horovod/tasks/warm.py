@@ -161,7 +161,8 @@ def _open(
     config: JobConfig, pattern: str, loaded: LoadedSpec, mode: Mode, stack: contextlib.ExitStack
 ) -> tuple[KerasBatches, DataPlan, Batch | None]:
     key = "data" if pattern == config.data else "validation_data"
-    source = stack.enter_context(open_source(pattern, config.data_plan))
+    folder = JobDir.of(config).index
+    source = stack.enter_context(open_source(pattern, config.data_plan, folder=folder))
     log.info("%s: %s", key, source.describe())
     plan = plan_of(
         source,

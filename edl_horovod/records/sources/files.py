@@ -1,6 +1,7 @@
 """Files of records, as paths, folders, globs and URLs name them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from edl_horovod.errors import DataError
@@ -18,7 +19,9 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 class _Files(SourceKind):
     """Files of one record format."""
 
-    def open(self, data: str, settings: DataSettings, *, cache_bytes: int) -> RecordSource:
+    def open(
+        self, data: str, settings: DataSettings, *, folder: Path | None, cache_bytes: int
+    ) -> RecordSource:
         """Index the files and open a reader of them."""
         # Imported here: NumPy is for those who read.
         from edl_horovod.records.reader import Reader
@@ -28,6 +31,7 @@ class _Files(SourceKind):
             damaged=settings.damaged,
             csv_header=settings.csv_header,
             max_chunk_bytes=settings.max_chunk_bytes,
+            folder=folder,
             cache_bytes=cache_bytes,
         )
 

@@ -22,6 +22,7 @@ from edl_horovod.files import marker
 from edl_horovod.preparation import describe
 from edl_horovod.preparation.groups import prepare_group, source_digest
 from edl_horovod.preparation.job import run_with
+from edl_horovod.records.index_file import SMALL_BYTES
 from edl_horovod.records.reader import Reader
 
 FUNCTION = """
@@ -132,6 +133,27 @@ def test_each_shard_holds_every_class(prepare):
     for file in prepare(records_per_shard=15).files:
         with Reader.open(file) as reader:
             assert {record[:1] for record in reader} == {b"a", b"b", b"c"}
+
+
+def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(
+    prepare, inputs: Path, tmp_path: Path
+):
+    for file in inputs.rglob("*.txt"):
+        file.write_text(file.name * 50_000)
+    for overwrite in (False, True):
+        files = prepare(codec="none", overwrite=overwrite).files
+    (index,) = {path.name for path in (tmp_path / "out").glob(".*")} - {marker.NAME}
+    assert index in marker.read(tmp_path / "out" / marker.NAME)["holds"]
+    states = {file: os.stat(file) for file in files}
+    assert sum(state.st_size for state in states.values()) > SMALL_BYTES
+    for file, state in states.items():
+        Path(file).write_bytes(bytes(state.st_size))
+        os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with Reader.open(str(tmp_path / "out")) as reader:
+        assert reader.num_records == 30
+    os.utime(files[0])
+    with pytest.raises(DataError, match="is no RecordIO file"):
+        Reader.open(str(tmp_path / "out"))
 
 
 def test_without_shuffle_the_order_is_that_of_the_names(prepare, tmp_path: Path):

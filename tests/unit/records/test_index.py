@@ -16,7 +16,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.records.files.local import expand
 from edl_horovod.records.index import MAX_BLOCK_RECORDS, Index
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Codec, Writer
+from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
 
 
 def write(path: str | Path, records: Sequence[bytes], *, chunk_bytes: int = 1 << 20) -> None:
@@ -127,8 +127,6 @@ def test_ids_count_records_in_the_order_of_sorted_files(
 
         assert index.paths == tuple(paths)
         assert index.num_records == len(records)
-        assert index.file_counts.tolist() == [len(file) for file in files]
-        assert index.file_starts.tolist() == np.cumsum([0, *map(len, files)]).tolist()
         covered = [
             record_id
             for start, count in zip(index.block_starts, index.block_counts, strict=True)
@@ -137,14 +135,15 @@ def test_ids_count_records_in_the_order_of_sorted_files(
         assert covered == list(range(len(records)))
         with Reader(index) as reader:
             assert reader.read(range(len(records))) == records
-        for record_id in range(len(records)):
-            place = index.locate(record_id)
-            file_number = paths.index(place.path)
-            chunks = index.files[file_number].chunks
-            before = sum(c.num_records for c in chunks[: place.chunk.number])
-            assert chunks[place.chunk.number] == place.chunk
-            assert records[record_id] == files[file_number][before + place.slot]
-            assert index.file_starts[file_number] + before + place.slot == record_id
+        chunk_numbers, slots = index.locate(range(len(records)))
+        first_ids = np.cumsum([0, *map(len, files)])
+        for record_id, (number, slot) in enumerate(zip(chunk_numbers, slots, strict=True)):
+            path = index.path_of_chunk(number)
+            chunks = read_chunks(path).chunks
+            chunk = index.chunk(number)
+            assert chunk == chunks[chunk.number]
+            before = sum(one.num_records for one in chunks[: chunk.number])
+            assert first_ids[paths.index(path)] + before + slot == record_id
 
 
 def test_blocks_are_chunks_and_parts_of_chunks_with_many_records(tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ def test_arrays_are_read_only(tmp_path: Path) -> None:
     write(tmp_path / "a.recordio", [b"a"])
     index = Index.open(str(tmp_path))
 
-    for array in (index.block_starts, index.block_counts, index.chunk_starts, index.file_starts):
+    for array in (index.block_starts, index.block_counts):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
 
@@ -175,8 +174,8 @@ def test_empty_file_among_others_holds_no_ids(tmp_path: Path) -> None:
 
     index = Index.open(str(tmp_path))
 
-    assert index.locate(0).path == str(tmp_path / "b.recordio")
-    assert index.file_counts.tolist() == [0, 1, 0]
+    assert index.path_of_chunk(0) == str(tmp_path / "b.recordio")
+    assert [file.num_chunks for file in index.files] == [0, 1, 0]
 
 
 def test_no_records_at_all_is_an_error(tmp_path: Path) -> None:
@@ -205,7 +204,7 @@ def test_folder_given_as_a_file_is_an_error(tmp_path: Path) -> None:
 def test_locate_out_of_range_is_an_index_error(tmp_path: Path) -> None:
     write(tmp_path / "a.recordio", [b"a"])
     with pytest.raises(IndexError, match="Received: ids from 1 to 1"):
-        Index.open(str(tmp_path)).locate(1)
+        Index.open(str(tmp_path)).locate([1])
 
 
 @pytest.fixture

@@ -237,7 +237,7 @@ def test_large_file_is_chunks_of_whole_rows(tmp_path: Path) -> None:
     index = Index.open([str(path)])
 
     assert index.num_records == 40_000
-    sizes = [chunk.compressed_bytes for chunk in index.chunks]
+    sizes = index.tables.chunks["compressed_bytes"].tolist()
     assert max(sizes) <= csv_format.CHUNK_BYTES
     assert len(sizes) <= 2 * path.stat().st_size // csv_format.CHUNK_BYTES
     ids = np.random.default_rng(0).integers(0, 40_000, size=500)

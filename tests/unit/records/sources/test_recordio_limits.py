@@ -206,7 +206,7 @@ def test_the_largest_that_the_writer_makes_is_read_without_a_setting(
             writer.write(largest[: 8 * MIB - 4])
 
     with Reader.open(str(path)) as reader:
-        assert [c.num_records for c in reader.index.chunks] == [1, 4]
+        assert reader.index.tables.chunks["num_records"].tolist() == [1, 4]
         assert reader.read([0]) == [largest]
         assert reader.read([4]) == [largest[: 8 * MIB - 4]]
 

@@ -1,0 +1,181 @@
+"""An index on the disk: taken for files that are as they were when it was written, else not."""
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import Codec
+from edl_horovod.records.index import Index
+from edl_horovod.records.index_file import SMALL_BYTES
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Writer
+
+RECORD_BYTES = 100_000
+
+
+def write(path: Path, first: int, count: int) -> None:
+    with Writer(path, codec=Codec.NONE, chunk_bytes=3 * RECORD_BYTES) as writer:
+        for number in range(first, first + count):
+            writer.write(number.to_bytes(4, "little") * (RECORD_BYTES // 4))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder / "a.recordio", 0, 20)
+    write(folder / "b.recordio", 20, SMALL_BYTES // RECORD_BYTES)
+    return folder
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder that is not there yet."""
+    return tmp_path / "job" / "index"
+
+
+def spoil(path: Path) -> None:
+    """Change the first chunk's header, so that a scan fails; size and time stay as they are."""
+    stat = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"none")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_what_one_process_found_another_one_does_not_scan_for(data: Path, job: Path) -> None:
+    scanned = Index.open(str(data), folder=job)
+    with Reader.open(str(data), folder=job) as reader:
+        mapped = reader.index
+        assert mapped.fingerprint == scanned.fingerprint == Index.open(str(data)).fingerprint
+        assert mapped.files == scanned.files
+        assert mapped.tables.chunks.tolist() == scanned.tables.chunks.tolist()
+        assert mapped.block_starts.tolist() == scanned.block_starts.tolist()
+        assert mapped.block_counts.tolist() == scanned.block_counts.tolist()
+        assert [int.from_bytes(record[:4], "little") for record in reader] == [
+            *range(mapped.num_records)
+        ]
+        with pytest.raises(ValueError, match="read-only"):
+            mapped.block_starts[0] = 1
+    spoil(data / "a.recordio")
+    with pytest.raises(DataError):
+        Index.open(str(data))
+    assert Index.open(str(data), folder=job).fingerprint == scanned.fingerprint
+
+
+def test_what_an_index_says_of_a_chunk_is_checked_when_it_is_read(data: Path, job: Path) -> None:
+    Index.open(str(data), folder=job)
+    path = data / "a.recordio"
+    stat, content = path.stat(), bytearray(path.read_bytes())
+    content[RECORD_BYTES] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with (
+        Reader.open(str(data), folder=job) as reader,
+        pytest.raises(DataError, match=r"a\.recordio: chunk 0 .* is damaged: the checksum"),
+    ):
+        reader.read([0])
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    make: Callable[[Path], object]
+
+
+CHANGES = [
+    Change("a file is longer", lambda data: write(data / "a.recordio", 0, 30)),
+    Change("a file has another content", lambda data: write(data / "a.recordio", 100, 20)),
+    Change("there is another file", lambda data: write(data / "c.recordio", 100, 5)),
+    Change("a file is gone", lambda data: (data / "a.recordio").unlink()),
+    Change("a file is renamed", lambda data: (data / "a.recordio").rename(data / "c.recordio")),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+def test_files_that_have_changed_are_scanned_again(data: Path, job: Path, change: Change) -> None:
+    before = Index.open(str(data), folder=job).fingerprint
+    change.make(data)
+    now = Index.open(str(data), folder=job)
+    assert now.fingerprint == Index.open(str(data)).fingerprint != before
+    assert now.num_records == Index.open(str(data), folder=job).num_records
+
+
+def test_an_index_is_for_the_settings_that_it_was_made_with(data: Path, job: Path) -> None:
+    Index.open(str(data), folder=job)
+    with pytest.raises(DataError, match="too large"):
+        Index.open(str(data), folder=job, max_chunk_bytes=RECORD_BYTES)
+
+
+def test_an_index_of_csv_files_keeps_their_headers(tmp_path: Path, job: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n" + "1,2\n" * (SMALL_BYTES // 4))
+    scanned = Index.open(str(tmp_path / "a.csv"), folder=job)
+    mapped = Index.open(str(tmp_path / "a.csv"), folder=job)
+    assert mapped.files == scanned.files
+    assert mapped.files[0].header == b"x,y"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:10],
+        lambda content: content[:-1],
+        lambda content: b"12345678" + content[8:],
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        lambda content: content[:30] + b"}" + content[31:],
+    ],
+    ids=["empty", "no start", "cut short", "another version", "a wrong bit", "no JSON"],
+)
+def test_a_damaged_index_is_passed_over_and_written_again(
+    data: Path, job: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[bytes], bytes]
+) -> None:
+    fingerprint = Index.open(str(data), folder=job).fingerprint
+    (file,) = job.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert Index.open(str(data), folder=job).fingerprint == fingerprint
+    assert "is passed over" in caplog.text
+    assert file.read_bytes() == whole
+
+
+def test_where_no_index_can_be_kept_files_are_scanned(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    index = Index.open(str(data), folder=tmp_path / "file" / "index")
+    assert index.fingerprint == Index.open(str(data)).fingerprint
+
+
+def test_small_data_needs_no_index(tmp_path: Path, job: Path) -> None:
+    write(tmp_path / "a.recordio", 0, 2)
+    Index.open(str(tmp_path), folder=job)
+    assert not job.exists()
+
+
+def test_an_index_beside_its_files_moves_with_them_and_is_none_of_them(data: Path) -> None:
+    fingerprint = Index.open(str(data), folder=data).fingerprint
+    copy = data.parent / "copy"
+    shutil.copytree(data, copy)
+    data.rename(data.parent / "moved")
+    for folder in (data.parent / "moved", copy):
+        spoil(folder / "a.recordio")
+        index = Index.open(str(folder))
+        assert index.fingerprint == fingerprint
+        assert [Path(path).name for path in index.paths] == ["a.recordio", "b.recordio"]
+        with pytest.raises(DataError):
+            Index.open(f"{folder}/a*")  # It is of both files, and of no fewer.
+
+
+def test_of_processes_that_start_together_one_scans(
+    data: Path, job: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoil(data / "a.recordio")
+    with ThreadPoolExecutor(4) as pool:
+        opened = [pool.submit(Index.open, str(data), damaged="skip", folder=job) for _ in range(4)]
+        assert len({one.result().fingerprint for one in opened}) == 1
+    assert caplog.text.count("left out bytes 0 to") == 1
+    assert {one.result().skipped_chunks for one in opened} == {1}
