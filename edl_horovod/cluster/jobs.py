@@ -14,6 +14,7 @@ from edl_horovod.cluster.logs import read_logs
 from edl_horovod.cluster.pod_log import events_in
 from edl_horovod.cluster.preflight import warn_of_resume
 from edl_horovod.cluster.status import ENDED, JobView, view, views
+from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_change
@@ -308,10 +309,11 @@ def _refuse_ended(job: Object, change: str) -> None:
 
 
 def _check_size(config: JobConfig, num_ranks: int) -> None:
-    slots, style = config.kubernetes.slots_per_worker, config.kubernetes.style
-    if style == "mpirun":
+    slots = config.kubernetes.slots_per_worker
+    if style_of(config).is_static:
         raise ConfigError(
-            f"A static ring cannot change. Received: kubernetes.style={style}. Submit the job with "
-            "kubernetes.style=elastic to scale it."
+            "A static ring cannot change.",
+            received=f"kubernetes.style={config.kubernetes.style}",
+            cure="Submit the job with kubernetes.style=elastic to scale it.",
         )
     check_change(config, num_ranks, received=str(num_ranks), step=slots)

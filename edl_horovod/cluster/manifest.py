@@ -10,6 +10,7 @@ import yaml
 
 from edl_horovod.cluster import labels, pods
 from edl_horovod.cluster.pods import COORDINATOR_PORT, Manifest
+from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_start, largest_ring
@@ -61,11 +62,11 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
             f"bytes; at most {MAX_CONFIG_BYTES} fit. Put long parameters into the model's file."
         )
     parts = [_object("v1", "ConfigMap", owned, data={resolved.FILE_NAME: text})]
-    if config.kubernetes.style == "elastic":
+    if style_of(config).has_coordinator:
         encoded = base64.b64encode(secret).decode()
         parts.append(_object("v1", "Secret", owned, type="Opaque", data={"secret": encoded}))
         parts.append(_coordinator_service(name))
-    if config.kubernetes.style != "mpirun" and not config.kubernetes.service_account:
+    if not style_of(config).is_static and not config.kubernetes.service_account:
         parts += _rights(name, namespace, _most_pods(config))
     parts.append(_network_policy(name))
     mpijob = _mpijob(config, name)
@@ -114,7 +115,7 @@ def _check(config: JobConfig) -> None:
         data = getattr(config, key)
         for path in kind_of(data).local_patterns(data):
             _check_on_volume(config, key, path, is_written=False)
-    if config.kubernetes.secret_env and config.kubernetes.style != "elastic":
+    if config.kubernetes.secret_env and not style_of(config).has_coordinator:
         raise ConfigError(
             "kubernetes.secret_env is for kubernetes.style=elastic: over ssh the values would be "
             f"on a command line. Received: kubernetes.style={config.kubernetes.style}. Mount the "
@@ -127,13 +128,13 @@ def _check(config: JobConfig) -> None:
             "launch.np must be a multiple of kubernetes.slots_per_worker. Received: "
             f"launch.np={config.launch.np}, kubernetes.slots_per_worker={slots}."
         )
-    if config.elastic.autoscale and config.kubernetes.style != "elastic":
+    if config.elastic.autoscale and not style_of(config).has_coordinator:
         raise ConfigError(
             "elastic.autoscale is for kubernetes.style=elastic: horovodrun takes all the ranks it "
             "gets, mpirun keeps those it has. Received: kubernetes.style="
             f"{config.kubernetes.style}. Leave one of the two out."
         )
-    if config.elastic.spares and config.kubernetes.style == "elastic":
+    if config.elastic.spares and style_of(config).has_coordinator:
         raise ConfigError(
             f"elastic.spares are for one machine. Received: elastic.spares={config.elastic.spares}."
             " In a cluster a pod more than elastic.max_np needs waits as a spare: raise launch.np."
@@ -185,7 +186,7 @@ def _mpijob(config: JobConfig, name: str) -> Manifest:
         policy["ttlSecondsAfterFinished"] = settings.ttl_seconds_after_finished
     num_pods = config.launch.np // settings.slots_per_worker
     # Where the image's user, who is not root, has ssh look for keys.
-    ssh = {"sshAuthMountPath": pods.SSH_KEYS} if settings.style != "elastic" else {}
+    ssh = {} if style_of(config).has_coordinator else {"sshAuthMountPath": pods.SSH_KEYS}
     return _object(
         "kubeflow.org/v2beta1",
         "MPIJob",

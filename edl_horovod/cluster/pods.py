@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from edl_horovod.cluster import labels
+from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.kubernetes import LauncherPodConfig, WorkerPodConfig
 from edl_horovod.config.schema import JobConfig
@@ -63,7 +64,7 @@ def launcher(config: JobConfig, name: str) -> Manifest:
         _field("EDL_NAMESPACE", "metadata.namespace"),
     ]
     variables.append(_variable("EDL_JOB", name))
-    if settings.style == "elastic":
+    if style_of(config).has_coordinator:
         variables.append(_variable("EDL_SECRET_FILE", SECRET_FILE))
     command = ["python", "-m", "edl_horovod.cluster.pod.launcher", "--config", CONFIG_FILE]
     container = _container(config, labels.LAUNCHER, command, variables)
@@ -71,7 +72,7 @@ def launcher(config: JobConfig, name: str) -> Manifest:
     spec["priorityClassName"] = settings.launcher_priority_class or settings.priority_class
     spec["nodeSelector"] = texts(settings.launcher.node_selector)
     spec["tolerations"] = _moves_soon(settings.launcher.tolerations)
-    if settings.style == "mpirun":
+    if style_of(config).is_static:
         spec["automountServiceAccountToken"] = False
     else:
         spec["serviceAccountName"] = settings.service_account or labels.owned_name(name)
@@ -87,7 +88,7 @@ def worker(config: JobConfig, name: str) -> Manifest:
         name: Of the job.
     """
     settings = config.kubernetes
-    if settings.style == "elastic":
+    if style_of(config).has_coordinator:
         container = _elastic_worker(config, name)
     else:
         container = _ssh_worker(config)
@@ -155,7 +156,7 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
 
 
 def _ssh_worker(config: JobConfig) -> Manifest:
-    is_elastic = config.kubernetes.style == "horovodrun"
+    is_elastic = not style_of(config).is_static
     variables = [_field("EDL_POD_IP", "status.podIP")] if is_elastic else []
     container = _container(config, labels.WORKER, SSHD, variables)
     container["readinessProbe"] = {"tcpSocket": {"port": SSH_PORT}, "periodSeconds": 1}
@@ -173,7 +174,7 @@ def _container(
     env = [_variable(*pair) for pair in texts({"HOME": HOME, **settings.env}).items()]
     env += [_secret_variable(key, value) for key, value in settings.secret_env.items()]
     mounts = [{"name": "edl-config", "mountPath": CONFIG_DIR, "readOnly": True}]
-    if settings.style == "elastic":
+    if style_of(config).has_coordinator:
         mounts.append({"name": "edl-secret", "mountPath": SECRET_DIR, "readOnly": True})
     for name, volume in settings.volumes.items():
         is_read_only = bool(volume.get("read_only"))
@@ -228,7 +229,7 @@ def _volumes(config: JobConfig, name: str) -> list[Manifest]:
     found: list[Manifest] = [
         {"name": "edl-config", "configMap": {"name": owned, "defaultMode": SECRET_MODE}}
     ]
-    if config.kubernetes.style == "elastic":
+    if style_of(config).has_coordinator:
         found.append({"name": "edl-secret", "secret": _secret(owned)})
     for own, volume in config.kubernetes.volumes.items():
         if "claim" in volume:

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.styles import style_of
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ClusterForbidden, QuotaExceeded
 
@@ -178,7 +179,7 @@ def _holds_for_our_pods(quota: Object) -> bool:
 def _cure(quotas: Iterable[Object], mpijob: Object, config: JobConfig) -> str:
     slots = config.kubernetes.slots_per_worker
     num_ranks = num_workers_with_room(quotas, mpijob) * slots
-    if num_ranks < max(config.elastic.min_np, slots) or config.kubernetes.style == "mpirun":
+    if num_ranks < max(config.elastic.min_np, slots) or style_of(config).is_static:
         return "Ask for less: launch.np, elastic.min_np, kubernetes.worker, kubernetes.launcher;"
     return (
         f"Start with launch.np={num_ranks}, for which there is room, and let the ring grow later "

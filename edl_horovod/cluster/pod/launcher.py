@@ -17,6 +17,7 @@ from pathlib import Path
 from edl_horovod.cluster import pods
 from edl_horovod.cluster.pod.environment import PodEnvironment
 from edl_horovod.cluster.pod_log import PodLog
+from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import largest_ring
@@ -70,7 +71,7 @@ def main() -> int:
     try:
         config = resolved.load(args.config)
         logs.setup("launcher", level=config.log_level)
-        if config.kubernetes.style == "mpirun":
+        if style_of(config).is_static:
             patience = config.elastic.wait_seconds
             wait_for_workers(Path(HOSTFILE), port=pods.SSH_PORT, seconds=patience)
         result = run_plan(
@@ -141,15 +142,14 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironmen
         environment: Of the launcher pod, with `NEEDED` of the job's style.
     """
     job_dir = JobDir.of(config)
-    style = config.kubernetes.style
-    if style != "elastic":
-        is_static = style == "mpirun"
+    style = style_of(config)
+    if not style.has_coordinator:
         return LaunchPlan(
             config=config,
             job_dir=job_dir,
             hosts={},
-            ring=(_mpirun if is_static else _horovodrun)(config, config_file),
-            discovery=None if is_static else _discovery(config, environment),
+            ring=(_mpirun if style.is_static else _horovodrun)(config, config_file),
+            discovery=None if style.is_static else _discovery(config, environment),
             # mpi-operator makes one for each MPIJob, so the job's next launcher has it too.
             secret_file=Path(SSH_KEY),
         )
@@ -180,7 +180,7 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironmen
 
 def _discovery(config: JobConfig, environment: PodEnvironment) -> Command:
     job_dir = JobDir.of(config)
-    names = "address" if config.kubernetes.style == "horovodrun" else "uid"
+    names = style_of(config).host_names
     argv = (
         sys.executable,
         "-m",

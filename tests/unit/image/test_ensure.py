@@ -80,6 +80,19 @@ def test_no_image_is_built_of_code_that_was_changed(tmp_path):
         image.ensure(predict(model, "base_image=host/base:1", "image_repository=host/zoo"))
 
 
+def test_a_dry_run_names_the_place_of_the_image_and_builds_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    given = ("base_image=host/base:1", "image_repository=host/zoo")
+    model = write_model(tmp_path / "m", TrainedModel().SerializeToString())
+    (model / "zoo").mkdir()
+    assert image.as_if_built(predict(model, "trust=changed", *given)).image == (
+        "host/zoo:not-built-yet"
+    )
+    job = image.as_if_built(train("model_zoo=git+https://host/zoo.git@v1", *given))
+    assert (job.image, job.model_zoo) == ("host/zoo:not-built-yet", "/model_zoo")
+    assert image.as_if_built(train(f"image={GIVEN}")) == image.ensure(train(f"image={GIVEN}"))
+
+
 def test_a_model_trained_without_an_image_needs_one(tmp_path):
     model = write_model(tmp_path / "m", TrainedModel().SerializeToString())
     with pytest.raises(ConfigError, match="needs an image"):
