@@ -81,7 +81,7 @@ def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
     from edl_horovod.frameworks.horovod import Horovod
-    from edl_horovod.frameworks.keras.step import KerasTrainer
+    from edl_horovod.frameworks.keras.step import KerasStep
     from edl_horovod.ring import state
     from edl_horovod.ring.membership import coordinated
     from edl_horovod.tasks.evaluate import Evaluator
@@ -89,7 +89,7 @@ def main():
     from edl_horovod.worker import main as worker
 
     reaper = Reaper(folder, parse(os.environ[VARIABLE]))
-    before(reaper, KerasTrainer, "step", "step")
+    before(reaper, KerasStep, "step", "step")
     before(reaper, state.RingState, "commit", "commit")
     before(reaper, coordinated.CoordinatedMembership, "join", "reset")
     before(reaper, state, "broadcast_values", "sync")

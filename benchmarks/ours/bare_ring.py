@@ -11,7 +11,7 @@ import keras
 from benchmarks.common import StepClock, side_parser, write_numbers
 from benchmarks.ours.parts import load, open_stream
 from edl_horovod.frameworks.keras.collectives import HOROVOD
-from edl_horovod.frameworks.keras.step import KerasTrainer
+from edl_horovod.frameworks.keras.step import KerasStep
 
 
 def main() -> int:
@@ -22,7 +22,7 @@ def main() -> int:
     with open_stream(args.data, loaded, args.batch_size) as (stream, plan):
         # As in the worker: 1 while a collective is traced, 0 while a ring of fixed ranks forms.
         os.environ["HOROVOD_ELASTIC"] = "1"
-        trainer = KerasTrainer(loaded, stream.element_spec, learning_rate=None)
+        trainer = KerasStep(loaded, stream.element_spec, learning_rate=None)
         os.environ["HOROVOD_ELASTIC"] = "0"
         world = HOROVOD.form_inherited()
         lanes = world.lanes(plan.num_lanes)

@@ -109,7 +109,7 @@ def main() -> int:
 
 
 def _flag_seconds() -> float:
-    """What it takes to hand the flag to the step; inside `KerasTrainer.step`, so tried apart."""
+    """What it takes to hand the flag to the step; inside `KerasStep.step`, so tried apart."""
     began = time.perf_counter()
     for _ in range(FLAG_TRIES):
         tf.constant(float(False))

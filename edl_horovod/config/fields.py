@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import did_you_mean
 
 __all__ = [
@@ -34,9 +35,7 @@ FILE_LISTS = ("data", "validation_data")
 """Text settings that name several files with commas between."""
 
 NEEDED = {
-    "train": ("model_def", "data", "output"),
-    "evaluate": ("trained_model", "data"),
-    "predict": ("trained_model", "data"),
+    **{name: task.needs for name, task in TASKS.items()},
     "prepare": ("model_def", "data", "output"),
     "image": ("base_image", "image_repository"),
 }

@@ -6,6 +6,8 @@ from typing import Any
 from edl_horovod.config import params as params_text
 from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given
 from edl_horovod.config.kubernetes import KubernetesConfig
+from edl_horovod.config.tasks import TASKS
+from edl_horovod.frameworks import FRAMEWORKS
 
 __all__ = [
     "CheckpointConfig",
@@ -244,7 +246,7 @@ class JobConfig:
     """Everything a job needs; every rank reads the same resolved copy of it."""
 
     task: str
-    """`train`, `evaluate` or `predict`."""
+    """What the job is for, a name of `config.tasks`."""
     data: str
     """Input files: a folder, a glob as `s3://bucket/*.csv`, or several with commas between."""
     output: str = ""
@@ -260,6 +262,8 @@ class JobConfig:
     model_def: str = ""
     """Which model in the zoo: `file`, `folder.file` or `file.Symbol`; may be left out where
     model_zoo is one file."""
+    framework: str = "keras"
+    """What the model is written in; a trained model knows its own."""
     input_fn: str = ""
     """Function that makes examples of records, in place of the model's own: `file.function`, or
     a function of the model's file."""
@@ -300,7 +304,8 @@ class JobConfig:
     debug: DebugConfig = field(default_factory=DebugConfig)
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, ("train", "evaluate", "predict"))
+        check_choice("task", self.task, tuple(TASKS))
+        check_choice("framework", self.framework, tuple(FRAMEWORKS))
         check_choice("log_level", self.log_level, LOG_LEVELS)
         check_choice("resume", self.resume, ("never", "auto", "must"))
         params_text.check(self.params)

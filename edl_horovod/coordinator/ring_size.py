@@ -1,30 +1,32 @@
 """How many ranks the ring of a job may have."""
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
-from edl_horovod.records.lanes import choose_num_lanes
 
 __all__ = ["check_change", "check_start", "largest_ring"]
 
 
 def largest_ring(config: JobConfig) -> int:
-    """Most ranks that a job's ring can have: elastic.max_np, and never more than its lanes."""
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    return min(config.elastic.max_np or lanes, lanes)
+    """Most ranks that a job's ring can have: elastic.max_np, and never more than its task's."""
+    most = TASKS[config.task].largest_ring(config)
+    return min(config.elastic.max_np or most, most)
 
 
 def check_start(config: JobConfig) -> None:
-    """See that no rank is without a lane.
+    """See that no rank is without a part of the work.
 
     Raises:
-        ConfigError: More ranks are asked for than there are lanes.
+        ConfigError: More ranks are asked for than can share the task's work.
     """
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-    if config.launch.np > lanes:
+    task = TASKS[config.task]
+    most = task.largest_ring(config)
+    if config.launch.np > most:
         raise ConfigError(
-            f"launch.np must not be above the number of lanes. Received: launch.np="
-            f"{config.launch.np}, lanes={lanes} (train.batch_size={config.train.batch_size}). "
-            "Set data_plan.lanes, or a batch size with a larger divisor."
+            f"launch.np must not be above the number of {task.shared}. Received: launch.np="
+            f"{config.launch.np}, {task.shared}={most} (train.batch_size="
+            f"{config.train.batch_size}). Set data_plan.lanes, or a batch size with a larger "
+            "divisor."
         )
 
 
@@ -45,5 +47,6 @@ def check_change(config: JobConfig, num_ranks: int, *, received: str, step: int 
         multiple = f", a multiple of the {step} slots of a pod" if step > 1 else ""
         raise ConfigError(
             f"The ring must keep between elastic.min_np={least} and {most} ranks (elastic.max_np, "
-            f"and never more than there are lanes){multiple}. Received: {received}."
+            f"and never more than there are {TASKS[config.task].shared}){multiple}. "
+            f"Received: {received}."
         )

@@ -159,8 +159,8 @@ class Roster:
             message = f"worker {holder.label} is to go, but stays: it alone has the job's state"
             self._events.write("log", message=message)
             log.info("%s", message)
-        # One more than the limit for a moment, but never more than lanes.
-        others = self.workers(chosen)[: self._settings.num_lanes - 1]
+        # One more than the limit for a moment, but never more than its bound.
+        others = self.workers(chosen)[: self._settings.ring_bound - 1]
         return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
 
     def _may_hold(self, worker: Worker) -> bool:

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.ring_size import largest_ring
 from edl_horovod.job.directory import JobDir
-from edl_horovod.records.lanes import choose_num_lanes
 
 __all__ = ["CoordinatorSettings", "settings_of"]
 
@@ -27,7 +27,7 @@ class CoordinatorSettings:
     max_np: int
     autoscale_efficiency: float | None = None
     """Least share of a rank that an added one must bring; None where all are taken in."""
-    num_lanes: int
+    ring_bound: int
     """No ring can be larger, also not for a moment."""
     spares: int
     """Warm workers of a host beyond its slots."""
@@ -41,7 +41,6 @@ def settings_of(
 ) -> CoordinatorSettings:
     """A job's settings, as far as its coordinator needs them."""
     elastic = config.elastic
-    lanes = choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
     return CoordinatorSettings(
         job_dir=job_dir,
         address=address,
@@ -50,7 +49,7 @@ def settings_of(
         num_start=config.launch.np,
         min_np=elastic.min_np,
         max_np=largest_ring(config),
-        num_lanes=lanes,
+        ring_bound=TASKS[config.task].largest_ring(config),
         autoscale_efficiency=elastic.autoscale_efficiency if elastic.autoscale else None,
         spares=elastic.spares,
         wait_seconds=elastic.wait_seconds,

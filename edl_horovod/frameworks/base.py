@@ -3,13 +3,36 @@
 They know arrays and names. What a framework computes with, and how, stays in its own folder.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-__all__ = ["Array", "CollectiveFailed", "Collectives", "Variable"]
+from edl_horovod.config.schema import TrainConfig
+from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, StepSums
+from edl_horovod.models.parts import PlainModels
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.source import RecordSource
+from edl_horovod.spec import Mode
+
+if TYPE_CHECKING:
+    from edl_horovod.frameworks.horovod import Horovod
+
+__all__ = [
+    "Batches",
+    "Callbacks",
+    "CollectiveFailed",
+    "Collectives",
+    "Evaluation",
+    "Framework",
+    "Model",
+    "Prediction",
+    "Step",
+    "Variable",
+]
 
 
 class CollectiveFailed(Exception):
@@ -44,39 +67,6 @@ class Variable(Protocol):
         """Replace the value by one of the same shape and type."""
 
 
-class Array:
-    """A variable that no framework computes with: sums, numbers and text of a task."""
-
-    def __init__(self, value: ArrayLike) -> None:
-        """Begin with a copy of this value."""
-        self._value = _frozen(np.array(value))
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The array's shape."""
-        return self._value.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The array's type."""
-        return self._value.dtype
-
-    def numpy(self) -> NDArray[Any]:
-        """The present value, read-only; later changes do not show in it."""
-        return self._value
-
-    def assign(self, value: ArrayLike) -> None:
-        """Replace the value by a copy of one of the same shape."""
-        copy = np.array(value, self._value.dtype)
-        assert copy.shape == self._value.shape, (copy.shape, self._value.shape)
-        self._value = _frozen(copy)
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
-
-
 class Collectives(Protocol):
     """What all ranks of a ring do together: all call the same ones in the same order.
 
@@ -91,3 +81,241 @@ class Collectives(Protocol):
 
     def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
         """Give every rank's variables the values of those of the rank `root`: all or none."""
+
+
+class Batches(Protocol):
+    """Examples of the records of consecutive steps on this rank's lanes."""
+
+    @property
+    def element_spec(self) -> Any:
+        """What a batch looks like, as the framework describes it to its own parts."""
+
+    @property
+    def record_ids(self) -> Ids:
+        """Ids of the records of the last `next_batch`, also of those that gave no example."""
+
+    def restart(self, lanes: range, first_step: int, last_step: int) -> None:
+        """Read these lanes from `first_step` of the job up to the step before `last_step`."""
+
+    def expect(self, lanes: range, first_step: int, last_step: int) -> None:
+        """Begin in a thread a `restart` that is likely to follow with just these arguments."""
+
+    def next_batch(self) -> Batch | None:
+        """The examples of the next step; None where this rank has none in it.
+
+        Raises:
+            DataError: A record could not be read or parsed.
+        """
+
+    def try_first(self) -> Batch | None:
+        """Make the examples of the first lane's first records, to see whether that works.
+
+        Raises:
+            DataError: It does not.
+        """
+
+
+class Callbacks(Protocol):
+    """The user's callbacks of a training, which the leader runs between epochs."""
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """What the ring's state must hold of them, by name."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether one of them has ended the training."""
+
+    @property
+    def max_steps(self) -> int | None:
+        """The fewest steps after which one of them ends the training; None for no bound."""
+
+    def before_step(self, step: int) -> None:
+        """Prepare a step; all ranks do, and alike."""
+
+    def after_step(self, sums: StepSums) -> None:
+        """Take note of a step's numbers; all ranks do."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Call them at an epoch's begin, on the leader; then the ring syncs."""
+
+    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
+        """Call them at an epoch's end, on the leader; then the ring syncs."""
+
+    def end(self) -> None:
+        """Call them at the training's end, on the leader, before the model is written."""
+
+
+class Evaluation(Protocol):
+    """Loss and metrics of a model, as sums that add up."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of its numbers, `loss` first."""
+
+    @property
+    def zeros(self) -> EvaluationSums:
+        """The sums of no examples."""
+
+    def sums(self, batch: Batch) -> EvaluationSums:
+        """The sums of a batch.
+
+        Raises:
+            UserCodeError: Shapes in the model, the loss or a metric do not fit.
+        """
+
+    def values(self, sums: EvaluationSums) -> dict[str, float]:
+        """The numbers by name, of at least one example."""
+
+
+class Prediction(Protocol):
+    """A model's outputs."""
+
+    def describe(self) -> tuple[Output, ...]:
+        """What they are, sorted by name."""
+
+    def outputs(self, features: Any) -> Any:
+        """What the model returns for a batch's features, as the user knows it."""
+
+    def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
+        """These outputs by name."""
+
+
+class Model(Protocol):
+    """A user's model, built for examples of one kind."""
+
+    @property
+    def weights(self) -> Mapping[str, Variable]:
+        """Its parameters, by the names that a trained model's files have for them."""
+
+    def evaluation(self, element_spec: Any) -> Evaluation:
+        """Prepare its evaluation on batches of this kind.
+
+        Raises:
+            UserCodeError: The spec's loss or metrics cannot be built for these examples.
+        """
+
+    def prediction(self, element_spec: Any) -> Prediction:
+        """Prepare its prediction on batches of this kind.
+
+        Raises:
+            UserCodeError: The model raised something.
+        """
+
+    def save(self, folder: Path, *, for_serving: bool) -> None:
+        """Write it for programs without edl_horovod.
+
+        Args:
+            folder: Of the trained model.
+            for_serving: Whether servers are to run it without Python.
+        """
+
+
+class Step(Protocol):
+    """A training's step: local sums of a batch, reduced over the ring, and then applied.
+
+    It is one call, so that a framework may reduce some sums while it makes others.
+    """
+
+    @property
+    def model(self) -> Model:
+        """What is trained."""
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """All that it changes, each once, by name and in the same order on all ranks."""
+
+    @property
+    def model_variables(self) -> Mapping[str, Variable]:
+        """Those of the model alone."""
+
+    def step(
+        self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
+    ) -> StepSums:
+        """Run one step over the ring and change the variables, if its loss is finite.
+
+        All ranks call it for every step. Nothing changes before all sums are reduced.
+
+        Args:
+            batch: This rank's examples; None where it has none.
+            wants_change: This rank knows that the ring is to change.
+            is_alone: The ring has one rank, so there is nothing to reduce.
+            salt: Sets this rank's random numbers (dropout) apart from those of the others.
+
+        Raises:
+            CollectiveFailed: A member was lost; the variables are untouched.
+            UserCodeError: Shapes in the model, the loss or a metric do not fit.
+        """
+
+    def rehearse(self, batch: Batch) -> None:
+        """Run it without any effect and without a ring, so that the first true ones are quick."""
+
+    def has_come(self) -> bool:
+        """Whether this rank's sums are made, so that it waits for the others; any thread asks."""
+
+    def callbacks(self, *, num_epochs: int, steps_per_epoch: int) -> Callbacks | None:
+        """Make the user's callbacks; None where there are none.
+
+        Raises:
+            UserCodeError: One of them cannot work on a ring.
+        """
+
+
+class Framework(Protocol):
+    """What a model is written in; `frameworks.FRAMEWORKS` finds it by its name."""
+
+    @property
+    def name(self) -> str:
+        """Its name, which is that of its package, too."""
+
+    @property
+    def packages(self) -> Sequence[str]:
+        """The packages whose versions decide what a trained model gives, itself first."""
+
+    @property
+    def horovod(self) -> "Horovod":
+        """Its half of Horovod, which forms rings."""
+
+    @property
+    def collectives(self) -> Collectives:
+        """The operations of a ring."""
+
+    @property
+    def plain_models(self) -> PlainModels:
+        """The models without a spec that it knows."""
+
+    def begin(self, *, slot: int, seed: int) -> None:
+        """Take the device of a slot and seed the random numbers, before user code runs."""
+
+    def use_precision(self, precision: str) -> None:
+        """Compute a training in this precision, `train.precision`, before user code runs."""
+
+    def batches(
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+    ) -> Batches:
+        """Make examples of records by the user's `create_dataset`.
+
+        Args:
+            source: Reads the records.
+            plan: Says which records a step holds.
+            loaded: The user's spec.
+            mode: Handed to `create_dataset`.
+            prefetch: Steps made ready ahead.
+
+        Raises:
+            UserCodeError: `create_dataset` raised, or returned something unusable.
+        """
+
+    def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
+        """Build the user's model for batches of this kind.
+
+        Raises:
+            UserCodeError: `create_model` raised, or the model refuses these features.
+        """
+
+    def step(self, loaded: LoadedSpec, element_spec: Any, config: TrainConfig) -> Step:
+        """Build the user's model and optimizer, and the step that trains them.
+
+        Raises:
+            UserCodeError: One of the spec's methods raised or returned something unusable.
+        """

@@ -11,7 +11,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.lookup import FileGroup, file_groups, list_definitions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.overrides import Overrides, find_parts
-from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, Parts, part_of
+from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, PlainModels, part_of
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["Found", "find"]
@@ -44,15 +44,18 @@ class _Candidate:
     """What it lacks to be one."""
 
 
-def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
+def find(
+    zoo: Path, model_def: str, overrides: Overrides, plain_models: PlainModels | None
+) -> Found:
     """Find the one model of this name and load its file.
 
-    An `ElasticDLSpec` counts first; only where there is none, a Keras class or a function.
+    An `ElasticDLSpec` counts first; only where there is none, a model without a spec.
 
     Args:
         zoo: Absolute path of the zoo.
         model_def: As the user wrote it.
         overrides: Parts that the model need not have.
+        plain_models: Knows the framework's models without a spec; None takes specs alone.
 
     Raises:
         ConfigError: An override means nothing.
@@ -63,10 +66,11 @@ def find(zoo: Path, model_def: str, overrides: Overrides) -> Found:
     for group in file_groups(zoo, model_def):
         modules = [load_module(file, zoo=zoo) for file in group.files]
         candidates = _specs(group, modules, overrides)
-        candidates = candidates or _keras_models(group, modules, overrides, zoo)
+        if not candidates and plain_models is not None:
+            candidates = _plain(group, modules, overrides, zoo, plain_models)
         complete = {id(one.value): one for one in candidates if not one.missing}
         if len(complete) == 1:
-            return _found(next(iter(complete.values())), overrides, zoo)
+            return _found(next(iter(complete.values())), overrides, zoo, plain_models)
         if complete:
             raise _ambiguous(model_def, complete.values(), zoo)
         incomplete = candidates[-1] if candidates else incomplete
@@ -96,29 +100,26 @@ def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[s
     return tuple(sorted(abstract - overrides.methods))
 
 
-def _keras_models(
-    group: FileGroup, modules: list[ModuleType], overrides: Overrides, zoo: Path
+def _plain(
+    group: FileGroup,
+    modules: list[ModuleType],
+    overrides: Overrides,
+    zoo: Path,
+    plain_models: PlainModels,
 ) -> list[_Candidate]:
-    from edl_horovod.models import keras_class  # Loads Keras, which many a file does not need.
+    def missing(value: Any, module: ModuleType) -> tuple[str, ...]:
+        has = plain_models.parts_of(value, module, "", zoo=zoo).keys() | overrides.given.keys()
+        return tuple(key for key in REQUIRED if key not in has)
 
     if group.symbol is None:
-        named = [(name, module) for module in modules for name in keras_class.makers(module)]
+        named = [(name, module) for module in modules for name in plain_models.makers(module)]
     else:
         named = [(group.symbol, module) for module in modules if group.symbol in vars(module)]
     return [
-        _Candidate(value, module, symbol, _missing_parts(value, module, overrides, zoo))
+        _Candidate(value, module, symbol, missing(value, module))
         for symbol, module in named
-        if keras_class.is_model(value := vars(module)[symbol])
+        if plain_models.is_model(value := vars(module)[symbol])
     ]
-
-
-def _missing_parts(
-    value: Any, module: ModuleType, overrides: Overrides, zoo: Path
-) -> tuple[str, ...]:
-    from edl_horovod.models import keras_class
-
-    has = keras_class.parts_of(value, module, "", zoo=zoo).keys() | overrides.given.keys()
-    return tuple(key for key in REQUIRED if key not in has)
 
 
 def _values(group: FileGroup, modules: list[ModuleType]) -> list[tuple[str, Any, ModuleType]]:
@@ -133,29 +134,27 @@ def _values(group: FileGroup, modules: list[ModuleType]) -> list[tuple[str, Any,
     ]
 
 
-def _found(one: _Candidate, overrides: Overrides, zoo: Path) -> Found:
+def _found(
+    one: _Candidate, overrides: Overrides, zoo: Path, plain_models: PlainModels | None
+) -> Found:
     set_by_user = find_parts(overrides, one.module, zoo=zoo)
     if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
         own = part_of(one.value, one.module, one.symbol, zoo=zoo).full_name
         names = {key: f"{own}.{METHODS[key]}" for key in REQUIRED}
-        kind = _with_parts(one.value, set_by_user) if set_by_user else one.value
+        kind, parts = one.value, set_by_user
     else:
-        from edl_horovod.models import keras_class
-
+        assert plain_models is not None
+        kind = ElasticDLSpec  # type: ignore[type-abstract]  # Made concrete below.
         parts = {
-            **keras_class.parts_of(one.value, one.module, one.symbol, zoo=zoo),
+            **plain_models.parts_of(one.value, one.module, one.symbol, zoo=zoo),
             **set_by_user,
         }
         names = {key: parts[key].full_name for key in REQUIRED}
-        kind = _with_parts(ElasticDLSpec, parts)  # type: ignore[type-abstract]  # Made concrete.
+    if parts:
+        assert plain_models is not None, "only a framework makes a spec of parts"
+        kind = plain_models.with_parts(kind, parts)
     names |= {key: part.full_name for key, part in set_by_user.items()}
     return Found(kind=kind, module=one.module, symbol=one.symbol, parts=names)
-
-
-def _with_parts(kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
-    from edl_horovod.models import keras_class
-
-    return keras_class.with_parts(kind, parts)
 
 
 def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCodeError:

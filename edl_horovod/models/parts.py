@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from edl_horovod.models.lookup import import_root
+from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "part_of"]
+__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "PlainModels", "part_of"]
 
 METHODS = {
     "model": "create_model",
@@ -52,3 +53,19 @@ def part_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Part:
     file = Path(str(module.__file__))
     inside = file.relative_to(import_root(zoo)).with_suffix("").parts
     return Part(value, ".".join((*inside, symbol)), f"{symbol} of {file}")
+
+
+class PlainModels(Protocol):
+    """A framework's models that are written without a spec, as classes or functions."""
+
+    def is_model(self, value: Any) -> bool:
+        """Whether a value is such a class, or a function that may return a model."""
+
+    def makers(self, module: ModuleType) -> list[str]:
+        """The symbols of a module that may be the model where the user names none."""
+
+    def parts_of(self, value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Parts:
+        """A model and the parts that belong to it."""
+
+    def with_parts(self, kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
+        """A spec class whose methods are made of parts, the rest as it was."""

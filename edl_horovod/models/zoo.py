@@ -14,7 +14,7 @@ from edl_horovod.models.elasticdl_module import OUTPUTS_PROCESSOR
 from edl_horovod.models.find import Found, find
 from edl_horovod.models.lookup import import_root, list_definitions, require_zoo
 from edl_horovod.models.overrides import Overrides
-from edl_horovod.models.parts import METHODS
+from edl_horovod.models.parts import METHODS, PlainModels
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["LoadedSpec", "Overrides", "list_definitions", "load_spec"]
@@ -104,6 +104,7 @@ def load_spec(
     params: Mapping[str, Any],
     context: dict[str, Any] | None = None,
     overrides: Overrides | None = None,
+    plain_models: PlainModels | None = None,
 ) -> LoadedSpec:
     """Find a model in a model zoo, load its file and make its spec.
 
@@ -116,6 +117,8 @@ def load_spec(
         params: Parameters of the model.
         context: Handed to the constructor if it declares it.
         overrides: What takes the place of the model's own input, loss and optimizer.
+        plain_models: Knows the framework's models without a spec, and makes specs of overrides;
+            None takes specs alone.
 
     Raises:
         ConfigError: The zoo is not there, nothing declares a parameter, or an override means
@@ -123,7 +126,7 @@ def load_spec(
         UserCodeError: The model is missing, ambiguous or incomplete, or raised something.
     """
     zoo = require_zoo(model_zoo)
-    found = find(zoo, model_def, overrides or Overrides())
+    found = find(zoo, model_def, overrides or Overrides(), plain_models)
     methods = {name: _parameters_of(getattr(found.kind, name)) for name in METHODS.values()}
     _require_declared(found.kind, params, methods)
     spec = _make(found, zoo, params=params, context=context)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from edl_horovod.config.schema import EarlyStoppingConfig
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.frameworks.base import Array, Variable
+from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.values import Array
 
 __all__ = ["EarlyStopping"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_horovod.frameworks.base import Collectives
-from edl_horovod.frameworks.keras.step import StepSums
+from edl_horovod.frameworks.values import StepSums
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave

@@ -1,79 +1,76 @@
 """Loss and metrics over a data set, weighted by examples: the ring does not matter."""
 
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import keras
-import numpy as np
-import tensorflow as tf
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks.base import Array, Collectives
-from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.model import MetricSums, call_functionally, metric_sums, running
+from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework
+from edl_horovod.frameworks.values import Array, EvaluationSums
 from edl_horovod.job.events import EventLog
-from edl_horovod.models.calling import call_declared, user_code
-from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
+from edl_horovod.tasks.opening import open_trained
 
-__all__ = ["EvaluateWork", "Evaluator"]
+__all__ = ["EvaluateWork", "Evaluator", "make_warm"]
 
 SEGMENT_STEPS = 8
 """Steps between two collectives of an evaluation job; a lost rank costs at most these."""
+
+
+def make_warm(
+    config: JobConfig,
+    framework: Framework,
+    events: EventLog,
+    _: WorkerIdentity,
+    stack: contextlib.ExitStack,
+) -> Work:
+    """Load the trained model and open the data; see `tasks.warm`."""
+    trained = open_trained(config, framework, Mode.EVALUATION, stack)
+    batches, plan = trained.data.batches, trained.data.plan
+    evaluation = trained.model.evaluation(batches.element_spec)
+    evaluator = Evaluator(evaluation, batches, plan, framework.collectives)
+    return EvaluateWork(config, evaluator, plan, framework.collectives, events)
 
 
 class Evaluator:
     """Sums of examples, loss and metrics over the steps of a data set."""
 
     def __init__(
-        self,
-        loaded: LoadedSpec,
-        model: keras.Model,
-        stream: KerasBatches,
-        plan: DataPlan,
-        collectives: Collectives,
+        self, evaluation: Evaluation, batches: Batches, plan: DataPlan, collectives: Collectives
     ) -> None:
-        """Trace the evaluation of one batch.
+        """Read nothing yet.
 
         Args:
-            loaded: The user's spec.
-            model: Built.
-            stream: Of the data set, in `Mode.EVALUATION`.
+            evaluation: Makes the sums of a batch.
+            batches: Of the data set, in `Mode.EVALUATION`.
             plan: Of the data set, not shuffled.
             collectives: Of the ring.
-
-        Raises:
-            UserCodeError: The spec's loss or metrics cannot be built for these examples.
         """
-        self._loaded = loaded
-        self._model = model
-        self._stream = stream
+        self._evaluation = evaluation
+        self._batches = batches
         self._plan = plan
         self._collectives = collectives
-        self._metrics: dict[str, MetricSums] = {}
-        doing = f"Building the evaluation of {loaded.label}"
-        with user_code(doing, root=loaded.zoo):
-            self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
-                *stream.element_spec
-            )
 
     @property
-    def num_sums(self) -> int:
-        """Length of a row of sums: examples, loss, metrics, and the membership's flag."""
-        return 3 + sum(int(each.sums.shape[0]) for each in self._metrics.values())
+    def zeros(self) -> EvaluationSums:
+        """The sums of no examples."""
+        return self._evaluation.zeros
 
     @property
-    def names(self) -> list[str]:
-        """Of the numbers that an evaluation gives, `loss` first."""
-        return ["loss", *self._metrics]
+    def names(self) -> Sequence[str]:
+        """Names of the numbers that an evaluation gives, `loss` first."""
+        return self._evaluation.names
 
     @property
     def num_steps(self) -> int:
@@ -82,10 +79,10 @@ class Evaluator:
 
     def restart(self, world: World, first_step: int) -> None:
         """Read this rank's lanes from a step on."""
-        self._stream.restart(world.lanes(self._plan.num_lanes), first_step, self.num_steps)
+        self._batches.restart(world.lanes(self._plan.num_lanes), first_step, self.num_steps)
 
-    def local_sums(self, num_steps: int, membership: Membership | None = None) -> np.ndarray:
-        """Sums over this rank's examples of the next steps, shape (num_sums,), float64.
+    def local_sums(self, num_steps: int, membership: Membership | None = None) -> EvaluationSums:
+        """Add the sums over this rank's examples of the next steps.
 
         Args:
             num_steps: Of the data set.
@@ -94,57 +91,41 @@ class Evaluator:
         Raises:
             UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
-        row = np.zeros(self.num_sums)
+        sums = self.zeros
         for number in range(num_steps):
             if membership is not None:
                 membership.doing("works", f"batch {number} of an evaluation")
-            batch = self._stream.next_batch()
+            batch = self._batches.next_batch()
             if batch is not None:
-                parts = batch.features, batch.labels
-                with running("The evaluation", self._loaded, *parts):
-                    row[:-1] += self._sums(*parts).numpy()
-        return row
+                sums += self._evaluation.sums(batch)
+        return sums
 
-    def over_ring(self, row: np.ndarray, world: World) -> np.ndarray:
-        """Rows of all ranks, added. All ranks call it after the same steps.
+    def over_ring(self, sums: EvaluationSums, world: World) -> EvaluationSums:
+        """Add the sums of all ranks, which all call it after the same steps.
 
         Raises:
             CollectiveFailed: A member was lost.
         """
-        return row if world.is_alone else self._collectives.sum(row, "edl.evaluate")
+        if world.is_alone:
+            return sums
+        return EvaluationSums.of(self._collectives.sum(sums.vector, "edl.evaluate"))
 
-    def metrics(self, row: np.ndarray) -> dict[str, float]:
+    def metrics(self, sums: EvaluationSums) -> dict[str, float]:
         """The evaluation's numbers over all examples, `loss` first.
 
         Args:
-            row: Sums of all ranks.
+            sums: Of all ranks.
 
         Raises:
             DataError: There is no example, so nothing has a mean.
         """
-        if row[0] == 0:
+        if not sums.num_examples:
             raise DataError(
-                "The evaluation data gave no examples. Received: "
-                f"{self._plan.num_records} records. Look whether create_dataset filters them all."
+                "The evaluation data gave no examples.",
+                received=f"{self._plan.num_records} records",
+                cure="Look whether create_dataset filters them all.",
             )
-        values = {"loss": float(row[1] / row[0])}
-        start = 2
-        for name, metric in self._metrics.items():
-            stop = start + metric.sums.shape[0]
-            values[name] = metric.value(row[start:stop], row[0])
-            start = stop
-        return values
-
-    def _trace(self, features: Any, labels: Any) -> tf.Tensor:
-        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
-        outputs, _, extra_losses = call_functionally(self._model, features, training=False)
-        loss = call_declared(self._loaded.spec.create_loss, {"outputs": outputs, "labels": labels})
-        loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
-        self._metrics = metric_sums(self._loaded, Mode.EVALUATION, outputs, labels, count)
-        numbers = [[count], [tf.cast(loss, tf.float32) * count]]
-        return tf.cast(
-            tf.concat([*numbers, *(m.sums for m in self._metrics.values())], 0), tf.float64
-        )
+        return self._evaluation.values(sums)
 
 
 class EvaluateWork(Work):
@@ -171,7 +152,7 @@ class EvaluateWork(Work):
         self._evaluator = evaluator
         self._plan = plan
         self._events = events
-        self._total = Array(np.zeros(evaluator.num_sums))
+        self._total = Array(evaluator.zeros.vector)
         self.state = RingState({"total": self._total}, Counters(), collectives)
 
     def records_seen(self) -> int:
@@ -184,11 +165,11 @@ class EvaluateWork(Work):
         num_steps = self._evaluator.num_steps
         self._evaluator.restart(world, self.state.step * SEGMENT_STEPS)
         while (first := self.state.step * SEGMENT_STEPS) < num_steps:
-            row = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
-            row[-1] = membership.wants_change()
+            sums = self._evaluator.local_sums(min(SEGMENT_STEPS, num_steps - first), membership)
+            sums = replace(sums, wants_change=float(membership.wants_change()))
             membership.doing("waits", f"segment {self.state.step}")
-            row = self._evaluator.over_ring(row, world)
-            self._total.assign(self._total.numpy() + np.append(row[:-1], 0.0))
+            sums = self._evaluator.over_ring(sums, world)
+            self._total.assign(self._total.numpy() + replace(sums, wants_change=0.0).vector)
             self.state.commit()
             membership.progress(self.state.step)
             if world.is_leader:
@@ -198,22 +179,22 @@ class EvaluateWork(Work):
                     total_records=self._plan.num_records,
                     size=world.size,
                 )
-            if row[-1] > 0:
+            if sums.wants_change > 0:
                 return False
         return True
 
     def finish(self, world: World) -> dict[str, Any]:
         """The means; every rank has them, the leader writes them where that is wanted."""
-        row = self._total.numpy()
-        metrics = self._evaluator.metrics(row)
+        sums = EvaluationSums.of(self._total.numpy())
+        metrics = self._evaluator.metrics(sums)
         if self._config.output:
             if world.is_leader:
                 _write_metrics(self._config, metrics)
-            self._evaluator.over_ring(row, world)  # All ranks: each has done the last segment.
+            self._evaluator.over_ring(sums, world)  # All ranks: each has done the last segment.
         return {
             "steps": self._evaluator.num_steps,
             "metrics": metrics,
-            "examples": int(row[0]),
+            "examples": int(sums.num_examples),
             "output": self._config.output,
         }
 

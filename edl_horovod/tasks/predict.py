@@ -7,6 +7,7 @@ again by the next ring. At the end the leader puts the files together (`ring.seg
 Two steps are computed side by side: between the ops of one there is too little to do for all cores.
 """
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Iterator
@@ -15,20 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, staged
 from edl_horovod.files.whole_file import write_json
-from edl_horovod.frameworks.base import Array, Collectives
-from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.examples import ExampleEncoder, describe_outputs
+from edl_horovod.frameworks.base import Batches, Collectives, Framework, Prediction
+from edl_horovod.frameworks.values import Array
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
@@ -37,15 +36,38 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.ring.world import World
+from edl_horovod.spec import Mode
+from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
+from edl_horovod.tasks.opening import open_trained
 from edl_horovod.tasks.processor import find_processor
 from edl_horovod.tasks.segments import Segments
 
-__all__ = ["PredictWork"]
+__all__ = ["PredictWork", "make_warm"]
 
 RECORDS_PER_FILE = 65_536
 SCHEMA_FILE = "schema.json"
 STEPS_AT_ONCE = 2
 """More gained nothing on two cores; each holds a batch and its outputs in memory."""
+
+
+def make_warm(
+    config: JobConfig,
+    framework: Framework,
+    events: EventLog,
+    _: WorkerIdentity,
+    stack: contextlib.ExitStack,
+) -> Work:
+    """Load the trained model and open the input; see `tasks.warm`."""
+    trained = open_trained(config, framework, Mode.PREDICTION, stack)
+    return PredictWork(
+        config,
+        trained.loaded,
+        trained.model.prediction(trained.data.batches.element_spec),
+        batches=trained.data.batches,
+        plan=trained.data.plan,
+        collectives=framework.collectives,
+        events=events,
+    )
 
 
 @dataclass(frozen=True)
@@ -66,32 +88,32 @@ class PredictWork(Work):
         self,
         config: JobConfig,
         loaded: LoadedSpec,
-        model: keras.Model,
+        prediction: Prediction,
         *,
-        stream: KerasBatches,
+        batches: Batches,
         plan: DataPlan,
         collectives: Collectives,
         events: EventLog,
     ) -> None:
-        """Trace the model, make the user's processor.
+        """Make the user's processor.
 
         Args:
             config: The job.
             loaded: The user's spec.
-            model: Built, with the trained weights.
-            stream: Of the input, in `Mode.PREDICTION`.
+            prediction: Of the model with the trained weights.
+            batches: Of the input, in `Mode.PREDICTION`.
             plan: Of the input, not shuffled.
             collectives: Of the ring.
             events: Told of the progress by the leader.
 
         Raises:
             ConfigError: There is neither an output nor a processor.
-            UserCodeError: The model or the processor raised, or records cannot hold the outputs.
+            UserCodeError: The processor raised, or records cannot hold the outputs.
         """
         self._config = config
         self._loaded = loaded
         self._name = loaded.label
-        self._stream = stream
+        self._batches = batches
         self._plan = plan
         self._events = events
         self._segments = Segments(JobDir.of(config), plan)
@@ -103,15 +125,12 @@ class PredictWork(Work):
                 f"PredictionOutputsProcessor that takes them. Received: output='', model file "
                 f"{loaded.source_file}. Write output=... ."
             )
-        features, _ = stream.element_spec
-        with user_code(f"Running the model of {self._name}", root=loaded.zoo):
-            self._outputs = tf.function(
-                lambda features: model(features, training=False), autograph=False
-            ).get_concrete_function(features)
+        self._prediction = prediction
         self._encoder: ExampleEncoder | None = None
         if config.output:
-            described = describe_outputs(self._outputs.structured_outputs, model=self._name)
-            self._encoder = ExampleEncoder(described)
+            outputs = prediction.describe()
+            require_encodable(outputs, model=self._name)
+            self._encoder = ExampleEncoder(outputs)
         self._collectives = collectives
         self.state = RingState({"sizes": self._sizes}, Counters(), collectives)
 
@@ -128,7 +147,7 @@ class PredictWork(Work):
             self._segments.begin()
         lanes = world.lanes(self._plan.num_lanes)
         first_step = self._segments.steps(self.state.step).start
-        self._stream.restart(lanes, first_step, self._plan.steps_per_epoch)
+        self._batches.restart(lanes, first_step, self._plan.steps_per_epoch)
         # A segment is written while the next one is computed.
         with (
             ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="predict") as predicting,
@@ -173,8 +192,8 @@ class PredictWork(Work):
         """Step after step, in order, while those that follow are computed."""
         ahead: deque[_Predicted] = deque()
         for step in range(first_step, self._plan.steps_per_epoch):
-            batch = self._stream.next_batch()
-            ids = self._stream.record_ids
+            batch = self._batches.next_batch()
+            ids = self._batches.record_ids
             self._require_one_each(step, ids, 0 if batch is None else batch.num_examples)
             features = None if batch is None else batch.features
             ahead.append(_Predicted(step, ids, predicting.submit(self._call_model, features)))
@@ -186,7 +205,7 @@ class PredictWork(Work):
         if features is None:
             return None
         with user_code(f"Running the model of {self._name}", root=self._loaded.zoo):
-            return self._outputs(features)
+            return self._prediction.outputs(features)
 
     def _start_segment(
         self,
@@ -205,15 +224,20 @@ class PredictWork(Work):
             if self._processor is not None:
                 self._processor.process(outputs, worker_id=world.rank, record_ids=ids)
             if self._encoder is not None:
-                made = writing.submit(self._encoder.encode, ids, outputs)
-                encoded.append((predicted.step, made))
+                records = writing.submit(self._encode, self._encoder, ids, outputs)
+                encoded.append((predicted.step, records))
 
         def write() -> None:
             if self._encoder is not None:
-                by_lane = self._by_lane(lanes, [(step, made.result()) for step, made in encoded])
+                by_lane = self._by_lane(
+                    lanes, [(step, records.result()) for step, records in encoded]
+                )
                 self._segments.write(segment, by_lane, rank=world.rank, size=world.size)
 
         return writing.submit(write)
+
+    def _encode(self, encoder: ExampleEncoder, ids: Ids, outputs: Any) -> list[bytes]:
+        return encoder.encode(ids, self._prediction.arrays(outputs))
 
     def _complete_segment(
         self, written: Future[None], world: World, membership: Membership

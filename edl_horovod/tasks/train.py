@@ -1,5 +1,6 @@
 """The `train` task: steps over the ring, evaluations between them, a trained model at the end."""
 
+import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +11,26 @@ import numpy as np
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
-from edl_horovod.frameworks.base import Array, Collectives, Variable
-from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.callbacks import Callbacks
-from edl_horovod.frameworks.keras.step import KerasTrainer, StepSums
+from edl_horovod.frameworks.base import Batches, Callbacks, Framework, Step, Variable
+from edl_horovod.frameworks.values import Array, EvaluationSums, StepSums
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
-from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.models import zoo_files
+from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
 from edl_horovod.ring.early_stopping import EarlyStopping
-from edl_horovod.ring.ledger import RingLedger
+from edl_horovod.ring.ledger import RingLedger, open_ledger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import NEVER, Counters, RingState
 from edl_horovod.ring.world import World
+from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
+from edl_horovod.tasks.opening import open_data
 
-__all__ = ["TrainWork"]
+__all__ = ["TrainCounters", "TrainWork", "make_warm"]
 
 EVENT_SECONDS = 0.2
 
@@ -44,19 +47,74 @@ class TrainCounters(Counters):
     """Step at which the callbacks were last told that an epoch begins."""
 
 
+def make_warm(
+    config: JobConfig,
+    framework: Framework,
+    events: EventLog,
+    identity: WorkerIdentity,
+    stack: contextlib.ExitStack,
+) -> Work:
+    """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
+    # Only here: a trained model is evaluated and predicted with in float32.
+    framework.use_precision(config.train.precision)
+    loaded = load_spec(
+        config.model_zoo,
+        config.model_def,
+        params=config.params,
+        context={"worker_id": str(identity.slot), "master_ip": identity.coordinator_host},
+        overrides=Overrides.of(config),
+        plain_models=framework.plain_models,
+    )
+    zoo_files.sources(loaded.zoo)  # What the trained model cannot carry is told before training.
+    data = open_data(config, framework, config.data, loaded, Mode.TRAINING, stack)
+    step = framework.step(loaded, data.batches.element_spec, config.train)
+    if data.first is not None:
+        step.rehearse(data.first)
+    evaluator = None
+    if config.validation_data:
+        held_out = open_data(
+            config, framework, config.validation_data, loaded, Mode.EVALUATION, stack
+        )
+        evaluation = step.model.evaluation(held_out.batches.element_spec)
+        evaluator = Evaluator(evaluation, held_out.batches, held_out.plan, framework.collectives)
+    if config.init_from:
+        files = trained_model.read(Path(config.init_from))
+        with trained_model.versions_told(files):
+            trained_model.restore_weights(files, step.model.weights)
+    ledger = None
+    if config.debug.ledger:
+        ledger = open_ledger(JobDir.of(config).ledger, identity, framework.collectives)
+        stack.callback(ledger.close)
+    work = TrainWork(
+        config,
+        framework,
+        loaded,
+        batches=data.batches,
+        plan=data.plan,
+        step=step,
+        evaluator=evaluator,
+        events=events,
+        ledger=ledger,
+    )
+    stack.callback(work.close)
+    # A newcomer reads it while the others train; what they have done since, they give it.
+    work.state.recover()
+    return work
+
+
 class TrainWork(Work):
     """Training, warm: data open, model built, steps traced."""
 
     def __init__(
         self,
         config: JobConfig,
+        framework: Framework,
         loaded: LoadedSpec,
         *,
-        stream: KerasBatches,
+        batches: Batches,
         plan: DataPlan,
-        trainer: KerasTrainer,
+        step: Step,
         evaluator: Evaluator | None,
-        collectives: Collectives,
         events: EventLog,
         ledger: RingLedger | None,
     ) -> None:
@@ -64,12 +122,12 @@ class TrainWork(Work):
 
         Args:
             config: The job.
+            framework: What the model is written in.
             loaded: The user's spec.
-            stream: Of the training data.
+            batches: Of the training data.
             plan: Of the training data.
-            trainer: Holds model and optimizer.
+            step: Holds model and optimizer.
             evaluator: Of the validation data; None where there is none.
-            collectives: Of the ring.
             events: Told of steps and evaluations by the leader.
             ledger: Told of each record; None unless `debug.ledger`.
         """
@@ -77,13 +135,15 @@ class TrainWork(Work):
         self._evaluation = None
         if evaluator is not None:
             # The sums of the last evaluation: whoever leads at the end writes its metrics.
-            self._evaluation = own["evaluation"] = Array(np.zeros(evaluator.num_sums))
-        self._stopping = _early_stopping(config, trainer, evaluator)
-        self._callbacks = _callbacks(config, loaded, trainer, plan)
+            self._evaluation = own["evaluation"] = Array(evaluator.zeros.vector)
+        self._stopping = _early_stopping(config, step, evaluator)
+        self._callbacks = step.callbacks(
+            num_epochs=config.train.epochs, steps_per_epoch=plan.steps_per_epoch
+        )
         self.num_steps = _num_steps(config, plan, self._callbacks)
         for part in (self._stopping, self._callbacks):
             own |= part.variables if part is not None else {}
-        variables: dict[str, Variable] = {**trainer.variables}
+        variables: dict[str, Variable] = {**step.variables}
         variables |= {f"{OPTIONAL}{name}": variable for name, variable in own.items()}
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
@@ -94,13 +154,15 @@ class TrainWork(Work):
             events=events,
         )
         self._counters = TrainCounters()
-        self.state = RingState(variables, self._counters, collectives, durable=self._checkpoints)
-        self._collectives = collectives
+        self.state = RingState(
+            variables, self._counters, framework.collectives, durable=self._checkpoints
+        )
+        self._framework = framework
         self._config = config
         self._loaded = loaded
-        self._stream = stream
+        self._batches = batches
         self._plan = plan
-        self._trainer = trainer
+        self._step = step
         self._evaluator = evaluator
         self._events = events
         self._ledger = ledger
@@ -116,7 +178,7 @@ class TrainWork(Work):
 
     def expect(self, world: World, step: int) -> None:
         """Begin to read and to make examples while the ring forms."""
-        self._stream.expect(world.lanes(self._plan.num_lanes), step, self.num_steps)
+        self._batches.expect(world.lanes(self._plan.num_lanes), step, self.num_steps)
 
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
@@ -133,7 +195,7 @@ class TrainWork(Work):
 
     def _train(self, world: World, membership: Membership) -> bool:
         lanes = world.lanes(self._plan.num_lanes)
-        self._stream.restart(lanes, self.state.step, self.num_steps)
+        self._batches.restart(lanes, self.state.step, self.num_steps)
         self._told_at, self._told_records = time.monotonic(), self.records_seen()
         self._is_ring_told = False
         self._began_at = self.state.step
@@ -149,11 +211,11 @@ class TrainWork(Work):
                 self._callbacks.before_step(self.state.step)
             step = self.state.step
             membership.doing("works", f"examples of step {step}")
-            batch = self._stream.next_batch()
+            batch = self._batches.next_batch()
             if self._ledger is not None:
-                self._ledger.give(step, self._stream.record_ids)
-            membership.doing("works", f"step {step}", has_come=self._trainer.has_come)
-            sums = self._trainer.step(
+                self._ledger.give(step, self._batches.record_ids)
+            membership.doing("works", f"step {step}", has_come=self._step.has_come)
+            sums = self._step.step(
                 batch,
                 wants_change=membership.wants_change(),
                 is_alone=world.is_alone,
@@ -164,7 +226,7 @@ class TrainWork(Work):
             if self._ledger is not None:
                 self._ledger.done(self.state.step, sums)
             if self._callbacks is not None:
-                self._callbacks.after_step(sums.num_examples, sums.loss, sums.metrics)
+                self._callbacks.after_step(sums)
             self.state.commit()
             membership.progress(self.state.step)
             if world.is_leader:
@@ -185,7 +247,8 @@ class TrainWork(Work):
             trained_model.write(
                 Path(self._config.output),
                 loaded=self._loaded,
-                model=self._trainer.model,
+                model=self._step.model,
+                framework=self._framework,
                 config=self._config,
                 metrics=self._final_metrics(),
                 steps=self.state.step,
@@ -193,7 +256,7 @@ class TrainWork(Work):
             self._checkpoints.wait()
         if not world.is_alone:
             # All ranks: each has done the last step.
-            self._collectives.sum(np.zeros(()), "edl.finish")
+            self._framework.collectives.sum(np.zeros(()), "edl.finish")
         return {
             "steps": self.state.step,
             "metrics": self._final_metrics(),
@@ -229,20 +292,21 @@ class TrainWork(Work):
         assert self._evaluator is not None
         assert self._evaluation is not None
         self._evaluator.restart(world, 0)
-        row = self._evaluator.local_sums(self._evaluator.num_steps, membership)
+        local = self._evaluator.local_sums(self._evaluator.num_steps, membership)
         membership.doing("waits", f"evaluation after step {self.state.step}")
-        row = self._evaluator.over_ring(row, world)  # All ranks: the step number decides, as here.
-        metrics = self._evaluator.metrics(row)
-        self._evaluation.assign(row)
+        # All ranks: the step number decides, as here.
+        sums = self._evaluator.over_ring(local, world)
+        metrics = self._evaluator.metrics(sums)
+        self._evaluation.assign(sums.vector)
         if self._stopping is not None:
-            self._stopping.after_evaluation(self.state.step, metrics, row)
+            self._stopping.after_evaluation(self.state.step, metrics, sums.vector)
         self._counters.evaluated_step = self.state.step
         if world.is_leader and not self._was_evaluation_told():
             self._events.write(
                 "evaluation",
                 step=self.state.step,
                 metrics=metrics,
-                examples=int(row[0]),
+                examples=int(sums.num_examples),
             )
             if self._stopping is not None and self._stopping.is_over:
                 step, best = self._stopping.best
@@ -290,15 +354,16 @@ class TrainWork(Work):
         """Those of the last evaluation; empty where there was none."""
         if self._evaluator is None or self._evaluation is None or self._counters.evaluated_step < 0:
             return {}
-        row = self._evaluation.numpy()
-        return self._evaluator.metrics(row) if row[0] else {}
+        sums = EvaluationSums.of(self._evaluation.numpy())
+        return self._evaluator.metrics(sums) if sums.num_examples else {}
 
     def _final_metrics(self) -> dict[str, float]:
         """Those of the weights that the trained model has."""
         best = self._stopping.best_sums if self._stopping is not None else None
-        if self._evaluator is None or best is None or not best[0]:
+        if self._evaluator is None or best is None:
             return self._metrics()
-        return self._evaluator.metrics(best)
+        sums = EvaluationSums.of(best)
+        return self._evaluator.metrics(sums) if sums.num_examples else self._metrics()
 
     def _check(self, sums: StepSums) -> None:
         if not sums.is_finite:
@@ -331,15 +396,15 @@ class TrainWork(Work):
 
 
 def _early_stopping(
-    config: JobConfig, trainer: KerasTrainer, evaluator: Evaluator | None
+    config: JobConfig, step: Step, evaluator: Evaluator | None
 ) -> EarlyStopping | None:
     if not config.train.early_stopping.metric or evaluator is None:
         return None
     return EarlyStopping(
         config.train.early_stopping,
-        trainer.model_variables,
+        step.model_variables,
         names=evaluator.names,
-        num_sums=evaluator.num_sums,
+        num_sums=len(evaluator.zeros.vector),
     )
 
 
@@ -347,20 +412,3 @@ def _num_steps(config: JobConfig, plan: DataPlan, callbacks: Callbacks | None) -
     all_steps = config.train.epochs * plan.steps_per_epoch
     bound = callbacks.max_steps if callbacks is not None else None
     return min(all_steps, config.train.max_steps or all_steps, bound or all_steps)
-
-
-def _callbacks(
-    config: JobConfig, loaded: LoadedSpec, trainer: KerasTrainer, plan: DataPlan
-) -> Callbacks | None:
-    made = loaded.callbacks()
-    if not made:
-        return None
-    return Callbacks(
-        made,
-        trainer.model,
-        trainer.optimizer,
-        metric_names=trainer.metric_names,
-        num_epochs=config.train.epochs,
-        steps_per_epoch=plan.steps_per_epoch,
-        zoo=loaded.zoo,
-    )

@@ -1,6 +1,6 @@
 """The parameters of a model as files of named tensors, in the reference's layout."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,10 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError, OutputError
+from edl_horovod.frameworks.base import Variable
 from edl_horovod.proto.trained_model_pb2 import Model, Tensor
 
-__all__ = ["MAX_FILE_BYTES", "read_params", "variable_names", "write_params"]
+__all__ = ["MAX_FILE_BYTES", "read_params", "write_params"]
 
 MAX_FILE_BYTES = 1 << 30
 """Tensors are spread over files of about this size, in bytes."""
@@ -19,20 +20,9 @@ _MAX_MESSAGE_BYTES = (1 << 31) - 1
 _REFERENCE_DTYPE = "float32"
 
 
-def variable_names(variables: Sequence[Any]) -> list[str]:
-    """A name for each variable: its path, and a number where several have the same path."""
-    seen: dict[str, int] = {}
-    names = []
-    for variable in variables:
-        seen[variable.path] = seen.get(variable.path, 0) + 1
-        repeated = seen[variable.path] - 1
-        names.append(f"{variable.path}:{repeated}" if repeated else variable.path)
-    return names
-
-
 def write_params(
     folder: Path,
-    variables: Sequence[Any],
+    variables: Mapping[str, Variable],
     *,
     version: int,
     max_file_bytes: int = MAX_FILE_BYTES,
@@ -41,7 +31,7 @@ def write_params(
 
     Args:
         folder: Where to.
-        variables: Keras variables.
+        variables: The model's weights, by name.
         version: Number of steps trained.
         max_file_bytes: Size of a file from which on the next one is begun, in bytes.
 
@@ -58,7 +48,7 @@ def write_params(
         filenames.append(f"params-{len(filenames):05d}.pb")
         (folder / filenames[-1]).write_bytes(message.SerializeToString(deterministic=True))
 
-    for name, variable in zip(variable_names(variables), variables, strict=True):
+    for name, variable in variables.items():
         tensor = _tensor(name, np.asarray(variable.numpy()))
         if num_bytes and num_bytes + len(tensor.content) > max_file_bytes:
             finish()

@@ -4,21 +4,23 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
 from edl_horovod.files.json_text import numbers
+from edl_horovod.frameworks import FRAMEWORKS
+from edl_horovod.frameworks.base import Variable
 from edl_horovod.models import zoo, zoo_files
+from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
-from edl_horovod.trained_model.params import read_params, variable_names
-from edl_horovod.trained_model.write import FORMAT_VERSION, FRAMEWORK, installed_version
+from edl_horovod.trained_model.params import read_params
+from edl_horovod.trained_model.write import FORMAT_VERSION, installed_version
 
 __all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights", "versions_told"]
 
@@ -68,14 +70,14 @@ def read(path: Path) -> TrainedModelFiles:
 def load_spec(
     files: TrainedModelFiles,
     *,
-    context: dict[str, Any] | None = None,
+    plain_models: PlainModels | None = None,
     trusts_changes: bool = False,
 ) -> LoadedSpec:
     """Make the spec from the copy of the model zoo inside a trained model, which runs its code.
 
     Args:
         files: The trained model.
-        context: Handed to the spec's constructor.
+        plain_models: Knows the framework's models without a spec; None takes specs alone.
         trusts_changes: Whether code is run that the model was not trained with.
 
     Raises:
@@ -90,8 +92,8 @@ def load_spec(
         str(files.path / "zoo"),
         files.message.model_def,
         params=files.config.params,
-        context=context,
         overrides=Overrides.of(files.config),
+        plain_models=plain_models,
     )
 
 
@@ -114,25 +116,25 @@ def versions_told(files: TrainedModelFiles) -> Iterator[None]:
         raise of_kind(kind_of(e), f"{e} {others} Install those versions.") from e
 
 
-def restore_weights(files: TrainedModelFiles, model: Any) -> None:
+def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -> None:
     """Give a model its trained parameters.
 
-    They are matched by the paths of the variables. Keras numbers layers without a name of their own
+    They are matched by the names of the variables. Keras numbers layers without a name of their own
     through the whole process, so `dense_3` is the trained `dense` where order and the rest agree.
 
     Args:
         files: The trained model.
-        model: A built `keras.Model`, made by the trained model's own spec.
+        weights: The weights of the model that the trained model's own spec makes, by name.
 
     Raises:
         DataError: A file is damaged, or the parameters are not those of this model.
     """
     trained = list(files.message.param_names)
-    names = variable_names(model.weights)
+    names = list(weights)
     if set(names) != set(trained):
         _require_same_but_numbers(files, trained, names)
         names = trained
-    variables = dict(zip(names, model.weights, strict=True))
+    variables = dict(zip(names, weights.values(), strict=True))
     for name, value in read_params(files.params_files):
         variable = variables.pop(name, None)
         if variable is None:
@@ -173,10 +175,10 @@ def _read_message(path: Path) -> TrainedModel:
             f" {message.format_version}, and this one reads up to {FORMAT_VERSION}.",
             cure="Install the newer.",
         )
-    if message.framework != FRAMEWORK:
+    if message.framework not in FRAMEWORKS:
         raise DataError(
-            f"{path} is not a model of {FRAMEWORK}, the only framework that this edl_horovod"
-            " evaluates and predicts with.",
+            f"{path} is not a model of {' or '.join(FRAMEWORKS)}, the only framework that this"
+            " edl_horovod evaluates and predicts with.",
             received=f"framework {message.framework!r}",
         )
     return message
@@ -184,7 +186,7 @@ def _read_message(path: Path) -> TrainedModel:
 
 def _other_versions(files: TrainedModelFiles) -> str:
     """Which versions trained the model, where they are not those that are installed here."""
-    trained = {FRAMEWORK: files.message.framework_version}
+    trained = {files.message.framework: files.message.framework_version}
     if files.message.tensorflow_version:
         trained["tensorflow"] = files.message.tensorflow_version
     installed = {name: installed_version(name) for name in trained}

@@ -4,11 +4,17 @@ import gc
 import importlib
 import os
 
+from edl_horovod.config.schema import JobConfig
+
 __all__ = ["import_all"]
 
 
-def import_all() -> None:
-    """Import nothing of the user's, and nothing that starts a thread."""
+def import_all(config: JobConfig) -> None:
+    """Import nothing of the user's, and nothing that starts a thread.
+
+    Args:
+        config: The job, whose framework and task are imported.
+    """
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
@@ -16,6 +22,7 @@ def import_all() -> None:
     gc.disable()
     try:
         importlib.import_module("edl_horovod.worker.stand_in")
+        importlib.import_module("edl_horovod.tasks.warm").framework_of(config)
         # It lives as long as the process: nobody need look through it for garbage ever again.
         gc.freeze()
     finally:

@@ -36,7 +36,7 @@ def main() -> int:
     )
     args = parser.parse_args()
     if args.fork_server is not None:
-        import_all()
+        import_all(resolved.load(args.config))
         fork_server.serve(socket.socket(fileno=args.fork_server))
         # From here on this is a worker like any other: the server itself never comes back.
     faulthandler.enable()
@@ -46,7 +46,7 @@ def main() -> int:
     try:
         config = resolved.load(args.config)
         logs.setup(environment.identity.label, level=config.log_level)
-        import_all()
+        import_all(config)
         # Only now: these import what takes long.
         from edl_horovod.worker.rank import work
         from edl_horovod.worker.stand_in import work_when_launched

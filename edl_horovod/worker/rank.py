@@ -9,14 +9,13 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
-from edl_horovod.frameworks.keras.collectives import HOROVOD
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.ring import loop
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.tasks.warm import make_warm
+from edl_horovod.tasks.warm import framework_of, make_warm
 from edl_horovod.worker.container import shown_as_ready
 from edl_horovod.worker.environment import WorkerEnvironment
 from edl_horovod.worker.membership import make_membership
@@ -63,7 +62,7 @@ def be_rank(
     if not environment.has_launcher:
         check_is_free(config)  # At their end ranks ask only for other jobs' results.
     with ExitStack() as stack:
-        membership = make_membership(environment, config, events, HOROVOD)
+        membership = make_membership(environment, config, events, framework_of(config).horovod)
         stack.callback(membership.close)
         _leave_on_sigterm(membership)
         try:

@@ -7,7 +7,6 @@ training.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tensorflow.python.autograph.core import ag_ctx
 
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.keras.inline_maps import inline_maps
+from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
@@ -24,7 +24,7 @@ from edl_horovod.records.source import RecordSource
 from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode
 
-__all__ = ["Batch", "KerasBatches"]
+__all__ = ["KerasBatches"]
 
 STEPS_IN_PARALLEL = 2
 _GRAPH_PLACE = re.compile(
@@ -33,16 +33,6 @@ _GRAPH_PLACE = re.compile(
     r"| \[Op:IteratorGetNext\] name: *$"
 )
 _NO_END = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The examples of one step on one rank."""
-
-    features: Any
-    labels: Any
-    """None in `Mode.PREDICTION`."""
-    num_examples: int
 
 
 class KerasBatches:

@@ -18,10 +18,11 @@ import numpy as np
 
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import Array, Variable
+from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.values import Array, StepSums
 from edl_horovod.models.calling import user_code
 
-__all__ = ["Callbacks"]
+__all__ = ["KerasCallbacks"]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ STATE_BYTES = 1 << 16
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
-class Callbacks:
+class KerasCallbacks:
     """The callbacks of a training, and what they must be told."""
 
     def __init__(
@@ -102,17 +103,11 @@ class Callbacks:
             with user_code(doing, root=self._zoo):
                 self._optimizer.learning_rate = float(callback.schedule(step))
 
-    def after_step(self, num_examples: int, loss: float, metrics: Mapping[str, float]) -> None:
-        """Add a step's numbers, which are the same on all ranks; all ranks do.
-
-        Args:
-            num_examples: Of the step; where it is 0 there is nothing to add.
-            loss: Its mean.
-            metrics: Their means, in the order of their names.
-        """
-        if num_examples:
-            means = np.array([loss, *metrics.values()])
-            self._sums.assign(self._sums.numpy() + num_examples * np.concatenate([[1.0], means]))
+    def after_step(self, sums: StepSums) -> None:
+        """Add a step's numbers, which are the same on all ranks; all ranks do."""
+        if sums.num_examples:
+            means = np.array([1.0, sums.loss, *sums.metrics.values()])
+            self._sums.assign(self._sums.numpy() + sums.num_examples * means)
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
         """Tell the callbacks of an epoch's end; only the leader does, and then the ring syncs.

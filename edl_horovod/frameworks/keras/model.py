@@ -1,173 +1,96 @@
-"""A user's Keras model as pure functions of a batch: outputs, losses and metrics."""
+"""A user's Keras model: built, named, saved."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.base import Evaluation, Prediction, Variable
+from edl_horovod.frameworks.keras.evaluation import KerasEvaluation
+from edl_horovod.frameworks.keras.prediction import KerasPrediction
 from edl_horovod.models.calling import call_declared, user_code
-from edl_horovod.models.keras_metrics import Measured, made, value_of
 from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.spec import Mode
 
-__all__ = ["MetricSums", "build_model", "call_functionally", "metric_sums", "running"]
+__all__ = ["KerasModel", "by_name"]
+
+log = logging.getLogger(__name__)
 
 
-def build_model(loaded: LoadedSpec, features: Any) -> keras.Model:
-    """Create the user's model and run it once, so that all its variables exist.
+class KerasModel:
+    """See `base.Model`."""
 
-    Args:
-        loaded: The user's spec.
-        features: `tf.TypeSpec`s of a batch's features.
+    def __init__(self, loaded: LoadedSpec, features: Any) -> None:
+        """Create the user's model and run it once, so that all its variables exist.
 
-    Raises:
-        UserCodeError: `create_model` raised, returned no model, or the model refuses these
-        features.
-    """
-    name = loaded.label
-    with user_code(f"create_model of {name}", root=loaded.zoo):
-        model = call_declared(loaded.spec.create_model, {})
-    if not isinstance(model, keras.Model):
-        raise UserCodeError(
-            f"create_model of {name} must return a keras.Model. Received: {type(model).__name__}."
-        )
-    doing = f"Running the model of {name} on what create_dataset gives ({features})"
-    with user_code(doing, root=loaded.zoo):
-        model(tf.nest.map_structure(_zeros, features), training=False)
-    return model
+        Args:
+            loaded: The user's spec.
+            features: `tf.TypeSpec`s of a batch's features.
+
+        Raises:
+            UserCodeError: `create_model` raised, returned no model, or the model refuses these
+                features.
+        """
+        self._loaded = loaded
+        name = loaded.label
+        with user_code(f"create_model of {name}", root=loaded.zoo):
+            model = call_declared(loaded.spec.create_model, {})
+        if not isinstance(model, keras.Model):
+            raise UserCodeError(
+                f"create_model of {name} must return a keras.Model. "
+                f"Received: {type(model).__name__}."
+            )
+        doing = f"Running the model of {name} on what create_dataset gives ({features})"
+        with user_code(doing, root=loaded.zoo):
+            model(tf.nest.map_structure(_zeros, features), training=False)
+        self.keras = model
+
+    @property
+    def weights(self) -> dict[str, Variable]:
+        """Its parameters, by the names that a trained model's files have for them."""
+        return by_name(self.keras.weights)
+
+    def evaluation(self, element_spec: Any) -> Evaluation:
+        """Trace its evaluation."""
+        return KerasEvaluation(self._loaded, self.keras, element_spec)
+
+    def prediction(self, element_spec: Any) -> Prediction:
+        """Trace its prediction."""
+        return KerasPrediction(self._loaded, self.keras, element_spec)
+
+    def save(self, folder: Path, *, for_serving: bool) -> None:
+        """Write `model.keras`, and for servers `saved_model/`, which runs without Python."""
+        path = folder / "model.keras"
+        try:
+            self.keras.save(path)
+        except (NotImplementedError, TypeError, ValueError) as e:  # What Keras raises for a config.
+            path.unlink(missing_ok=True)
+            log.warning(
+                "The trained model has no model.keras, because Keras cannot save this model: %s."
+                " Evaluate and predict work without it; get_config of the model's classes mends"
+                " it.",
+                e,
+            )
+        if for_serving:
+            path = folder / "saved_model"
+            doing = "Exporting the model as a SavedModel (train.saved_model=true)"
+            with user_code(doing, root=path):
+                self.keras.export(path, format="tf_saved_model", verbose=False)
+
+
+def by_name(variables: Sequence[keras.Variable]) -> dict[str, Variable]:
+    """Variables by their paths, each once; a number tells several of one path apart."""
+    named: dict[str, Variable] = {}
+    seen: dict[str, int] = {}
+    for variable in {id(variable.value): variable for variable in variables}.values():
+        repeated = seen[variable.path] = seen.get(variable.path, -1) + 1
+        named[f"{variable.path}:{repeated}" if repeated else variable.path] = variable.value
+    return named
 
 
 def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
     shape = [1 if size is None else size for size in spec.shape]
     return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")
-
-
-def call_functionally(
-    model: keras.Model, features: Any, *, training: bool, moving: Sequence[tf.Tensor] | None = None
-) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
-    """Call a model so that nothing of it changes; what would have changed comes out.
-
-    `Model.stateless_call` does the same for the layer's `call` alone, without what `__call__` adds
-    (`training` for models that do not declare it, casts); the scope is the public way to both.
-
-    Args:
-        model: Built.
-        features: A batch.
-        training: As in Keras.
-        moving: Values to use for the non-trainable variables; None for their own.
-
-    Returns:
-        Outputs (in float32 where layers compute in less), the non-trainable variables' new values,
-        and the layers' extra losses.
-    """
-    variables = model.non_trainable_variables
-    values = [variable.value for variable in variables] if moving is None else moving
-    mapping = [*zip(variables, values, strict=True)]
-    mapping += [(variable, variable.value) for variable in model.trainable_variables]
-    with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-        outputs = model(features, training=training)
-        losses = list(model.losses)
-    outputs = tf.nest.map_structure(_at_least_float32, outputs)
-    return outputs, [scope.get_current_value(variable) for variable in variables], losses
-
-
-@contextlib.contextmanager
-def running(doing: str, loaded: LoadedSpec, features: Any, labels: Any) -> Iterator[None]:
-    """Turn what an op of the user's functions says of its inputs into a `UserCodeError`.
-
-    Shapes of which only the batch is unknown when a function is traced may not fit when it runs.
-
-    Args:
-        doing: What runs, as in `The training step`.
-        loaded: The user's spec.
-        features: Of the batch.
-        labels: Of the batch.
-    """
-    try:
-        yield
-    except tf.errors.InvalidArgumentError:
-        given = tf.nest.map_structure(tf.TensorSpec.from_tensor, (features, labels))
-        with user_code(f"{doing} of {loaded.label} for {given}", root=loaded.zoo):
-            raise
-
-
-@dataclass(frozen=True)
-class MetricSums:
-    """A metric of a batch, as numbers that add up over batches of any size and over ranks."""
-
-    sums: tf.Tensor
-    """Shape (numbers,), float32."""
-    metric: keras.metrics.Metric | None
-    """Makes the value of them; None where the value is their mean over the examples."""
-
-    def value(self, sums: np.ndarray, count: float) -> float:
-        """The metric over all batches.
-
-        Args:
-            sums: Those of all batches, added.
-            count: Number of all examples.
-        """
-        return float(sums[0] / count) if self.metric is None else value_of(self.metric, sums)
-
-
-def metric_sums(
-    loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
-) -> dict[str, MetricSums]:
-    """The user's metrics as sums over a batch's examples.
-
-    Args:
-        loaded: The user's spec.
-        mode: Handed to `create_metrics`.
-        outputs: What the model returned.
-        labels: The batch's labels.
-        count: Number of examples, a float scalar.
-
-    Raises:
-        UserCodeError: `create_metrics` returned something other than a dict of scalars, of one
-            value an example, or (not in training) of Keras metrics that add up.
-    """
-    available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
-    metrics = call_declared(loaded.spec.create_metrics, available) or {}
-    name = f"create_metrics of {loaded.label}"
-    if not isinstance(metrics, dict):
-        raise UserCodeError(f"{name} must return a dict. Received: {type(metrics).__name__}.")
-    found = {}
-    for key in sorted(metrics):
-        value = metrics[key]
-        if metric := made(value):
-            value = Measured(metric, labels, outputs, f"{key} of {name}")
-        if isinstance(value, Measured):
-            _require_evaluation(value, mode)
-            found[key] = MetricSums(value.counts(), value.metric)
-        else:
-            found[key] = MetricSums(_mean_sum(value, count, f"{key} of {name}"), None)
-    return found
-
-
-def _require_evaluation(measured: Measured, mode: Mode) -> None:
-    if mode is Mode.TRAINING:
-        raise UserCodeError(
-            f"{measured.label} is a Keras metric, which needs a whole data set and is computed in"
-            f" evaluations only. Received: {type(measured.metric).__name__} in mode training."
-            " Return it where mode is Mode.EVALUATION."
-        )
-
-
-def _mean_sum(value: Any, count: tf.Tensor, label: str) -> tf.Tensor:
-    value = tf.cast(tf.convert_to_tensor(value), tf.float32)
-    if value.shape.rank not in (0, 1):
-        raise UserCodeError(
-            f"{label} must be a scalar, one value an example, or a Keras metric."
-            f" Received: shape {value.shape}."
-        )
-    return tf.reshape(value * count if value.shape.rank == 0 else tf.reduce_sum(value), [1])
-
-
-def _at_least_float32(value: Any) -> Any:
-    is_short = value.dtype in (tf.float16, tf.bfloat16)
-    return tf.cast(value, tf.float32) if is_short else value

@@ -1,26 +1,24 @@
 """One Keras 3 training step on a ring: weighted, in one collective, all or nothing (D6, D7)."""
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.keras.batches import Batch
+from edl_horovod.frameworks.base import CollectiveFailed, Variable
+from edl_horovod.frameworks.keras.callbacks import KerasCallbacks
 from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
+from edl_horovod.frameworks.keras.functional import call_functionally, metric_sums, running
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
-from edl_horovod.frameworks.keras.model import build_model, call_functionally, metric_sums, running
+from edl_horovod.frameworks.keras.model import KerasModel, by_name
+from edl_horovod.frameworks.values import Batch, StepSums
 from edl_horovod.models.calling import call_declared, user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
-from edl_horovod.trained_model.params import variable_names
 
-__all__ = ["KerasTrainer", "StepSums"]
+__all__ = ["KerasStep"]
 
 GROUP = "edl.step"
 """Name of the step's collective; ranks with and without examples meet under it."""
@@ -29,24 +27,7 @@ NO_OPTIONS = GradientOptions()
 EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
 
 
-@dataclass(frozen=True)
-class StepSums:
-    """A step's numbers over the whole ring, the same on every rank."""
-
-    num_examples: int
-    loss: float
-    """Mean over the examples; NaN where the step held none."""
-    wants_change: bool
-    """Some member knows that the ring is to change after this step."""
-    metrics: dict[str, float]
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether the variables were changed; false means the loss was NaN or infinite."""
-        return self.num_examples == 0 or bool(np.isfinite(self.loss))
-
-
-class KerasTrainer:
+class KerasStep:
     """The model, its optimizer, and the step that changes them.
 
     The forward pass is functional (`call_functionally`): what it would change (BatchNorm
@@ -75,12 +56,12 @@ class KerasTrainer:
         """
         self._loaded = loaded
         self._options = gradients
-        self.model = build_model(loaded, element_spec[0])
+        self.model = KerasModel(loaded, element_spec[0])
         self.optimizer = self._make_optimizer(learning_rate)
-        self.optimizer.build(self.model.trainable_variables)
+        self.optimizer.build(self.model.keras.trainable_variables)
         self._metric_names: list[str] = []
-        self._trainable = list(self.model.trainable_variables)
-        self._moving = list(self.model.non_trainable_variables)
+        self._trainable = list(self.model.keras.trainable_variables)
+        self._moving = list(self.model.keras.non_trainable_variables)
         scalar = tf.TensorSpec((), tf.float32)
         salt = tf.TensorSpec((), tf.uint32)
         self._has_come = tf.Variable(False, trainable=False)
@@ -93,19 +74,14 @@ class KerasTrainer:
             self._trace_both(in_ring, scalar, element_spec, salt)
 
     @property
-    def variables(self) -> dict[str, tf.Variable]:
+    def variables(self) -> dict[str, Variable]:
         """All variables of model and optimizer, each once, in the same order everywhere."""
-        return _by_name([*self.model.variables, *self.optimizer.variables])
+        return by_name([*self.model.keras.variables, *self.optimizer.variables])
 
     @property
-    def model_variables(self) -> dict[str, tf.Variable]:
+    def model_variables(self) -> dict[str, Variable]:
         """Those of the model alone."""
-        return _by_name(self.model.variables)
-
-    @property
-    def metric_names(self) -> list[str]:
-        """Of the step's metrics, in their order."""
-        return list(self._metric_names)
+        return by_name(self.model.keras.variables)
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
@@ -171,6 +147,29 @@ class KerasTrainer:
         For another thread than the one that is in `step`.
         """
         return bool(self._has_come.numpy())
+
+    def callbacks(self, *, num_epochs: int, steps_per_epoch: int) -> KerasCallbacks | None:
+        """Make the user's callbacks; None where there are none.
+
+        Args:
+            num_epochs: Epochs of the job.
+            steps_per_epoch: Steps of one pass over the training data.
+
+        Raises:
+            UserCodeError: One of them cannot work on a ring.
+        """
+        made = self._loaded.callbacks()
+        if not made:
+            return None
+        return KerasCallbacks(
+            made,
+            self.model.keras,
+            self.optimizer,
+            metric_names=self._metric_names,
+            num_epochs=num_epochs,
+            steps_per_epoch=steps_per_epoch,
+            zoo=self._loaded.zoo,
+        )
 
     def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
         name = f"create_optimizer of {self._loaded.label}"
@@ -249,7 +248,7 @@ class KerasTrainer:
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             outputs, after, extra_losses = call_functionally(
-                self.model, features, training=True, moving=moving
+                self.model.keras, features, training=True, moving=moving
             )
             loss = self._loss(outputs, labels)
             total = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
@@ -319,12 +318,6 @@ class KerasTrainer:
         found = metric_sums(self._loaded, Mode.TRAINING, outputs, labels, count)
         self._metric_names = list(found)
         return [each.sums[0] for each in found.values()]
-
-
-def _by_name(variables: Sequence[keras.Variable]) -> dict[str, tf.Variable]:
-    unique = list({id(variable.value): variable for variable in variables}.values())
-    names = variable_names(unique)
-    return {name: variable.value for name, variable in zip(names, unique, strict=True)}
 
 
 def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:

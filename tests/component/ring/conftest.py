@@ -83,7 +83,7 @@ def train(tmp_path, monkeypatch):
         path = JobDir.of(config).events
         with EventLog(path, "test") as log, prepare.make_warm(config, log, ME) as work:
             training = Training(work)
-            step = work._trainer.step
+            step = work._step.step
 
             def recorded(*arguments, **keywords):
                 work._checkpoints.wait()  # These steps are faster than any disk.
@@ -91,7 +91,7 @@ def train(tmp_path, monkeypatch):
                 training.losses[work.state.step + 1] = sums.loss
                 return sums
 
-            monkeypatch.setattr(work._trainer, "step", recorded)
+            monkeypatch.setattr(work._step, "step", recorded)
             with contextlib.suppress(Dismissed):
                 training.result = loop.run(work, Alone(until), log)
         return training

@@ -123,7 +123,7 @@ def test_a_rate_by_step_and_a_last_step_hold_on_every_rank_alike(train, use):
 
 
 def _model_weights(training):
-    return [variable.numpy() for variable in training.work._trainer.model_variables.values()]
+    return [variable.numpy() for variable in training.work._step.model_variables.values()]
 
 
 def test_a_schedule_without_a_number_is_the_users_error(train, use):

@@ -8,7 +8,7 @@ import pytest
 
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.frameworks.base import Array
+from edl_horovod.frameworks.values import Array
 from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import checkpoint

@@ -6,7 +6,7 @@ import pytest
 from edl_horovod import trained_model
 from edl_horovod.config.schema import EarlyStoppingConfig
 from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks.base import Array
+from edl_horovod.frameworks.values import Array
 from edl_horovod.job import events
 from edl_horovod.ring.early_stopping import EarlyStopping
 from edl_horovod.trained_model.params import read_params

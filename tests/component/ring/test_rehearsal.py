@@ -9,7 +9,7 @@ def test_nothing_has_changed_when_a_worker_is_warm(train, monkeypatch):
     from edl_horovod.frameworks.keras import step as keras_step
 
     trainers = []
-    rehearse = keras_step.KerasTrainer.rehearse
+    rehearse = keras_step.KerasStep.rehearse
 
     def watched(trainer, batch):
         before = [variable.numpy() for variable in trainer.variables.values()]
@@ -20,10 +20,10 @@ def test_nothing_has_changed_when_a_worker_is_warm(train, monkeypatch):
             np.testing.assert_array_equal(one, other)
         trainers.append(trainer)
 
-    monkeypatch.setattr(keras_step.KerasTrainer, "rehearse", watched)
+    monkeypatch.setattr(keras_step.KerasStep, "rehearse", watched)
     rehearsed = train("train.epochs=1", job="rehearsed")
     assert len(trainers) == 1
-    monkeypatch.setattr(keras_step.KerasTrainer, "rehearse", lambda *_: None)
+    monkeypatch.setattr(keras_step.KerasStep, "rehearse", lambda *_: None)
     plain = train("train.epochs=1", job="plain")
     assert rehearsed.losses == plain.losses
     for one, other in zip(rehearsed.weights(), plain.weights(), strict=True):

@@ -25,7 +25,7 @@ from edl_horovod.trained_model import (
     versions_told,
     write,
 )
-from edl_horovod.trained_model.params import variable_names, write_params
+from edl_horovod.trained_model.params import write_params
 
 SPEC = """
 from edl_horovod.spec import ElasticDLSpec
@@ -42,8 +42,7 @@ class Small(ElasticDLSpec):
 
 
 class FakeVariable:
-    def __init__(self, path: str, value: np.ndarray):
-        self.path = path
+    def __init__(self, value: np.ndarray):
         self.value = value
 
     @property
@@ -60,10 +59,13 @@ class FakeVariable:
 
 class FakeModel:
     def __init__(self, **values: Any):
-        self.weights = [FakeVariable(path, np.asarray(v)) for path, v in values.items()]
+        self.weights = {name: FakeVariable(np.asarray(v)) for name, v in values.items()}
 
-    def save(self, path: Path) -> None:
-        path.write_text("keras")
+    def values(self) -> list[np.ndarray]:
+        return [variable.value for variable in self.weights.values()]
+
+    def save(self, folder: Path, *, for_serving: bool) -> None:
+        (folder / "model.keras").write_text("keras")
 
 
 def trained(offset: float = 0) -> FakeModel:
@@ -115,6 +117,7 @@ def write_model(tmp_path: Path, model_zoo: Path):
             tmp_path / "m",
             loaded=zoo.load_spec(config.model_zoo, config.model_def, params=config.params),
             model=model or trained(),
+            framework=SimpleNamespace(name="keras", packages=("keras", "tensorflow")),
             config=dataclasses.replace(config, **settings),
             metrics=metrics,
             steps=12,
@@ -166,10 +169,10 @@ def test_settings_and_metrics_come_back(write_model):
 
 def test_parameters_come_back_with_their_types(write_model):
     files = read(write_model())
-    model = FakeModel(**{v.path: np.zeros_like(v.value) for v in trained().weights})
-    restore_weights(files, model)
-    for restored, original in zip(model.weights, trained().weights, strict=True):
-        assert np.array_equal(restored.value, original.value)
+    model = FakeModel(**{name: np.zeros_like(v.value) for name, v in trained().weights.items()})
+    restore_weights(files, model.weights)
+    for restored, original in zip(model.values(), trained().values(), strict=True):
+        assert np.array_equal(restored, original)
 
 
 def test_float32_parameters_carry_no_field_of_ours(write_model):
@@ -200,30 +203,25 @@ def test_parameters_are_spread_over_files(tmp_path: Path):
     assert sizes == [2, 3]
 
 
-def test_variables_of_one_path_get_numbers():
-    variables = [SimpleNamespace(path=path) for path in ("a", "b", "a", "a")]
-    assert variable_names(variables) == ["a", "b", "a:1", "a:2"]
-
-
 def test_parameters_are_found_under_other_automatic_numbers(write_model):
     path = write_model(
         FakeModel(**{"dense/kernel": np.float32(1), "dense_1/kernel": np.float32(2)})
     )
     model = FakeModel(**{"dense_4/kernel": np.float32(0), "dense_5/kernel": np.float32(0)})
-    restore_weights(read(path), model)
-    assert [float(variable.value) for variable in model.weights] == [1, 2]
+    restore_weights(read(path), model.weights)
+    assert list(map(float, model.values())) == [1, 2]
 
 
 def test_parameters_of_another_model_are_refused_by_name(write_model):
     with pytest.raises(DataError, match=r"lacks: .*kernel.* trained model lacks: bias"):
-        restore_weights(read(write_model()), FakeModel(bias=np.float32(0)))
+        restore_weights(read(write_model()), FakeModel(bias=np.float32(0)).weights)
 
 
 def test_a_parameter_of_another_shape_is_refused(write_model):
     model = trained()
-    model.weights[0].value = np.zeros((3, 2), np.float32)
+    model.weights["kernel"].value = np.zeros((3, 2), np.float32)
     with pytest.raises(DataError, match=r"'kernel'.*\(2, 3\).*\(3, 2\)"):
-        restore_weights(read(write_model()), model)
+        restore_weights(read(write_model()), model.weights)
 
 
 def test_damaged_parameters_are_named(write_model):
@@ -231,7 +229,7 @@ def test_damaged_parameters_are_named(write_model):
     content = (path / "params-00000.pb").read_bytes()
     (path / "params-00000.pb").write_bytes(content[: len(content) // 2])
     with pytest.raises(DataError, match=r"params-00000\.pb is damaged"):
-        restore_weights(read(path), trained())
+        restore_weights(read(path), trained().weights)
 
 
 def test_a_tensor_of_the_wrong_size_is_damage(write_model):
@@ -240,7 +238,7 @@ def test_a_tensor_of_the_wrong_size_is_damage(write_model):
     message.param["kernel"].dim[:] = [4, 4]
     (path / "params-00000.pb").write_bytes(message.SerializeToString())
     with pytest.raises(DataError, match="damaged: kernel: "):
-        restore_weights(read(path), trained())
+        restore_weights(read(path), trained().weights)
 
 
 def test_a_missing_file_of_parameters_is_damage(write_model):
@@ -294,7 +292,7 @@ def test_an_error_of_loading_says_which_versions_trained_the_model(write_model):
     )
     expected = r"not those.*keras 2\.4\.1 \(here is .*tensorflow 2\.15\.0"
     with pytest.raises(DataError, match=expected), versions_told(files):
-        restore_weights(files, trained())
+        restore_weights(files, trained().weights)
 
 
 def test_the_same_versions_are_not_said_in_an_error(write_model):
@@ -372,20 +370,20 @@ def test_an_older_model_is_replaced_only_when_asked(write_model):
         write_model(trained(1))
     path = write_model(trained(1), overwrite=True)
     model = trained()
-    restore_weights(read(path), model)
-    assert float(model.weights[1].value) == 1
+    restore_weights(read(path), model.weights)
+    assert float(model.weights["scale"].value) == 1
 
 
 def test_a_failure_while_writing_leaves_the_older_model(write_model):
     path = write_model()
 
     class FullDisk(FakeModel):
-        def save(self, path: Path) -> None:
+        def save(self, folder: Path, *, for_serving: bool) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OutputError, match="No space left"):
         write_model(FullDisk(kernel=np.float32(9)), overwrite=True)
-    restore_weights(read(path), trained())
+    restore_weights(read(path), trained().weights)
     assert sorted(file.name for file in path.parent.iterdir()) == ["m", "zoo"]
 
 
@@ -399,17 +397,6 @@ def test_a_full_disk_leaves_nothing_half_written(write_model, tmp_path, max_file
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["zoo"]
-
-
-def test_a_model_that_keras_cannot_save_is_written_without_it(write_model, caplog):
-    class NoConfig(FakeModel):
-        def save(self, path: Path) -> None:
-            raise NotImplementedError("get_config")
-
-    path = write_model(NoConfig(kernel=np.float32(9)))
-    assert not (path / "model.keras").exists()
-    assert "has no model.keras" in caplog.text
-    assert read(path).metrics == {"accuracy": 0.75}
 
 
 def test_metrics_are_plain_json(write_model):

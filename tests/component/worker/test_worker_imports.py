@@ -9,11 +9,13 @@ import pytest
 
 import edl_horovod
 
+JOB = 'JobConfig(task="train", data="d", model_def="m", output="o")'
 ROOT = str(Path(edl_horovod.__file__).parent.parent)
 NOTHING_RUNS = """
 import os
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.worker.imports import import_all
-import_all()
+import_all(JOB)
 import horovod.tensorflow
 from tensorflow.python.eager import context
 
@@ -37,14 +39,16 @@ def look(event, _):
             hooked.add("compile")
 hooked = set()
 sys.addaudithook(look)
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.worker.imports import import_all
-import_all()
+import_all(JOB)
 assert gc.isenabled() and gc.get_freeze_count() > 100_000
 print(*sorted(hooked))
 """
 IN_A_WORKER = """
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.worker.imports import import_all
-import_all()
+import_all(JOB)
 WHAT
 """
 RELOADED = """
@@ -86,7 +90,7 @@ print(*{thread.is_alive() for thread in threads})"""
 
 def _run(code):
     run = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code.replace("JOB", JOB)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.frameworks.base import Array
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
-from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasTrainer
-from edl_horovod.models.keras_metrics import Measured
+from edl_horovod.frameworks.keras.metrics import Measured
+from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasStep
+from edl_horovod.frameworks.values import Array
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
@@ -53,7 +53,7 @@ class Side:
         keras.utils.set_random_seed(3)
         loaded = load_spec(ZOO, "tiny", params=params)
         self.stream = KerasBatches(Reader(index), self.plan, loaded, mode, prefetch=2)
-        self.trainer = KerasTrainer(
+        self.trainer = KerasStep(
             loaded, self.stream.element_spec, learning_rate=None, gradients=gradients
         )
         self.loaded = loaded
@@ -67,6 +67,10 @@ class Side:
             )
             for _ in range(steps)
         ]
+
+    def evaluator(self):
+        evaluation = self.trainer.model.evaluation(self.stream.element_spec)
+        return Evaluator(evaluation, self.stream, self.plan, KerasCollectives())
 
     def weights(self):
         return [variable.numpy().copy() for variable in self.trainer.variables.values()]
@@ -162,19 +166,17 @@ def test_sync_takes_the_most_advanced_rank(world):
 def test_evaluation_is_that_of_one_process(world):
     def metrics(on):
         side = Side(on, Mode.EVALUATION, keep_every=7)
-        evaluator = Evaluator(
-            side.loaded, side.trainer.model, side.stream, side.plan, KerasCollectives()
-        )
+        evaluator = side.evaluator()
         evaluator.restart(on, 0)
-        row = evaluator.local_sums(evaluator.num_steps)
-        return evaluator.metrics(evaluator.over_ring(row, on)), row
+        sums = evaluator.local_sums(evaluator.num_steps)
+        return evaluator.metrics(evaluator.over_ring(sums, on)), sums
 
     ours, _ = metrics(world)
     assert_same_everywhere(list(ours.values()))
     if not world.is_leader:
         return
-    theirs, row = metrics(ALONE)
-    assert row[0] == len(range(0, NUM_RECORDS, 7))
+    theirs, sums = metrics(ALONE)
+    assert sums.num_examples == len(range(0, NUM_RECORDS, 7))
     assert list(ours) == ["loss", "absolute_error"]
     for name in ours:
         np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-6)
@@ -191,9 +193,7 @@ def test_metrics_that_are_no_means_are_those_of_keras_over_all_examples(world, m
             "r2": r2,
         },
     )
-    evaluator = Evaluator(
-        side.loaded, side.trainer.model, side.stream, side.plan, KerasCollectives()
-    )
+    evaluator = side.evaluator()
     evaluator.restart(world, 0)
     ours = evaluator.metrics(evaluator.over_ring(evaluator.local_sums(evaluator.num_steps), world))
 
@@ -202,7 +202,7 @@ def test_metrics_that_are_no_means_are_those_of_keras_over_all_examples(world, m
     batches = [side.stream.next_batch() for _ in range(side.plan.steps_per_epoch)]
     labels = tf.concat([batch.labels for batch in batches if batch], 0)
     features = tf.concat([batch.features["x"] for batch in batches if batch], 0)
-    outputs = side.trainer.model({"x": features})
+    outputs = side.trainer.model.keras({"x": features})
     serial_auc, serial_r2 = keras.metrics.AUC(), keras.metrics.R2Score()
     serial_auc.update_state(labels > 0, tf.sigmoid(outputs))
     serial_r2.update_state(labels, outputs)

@@ -71,7 +71,7 @@ def train(world, name, *overrides):
 
 
 def weights(work):
-    return [variable.numpy() for variable in work._trainer.model_variables.values()]
+    return [variable.numpy() for variable in work._step.model_variables.values()]
 
 
 def test_early_stopping_is_that_of_one_process(world):
@@ -114,7 +114,7 @@ def test_callbacks_change_all_ranks_alike(world, monkeypatch):
     monkeypatch.setattr(Halves, "ran", 0)
     ring, ours = train(world, "called", "train.epochs=9")
     assert Halves.ran == (5 if world.is_leader else 0)
-    rate = float(ring._trainer.optimizer.learning_rate)
+    rate = float(ring._step.optimizer.learning_rate)
     assert rate == pytest.approx(0.05 / 4)
     assert_same_everywhere([*weights(ring), np.float64(rate)])
     single, theirs = train(ALONE, "called-alone", "train.epochs=9")

@@ -123,7 +123,7 @@ class Job:
 
     def __init__(self, job_dir, *, wanted=None, **settings):
         self.dir = job_dir
-        defaults = {"num_start": 1, "min_np": 1, "max_np": 8, "num_lanes": 8, "spares": 0}
+        defaults = {"num_start": 1, "min_np": 1, "max_np": 8, "ring_bound": 8, "spares": 0}
         defaults |= {"wait_seconds": 5.0, "forming_seconds": 3.0, "stall_seconds": 300.0}
         self.settings = CoordinatorSettings(
             job_dir=JobDir(job_dir),

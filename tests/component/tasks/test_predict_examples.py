@@ -12,16 +12,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.examples import ExampleEncoder, describe_outputs, flatten_outputs
+from edl_horovod.frameworks.keras.prediction import describe_outputs
+from edl_horovod.frameworks.values import Output, flatten_outputs
+from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 
 Pair = namedtuple("Pair", ["mean", "scale"])
+
+
+def described(outputs: Any) -> tuple[Output, ...]:
+    found = describe_outputs(outputs)
+    require_encodable(found, model="M")
+    return found
+
+
+def arrays_of(outputs: Any) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in flatten_outputs(outputs).items()}
 
 
 def encode(outputs: Any, ids: list[int] | None = None) -> list[bytes]:
     tensors = tf.nest.map_structure(tf.convert_to_tensor, outputs)
     number = len(tf.nest.flatten(tensors)[0])
-    encoder = ExampleEncoder(describe_outputs(tensors, model="M"))
-    return encoder.encode(np.array(ids or range(number), np.int64), tensors)
+    encoder = ExampleEncoder(described(tensors))
+    return encoder.encode(np.array(ids or range(number), np.int64), arrays_of(tensors))
 
 
 def by_protobuf(record_id: int, **features: list[Any]) -> bytes:
@@ -98,14 +110,14 @@ def test_the_schema_is_enough_for_tensorflow_to_read_the_records():
         "name": np.array([b"one", b"two"]),
     }
     tensors = {name: tf.convert_to_tensor(value) for name, value in outputs.items()}
-    encoder = ExampleEncoder(describe_outputs(tensors, model="M"))
+    encoder = ExampleEncoder(described(tensors))
     dtypes = {"float_list": tf.float32, "int64_list": tf.int64, "bytes_list": tf.string}
     schema = encoder.schema(num_records=2)
     features = {
         name: tf.io.FixedLenFeature(feature["shape"], dtypes[feature["list"]])
         for name, feature in schema["features"].items()
     }
-    records = encoder.encode(np.array([3, 4]), tensors)
+    records = encoder.encode(np.array([3, 4]), arrays_of(tensors))
     parsed = tf.io.parse_example(records, features)
     assert parsed["id"].numpy().tolist() == [3, 4]
     np.testing.assert_array_equal(parsed["box"], outputs["box"].astype(np.float32))
@@ -116,7 +128,7 @@ def test_the_schema_is_enough_for_tensorflow_to_read_the_records():
 
 def test_one_axis_may_differ_and_is_null_in_the_schema():
     spec = tf.TensorSpec((None, None, 4), tf.float32)
-    encoder = ExampleEncoder(describe_outputs(spec, model="M"))
+    encoder = ExampleEncoder(described(spec))
     assert encoder.schema(1)["features"]["output"]["shape"] == [None, 4]
 
 
@@ -153,15 +165,15 @@ def _spec(shape: Any, dtype: tf.DType = tf.float32) -> tf.TensorSpec:
 )
 def test_what_records_cannot_hold_is_refused_by_name(outputs: Any, named: str):
     with pytest.raises(UserCodeError, match=named):
-        describe_outputs(outputs, model="M")
+        described(outputs)
 
 
 def test_an_output_that_is_not_one_a_record_is_refused():
-    encoder = ExampleEncoder(describe_outputs(_spec((None, 2)), model="M"))
+    encoder = ExampleEncoder(described(_spec((None, 2))))
     with pytest.raises(UserCodeError, match=r"shape \(1, 2\) for 3 records"):
-        encoder.encode(np.arange(3), tf.zeros((1, 2)))
+        encoder.encode(np.arange(3), arrays_of(tf.zeros((1, 2))))
 
 
 def test_float64_is_said_to_lose_digits(caplog: pytest.LogCaptureFixture):
-    describe_outputs(_spec((None,), tf.float64), model="M")
+    described(_spec((None,), tf.float64))
     assert "'output' of M is float64" in caplog.text

@@ -6,22 +6,20 @@ cost more than a small model.
 
 import functools
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.values import Output
 
-__all__ = ["ID_FEATURE", "ExampleEncoder", "Output", "describe_outputs", "flatten_outputs"]
+__all__ = ["ID_FEATURE", "ExampleEncoder", "require_encodable"]
 
 log = logging.getLogger(__name__)
 
 ID_FEATURE = "id"
-OUTPUT_FEATURE = "output"
 _LISTS = {"bytes_list": b"\x0a", "float_list": b"\x12", "int64_list": b"\x1a"}
 """The fields of tf.train.Feature by name, with their tags."""
 _LIST_OF_DTYPE = {
@@ -35,80 +33,41 @@ _FIELD_1, _FIELD_2 = b"\x0a", b"\x12"
 _MOST_VARINT_BYTES = 10
 
 
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    """One of a model's outputs, as every record holds it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    """Of one record; None for a size that differs among records, at most one of them."""
-
-    @property
-    def list_name(self) -> str:
-        """The list of tf.train.Feature that holds its values."""
-        return _LIST_OF_DTYPE[self.dtype]
-
-
-def flatten_outputs(outputs: Any, prefix: str = "") -> dict[str, Any]:
-    """Outputs by name: keys of a dict, `output_0` and so on of a list, `output` for a single one.
+def require_encodable(outputs: Iterable[Output], *, model: str) -> None:
+    """See that records can hold a model's outputs.
 
     Args:
-        outputs: What a model returned.
-        prefix: Name of the structure that these are in.
-    """
-    if isinstance(outputs, Mapping):
-        parts = {str(key): value for key, value in outputs.items()}
-    elif isinstance(outputs, list | tuple):
-        start = "" if prefix else f"{OUTPUT_FEATURE}_"
-        names = getattr(outputs, "_fields", [f"{start}{i}" for i in range(len(outputs))])
-        parts = dict(zip(names, outputs, strict=True))
-    else:
-        return {prefix or OUTPUT_FEATURE: outputs}
-    found: dict[str, Any] = {}
-    for name, value in parts.items():
-        found |= flatten_outputs(value, f"{prefix}/{name}" if prefix else name)
-    return found
-
-
-def describe_outputs(outputs: Any, *, model: str) -> tuple[Output, ...]:
-    """What records of these outputs will hold, sorted by name.
-
-    Args:
-        outputs: Tensors or `tf.TypeSpec`s of a batch, in the structure that the model returns.
+        outputs: All of them.
         model: What the user calls the model, for messages.
 
     Raises:
-        UserCodeError: Records cannot hold one of the outputs.
+        UserCodeError: Records cannot hold one of them.
     """
-    described = []
-    for name, tensor in sorted(flatten_outputs(outputs).items()):
-        why = _why_not(name, tensor)
-        if why:
+    for output in outputs:
+        if why := output.problem or _why_not(output):
             raise UserCodeError(
-                f"The output {name!r} of {model} cannot be written to records: {why}. Have the "
-                "model return another tensor in mode prediction, or take the outputs with a "
-                "PredictionOutputsProcessor and leave output empty."
+                f"The output {output.name!r} of {model} cannot be written to records: {why}. Have"
+                " the model return another tensor in mode prediction, or take the outputs with a"
+                " PredictionOutputsProcessor and leave output empty."
             )
-        if tensor.dtype == tf.float64:
-            log.warning("The output %r of %s is float64; records hold it as float32.", name, model)
-        described.append(
-            Output(name=name, dtype=tensor.dtype.name, shape=tuple(tensor.shape.as_list()[1:]))
-        )
-    return tuple(described)
+        if output.dtype == "float64":
+            log.warning(
+                "The output %r of %s is float64; records hold it as float32.", output.name, model
+            )
 
 
-def _why_not(name: str, tensor: Any) -> str:
-    if not isinstance(tensor, tf.Tensor | tf.TensorSpec):
-        return f"it is no dense tensor. Received: {type(tensor).__name__}"
-    if name == ID_FEATURE:
+def _why_not(output: Output) -> str:
+    if output.name == ID_FEATURE:
         return f"{ID_FEATURE!r} is the record's number"
-    if tensor.dtype.name not in _LIST_OF_DTYPE:
-        return f"tf.Example has no such values. Received: {tensor.dtype.name}"
-    if tensor.shape.rank is None or tensor.shape.rank < 1:
-        return f"its first axis must be the batch. Received: shape {tensor.shape}"
-    if tensor.shape.as_list()[1:].count(None) > 1:
-        return f"only one axis beside the batch may differ in size. Received: shape {tensor.shape}"
+    if output.dtype not in _LIST_OF_DTYPE:
+        return f"tf.Example has no such values. Received: {output.dtype}"
+    if not output.batch_shape:
+        return f"its first axis must be the batch. Received: shape {output.batch_shape}"
+    if output.shape.count(None) > 1:
+        return (
+            "only one axis beside the batch may differ in size."
+            f" Received: shape {output.batch_shape}"
+        )
     return ""
 
 
@@ -135,7 +94,7 @@ class ExampleEncoder:
                 output.name: {
                     "dtype": output.dtype,
                     "shape": list(output.shape),
-                    "list": output.list_name,
+                    "list": _LIST_OF_DTYPE[output.dtype],
                 }
                 for output in self._outputs
             },
@@ -147,20 +106,21 @@ class ExampleEncoder:
             "features": features,
         }
 
-    def encode(self, ids: npt.NDArray[np.int64], outputs: Any) -> list[bytes]:
+    def encode(
+        self, ids: npt.NDArray[np.int64], arrays: Mapping[str, npt.NDArray[Any]]
+    ) -> list[bytes]:
         """One serialized record for each id.
 
         Args:
             ids: The records' numbers, shape (records,).
-            outputs: What the model returned for them.
+            arrays: The outputs for them, by name.
 
         Raises:
             UserCodeError: An output does not hold one value a record.
         """
-        by_name = flatten_outputs(outputs)
         columns = {ID_FEATURE: _int64_entries(ID_FEATURE, ids[:, np.newaxis])}
         for output in self._outputs:
-            array = np.asarray(by_name[output.name])
+            array = arrays[output.name]
             if array.shape[:1] != ids.shape:
                 raise UserCodeError(
                     f"The output {output.name!r} of the model must hold one value a record. "
@@ -176,9 +136,9 @@ class ExampleEncoder:
 def _entries(output: Output, array: npt.NDArray[Any]) -> list[bytes]:
     """One entry of tf.train.Features for each row."""
     values = array.reshape(len(array), int(np.prod(array.shape[1:])))
-    if output.list_name == "float_list":
+    if _LIST_OF_DTYPE[output.dtype] == "float_list":
         return _float_entries(output.name, values)
-    if output.list_name == "int64_list":
+    if _LIST_OF_DTYPE[output.dtype] == "int64_list":
         return _int64_entries(output.name, values)
     return [
         _head(output.name, "bytes_list", len(items)) + items

@@ -6,18 +6,14 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from edl_horovod.config.schema import JobConfig, TrainConfig
 from edl_horovod.frameworks.keras.batches import KerasBatches
-from edl_horovod.frameworks.keras.collectives import KerasCollectives
-from edl_horovod.frameworks.keras.model import build_model
-from edl_horovod.job.events import EventLog
+from edl_horovod.frameworks.keras.model import KerasModel
 from edl_horovod.models import zoo
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.predict import PredictWork
 
 ZOO = Path(__file__).parents[3] / "model_zoo"
 MODELS = ("mnist_functional_api", "mnist_subclass", "cifar10_functional_api", "cifar10_subclass")
@@ -52,28 +48,13 @@ def test_labels_in_the_records_do_not_matter(name: str, tmp_path: Path, monkeypa
             num_lanes=2,
             is_shuffled=False,
         )
-        config = JobConfig(
-            task="predict",
-            data=data,
-            trained_model="m",
-            output=str(tmp_path / "out"),
-            job_dir=str(tmp_path / "job"),
-            train=TrainConfig(batch_size=4),
-        )
-        with Reader(index) as reader, EventLog(tmp_path / "events.jsonl", "test") as events:
+        with Reader(index) as reader:
             stream = KerasBatches(reader, plan, loaded, Mode.PREDICTION, prefetch=1)
             if not outputs:
-                model = build_model(loaded, stream.element_spec[0])
-            work = PredictWork(
-                config,
-                loaded,
-                model,
-                stream=stream,
-                plan=plan,
-                collectives=KerasCollectives(),
-                events=events,
-            )
+                model = KerasModel(loaded, stream.element_spec[0])
+            prediction = model.prediction(stream.element_spec)
             stream.restart(range(2), 0, plan.steps_per_epoch)
-            outputs.append(work._outputs(stream.next_batch().features).numpy())
+            predicted = prediction.outputs(stream.next_batch().features)
+            outputs.append(prediction.arrays(predicted)["output"])
     assert outputs[0].shape == (4, 10)
     np.testing.assert_array_equal(outputs[0], outputs[1])

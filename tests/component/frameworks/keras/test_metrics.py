@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.models.keras_metrics import Measured, require_sums, value_of
+from edl_horovod.frameworks.keras.metrics import Measured, require_sums, value_of
 
 RNG = np.random.default_rng(3)
 NUM = 41

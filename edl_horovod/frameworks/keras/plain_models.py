@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import keras
 
-from edl_horovod.models import keras_parts
+from edl_horovod.frameworks.keras import parts as keras_parts
 from edl_horovod.models.elasticdl_module import module_parts
 from edl_horovod.models.parts import DEFAULTS, METHODS, Part, Parts, part_of
 from edl_horovod.spec import ElasticDLSpec

@@ -15,8 +15,7 @@ from edl_horovod.errors import ConfigError, OutputError, UserCodeError
 from edl_horovod.files import marker
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.keras.collectives import KerasCollectives
-from edl_horovod.frameworks.keras.model import build_model
+from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.models import zoo
 from edl_horovod.records.reader import Reader
@@ -24,9 +23,9 @@ from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 from edl_horovod.tasks import predict as module
+from edl_horovod.tasks.opening import open_data
 from edl_horovod.tasks.predict import PredictWork
 from edl_horovod.tasks.segments import SEGMENT_STEPS
-from edl_horovod.tasks.warm import _open
 from tests.records import write_records
 
 NUM_RECORDS, BATCH, NUM_LANES = 1000, 16, 16
@@ -106,15 +105,15 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             )
             config = replace(config, **settings)
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
-            stream, plan, _ = _open(config, data, loaded, Mode.PREDICTION, stack)
-            model = build_model(loaded, stream.element_spec[0])
+            opened = open_data(config, FRAMEWORK, data, loaded, Mode.PREDICTION, stack)
+            element_spec = opened.batches.element_spec
             work = PredictWork(
                 config,
                 loaded,
-                model,
-                stream=stream,
-                plan=plan,
-                collectives=KerasCollectives(),
+                FRAMEWORK.model(loaded, element_spec).prediction(element_spec),
+                batches=opened.batches,
+                plan=opened.plan,
+                collectives=FRAMEWORK.collectives,
                 events=events,
             )
             work.state.counters.step = 0

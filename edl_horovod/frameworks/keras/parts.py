@@ -9,8 +9,8 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.frameworks.keras.metrics import Measured, made
 from edl_horovod.models.calling import wrong_optimizer
-from edl_horovod.models.keras_metrics import Measured, made
 from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, declares_roles, with_roles
 from edl_horovod.spec import Mode
 

@@ -1,0 +1,69 @@
+"""Keras 3 on TensorFlow, as the ring sees it."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from edl_horovod.config.schema import TrainConfig
+from edl_horovod.frameworks.base import Batches, Framework, Model, Step
+from edl_horovod.frameworks.keras import plain_models
+from edl_horovod.frameworks.keras.batches import KerasBatches
+from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
+from edl_horovod.frameworks.keras.gradients import GradientOptions
+from edl_horovod.frameworks.keras.model import KerasModel
+from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.source import RecordSource
+from edl_horovod.spec import Mode
+
+__all__ = ["FRAMEWORK"]
+
+
+class KerasFramework:
+    """See `base.Framework`."""
+
+    name = "keras"
+    packages = ("keras", "tensorflow")
+    horovod = HOROVOD
+    collectives = KerasCollectives()
+    plain_models = plain_models
+
+    def begin(self, *, slot: int, seed: int) -> None:
+        """Take a GPU for each local rank, its memory as it is needed, and seed all generators."""
+        devices = tf.config.list_physical_devices("GPU")
+        if devices:
+            device = devices[slot % len(devices)]
+            tf.config.set_visible_devices(device, "GPU")
+            tf.config.experimental.set_memory_growth(device, True)
+        keras.utils.set_random_seed(seed)
+
+    def use_precision(self, precision: str) -> None:
+        """Set the policy of layers that are made from now on."""
+        keras.config.set_dtype_policy(precision)
+
+    def batches(
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+    ) -> Batches:
+        """Make examples of records by the user's `create_dataset`."""
+        return KerasBatches(source, plan, loaded, mode, prefetch=prefetch)
+
+    def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
+        """Build the user's model."""
+        return KerasModel(loaded, element_spec[0])
+
+    def step(self, loaded: LoadedSpec, element_spec: Any, config: TrainConfig) -> Step:
+        """Build the user's model and optimizer, and trace the step."""
+        gradients = GradientOptions(
+            clip_norm=config.clip_norm,
+            clip_value=config.clip_value,
+            num_parts=config.accumulate_steps,
+            scales_loss=config.precision == "mixed_float16",
+        )
+        return KerasStep(
+            loaded, element_spec, learning_rate=config.learning_rate, gradients=gradients
+        )
+
+
+FRAMEWORK: Framework = KerasFramework()

@@ -1,0 +1,139 @@
+"""What goes between a framework and the ring: batches, sums, and arrays that no framework owns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Array", "Batch", "EvaluationSums", "Output", "StepSums", "flatten_outputs"]
+
+
+class Array:
+    """A variable that no framework computes with: sums, numbers and text of a task."""
+
+    def __init__(self, value: ArrayLike) -> None:
+        """Begin with a copy of this value."""
+        self._value = _frozen(np.array(value))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return self._value.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The array's type."""
+        return self._value.dtype
+
+    def numpy(self) -> NDArray[Any]:
+        """The present value, read-only; later changes do not show in it."""
+        return self._value
+
+    def assign(self, value: ArrayLike) -> None:
+        """Replace the value by a copy of one of the same shape."""
+        copy = np.array(value, self._value.dtype)
+        assert copy.shape == self._value.shape, (copy.shape, self._value.shape)
+        self._value = _frozen(copy)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The examples of one step on one rank, as the framework has them."""
+
+    features: Any
+    labels: Any
+    """None in `Mode.PREDICTION`."""
+    num_examples: int
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """A step's numbers over the whole ring, the same on every rank."""
+
+    num_examples: int
+    loss: float
+    """Mean over the examples; NaN where the step held none."""
+    wants_change: bool
+    """Some member knows that the ring is to change after this step."""
+    metrics: dict[str, float]
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the variables were changed; false means the loss was NaN or infinite."""
+        return self.num_examples == 0 or bool(np.isfinite(self.loss))
+
+
+@dataclass(frozen=True)
+class EvaluationSums:
+    """Sums over examples, which add up over batches and over ranks."""
+
+    num_examples: float
+    loss: float
+    metrics: NDArray[np.float64]
+    """What the metrics count, back to back; the framework makes their values of it."""
+    wants_change: float = 0.0
+    """Members that know that the ring is to change."""
+
+    @classmethod
+    def zeros(cls, num_metric_sums: int) -> "EvaluationSums":
+        """Of no examples."""
+        return cls(0.0, 0.0, np.zeros(num_metric_sums))
+
+    @classmethod
+    def of(cls, vector: NDArray[np.float64]) -> "EvaluationSums":
+        """What `vector` was made of."""
+        return cls(float(vector[0]), float(vector[1]), vector[2:-1], float(vector[-1]))
+
+    @property
+    def vector(self) -> NDArray[np.float64]:
+        """All of them as one array, for a collective or a variable."""
+        return np.array([self.num_examples, self.loss, *self.metrics, self.wants_change])
+
+    def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
+        return EvaluationSums.of(self.vector + other.vector)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """One of a model's outputs."""
+
+    name: str
+    dtype: str
+    """NumPy's name of the type; "string" for bytes."""
+    batch_shape: tuple[int | None, ...] | None
+    """Sizes, the batch first, None for one that differs; None where even their number does."""
+    problem: str = ""
+    """Why it is no array of values, where it is none."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Sizes of one record's part."""
+        return (self.batch_shape or ())[1:]
+
+
+def flatten_outputs(outputs: Any, prefix: str = "") -> dict[str, Any]:
+    """Name a model's outputs: keys of a dict, `output_0` and so on of a list, `output` for one.
+
+    Args:
+        outputs: What a model returned.
+        prefix: Name of the structure that these are in.
+    """
+    if isinstance(outputs, Mapping):
+        parts = {str(key): value for key, value in outputs.items()}
+    elif isinstance(outputs, list | tuple):
+        start = "" if prefix else "output_"
+        names = getattr(outputs, "_fields", [f"{start}{i}" for i in range(len(outputs))])
+        parts = dict(zip(names, outputs, strict=True))
+    else:
+        return {prefix or "output": outputs}
+    found: dict[str, Any] = {}
+    for name, value in parts.items():
+        found |= flatten_outputs(value, f"{prefix}/{name}" if prefix else name)
+    return found

@@ -1,0 +1,109 @@
+"""What the tasks open while they get warm: data, and a trained model."""
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl_horovod import trained_model
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import DataError
+from edl_horovod.frameworks.base import Batches, Framework, Model
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.job.directory import JobDir
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.job_data import open_source, plan_of
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.spec import Mode
+
+__all__ = ["OpenData", "Trained", "open_data", "open_trained"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class OpenData:
+    """Some of a job's data, open."""
+
+    batches: Batches
+    plan: DataPlan
+    first: Batch | None
+    """The examples of the first records; None where these gave none."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model with its weights, and the data for it."""
+
+    loaded: LoadedSpec
+    model: Model
+    data: OpenData
+
+
+def open_data(
+    config: JobConfig,
+    framework: Framework,
+    pattern: str,
+    loaded: LoadedSpec,
+    mode: Mode,
+    stack: contextlib.ExitStack,
+) -> OpenData:
+    """Open some of a job's data, and try its first records.
+
+    Args:
+        config: The job.
+        framework: Makes the batches.
+        pattern: The job's `data` or `validation_data`.
+        loaded: The user's spec.
+        mode: What the batches are for.
+        stack: Closes the files.
+
+    Raises:
+        DataError: A file is damaged, or the records do not fit the model.
+        UserCodeError: `create_dataset` raised, or returned something unusable.
+    """
+    key = "data" if pattern == config.data else "validation_data"
+    folder = JobDir.of(config).index
+    source = stack.enter_context(open_source(pattern, config.data_plan, folder=folder))
+    log.info("%s: %s", key, source.describe())
+    plan = plan_of(
+        source,
+        config.data_plan,
+        global_batch=config.train.batch_size,
+        is_training=mode is Mode.TRAINING,
+    )
+    prefetch = config.data_plan.prefetch_steps
+    batches = framework.batches(source, plan, loaded, mode, prefetch=prefetch)
+    try:
+        first = batches.try_first()
+    except DataError as e:
+        raise DataError(f"{e} Received: {key}={pattern!r}.") from e
+    return OpenData(batches, plan, first)
+
+
+def open_trained(
+    config: JobConfig, framework: Framework, mode: Mode, stack: contextlib.ExitStack
+) -> Trained:
+    """Load a job's trained model, and open the data for it.
+
+    Args:
+        config: The job.
+        framework: What the model is written in.
+        mode: What the model is to do.
+        stack: Closes the files.
+
+    Raises:
+        EdlError: Of the kind that fits: config, user code, data.
+    """
+    files = trained_model.read(Path(config.trained_model))
+    with trained_model.versions_told(files):
+        loaded = trained_model.load_spec(
+            files,
+            plain_models=framework.plain_models,
+            trusts_changes=config.trusts("changed"),
+        )
+    data = open_data(config, framework, config.data, loaded, mode, stack)
+    with trained_model.versions_told(files):
+        model = framework.model(loaded, data.batches.element_spec)
+        trained_model.restore_weights(files, model.weights)
+    return Trained(loaded, model, data)

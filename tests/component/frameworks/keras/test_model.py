@@ -1,0 +1,30 @@
+"""A Keras model as the files of a trained model hold it."""
+
+from types import SimpleNamespace
+
+import keras
+
+from edl_horovod.frameworks.keras.model import KerasModel, by_name
+
+
+class NoConfig(keras.Model):
+    def call(self, inputs):
+        return inputs
+
+    def get_config(self):
+        raise NotImplementedError("get_config")
+
+
+def test_variables_of_one_path_get_numbers_and_each_is_there_once():
+    variables = [SimpleNamespace(path=path, value=object()) for path in ("a", "b", "a", "a")]
+    named = by_name([*variables, variables[0]])
+    assert list(named) == ["a", "b", "a:1", "a:2"]
+
+
+def test_a_model_that_keras_cannot_save_is_left_out_with_a_warning(tmp_path, caplog):
+    spec = SimpleNamespace(create_model=NoConfig)
+    loaded = SimpleNamespace(label="NoConfig", zoo=tmp_path, spec=spec)
+    model = KerasModel(loaded, keras.KerasTensor((None, 4)))
+    model.save(tmp_path, for_serving=False)
+    assert not (tmp_path / "model.keras").exists()
+    assert "has no model.keras" in caplog.text
