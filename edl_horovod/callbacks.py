@@ -1,7 +1,7 @@
 """Callbacks that act on every step, for `create_callbacks` beside those of Keras.
 
-Keras' own are told of epochs only (`ring.callbacks`). These depend on nothing but the step's
-number, so every rank does the same without asking, whatever the ring does.
+Keras' own are called between epochs only (`frameworks.keras.callbacks`). These depend on nothing
+but the step's number, so every rank does the same without asking, whatever the ring does.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The job's parts, put together as `ring.prepare` does, for the sides that need them bare."""
+"""The job's parts, put together as `tasks.opening` does, for the sides that need them bare."""
 
 import contextlib
 from collections.abc import Iterator

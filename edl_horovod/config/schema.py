@@ -263,7 +263,7 @@ class JobConfig:
     """Which model in the zoo: `file`, `folder.file` or `file.Symbol`; may be left out where
     model_zoo is one file."""
     framework: str = "keras"
-    """What the model is written in; a trained model knows its own."""
+    """The framework that the model is written in; a trained model records its own."""
     input_fn: str = ""
     """Function that makes examples of records, in place of the model's own: `file.function`, or
     a function of the model's file."""

@@ -1,1 +1,1 @@
-"""What runs on every rank: world, membership, state, the run loop, the Keras step."""
+"""What runs on every rank: world, membership, state, the run loop, checkpoints."""

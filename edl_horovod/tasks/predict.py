@@ -2,7 +2,7 @@
 
 A rank predicts a segment's steps on its lanes, hands the outputs to the user's processor, writes
 them to a file, and only then says so in the segment's collective. What a lost rank broke is done
-again by the next ring. At the end the leader puts the files together (`ring.segments`).
+again by the next ring. At the end the leader puts the files together (`tasks.segments`).
 
 Two steps are computed side by side: between the ops of one there is too little to do for all cores.
 """

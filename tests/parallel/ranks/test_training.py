@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from edl_horovod.config.compose import compose
+from edl_horovod.frameworks import FRAMEWORKS
+from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import LoadedSpec
@@ -18,6 +20,7 @@ from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.world import World
 from edl_horovod.tasks import warm as prepare
+from tests import numpy_framework
 from tests.parallel.agreement import assert_same_everywhere
 from tests.records import write_records
 
@@ -42,7 +45,7 @@ class Formed(Membership):
         raise AssertionError(failure)
 
 
-def train(world, name, *overrides):
+def train(world, name, *overrides, model_def="tiny"):
     """Train; returns the state and the result."""
     scratch = Path(os.environ["RING_SCRATCH"]) / f"{name}-{os.environ['HOROVOD_RANK']}"
     data = write_records(scratch / "data", 100)
@@ -53,7 +56,7 @@ def train(world, name, *overrides):
             f"data={data}",
             f"validation_data={data}",
             f"model_zoo={ZOO}",
-            "model_def=tiny",
+            f"model_def={model_def}",
             "train.batch_size=24",
             "data_plan.lanes=6",
             "data_plan.shuffle_window=16",
@@ -121,3 +124,14 @@ def test_callbacks_change_all_ranks_alike(world, monkeypatch):
     assert ours["steps"] == theirs["steps"] == 25
     for one, other in zip(weights(ring), weights(single), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world, monkeypatch):
+    monkeypatch.setitem(FRAMEWORKS, "numpy", "tests.numpy_framework")
+    monkeypatch.setattr(numpy_framework.FRAMEWORK, "collectives", KerasCollectives())
+    settings = ["framework=numpy", "train.epochs=9"]
+    ring, ours = train(world, "numpy", *settings, model_def="line")
+    assert_same_everywhere(weights(ring))
+    single, theirs = train(ALONE, "numpy-alone", *settings, model_def="line")
+    assert ours["metrics"]["loss"] == pytest.approx(theirs["metrics"]["loss"])
+    np.testing.assert_allclose(weights(ring)[0], weights(single)[0], rtol=1e-9)

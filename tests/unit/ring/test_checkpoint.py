@@ -13,6 +13,7 @@ from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import checkpoint
 from edl_horovod.ring.checkpoint import Checkpoints
+from edl_horovod.ring.tensor_file import write_tensors
 
 FACTS = {"train.batch_size": 24, "data": "abc"}
 
@@ -90,6 +91,25 @@ def test_the_newest_is_taken_up(make):
     saved = checkpoints.load(after=-1)
     assert (saved["step"], saved["evaluated_step"]) == (10, 9)
     assert variable.numpy().tolist() == [10.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("calls", "counters"),
+    [
+        (-1, {}),
+        (1, {"epoch_ended_step": 0, "epoch_begun_step": 0}),
+        (20, {"epoch_ended_step": 10, "epoch_begun_step": 9}),
+        (21, {"epoch_ended_step": 10, "epoch_begun_step": 10}),
+    ],
+)
+def test_what_version_1_counted_in_one_number_is_read_as_two(make, tmp_path, calls, counters):
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    metadata = {"format_version": "1", "step": "10", "calls": str(calls), "facts": "{}"}
+    path = checkpoint_files.path_of(folder, 10)
+    write_tensors(path, {"kernel": np.ones(2, np.float32)}, metadata)
+    saved = make(facts={})[0].load(after=-1)
+    assert {name: saved[name] for name in saved if name.startswith("epoch")} == counters
 
 
 def test_who_is_ahead_of_the_newest_keeps_its_state(make):

@@ -1,0 +1,32 @@
+"""The only rank of a ring, in this process and without a launcher."""
+
+from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.ring.membership.base import Dismissed, Membership
+from edl_horovod.ring.world import World
+
+ME = WorkerIdentity(host="localhost", slot=0)
+
+
+class Alone(Membership):
+    """A ring of one that is over after some steps, as by SIGTERM; 0 means never."""
+
+    def __init__(self, last_step=0):
+        self._last_step = last_step
+        self._step = 0
+        self._has_joined = False
+
+    def join(self, step):
+        if self._has_joined:
+            raise Dismissed("the test has seen enough")
+        self._has_joined = True
+        return World(rank=0, size=1, generation=1)
+
+    def wants_change(self):
+        # Asked for before a step and heeded after it.
+        return self._step == self._last_step - 1
+
+    def progress(self, step):
+        self._step = step
+
+    def failed(self, failure, step):
+        raise AssertionError(failure)

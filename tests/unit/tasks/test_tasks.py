@@ -1,0 +1,96 @@
+"""The tasks on a framework that the package does not know, in one process, without TensorFlow."""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.config.tasks import TASKS
+from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks import FRAMEWORKS
+from edl_horovod.job import checkpoint_files
+from edl_horovod.job.events import EventLog
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.table import SCHEMES
+from edl_horovod.ring import loop
+from edl_horovod.ring.membership.base import Dismissed
+from edl_horovod.tasks.warm import make_warm
+from tests.alone import ME, Alone
+
+ZOO = Path(__file__).parents[2] / "zoo"
+TRAIN = ("model_def=line", "framework=numpy", "train.epochs=20", "train.batch_size=20")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a task on 100 records: `run("train", "train.epochs=2", until=7)`; gives its result."""
+    monkeypatch.setitem(FRAMEWORKS, "numpy", "tests.numpy_framework")
+    monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
+
+    def run_it(task, *settings, until=0, data="numbers:100", output="out", job="job"):
+        given = [f"data={data}", f"output={tmp_path / output}", f"job_dir={tmp_path / job}"]
+        if task == "train":
+            given.append(f"model_zoo={ZOO}")
+        config = compose(task, [*given, *settings])
+        (tmp_path / job).mkdir(exist_ok=True)
+        with (
+            EventLog(tmp_path / "events.jsonl", "test") as events,
+            make_warm(config, events, ME) as work,
+            contextlib.suppress(Dismissed),
+        ):
+            return loop.run(work, Alone(until), events)
+
+    return run_it
+
+
+def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path):
+    trained = run("train", *TRAIN, "validation_data=numbers:30")
+    assert trained["steps"] == 100
+    assert trained["metrics"]["loss"] < 1e-4
+
+    model = f"trained_model={tmp_path / 'out'}"
+    evaluated = run("evaluate", model, data="numbers:30", output="scores", job="e")
+    assert evaluated["metrics"] == pytest.approx(trained["metrics"])
+    assert evaluated["examples"] == 30
+
+    run("predict", model, data="numbers:30", output="p.recordio", job="p")
+    with Reader.open(str(tmp_path / "p.recordio")) as reader:
+        assert len(list(reader)) == 30
+
+
+def test_a_training_that_goes_on_is_the_one_that_was_never_interrupted(run, tmp_path):
+    run("train", *TRAIN, output="whole", job="whole.job")
+    run("train", *TRAIN, "overwrite=true", until=37)
+    folder = tmp_path / "job" / "checkpoints"
+    assert checkpoint_files.steps_in(folder)[-1] == 37
+    run("train", *TRAIN, "resume=must", "overwrite=true")
+    ours, whole = (np.load(tmp_path / name / "kernel.npy") for name in ("out", "whole"))
+    np.testing.assert_array_equal(ours, whole)
+
+
+def test_the_best_weights_are_written_where_a_training_stops_early(run, tmp_path):
+    settings = [
+        "validation_data=numbers:30",
+        "train.early_stopping.metric=loss",
+        "train.early_stopping.patience=2",
+        "train.early_stopping.min_delta=0.5",
+        "train.early_stopping.restore_best=true",
+    ]
+    trained = run("train", *TRAIN, *settings)
+    assert trained["steps"] < 100
+    model = f"trained_model={tmp_path / 'out'}"
+    evaluated = run("evaluate", model, data="numbers:30", output="scores", job="e")
+    assert evaluated["metrics"] == pytest.approx(trained["metrics"])
+
+
+def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
+    with pytest.raises(ConfigError, match=r"framework must be .*keras.*framework='?nump'?"):
+        run("train", "model_def=line", "framework=nump")
+
+
+def test_a_new_task_is_a_line_in_the_table(run, monkeypatch):
+    task = TASKS["evaluate"]
+    monkeypatch.setitem(TASKS, "score", task)
+    assert TASKS["score"].largest_ring(compose("train", [*TRAIN, "data=d", "output=o"])) == 20
