@@ -1,69 +1,48 @@
 """The forming of one generation: gather its members, see who lives, give places, wait for all."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Sequence
 
 from edl_horovod.coordinator.decide import assign_ranks
+from edl_horovod.coordinator.heartbeat import Heartbeat
 from edl_horovod.coordinator.messages import Ping
 from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.coordinator.timings import Timings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 
-__all__ = ["Forming", "Pulse"]
+__all__ = ["Forming"]
 
 log = logging.getLogger(__name__)
 
-SILENCE_SECONDS = 10.0
-SIGN_OF_LIFE_SECONDS = 1.0
-FORMING_MARGIN_SECONDS = 2.0
-"""Beyond Gloo's own time-out, after which a member leaves a broken ring by itself."""
-FORMING_PING_SECONDS = 0.5
 MAX_MISSED_PINGS = 4
 """In a row, while a ring forms; after that the others wait for that member no longer."""
-
-
-class Pulse:
-    """Wakes the coordinator's one loop at every change, until the job is over."""
-
-    def __init__(self) -> None:
-        """Nothing has happened yet."""
-        self._changed = asyncio.Event()
-        self.is_over = False
-
-    def wake(self) -> None:
-        """Something changed."""
-        self._changed.set()
-
-    def clear(self) -> None:
-        """What changed until now is known."""
-        self._changed.clear()
-
-    async def sleep(self, seconds: float | None) -> None:
-        """Until something changes after `clear`, or the time is over."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
 
 
 class Forming:
     """The steps of a forming; each ends at once where the job does."""
 
     def __init__(
-        self, server: WorkerServer, pulse: Pulse, *, address: str, forming_seconds: float
+        self,
+        server: WorkerServer,
+        heartbeat: Heartbeat,
+        *,
+        address: str,
+        forming_seconds: float,
+        timings: Timings,
     ) -> None:
         """Remember what all generations share.
 
         Args:
             server: Knows the workers.
-            pulse: Of the coordinator.
+            heartbeat: Of the coordinator.
             address: Where the rendezvous listens.
             forming_seconds: Gloo's time-out.
+            timings: Of the coordinator.
         """
         self._server = server
-        self._pulse = pulse
+        self._heartbeat = heartbeat
+        self._timings = timings
         self._address = address
         self._forming_seconds = forming_seconds
 
@@ -75,7 +54,7 @@ class Forming:
             generation: Of the next one.
         """
         deadline = None
-        while not self._pulse.is_over:
+        while not self._heartbeat.is_over:
             waiting = [
                 worker
                 for worker in members
@@ -87,14 +66,14 @@ class Forming:
                 return
             now = time.monotonic()
             if deadline is None and any(worker.is_ready for worker in members):
-                deadline = now + self._forming_seconds + FORMING_MARGIN_SECONDS
+                deadline = now + self._forming_seconds + self._timings.forming_margin_seconds
             if deadline is not None and now >= deadline:
                 for worker in waiting:
                     worker.is_silent = True
                     log.warning("worker %s did not leave the ring in time", worker.label)
                 return
-            self._pulse.clear()
-            await self._pulse.sleep(0.5 if deadline is None else min(0.5, deadline - now))
+            self._heartbeat.clear()
+            await self._heartbeat.sleep(0.5 if deadline is None else min(0.5, deadline - now))
 
     async def ask_for_sign_of_life(self, members: Sequence[Worker]) -> float:
         """Ping everyone, and mark those who do not answer soon as silent; returns when it asked.
@@ -107,21 +86,23 @@ class Forming:
         ring = frozenset(members)
         for worker in self._server.workers.values():
             worker.ping()
-        while not self._pulse.is_over:
+        while not self._heartbeat.is_over:
             missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
             holders = [w for w in asked if w.is_connected and w in ring]
             # Only members have the job's state: where none of them answers, newcomers would begin
             # at step 0, so they get more time.
             is_all = bool(holders) and all(w.heard_at < asked_at for w in holders)
-            patience = SILENCE_SECONDS if is_all else SIGN_OF_LIFE_SECONDS
+            patience = (
+                self._timings.silence_seconds if is_all else self._timings.sign_of_life_seconds
+            )
             left = asked_at + patience - time.monotonic()
             if not missing or left <= 0:
                 for worker in missing:
                     worker.is_silent = True
                     log.warning("worker %s gave no sign of life", worker.label)
                 break
-            self._pulse.clear()
-            await self._pulse.sleep(left)
+            self._heartbeat.clear()
+            await self._heartbeat.sleep(left)
         return asked_at
 
     async def form(self, members: Sequence[Worker], generation: int) -> bool:
@@ -134,7 +115,12 @@ class Forming:
         Returns:
             Whether they did.
         """
-        async with Rendezvous(self._address, wait_seconds=self._forming_seconds) as rendezvous:
+        rendezvous = Rendezvous(
+            self._address,
+            wait_seconds=self._forming_seconds,
+            hello_seconds=self._timings.hello_seconds,
+        )
+        async with rendezvous:
             places = assign_ranks(
                 [worker.candidate for worker in members],
                 generation=generation,
@@ -153,19 +139,19 @@ class Forming:
         """Ask again and again for a sign of life, until all have formed the ring or one cannot."""
         deadline = time.monotonic() + self._forming_seconds
         missed = {worker.name: 0 for worker in members}
-        while not self._pulse.is_over and time.monotonic() < deadline:
+        while not self._heartbeat.is_over and time.monotonic() < deadline:
             asked_at = time.monotonic()
             for worker in members:
                 # Not `ping`: what that counts are pings that are further apart.
                 worker.send(Ping())
-            until = min(asked_at + FORMING_PING_SECONDS, deadline)
-            while not self._pulse.is_over and (left := until - time.monotonic()) > 0:
+            until = min(asked_at + self._timings.forming_ping_seconds, deadline)
+            while not self._heartbeat.is_over and (left := until - time.monotonic()) > 0:
                 if all(worker.formed == generation for worker in members):
                     return True
                 if any(not worker.is_connected or worker.is_ready for worker in members):
                     return False
-                self._pulse.clear()
-                await self._pulse.sleep(left)
+                self._heartbeat.clear()
+                await self._heartbeat.sleep(left)
             for worker in members:
                 missed[worker.name] += 1
                 if worker.heard_at >= asked_at:

@@ -4,19 +4,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from edl_horovod.coordinator import forming
 from edl_horovod.coordinator.hangs import Verdict, find_hung
 from edl_horovod.coordinator.messages import Dump, End
+from edl_horovod.coordinator.timings import Timings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.job.events import EventLog
 
 __all__ = ["Liveness"]
 
 log = logging.getLogger(__name__)
-
-PING_SECONDS = 2.0
-DEAD_SECONDS = 30.0
-"""Silence after which a worker is taken for stopped, and its launcher kills it."""
 
 
 class Liveness:
@@ -28,6 +24,7 @@ class Liveness:
         events: EventLog,
         *,
         stall_seconds: float,
+        timings: Timings,
         members: Callable[[], Sequence[Worker]],
         on_silent: Callable[[Worker], None],
     ) -> None:
@@ -37,12 +34,14 @@ class Liveness:
             server: Knows the workers.
             events: Told of those that hang.
             stall_seconds: How long a rank may let the others wait.
+            timings: Of the coordinator.
             members: The ring's members, in the order of their ranks.
             on_silent: Called with a worker that does not answer any more.
         """
         self._server = server
         self._events = events
         self._stall_seconds = stall_seconds
+        self._timings = timings
         self._members = members
         self._on_silent = on_silent
         self._warned: dict[str, str] = {}
@@ -54,12 +53,12 @@ class Liveness:
                 self._look_at(worker)
                 worker.ping()
             self._judge()
-            await asyncio.sleep(PING_SECONDS)
+            await asyncio.sleep(self._timings.ping_seconds)
 
     def _look_at(self, worker: Worker) -> None:
         # Unanswered pings and not time: after a pause of this process nobody is silent.
-        silence = worker.num_unanswered * PING_SECONDS
-        if not worker.is_connected or silence < forming.SILENCE_SECONDS:
+        silence = worker.num_unanswered * self._timings.ping_seconds
+        if not worker.is_connected or silence < self._timings.silence_seconds:
             return
         if not worker.is_silent:
             worker.is_silent = True
@@ -67,10 +66,12 @@ class Liveness:
             self._on_silent(worker)
         # Never the last ones who have the state: they may come back.
         others = [w for w in self._members() if w.is_connected and not w.is_silent]
-        patience = max(forming.SILENCE_SECONDS, min(DEAD_SECONDS, self._stall_seconds))
+        patience = max(
+            self._timings.silence_seconds, min(self._timings.dead_seconds, self._stall_seconds)
+        )
         if silence >= patience and others and not worker.is_given_up:
             worker.is_given_up = True
-            self._tell(worker, f"no sign of life for {silence:.0f} s")
+            self._report(worker, f"no sign of life for {silence:.0f} s")
 
     def _judge(self) -> None:
         members = self._members()
@@ -91,7 +92,7 @@ class Liveness:
     def _carry_out(self, verdict: Verdict, worker: Worker) -> None:
         if verdict.is_end and not worker.is_hung:
             worker.is_hung = True
-            self._tell(worker, verdict.message)
+            self._report(worker, verdict.message)
             worker.send(End(reason=verdict.message))
         elif not verdict.is_end and self._warned.get(worker.label) != verdict.what:
             self._warned[worker.label] = verdict.what
@@ -99,8 +100,8 @@ class Liveness:
             log.warning("worker %s: %s", worker.label, verdict.message)
             worker.send(Dump(reason=verdict.message))
 
-    def _tell(self, worker: Worker, message: str) -> None:
-        """Say that a worker hangs; its launcher ends it where it does not do so itself."""
+    def _report(self, worker: Worker, message: str) -> None:
+        """Report that a worker hangs; its launcher ends it where it does not do so itself."""
         self._events.write(
             "worker", worker=worker.label, state="hung", pid=worker.pid, message=message
         )

@@ -21,7 +21,8 @@ import secrets
 from types import TracebackType
 
 from edl_horovod.coordinator.exchange import Exchange
-from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers, at_most
+from edl_horovod.coordinator.strangers import Strangers, at_most
+from edl_horovod.coordinator.timings import Timings
 
 __all__ = ["Rendezvous"]
 
@@ -37,21 +38,32 @@ MAX_KEYS = 1 << 16
 MAX_TOTAL_BYTES = 256 << 20
 """Of all values: a member's value grows with the ring, to some 150 bytes for each other member."""
 LINGER_SECONDS = 10.0
-"""Longest that a member of a ring that was given up may need to ask for the last time."""
 
 
 class Rendezvous:
     """One generation's server; use it in an `async with`."""
 
-    def __init__(self, host: str, *, wait_seconds: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        *,
+        wait_seconds: float,
+        hello_seconds: float = Timings.hello_seconds,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> None:
         """Say where to listen.
 
         Args:
             host: Address to bind.
             wait_seconds: How long a GET waits for its key before a 404.
+            hello_seconds: How long a connection may take to prove that it is a member's.
+            linger_seconds: Longest that a member of a ring that was given up may need to ask for
+                the last time.
         """
         self._host = host
         self._wait_seconds = wait_seconds
+        self._hello_seconds = hello_seconds
+        self._linger_seconds = linger_seconds
         self.token = secrets.token_hex(16)
         """First part of all paths, up to a colon if there is one."""
         self._strangers = Strangers(at_most(MAX_STRANGERS))
@@ -96,14 +108,14 @@ class Rendezvous:
     async def _close_later(self) -> None:
         assert self._server is not None
         try:
-            await asyncio.sleep(LINGER_SECONDS)
+            await asyncio.sleep(self._linger_seconds)
         finally:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._strangers.enter(writer)
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
+            async with asyncio.timeout(self._hello_seconds):
                 method, key = await self._first_line(reader)
             self._strangers.leave(writer)
             async with asyncio.timeout(self._wait_seconds + 5):

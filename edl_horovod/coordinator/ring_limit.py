@@ -11,8 +11,6 @@ from edl_horovod.job.events import EventLog, follow
 
 __all__ = ["RingLimit"]
 
-POLL_SECONDS = 0.5
-
 log = logging.getLogger(__name__)
 
 
@@ -30,6 +28,7 @@ class RingLimit:
             on_change: Called with the reason when `most` has changed.
         """
         self._path = settings.job_dir.events
+        self._poll_seconds = settings.timings.events_poll_seconds
         self._events = events
         self._on_change = on_change
         self._policy: Autoscale | None = None
@@ -55,4 +54,4 @@ class RingLimit:
                     self._events.write("autoscale", limit=self.most, reason=decision.reason)
                     log.info("at most %d ranks: %s", self.most, decision.reason)
                     self._on_change(f"autoscale: {decision.reason}")
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self._poll_seconds)

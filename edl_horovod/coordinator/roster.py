@@ -16,10 +16,6 @@ __all__ = ["Roster"]
 
 log = logging.getLogger(__name__)
 
-LEAVER_SECONDS = 20.0
-"""How long a worker that was asked to end stays for a successor of the job's state, where it alone
-has it. Below the 30 s after which Kubernetes kills it: it must still end in good order."""
-
 
 class Roster:
     """The workers as `choose_members` must see them, and the slots that are wanted.
@@ -45,6 +41,7 @@ class Roster:
         """
         self._server = server
         self._settings = settings
+        self._leaver_seconds = settings.timings.leaver_seconds
         self._events = events
         self._limit = limit
         self._holder = ""
@@ -107,7 +104,10 @@ class Roster:
         moments = [
             moment
             for worker in self._server.workers.values()
-            for moment in (worker.not_before, (worker.leaving_since or -math.inf) + LEAVER_SECONDS)
+            for moment in (
+                worker.not_before,
+                (worker.leaving_since or -math.inf) + self._leaver_seconds,
+            )
         ]
         return min((moment - now for moment in moments if moment > now), default=None)
 
@@ -171,7 +171,7 @@ class Roster:
             return False
         if worker.leaving_since is None:
             return True
-        if now >= worker.leaving_since + LEAVER_SECONDS:
+        if now >= worker.leaving_since + self._leaver_seconds:
             return False
         if any(_is_usable(other) for other in self._server.workers.values()):
             return True

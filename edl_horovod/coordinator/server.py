@@ -5,9 +5,11 @@ import logging
 import time
 from typing import Any
 
-from edl_horovod.coordinator import forming, saved
-from edl_horovod.coordinator.forming import Forming, Pulse
+from edl_horovod.coordinator import saved
+from edl_horovod.coordinator.failed_peers import FailedPeers
+from edl_horovod.coordinator.forming import Forming
 from edl_horovod.coordinator.hangs import Report
+from edl_horovod.coordinator.heartbeat import Heartbeat
 from edl_horovod.coordinator.liveness import Liveness
 from edl_horovod.coordinator.messages import (
     Failed,
@@ -24,7 +26,6 @@ from edl_horovod.coordinator.messages import (
 from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
-from edl_horovod.coordinator.vain import VainFormings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.files.whole_file import write_json
@@ -34,14 +35,6 @@ from edl_horovod.job.events import EventLog
 __all__ = ["Coordinator"]
 
 log = logging.getLogger(__name__)
-
-HOSTS_POLL_SECONDS = 0.1
-FIRST_RING_SECONDS = 30.0
-RETURN_SECONDS = 1.0
-"""How long a ring that is lost as a whole may take to call again."""
-GOODBYE_SECONDS = 5.0
-FELLOW_SECONDS = 5.0
-"""How long a coordinator that is told to end looks whether its workers are told the same."""
 
 
 class Coordinator:
@@ -55,10 +48,14 @@ class Coordinator:
             events: Where to tell what happens.
         """
         self._settings = settings
+        self._timings = settings.timings
         self._file = settings.job_dir.coordinator_state
         self._events = events
         self._server = WorkerServer(
-            settings.secret, on_message=self._on_message, on_lost=self._on_lost
+            settings.secret,
+            on_message=self._on_message,
+            on_lost=self._on_lost,
+            hello_seconds=settings.timings.hello_seconds,
         )
         self._limit = RingLimit(settings, events, on_change=self._on_limit)
         self._roster = Roster(self._server, settings, events, self._limit)
@@ -66,49 +63,53 @@ class Coordinator:
         self._members: tuple[str, ...] = ()
         self._reason = "start"
         self._result: dict[str, Any] | None = None
-        self._pulse = Pulse()
+        self._heartbeat = Heartbeat()
         self._forming = Forming(
             self._server,
-            self._pulse,
+            self._heartbeat,
             address=settings.address,
             forming_seconds=settings.forming_seconds,
+            timings=settings.timings,
         )
-        self._vain = VainFormings(events, min_np=settings.min_np)
+        self._failed_peers = FailedPeers(events, min_np=settings.min_np, timings=settings.timings)
         self._liveness = Liveness(
             self._server,
             events,
             stall_seconds=settings.stall_seconds,
+            timings=settings.timings,
             members=lambda: self._roster.workers(self._members),
             on_silent=self._on_silent,
         )
         self._too_few_since: float | None = time.monotonic()
         self._first_warm_at: float | None = None
         self._adopts_until = 0.0
-        self._told_to_end_at: float | None = None
+        self._ending_since: float | None = None
         self._proven: tuple[str, ...] = ()
         """Members of the last ring that was formed."""
 
     def end_soon(self) -> None:
-        """End without a result: at once, or with those workers that are told to end as well.
+        """End without a result: at once, or with those workers that must end as well.
 
         Where all leave, nobody waits for a successor of the job's state: it is in a checkpoint.
         """
-        if self._told_to_end_at is None:
-            self._told_to_end_at = time.monotonic()
+        if self._ending_since is None:
+            self._ending_since = time.monotonic()
             self._roster.is_ending = True
-            self._pulse.wake()
-            asyncio.get_running_loop().call_later(FELLOW_SECONDS, self._pulse.wake)
+            self._heartbeat.wake()
+            asyncio.get_running_loop().call_later(
+                self._timings.fellow_seconds, self._heartbeat.wake
+            )
 
     async def run(self) -> dict[str, Any] | None:
         """Serve until the job has a result, and return it: `state`, and what belongs to that state.
 
-        Returns None where this coordinator was told to end before there was one. A coordinator that
+        Returns None where this coordinator had to end before there was one. A coordinator that
         is started again for the same job finds its number and its port, and adopts the ring that
         goes on without it.
 
         Raises:
             OSError: The job's directory cannot be written, or the address is taken.
-            NotEnoughWorkers: It waited in vain; the workers stay, and the next one waits anew.
+            NotEnoughWorkers: Too few workers came; they stay, and the next one waits anew.
         """
         port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
@@ -129,7 +130,7 @@ class Coordinator:
             for task in watch:
                 task.cancel()
         if self._result is None:
-            log.info("told to end; %d members train on", len(self._members))
+            log.info("ending; %d members train on", len(self._members))
             saved.save_change(self._file, self._ring(port))
             self._server.close()
             return None
@@ -162,7 +163,7 @@ class Coordinator:
                 worker.report = Report.of(worker.name, message)
             case Progress() if not was_silent:
                 return  # Every second from every member, and nothing follows from it.
-        self._pulse.wake()
+        self._heartbeat.wake()
 
     def _on_hello(self, worker: Worker, hello: Hello) -> None:
         # Numbers only grow, also where coordinator.json was lost.
@@ -209,21 +210,21 @@ class Coordinator:
             self._server.workers.pop(worker.name, None)
         elif not any(other.is_connected for other in self._roster.workers(self._members)):
             # All members at once: rather the network than they. Their ring may well train on.
-            self._adopts_until = time.monotonic() + RETURN_SECONDS
-        self._pulse.wake()
+            self._adopts_until = time.monotonic() + self._timings.return_seconds
+        self._heartbeat.wake()
 
     def _on_silent(self, worker: Worker) -> None:
-        self._reason = f"{worker.label} silent for {forming.SILENCE_SECONDS:.0f} s"
-        self._pulse.wake()
+        self._reason = f"{worker.label} silent for {self._timings.silence_seconds:.0f} s"
+        self._heartbeat.wake()
 
     def _on_limit(self, reason: str) -> None:
         self._reason = reason
-        self._pulse.wake()
+        self._heartbeat.wake()
 
     def _end(self, result: dict[str, Any]) -> None:
         if self._result is None:
             self._result = result
-            self._pulse.is_over = True
+            self._heartbeat.is_over = True
 
     async def _watch_hosts(self) -> None:
         file = hosts.HostsFile(self._settings.job_dir.hosts)
@@ -231,22 +232,22 @@ class Coordinator:
             if (wanted := file.change()) is not None:
                 self._roster.wanted = wanted
                 self._reason = "hosts changed"
-                self._pulse.wake()
-            await asyncio.sleep(HOSTS_POLL_SECONDS)
+                self._heartbeat.wake()
+            await asyncio.sleep(self._timings.hosts_poll_seconds)
 
     # -- what follows
 
     def _is_left(self) -> bool:
-        """Whether it was told to end, and no worker that is told the same needs it any more."""
-        if self._told_to_end_at is None:
+        """Whether this coordinator must end, and no worker that must end as well still needs it."""
+        if self._ending_since is None:
             return False
-        may_follow = time.monotonic() < self._told_to_end_at + FELLOW_SECONDS
+        may_follow = time.monotonic() < self._ending_since + self._timings.fellow_seconds
         there = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
         return not any(worker.is_leaving or may_follow for worker in there)
 
     async def _advance(self, port: int) -> None:
         """Compare the ring with what it should be, and act on the difference, or wait for one."""
-        self._pulse.clear()
+        self._heartbeat.clear()
         self._roster.send_home(self._members)
         self._recall()
         target = self._roster.target(self._members)
@@ -261,18 +262,18 @@ class Coordinator:
         if is_complete:
             self._adopts_until = 0.0
         elif time.monotonic() < self._adopts_until:
-            await self._pulse.sleep(0.1)
+            await self._heartbeat.sleep(0.1)
             return
         if target == self._members and is_whole:
             self._too_few_since = None
-            await self._pulse.sleep(self._roster.until_next())
+            await self._heartbeat.sleep(self._roster.until_next())
             return
         if len(target) < self._needed():
             # Who is in a ring that may not go on leaves it; who trains alone below min_np stops.
             if self._members:
                 await self._dissolve()
             elif self._roster.is_ending:
-                await self._pulse.sleep(self._roster.until_next())
+                await self._heartbeat.sleep(self._roster.until_next())
             if not self._roster.is_ending:
                 await self._wait_for_more(len(target))
             return
@@ -289,7 +290,7 @@ class Coordinator:
     def _first_ring_patience(self) -> float:
         if self._generation > 0:
             return 0.0
-        patience = min(FIRST_RING_SECONDS, self._settings.wait_seconds)
+        patience = min(self._timings.first_ring_seconds, self._settings.wait_seconds)
         if self._first_warm_at is None:
             return patience
         return max(0.0, self._first_warm_at + patience - time.monotonic())
@@ -299,7 +300,7 @@ class Coordinator:
         if found >= self._settings.min_np:
             # Enough to start with; only the first ring's patience is not over yet.
             self._too_few_since = None
-            await self._pulse.sleep(self._first_ring_patience())
+            await self._heartbeat.sleep(self._first_ring_patience())
             return
         if self._too_few_since is None:
             self._too_few_since = now
@@ -313,7 +314,7 @@ class Coordinator:
                 f"{self._settings.wait_seconds:.0f} s. Received: {found}. Look at the workers' "
                 "logs, add slots, or lower elastic.min_np."
             )
-        await self._pulse.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
+        await self._heartbeat.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 
     def _recall(self) -> None:
         """Tell workers that train in a ring of which nobody knows any more to leave it.
@@ -343,7 +344,7 @@ class Coordinator:
         members = self._roster.workers(self._members)
         asked_at = await self._forming.ask_for_sign_of_life(members)
         await self._forming.gather(members, self._generation + 1)
-        if time.monotonic() - asked_at > forming.SIGN_OF_LIFE_SECONDS:
+        if time.monotonic() - asked_at > self._timings.sign_of_life_seconds:
             asked_at = await self._forming.ask_for_sign_of_life(members)  # A step can be long.
         if self._result is not None:
             return
@@ -364,9 +365,9 @@ class Coordinator:
             await saving
         if is_formed:
             self._too_few_since, self._proven = None, target
-            self._vain.formed(members, self._server.workers.values())
+            self._failed_peers.formed(members, self._server.workers.values())
         else:
-            self._vain.failed(members, self._proven, began)
+            self._failed_peers.failed(members, self._proven, began)
         self._events.write(
             "generation",
             generation=self._generation,
@@ -387,14 +388,14 @@ class Coordinator:
 
     async def _say_goodbye(self) -> None:
         """Tell all workers that the job is over, and give them a moment to go."""
-        deadline = time.monotonic() + GOODBYE_SECONDS
+        deadline = time.monotonic() + self._timings.goodbye_seconds
         for worker in self._server.workers.values():
             worker.send(Stop(reason="the job is over", is_over=True))
         while time.monotonic() < deadline:
             if not any(worker.is_connected for worker in self._server.workers.values()):
                 return
-            self._pulse.clear()
-            await self._pulse.sleep(deadline - time.monotonic())
+            self._heartbeat.clear()
+            await self._heartbeat.sleep(deadline - time.monotonic())
 
     # -- what outlives this process
 

@@ -1,11 +1,12 @@
 """What a coordinator must know of its job."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.ring_size import largest_ring
+from edl_horovod.coordinator.timings import Timings
 from edl_horovod.job.directory import JobDir
 
 __all__ = ["CoordinatorSettings", "settings_of"]
@@ -34,6 +35,7 @@ class CoordinatorSettings:
     wait_seconds: float
     forming_seconds: float
     stall_seconds: float
+    timings: Timings = field(default_factory=Timings)
 
 
 def settings_of(

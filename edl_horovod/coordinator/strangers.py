@@ -4,10 +4,7 @@ import asyncio
 import resource
 from collections import Counter
 
-__all__ = ["HELLO_SECONDS", "Strangers", "at_most"]
-
-HELLO_SECONDS = 5.0
-"""How long a connection may take to prove itself."""
+__all__ = ["Strangers", "at_most"]
 
 
 def at_most(limit: int) -> int:

@@ -10,7 +10,7 @@ from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.keepalive import notice_vanished_host
 from edl_horovod.coordinator.messages import Change, Hello, Message, Ping, decode, encode
-from edl_horovod.coordinator.strangers import HELLO_SECONDS, Strangers, at_most
+from edl_horovod.coordinator.strangers import Strangers, at_most
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
     Channel,
@@ -45,9 +45,9 @@ class Worker:
     is_silent: bool = False
     """Did not answer in time; not invited until it is heard again."""
     is_hung: bool = False
-    """It was told to end; never invited any more."""
+    """It was ordered to end; never invited again."""
     is_given_up: bool = False
-    """Its launcher was told to kill it, unless it is heard again."""
+    """Its launcher is to kill it, unless it is heard again."""
     placed: int = 0
     """The last generation that it was given a place in."""
     report: Report | None = None
@@ -57,12 +57,12 @@ class Worker:
     """Steps of the job that it had when it was outside last; -1 for none."""
     formed: int = 0
     """The last generation that it reported as formed."""
-    told: int = 0
+    announced: int = 0
     """The generation that this connection last announced to it."""
     is_dismissed: bool = False
     was_listed: bool = False
     """Whether host discovery has named its host since it called first."""
-    num_vain: int = 0
+    num_failed_formings: int = 0
     """Formings in a row that failed and may have failed because of it."""
     left_out_seconds: float = 0.0
     """How long it last had to wait while a ring trained that formed without it."""
@@ -101,8 +101,8 @@ class Worker:
 
     def announce(self, generation: int) -> None:
         """Tell it, once a connection, that its ring is to be replaced by that generation."""
-        if self.told < generation:
-            self.told = generation
+        if self.announced < generation:
+            self.announced = generation
             self.send(Change(generation=generation))
 
     @property
@@ -142,6 +142,7 @@ class WorkerServer:
         *,
         on_message: Callable[[Worker, Message | None], None],
         on_lost: Callable[[Worker], None],
+        hello_seconds: float,
     ) -> None:
         """Prepare; `start` listens.
 
@@ -150,6 +151,7 @@ class WorkerServer:
             on_message: Called with each message of a worker, `Hello` included; with None for one of
                 a kind that is not known here.
             on_lost: Called when a worker's connection ends.
+            hello_seconds: How long a connection may take to prove that it is a worker's.
         """
         self.workers: dict[str, Worker] = {}
         self.orders: dict[str, int] = {}
@@ -157,6 +159,7 @@ class WorkerServer:
         self._secret = secret
         self._on_message = on_message
         self._on_lost = on_lost
+        self._hello_seconds = hello_seconds
         self._strangers = Strangers(at_most(MAX_STRANGERS))
         self._num_refused = 0
         self._complained_at = -COMPLAINT_SECONDS
@@ -224,7 +227,7 @@ class WorkerServer:
         notice_vanished_host(writer.get_extra_info("socket"))
         server_nonce = new_nonce()
         writer.write(greeting(server_nonce))
-        async with asyncio.timeout(HELLO_SECONDS):
+        async with asyncio.timeout(self._hello_seconds):
             first = await reader.readline()
             if not first:
                 raise ConnectionResetError("it hung up")
@@ -253,7 +256,7 @@ class WorkerServer:
         elif worker.connection is not None:
             worker.connection.close()
         worker.is_connected = True
-        worker.told, worker.is_dismissed = 0, False
+        worker.announced, worker.is_dismissed = 0, False
         worker.connection, worker.channel = writer, channel
         worker.heard()
         return worker

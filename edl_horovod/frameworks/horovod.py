@@ -56,14 +56,14 @@ class Horovod:
         place: Place,
         *,
         timeout_seconds: float,
-        is_in_vain: Callable[[], bool] | None = None,
+        is_abandoned: Callable[[], bool] | None = None,
     ) -> World:
         """Form the ring that the coordinator, or horovodrun's driver, described.
 
         Args:
             place: This rank's, as the coordinator or the driver gave it.
             timeout_seconds: For the forming and for each collective's transfers afterwards.
-            is_in_vain: Whether it is known by now that this ring will not be formed. It is asked
+            is_abandoned: Whether it is known by now that this ring will not be formed. It is asked
                 by another thread; None where nobody knows.
 
         Raises:
@@ -89,7 +89,7 @@ class Horovod:
         # trace of a collective, however, must see 1, or the ring's size is baked into it.
         os.environ["HOROVOD_ELASTIC"] = "0"
         try:
-            with self._given_up_if(is_in_vain):
+            with self._given_up_if(is_abandoned):
                 self._init()
         finally:
             os.environ["HOROVOD_ELASTIC"] = "1"
@@ -150,19 +150,19 @@ class Horovod:
             raise _failed(f"the ring could not be formed: {error}") from error
 
     @contextmanager
-    def _given_up_if(self, is_in_vain: Callable[[], bool] | None) -> Iterator[None]:
-        """Let the forming in the block end soon after it is known to be in vain.
+    def _given_up_if(self, is_abandoned: Callable[[], bool] | None) -> Iterator[None]:
+        """Let the forming in the block end soon after it is known that it cannot succeed.
 
         Gloo does not hear of a member that died before it connected.
         """
-        if is_in_vain is None:
+        if is_abandoned is None:
             yield
             return
         is_done = threading.Event()
 
         def look() -> None:
             while not is_done.wait(LOOK_SECONDS):
-                if is_in_vain():
+                if is_abandoned():
                     self._give_up_connecting()
 
         thread = threading.Thread(target=look, name="forming", daemon=True)

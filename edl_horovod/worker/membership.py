@@ -8,7 +8,11 @@ from edl_horovod.frameworks.horovod import Horovod, complaint
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.membership.coordinated import CoordinatedMembership, CoordinatorAddress
+from edl_horovod.ring.membership.coordinated import (
+    CoordinatedMembership,
+    CoordinatedTimings,
+    CoordinatorAddress,
+)
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
 from edl_horovod.ring.membership.static import StaticMembership
 from edl_horovod.worker.environment import WorkerEnvironment
@@ -58,10 +62,12 @@ def _coordinated(
     return CoordinatedMembership(
         horovod,
         address,
-        forming_seconds=config.elastic.forming_seconds,
-        # In a cluster the coordinator's pod may still be waiting for a node.
-        first_seconds=config.elastic.wait_seconds,
-        away_seconds=config.elastic.coordinator_away_seconds,
+        CoordinatedTimings(
+            forming_seconds=config.elastic.forming_seconds,
+            # In a cluster the coordinator's pod may still be waiting for a node.
+            first_seconds=config.elastic.wait_seconds,
+            away_seconds=config.elastic.coordinator_away_seconds,
+        ),
     )
 
 

@@ -29,7 +29,7 @@ def be_rank(rank, address, may_form):
     HOROVOD.form_assigned(
         place_of(rank, port, token),
         timeout_seconds=TIMEOUT_SECONDS,
-        is_in_vain=lambda: False,
+        is_abandoned=lambda: False,
     )
 
 

@@ -54,14 +54,14 @@ def what_serves(servers):
 
 async def form(generation, timeout_seconds, servers, *, is_told):
     """Seconds until it fails, since it was told or since its time-out."""
-    is_in_vain = threading.Event()
+    is_abandoned = threading.Event()
     async with Rendezvous("127.0.0.1", wait_seconds=timeout_seconds) as server:
         forming = asyncio.create_task(
             asyncio.to_thread(
                 HOROVOD.form_assigned,
                 place_of(0, server.port, server.token, generation),
                 timeout_seconds=timeout_seconds,
-                is_in_vain=is_in_vain.is_set,
+                is_abandoned=is_abandoned.is_set,
             )
         )
         await neighbour(server)  # Until both have the other's address.
@@ -70,7 +70,7 @@ async def form(generation, timeout_seconds, servers, *, is_told):
         await asyncio.sleep(0.5)
         assert not forming.done()
         if is_told:
-            is_in_vain.set()
+            is_abandoned.set()
         try:
             await forming
         except CollectiveFailed:

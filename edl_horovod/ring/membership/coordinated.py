@@ -46,18 +46,10 @@ from edl_horovod.ring.membership.activity import Activity
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
 from edl_horovod.ring.world import World
 
-__all__ = ["CoordinatedMembership", "CoordinatorAddress"]
+__all__ = ["CoordinatedMembership", "CoordinatedTimings", "CoordinatorAddress"]
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 5.0
-RETRY_SECONDS = 0.2
-QUIET_SECONDS = 15.0
-"""A coordinator pings every 2 s; one quiet for so long is called again. Bounds sending too."""
-COMPLAINT_SECONDS = 10.0
-"""A coordinator that is away for so long is worth a line in the log, and again after as long."""
-LEAVE_ALONE_SECONDS = 1.0
-"""How long a worker that was asked to leave waits for a coordinator that is away."""
 MAX_ERROR_BYTES = 30_000
 EXIT_HUNG = 9
 """Beyond the codes of `EdlError`; the slot's worker starts again."""
@@ -75,6 +67,26 @@ class CoordinatorAddress:
     slot: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class CoordinatedTimings:
+    """How long a worker waits for what, in seconds."""
+
+    forming_seconds: float
+    """Gloo's time-out, for forming and for transfers."""
+    first_seconds: float
+    """How long the coordinator may take to be there at all."""
+    away_seconds: float
+    """How long it may be away later before its workers give up."""
+    connect_seconds: float = 5.0
+    retry_seconds: float = 0.2
+    quiet_seconds: float = 15.0
+    """A coordinator pings every 2 s; one quiet for so long is called again. Bounds sending too."""
+    complaint_seconds: float = 10.0
+    """How long a coordinator is away before the log says so, and says it again."""
+    leave_alone_seconds: float = 1.0
+    """How long a worker that was asked to leave waits for a coordinator that is away."""
+
+
 class CoordinatedMembership(Membership):
     """A warm worker's side of the coordinator's protocol.
 
@@ -83,28 +95,19 @@ class CoordinatedMembership(Membership):
     """
 
     def __init__(
-        self,
-        horovod: Horovod,
-        address: CoordinatorAddress,
-        *,
-        forming_seconds: float,
-        first_seconds: float,
-        away_seconds: float,
+        self, horovod: Horovod, address: CoordinatorAddress, timings: CoordinatedTimings
     ) -> None:
         """Prepare; `join` connects, because only a warm worker may.
 
         Args:
             horovod: Forms the rings.
             address: Of the coordinator.
-            forming_seconds: Gloo's time-out, for forming and for transfers.
-            first_seconds: How long the coordinator may take to be there at all.
-            away_seconds: How long it may be away later before its workers give up.
+            timings: Of this worker.
         """
         super().__init__(horovod)
         self._address = address
-        self._forming_seconds = forming_seconds
-        self._patience_seconds = first_seconds
-        self._away_seconds = away_seconds
+        self._timings = timings
+        self._patience_seconds = timings.first_seconds
         self._complained_at = 0.0
         # Never used again, unlike a host's name: pid and start time tell incarnations apart (D11).
         self._worker = f"{address.worker_host}:{address.slot}:{os.getpid()}:{time.time_ns()}"
@@ -157,7 +160,7 @@ class CoordinatedMembership(Membership):
         self._activity.begin("joins", f"forming generation {self._generation}")
         self.expect(World.of(place), max(0, step, place.step))
         return self._horovod.form_assigned(
-            place, timeout_seconds=self._forming_seconds, is_in_vain=self.wants_change
+            place, timeout_seconds=self._timings.forming_seconds, is_abandoned=self.wants_change
         )
 
     def formed(self, world: World) -> None:
@@ -212,7 +215,7 @@ class CoordinatedMembership(Membership):
             self._hang_up()
 
     def _last_word(self, message: Finished | Failed) -> None:
-        deadline = time.monotonic() + self._away_seconds
+        deadline = time.monotonic() + self._timings.away_seconds
         with self._lock:
             self._start_listening()
             self._final = message
@@ -246,12 +249,15 @@ class CoordinatedMembership(Membership):
                 if self._dismissal is not None:
                     self._lock.notify_all()
                     return
-            time.sleep(RETRY_SECONDS)
+            time.sleep(self._timings.retry_seconds)
 
     def _note_failure(self, error: Exception, away: float) -> None:
         log.debug("coordinator: %r", error)
         now = time.monotonic()
-        if away > COMPLAINT_SECONDS and now - self._complained_at > COMPLAINT_SECONDS:
+        if (
+            away > self._timings.complaint_seconds
+            and now - self._complained_at > self._timings.complaint_seconds
+        ):
             self._complained_at = now
             log.warning(
                 "the coordinator %s:%d has been away for %.0f s, at most %.0f: %s",
@@ -266,7 +272,7 @@ class CoordinatedMembership(Membership):
         away = time.monotonic() - away_since
         if self._is_closed:
             return "closed"
-        if self._is_leaving and away > LEAVE_ALONE_SECONDS:
+        if self._is_leaving and away > self._timings.leave_alone_seconds:
             return "asked to leave"
         if away > self._patience_seconds:
             return f"the coordinator was away for {away:.0f} s"
@@ -274,8 +280,8 @@ class CoordinatedMembership(Membership):
 
     def _connect(self) -> socket.socket:
         where = (self._address.host, self._address.port)
-        connection = socket.create_connection(where, timeout=CONNECT_SECONDS)
-        connection.settimeout(QUIET_SECONDS)
+        connection = socket.create_connection(where, timeout=self._timings.connect_seconds)
+        connection.settimeout(self._timings.quiet_seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         notice_vanished_host(connection)
         return connection
@@ -310,7 +316,7 @@ class CoordinatedMembership(Membership):
             if self._channel is None:
                 raise WireError("the connection was given up")
             message = decode(self._channel.open(line))
-            self._patience_seconds = self._away_seconds
+            self._patience_seconds = self._timings.away_seconds
             match message:
                 case Ping():
                     self._send(self._activity.report(self._generation))
@@ -331,7 +337,7 @@ class CoordinatedMembership(Membership):
             self._lock.notify_all()
 
     def _send(self, message: Message) -> None:
-        """Send if connected; what is lost with a connection is told again by the next hello."""
+        """Send if connected; the next hello repeats what is lost with a connection."""
         if self._socket is not None and self._channel is not None:
             try:
                 self._socket.sendall(self._channel.seal(encode(message)))

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from edl_horovod.coordinator import forming, roster, server, vain
 from edl_horovod.coordinator.server import Coordinator
 from edl_horovod.coordinator.settings import CoordinatorSettings
+from edl_horovod.coordinator.timings import Timings
 from edl_horovod.coordinator.wire import Channel, greeting, new_nonce
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.job import events, hosts
@@ -19,6 +19,14 @@ from edl_horovod.job.directory import JobDir
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0
 NUMBERS = itertools.count()
+QUICK = {
+    "sign_of_life_seconds": 0.15,
+    "return_seconds": 0.05,
+    "hosts_poll_seconds": 0.01,
+    "goodbye_seconds": 0.5,
+    "held_back_seconds": 0.05,
+    "leaver_seconds": 0.5,
+}
 
 
 async def until(is_true):
@@ -121,7 +129,7 @@ class FakeWorker:
 class Job:
     """A coordinator in this process, with the directory of its job."""
 
-    def __init__(self, job_dir, *, wanted=None, **settings):
+    def __init__(self, job_dir, *, wanted=None, timings=None, **settings):
         self.dir = job_dir
         defaults = {"num_start": 1, "min_np": 1, "max_np": 8, "ring_bound": 8, "spares": 0}
         defaults |= {"wait_seconds": 5.0, "forming_seconds": 3.0, "stall_seconds": 300.0}
@@ -130,6 +138,7 @@ class Job:
             port=0,
             address="127.0.0.1",
             secret=SECRET,
+            timings=Timings(**{**QUICK, **(timings or {})}),
             **{**defaults, **settings},
         )
         self.hosts(**(wanted or {"localhost": 4}))
@@ -212,14 +221,8 @@ class Job:
 
 
 @pytest.fixture
-def play(tmp_path, monkeypatch):
+def play(tmp_path):
     """Run a scenario, an async function of a started job."""
-    monkeypatch.setattr(forming, "SIGN_OF_LIFE_SECONDS", 0.15)
-    monkeypatch.setattr(server, "RETURN_SECONDS", 0.05)
-    monkeypatch.setattr(server, "HOSTS_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(server, "GOODBYE_SECONDS", 0.5)
-    monkeypatch.setattr(vain, "VAIN_SECONDS", 0.05)
-    monkeypatch.setattr(roster, "LEAVER_SECONDS", 0.5)
 
     def run(scenario, **settings):
         job = Job(tmp_path, **settings)

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,13 @@ from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.ring.membership import coordinated
+from edl_horovod.ring.membership.base import Dismissed
+from edl_horovod.ring.membership.coordinated import (
+    EXIT_HUNG,
+    CoordinatedMembership,
+    CoordinatedTimings,
+    CoordinatorAddress,
+)
 from edl_horovod.ring.world import World
 
 SECRET = b"the job's secret"
@@ -35,12 +43,6 @@ class FormsAtOnce:
 
     def form_assigned(self, place, **_):
         return World.of(place)
-
-
-@pytest.fixture
-def module(monkeypatch):
-    monkeypatch.setattr(coordinated, "RETRY_SECONDS", 0.01)
-    return coordinated
 
 
 class Call:
@@ -99,18 +101,19 @@ def coordinator():
         call.hang_up()
 
 
+TIMINGS = CoordinatedTimings(
+    forming_seconds=1.0, first_seconds=60.0, away_seconds=60.0, retry_seconds=0.01
+)
+
+
 @pytest.fixture
-def membership(module, coordinator, request):
-    address = module.CoordinatorAddress(
+def membership(coordinator, request):
+    """A test may ask for other timings by a parameter."""
+    address = CoordinatorAddress(
         host="127.0.0.1", port=coordinator.port, secret=SECRET, worker_host="localhost", slot=3
     )
-    membership = module.CoordinatedMembership(
-        FormsAtOnce(),
-        address,
-        forming_seconds=1.0,
-        first_seconds=60.0,
-        away_seconds=getattr(request, "param", 60.0),
-    )
+    timings = replace(TIMINGS, **getattr(request, "param", {}))
+    membership = CoordinatedMembership(FormsAtOnce(), address, timings)
     yield membership
     membership.close()
     until(lambda: not any(t.name == "membership" for t in threading.enumerate()))
@@ -156,10 +159,10 @@ def test_a_warm_worker_gets_its_place(membership, coordinator):
     until(membership.wants_change)
 
 
-def test_stop_dismisses_a_waiting_worker(module, membership, coordinator):
+def test_stop_dismisses_a_waiting_worker(membership, coordinator):
     joining = Doing(membership.join, -1)
     coordinator.accept().send("stop", reason="the job is over", is_over=True)
-    assert isinstance(joining.end().error, module.Dismissed)
+    assert isinstance(joining.end().error, Dismissed)
     assert joining.error.is_final
 
 
@@ -176,7 +179,7 @@ def test_who_was_to_leave_makes_room_for_nobody(membership, coordinator):
     assert Doing(membership.join, 5).end().error.is_final
 
 
-@pytest.mark.parametrize("membership", [0.2], indirect=True)
+@pytest.mark.parametrize("membership", [{"away_seconds": 0.2}], indirect=True)
 def test_a_coordinator_may_take_longer_to_be_there_than_to_come_back(membership, coordinator):
     port = coordinator.port
     coordinator.socket.close()
@@ -216,21 +219,21 @@ def test_the_wish_to_leave_is_not_lost_with_a_connection(membership, coordinator
     assert coordinator.accept().hello["is_leaving"]
 
 
+@pytest.mark.parametrize("membership", [{"leave_alone_seconds": 0.1}], indirect=True)
 def test_a_worker_that_is_to_leave_does_not_wait_for_a_coordinator_that_is_away(
-    module, membership, coordinator, monkeypatch
+    membership, coordinator
 ):
-    monkeypatch.setattr(module, "LEAVE_ALONE_SECONDS", 0.1)
     call = trained(membership, coordinator)
     coordinator.socket.close()
     call.hang_up()
     membership.leave_soon()
     until(membership.wants_change)
-    assert isinstance(Doing(membership.join, 5).end().error, module.Dismissed)
+    assert isinstance(Doing(membership.join, 5).end().error, Dismissed)
 
 
-def test_a_worker_that_is_still_getting_warm_ends_at_once(module, membership, monkeypatch):
+def test_a_worker_that_is_still_getting_warm_ends_at_once(membership, monkeypatch):
     ends = []
-    monkeypatch.setattr(module.os, "_exit", ends.append)
+    monkeypatch.setattr(coordinated.os, "_exit", ends.append)
     membership.leave_soon()
     assert ends == [143]
 
@@ -306,10 +309,8 @@ def test_a_message_without_its_fields_does_not_deafen_the_worker(membership, coo
     assert coordinator.accept().hello["generation"] == 1
 
 
-def test_a_coordinator_that_never_proves_itself_is_given_up(
-    module, membership, coordinator, monkeypatch
-):
-    membership._patience_seconds = 0.2
+@pytest.mark.parametrize("membership", [{"first_seconds": 0.2}], indirect=True)
+def test_a_coordinator_that_never_proves_itself_is_given_up(membership, coordinator):
     joining = Doing(membership.join, -1)
     coordinator.socket.settimeout(0.05)
     while joining.error is None:
@@ -317,21 +318,19 @@ def test_a_coordinator_that_never_proves_itself_is_given_up(
             connection = coordinator.socket.accept()[0]
             connection.sendall(b"edl 00\n")
             connection.close()
-    assert isinstance(joining.end().error, module.Dismissed)
+    assert isinstance(joining.end().error, Dismissed)
 
 
-def test_a_coordinator_that_is_quiet_is_called_again(module, membership, coordinator, monkeypatch):
-    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+@pytest.mark.parametrize("membership", [{"quiet_seconds": 0.1}], indirect=True)
+def test_a_coordinator_that_is_quiet_is_called_again(membership, coordinator):
     call = trained(membership, coordinator)
     again = coordinator.accept()
     assert again.hello["generation"] == 1
     assert call.ends()
 
 
-def test_a_coordinator_that_does_not_even_greet_is_called_again(
-    module, membership, coordinator, monkeypatch
-):
-    monkeypatch.setattr(module, "QUIET_SECONDS", 0.1)
+@pytest.mark.parametrize("membership", [{"quiet_seconds": 0.1}], indirect=True)
+def test_a_coordinator_that_does_not_even_greet_is_called_again(membership, coordinator):
     joining = Doing(membership.join, -1)
     silent = coordinator.socket.accept()[0]
     coordinator.accept().send("assign", **place(1))
@@ -339,8 +338,8 @@ def test_a_coordinator_that_does_not_even_greet_is_called_again(
     silent.close()
 
 
-def test_a_full_buffer_does_not_freeze_the_training(module, membership, coordinator, monkeypatch):
-    monkeypatch.setattr(module, "QUIET_SECONDS", 0.2)
+@pytest.mark.parametrize("membership", [{"quiet_seconds": 0.2}], indirect=True)
+def test_a_full_buffer_does_not_freeze_the_training(membership, coordinator):
     trained(membership, coordinator)  # And reads no more.
 
     def report():
@@ -376,10 +375,10 @@ def test_an_answer_to_a_ping_says_what_the_main_thread_does(membership, coordina
 
 
 def test_a_worker_that_hangs_writes_its_stacks_and_ends(
-    module, membership, coordinator, monkeypatch, capfd
+    membership, coordinator, monkeypatch, capfd
 ):
     ends = []
-    monkeypatch.setattr(module.os, "_exit", ends.append)
+    monkeypatch.setattr(coordinated.os, "_exit", ends.append)
     call = trained(membership, coordinator)
     call.send("dump", reason="no progress")
     call.send("ping")
@@ -388,5 +387,5 @@ def test_a_worker_that_hangs_writes_its_stacks_and_ends(
     assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err
     call.send("end", reason="no progress")
     until(lambda: ends)
-    assert ends == [module.EXIT_HUNG]
+    assert ends == [EXIT_HUNG]
     assert "test_a_worker_that_hangs_writes_its_stacks_and_ends" in capfd.readouterr().err

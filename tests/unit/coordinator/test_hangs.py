@@ -1,10 +1,10 @@
 """Who hangs, and why: from what the workers say of themselves."""
 
+import functools
 from dataclasses import dataclass, field
 
 import pytest
 
-from edl_horovod.coordinator import forming, liveness
 from edl_horovod.coordinator.hangs import Report, find_hung
 
 STALL = 300.0
@@ -81,17 +81,16 @@ def reports(worker, state, seconds):
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(liveness, "PING_SECONDS", 0.05)
-    monkeypatch.setattr(liveness, "DEAD_SECONDS", 0.6)
-    monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
+def play_quickly(play):
+    timings = {"ping_seconds": 0.05, "dead_seconds": 0.6, "silence_seconds": 0.3}
+    return functools.partial(play, timings=timings)
 
 
 def hung(job):
     return [(e["worker"], e["pid"]) for e in job.events("worker") if e["state"] == "hung"]
 
 
-def test_a_rank_that_lets_the_others_wait_is_told_to_end(play, quick):
+def test_a_rank_that_lets_the_others_wait_is_told_to_end(play_quickly):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1, pid=77)
         await job.ring(first, second)
@@ -103,10 +102,10 @@ def test_a_rank_that_lets_the_others_wait_is_told_to_end(play, quick):
         await job.ring(first)
         assert hung(job) == [("localhost:1", 77)]
 
-    play(scenario, num_start=2)
+    play_quickly(scenario, num_start=2)
 
 
-def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(play, quick):
+def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(play_quickly):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1)
         second.ignores |= {"end", "change"}
@@ -122,10 +121,10 @@ def test_one_that_does_not_end_is_said_to_hang_once_and_never_invited(play, quic
         await job.ring(first, third)
         assert len(hung(job)) == second.kinds().count("end") == 1
 
-    play(scenario, num_start=2, forming_seconds=0.1)
+    play_quickly(scenario, num_start=2, forming_seconds=0.1)
 
 
-def test_what_was_said_of_an_earlier_ring_counts_no_more(play, quick):
+def test_what_was_said_of_an_earlier_ring_counts_no_more(play_quickly):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1)
         await job.ring(first, second)
@@ -140,10 +139,10 @@ def test_what_was_said_of_an_earlier_ring_counts_no_more(play, quick):
         await job.until(lambda: worker.heard_at > heard_at + 0.2)
         assert not hung(job)
 
-    play(scenario, num_start=2)
+    play_quickly(scenario, num_start=2)
 
 
-def test_one_that_nobody_waits_for_is_asked_once_where_it_is(play, quick):
+def test_one_that_nobody_waits_for_is_asked_once_where_it_is(play_quickly):
     async def scenario(job):
         first = await job.worker(0)
         await job.ring(first)
@@ -158,10 +157,10 @@ def test_one_that_nobody_waits_for_is_asked_once_where_it_is(play, quick):
         assert "localhost:0" in event["message"]
         assert "step 7" in event["message"]
 
-    play(scenario)
+    play_quickly(scenario)
 
 
-def test_a_silent_member_is_said_to_hang_once_the_ring_goes_on_without_it(play, quick):
+def test_a_silent_member_is_said_to_hang_once_the_ring_goes_on_without_it(play_quickly):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1, pid=78)
         await job.ring(first, second)
@@ -174,20 +173,20 @@ def test_a_silent_member_is_said_to_hang_once_the_ring_goes_on_without_it(play, 
         second.ready()
         await job.ring(first, second)
 
-    play(scenario, num_start=2)
+    play_quickly(scenario, num_start=2)
 
 
-def test_the_only_member_is_waited_for_however_silent(play, quick):
+def test_the_only_member_is_waited_for_however_silent(play_quickly):
     async def scenario(job):
         first = await job.worker(0)
         await job.ring(first)
         first.ignores |= {"ping", "change"}
         await job.until(lambda: any(e["state"] == "waiting" for e in job.events("job")))
         worker = next(iter(job.coordinator._server.workers.values()))
-        await job.until(lambda: worker.num_unanswered * liveness.PING_SECONDS > 1.2)
+        await job.until(lambda: worker.num_unanswered * job.settings.timings.ping_seconds > 1.2)
         assert not hung(job)
         first.ignores.clear()
         first.ready()
         await job.ring(first)
 
-    play(scenario, wait_seconds=60.0)
+    play_quickly(scenario, wait_seconds=60.0)

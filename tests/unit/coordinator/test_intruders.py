@@ -207,9 +207,7 @@ def test_thousands_of_half_open_connections(play, few_files, resident_bytes, dat
     play(scenario)
 
 
-def test_a_connection_that_proves_nothing_is_ended(play, monkeypatch):
-    monkeypatch.setattr(workers, "HELLO_SECONDS", 0.2)
-
+def test_a_connection_that_proves_nothing_is_ended(play):
     async def scenario(job):
         first = await job.worker(0)
         await job.ring(first)
@@ -227,7 +225,7 @@ def test_a_connection_that_proves_nothing_is_ended(play, monkeypatch):
         writer.close()
         await assert_unimpressed(job, first)
 
-    play(scenario)
+    play(scenario, timings={"hello_seconds": 0.2})
 
 
 def test_strangers_cannot_fill_the_log(play, caplog):

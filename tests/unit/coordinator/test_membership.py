@@ -2,8 +2,6 @@
 
 import asyncio
 
-from edl_horovod.coordinator import forming
-
 
 def test_two_changes_at_once_make_one_ring(play):
     async def scenario(job):
@@ -35,9 +33,7 @@ def test_a_change_while_the_ring_forms_is_made_next(play):
     play(scenario, num_start=2)
 
 
-def test_a_member_that_is_stopped_while_the_ring_forms_is_left_behind_soon(play, monkeypatch):
-    monkeypatch.setattr(forming, "FORMING_PING_SECONDS", 0.05)
-
+def test_a_member_that_is_stopped_while_the_ring_forms_is_left_behind_soon(play):
     async def scenario(job):
         first, second = await job.worker(0), job.fake(1)
         await job.ring(first)
@@ -53,7 +49,7 @@ def test_a_member_that_is_stopped_while_the_ring_forms_is_left_behind_soon(play,
         first.ready()
         await job.ring(first)
 
-    play(scenario, forming_seconds=60.0)
+    play(scenario, timings={"forming_ping_seconds": 0.05}, forming_seconds=60.0)
 
 
 def test_several_members_die_at_once_the_leader_among_them(play):
@@ -157,9 +153,7 @@ def test_all_members_leave_and_one_comes_back(play):
     play(scenario, num_start=2)
 
 
-def test_a_member_that_hangs_in_a_forming_costs_one_time_out(play, monkeypatch):
-    monkeypatch.setattr(forming, "FORMING_MARGIN_SECONDS", 0.1)
-
+def test_a_member_that_hangs_in_a_forming_costs_one_time_out(play):
     async def scenario(job):
         first = await job.worker(0)
         await job.ring(first)
@@ -176,4 +170,4 @@ def test_a_member_that_hangs_in_a_forming_costs_one_time_out(play, monkeypatch):
         second.ignores = set()
         await job.ring(first, second)
 
-    play(scenario, forming_seconds=0.2)
+    play(scenario, timings={"forming_margin_seconds": 0.1}, forming_seconds=0.2)

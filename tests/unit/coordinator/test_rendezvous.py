@@ -170,11 +170,9 @@ def test_an_exchange_that_does_not_fit_is_refused(path, parts):
     assert with_server(scenario) in (0, 400)
 
 
-def test_it_answers_for_a_while_after_its_end_and_then_no_more(monkeypatch):
-    monkeypatch.setattr(rendezvous, "LINGER_SECONDS", 0.3)
-
+def test_it_answers_for_a_while_after_its_end_and_then_no_more():
     async def scenario():
-        async with Rendezvous("127.0.0.1", wait_seconds=5.0) as server:
+        async with Rendezvous("127.0.0.1", wait_seconds=5.0, linger_seconds=0.3) as server:
             port, waiting = server.port, asyncio.create_task(exchange(server, 0, 2, b"x"))
             await put(server, "/global/0", b"there")
         answers = [

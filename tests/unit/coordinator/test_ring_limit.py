@@ -1,6 +1,5 @@
 """The coordinator follows the policy: rings grow while it pays, and the others stay warm."""
 
-from edl_horovod.coordinator import ring_limit
 from edl_horovod.job.events import EventLog
 
 
@@ -17,9 +16,7 @@ class Clock:
             self._log.write("step", records_seen=round(self._records), size=size, time=self._now)
 
 
-def test_a_ring_that_does_not_pay_is_taken_back_and_its_worker_stays_warm(play, monkeypatch):
-    monkeypatch.setattr(ring_limit, "POLL_SECONDS", 0.01)
-
+def test_a_ring_that_does_not_pay_is_taken_back_and_its_worker_stays_warm(play):
     async def scenario(job):
         clock = Clock(job, lambda _size: 100.0)
         old = await job.worker(0)
@@ -33,12 +30,10 @@ def test_a_ring_that_does_not_pay_is_taken_back_and_its_worker_stays_warm(play, 
         assert [e["limit"] for e in job.events("autoscale")] == [2, 1]
         assert "an added one brings 0%" in job.events("generation")[-1]["reason"]
 
-    play(scenario, autoscale_efficiency=0.5)
+    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale_efficiency=0.5)
 
 
-def test_a_ring_that_pays_takes_all_step_by_step(play, monkeypatch):
-    monkeypatch.setattr(ring_limit, "POLL_SECONDS", 0.01)
-
+def test_a_ring_that_pays_takes_all_step_by_step(play):
     async def scenario(job):
         clock = Clock(job, lambda size: 100.0 * size)
         workers = [await job.worker(slot) for slot in range(4)]
@@ -47,7 +42,7 @@ def test_a_ring_that_pays_takes_all_step_by_step(play, monkeypatch):
             clock.train(size, 10)
         assert [e["limit"] for e in job.events("autoscale")] == [2, 3, 4]
 
-    play(scenario, autoscale_efficiency=0.5, max_np=4)
+    play(scenario, timings={"events_poll_seconds": 0.01}, autoscale_efficiency=0.5, max_np=4)
 
 
 def test_without_it_a_ring_takes_all_at_once(play):

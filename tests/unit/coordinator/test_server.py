@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from edl_horovod.coordinator import forming, liveness, saved, server
+from edl_horovod.coordinator import saved
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES
 from edl_horovod.errors import JobFailed, NotEnoughWorkers
 
@@ -25,13 +25,11 @@ def test_the_first_ring_waits_for_all_that_were_asked_for(play):
     play(scenario, num_start=3)
 
 
-def test_the_first_ring_does_not_wait_for_ever(play, monkeypatch):
-    monkeypatch.setattr(server, "FIRST_RING_SECONDS", 0.1)
-
+def test_the_first_ring_does_not_wait_for_ever(play):
     async def scenario(job):
         await job.ring(await job.worker(0))
 
-    play(scenario, num_start=3)
+    play(scenario, timings={"first_ring_seconds": 0.1}, num_start=3)
 
 
 def test_the_first_ring_starts_small_rather_than_fail(play):
@@ -276,10 +274,7 @@ def test_a_member_that_hangs_is_left_out_and_comes_back(play):
     play(scenario, num_start=2)
 
 
-def test_a_member_that_was_silent_alone_is_called_back(play, monkeypatch):
-    monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(liveness, "PING_SECONDS", 0.05)
-
+def test_a_member_that_was_silent_alone_is_called_back(play):
     async def scenario(job):
         first = await job.worker(0)
         await job.ring(first)
@@ -293,7 +288,7 @@ def test_a_member_that_was_silent_alone_is_called_back(play, monkeypatch):
         first.ready()
         await job.ring(first, least_generation=2)
 
-    play(scenario)
+    play(scenario, timings={"silence_seconds": 0.3, "ping_seconds": 0.05})
 
 
 def test_newcomers_do_not_begin_anew_while_the_only_member_is_slow_to_answer(play):
@@ -302,7 +297,7 @@ def test_newcomers_do_not_begin_anew_while_the_only_member_is_slow_to_answer(pla
         await job.ring(first)
         first.ignores = {"ping"}
         second = await job.worker(1)
-        await asyncio.sleep(3 * forming.SIGN_OF_LIFE_SECONDS)
+        await asyncio.sleep(3 * job.settings.timings.sign_of_life_seconds)
         assert second.place is None
         first.ignores = set()
         first.pong()
@@ -312,7 +307,7 @@ def test_newcomers_do_not_begin_anew_while_the_only_member_is_slow_to_answer(pla
     play(scenario)
 
 
-def test_a_long_step_is_waited_for_and_announced_once(play, monkeypatch):
+def test_a_long_step_is_waited_for_and_announced_once(play):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1)
         await job.ring(first, second)
@@ -325,11 +320,10 @@ def test_a_long_step_is_waited_for_and_announced_once(play, monkeypatch):
         second.ready()
         await job.ring(first, second, third)
 
-    monkeypatch.setattr(forming, "FORMING_MARGIN_SECONDS", 0.1)
-    play(scenario, num_start=2, forming_seconds=0.1)
+    play(scenario, timings={"forming_margin_seconds": 0.1}, num_start=2, forming_seconds=0.1)
 
 
-def test_a_member_that_does_not_leave_with_the_others_is_left_out(play, monkeypatch):
+def test_a_member_that_does_not_leave_with_the_others_is_left_out(play):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1)
         await job.ring(first, second)
@@ -339,8 +333,7 @@ def test_a_member_that_does_not_leave_with_the_others_is_left_out(play, monkeypa
         second.ready()
         await job.ring(first, second)
 
-    monkeypatch.setattr(forming, "FORMING_MARGIN_SECONDS", 0.1)
-    play(scenario, num_start=2, forming_seconds=0.1)
+    play(scenario, timings={"forming_margin_seconds": 0.1}, num_start=2, forming_seconds=0.1)
 
 
 def test_a_ring_that_a_member_cannot_form_is_formed_again(play):
@@ -405,7 +398,7 @@ def test_a_newcomer_that_spoils_rings_does_not_stop_the_others(play):
     play(scenario, num_start=2)
 
 
-def test_a_slow_sync_is_no_failure(play, monkeypatch):
+def test_a_slow_sync_is_no_failure(play):
     async def scenario(job):
         first, second = await job.worker(0), await job.worker(1)
         first.ignores = second.ignores = {"form"}
@@ -415,8 +408,7 @@ def test_a_slow_sync_is_no_failure(play, monkeypatch):
         second.formed()
         assert first.kinds() == second.kinds() == ["assign"]
 
-    monkeypatch.setattr(forming, "FORMING_MARGIN_SECONDS", 0.1)
-    play(scenario, num_start=2, forming_seconds=0.1)
+    play(scenario, timings={"forming_margin_seconds": 0.1}, num_start=2, forming_seconds=0.1)
 
 
 def reconnect_all(workers, **more):
@@ -474,9 +466,7 @@ def test_a_coordinator_that_lost_its_file_takes_the_ring_over(play):
     play(scenario)
 
 
-def test_a_lone_member_that_calls_again_keeps_its_ring(play, monkeypatch):
-    monkeypatch.setattr(server, "RETURN_SECONDS", 5.0)
-
+def test_a_lone_member_that_calls_again_keeps_its_ring(play):
     async def scenario(job):
         first = await job.worker(0)
         await job.ring(first)
@@ -487,7 +477,7 @@ def test_a_lone_member_that_calls_again_keeps_its_ring(play, monkeypatch):
         await job.ring(first, second)
         assert first.kinds() == ["assign", "change", "assign"]
 
-    play(scenario)
+    play(scenario, timings={"return_seconds": 5.0})
 
 
 def test_a_lone_member_that_calls_again_too_late_is_called_back(play):
@@ -542,9 +532,7 @@ def test_a_result_ends_the_job_and_dismisses_everybody(play):
     play(scenario, num_start=2)
 
 
-def test_the_result_is_on_disk_before_the_workers_go(play, monkeypatch):
-    monkeypatch.setattr(server, "GOODBYE_SECONDS", 30.0)
-
+def test_the_result_is_on_disk_before_the_workers_go(play):
     async def scenario(job):
         first = await job.worker(0)
         first.ignores = {"stop"}
@@ -556,7 +544,7 @@ def test_the_result_is_on_disk_before_the_workers_go(play, monkeypatch):
         await job.until(lambda: late.kinds() == ["stop"])
         first.hang_up()
 
-    play(scenario)
+    play(scenario, timings={"goodbye_seconds": 30.0})
 
 
 def test_a_members_error_ends_the_job(play):
@@ -681,10 +669,7 @@ def test_progress_of_many_members_does_not_keep_it_busy(play):
     play(scenario)
 
 
-def test_a_pause_of_the_coordinator_itself_silences_nobody(play, monkeypatch):
-    monkeypatch.setattr(forming, "SILENCE_SECONDS", 0.3)
-    monkeypatch.setattr(liveness, "PING_SECONDS", 0.05)
-
+def test_a_pause_of_the_coordinator_itself_silences_nobody(play):
     async def scenario(job):
         first = await job.worker(0)
         await job.ring(first)
@@ -693,7 +678,7 @@ def test_a_pause_of_the_coordinator_itself_silences_nobody(play, monkeypatch):
         await job.ring(first, second)
         assert [size for size, _ in job.generations()] == [1, 2]
 
-    play(scenario)
+    play(scenario, timings={"silence_seconds": 0.3, "ping_seconds": 0.05})
 
 
 def test_a_spare_takes_a_lost_members_place_in_one_ring(play):

@@ -100,12 +100,14 @@ def test_a_released_horovod_has_no_patch_and_is_given_nothing_to_do(tmp_path):
         __file__=str(tmp_path / "__init__.py"), init=lambda communicator: was_asked.wait(5)
     )
 
-    def is_in_vain():
+    def is_abandoned():
         was_asked.set()
         return True
 
     with mock.patch.dict(os.environ):
-        released.form_assigned(place_of(0, 1, "token"), timeout_seconds=1, is_in_vain=is_in_vain)
+        released.form_assigned(
+            place_of(0, 1, "token"), timeout_seconds=1, is_abandoned=is_abandoned
+        )
     assert was_asked.is_set()
     assert released.patch_version() == 0
 

@@ -1,17 +1,15 @@
-"""A coordinator that is told to end, with its workers or without them."""
+"""A coordinator that must end, with its workers or without them."""
 
 import asyncio
+import functools
 
 import pytest
 
-from edl_horovod.coordinator import roster, server
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
+@pytest.fixture
+def play(play):
     """So that a test that waits for a successor, who does not come, fails."""
-    monkeypatch.setattr(roster, "LEAVER_SECONDS", 60.0)
-    monkeypatch.setattr(server, "FELLOW_SECONDS", 0.3)
+    return functools.partial(play, timings={"leaver_seconds": 60.0, "fellow_seconds": 0.3})
 
 
 def farewell(worker):
@@ -112,11 +110,9 @@ def test_a_member_that_goes_with_the_coordinator_hands_over_first(play):
     play(scenario, num_start=2)
 
 
-def test_where_nobody_is_there_it_ends_at_once(play, monkeypatch):
-    monkeypatch.setattr(server, "FELLOW_SECONDS", 60.0)
-
+def test_where_nobody_is_there_it_ends_at_once(play):
     async def scenario(job):
         job.coordinator.end_soon()
         assert await job.end() is None
 
-    play(scenario)
+    play(scenario, timings={"fellow_seconds": 60.0})

@@ -7,16 +7,13 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
+from edl_horovod.coordinator.timings import Timings
 from edl_horovod.coordinator.workers import Worker
 from edl_horovod.job.events import EventLog
 
-__all__ = ["VainFormings", "suspects"]
+__all__ = ["FailedPeers", "suspects"]
 
 log = logging.getLogger(__name__)
-
-VAIN_SECONDS = 0.5
-"""Wait before the third ring that a worker may spoil; doubled each time."""
-MAX_VAIN_SECONDS = 60.0
 
 
 def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -> list[Worker]:
@@ -43,17 +40,19 @@ def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -
     return groups[worst] if is_enough else list(members)
 
 
-class VainFormings:
-    """What formings in vain cost the ring, and who waits for it; use one for the whole job."""
+class FailedPeers:
+    """Keeps account of failed formings over the whole job, and of who waits because of them."""
 
-    def __init__(self, events: EventLog, *, min_np: int) -> None:
-        """Nothing has failed yet.
+    def __init__(self, events: EventLog, *, min_np: int, timings: Timings) -> None:
+        """Begin without a failure.
 
         Args:
             events: Told of who waits.
             min_np: Fewer are no ring.
+            timings: Of the coordinator.
         """
         self._events = events
+        self._timings = timings
         self._min_np = min_np
         self._since: float | None = None
         self._left_out: list[Worker] = []
@@ -74,16 +73,18 @@ class VainFormings:
         self._since = self._since or began
         self._left_out = suspects(members, proven, min_np=self._min_np)
         for worker in self._left_out:
-            worker.num_vain += 1
-            if worker.num_vain > 1:
-                wait = VAIN_SECONDS * 2 ** min(worker.num_vain - 2, 10)
+            worker.num_failed_formings += 1
+            if worker.num_failed_formings > 1:
+                wait = self._timings.held_back_seconds * 2 ** min(
+                    worker.num_failed_formings - 2, 10
+                )
                 self._hold_back(worker, max(wait, time.monotonic() - self._since))
 
     def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:
-        """A ring works: whose leaving out made it so waits longer than the failures cost.
+        """Note that a ring works: whoever was left out for it waits longer than the failures cost.
 
-        And twice as long as after the failures before, however little these cost. Who was left out
-        before, in vain, comes in again at once.
+        It also waits twice as long as after the failures before, however little these cost. Who was
+        left out before without effect is invited again at once.
 
         Args:
             members: Of the ring.
@@ -93,20 +94,20 @@ class VainFormings:
             cost = time.monotonic() - self._since
             for worker in known:
                 if worker.is_connected and worker not in members and worker in self._left_out:
-                    wait = cost * 2 ** min(worker.num_vain, 10)
+                    wait = cost * 2 ** min(worker.num_failed_formings, 10)
                     worker.left_out_seconds = max(wait, 2 * worker.left_out_seconds)
                     self._hold_back(worker, worker.left_out_seconds)
-                elif worker.num_vain > 0:
+                elif worker.num_failed_formings > 0:
                     worker.not_before = 0.0
         self._since, self._left_out = None, []
         for worker in members:
-            worker.num_vain, worker.left_out_seconds = 0, 0.0
+            worker.num_failed_formings, worker.left_out_seconds = 0, 0.0
             worker.unreached.clear()
 
     def _hold_back(self, worker: Worker, wait: float) -> None:
-        wait = min(wait, MAX_VAIN_SECONDS)
+        wait = min(wait, self._timings.max_held_back_seconds)
         worker.not_before = time.monotonic() + wait
-        message = f"its rings failed to form {worker.num_vain} times; waits {wait:.1f} s"
+        message = f"its rings failed to form {worker.num_failed_formings} times; waits {wait:.1f} s"
         if worker.unreached:
             message += f"; it could not reach {', '.join(sorted(worker.unreached))}"
         self._events.write("worker", worker=worker.label, state="waiting", message=message)

@@ -4,7 +4,8 @@ import asyncio
 import time
 
 from edl_horovod.coordinator.decide import Candidate
-from edl_horovod.coordinator.vain import VainFormings, suspects
+from edl_horovod.coordinator.failed_peers import FailedPeers, suspects
+from edl_horovod.coordinator.timings import Timings
 from edl_horovod.coordinator.workers import Worker
 from edl_horovod.job.events import EventLog
 
@@ -78,7 +79,7 @@ def test_each_wait_is_twice_the_one_before_however_little_the_failures_cost(tmp_
     )
     waits = []
     with EventLog(tmp_path / "events.jsonl", source="coordinator") as log:
-        formings = VainFormings(log, min_np=1)
+        formings = FailedPeers(log, min_np=1, timings=Timings())
         for cost in [2.0, 0.1, 0.1, 0.1, 0.1]:  # To find out who it is costs most.
             formings.failed([first, second], ["1"], time.monotonic() - cost)
             formings.formed([first], [first, second])
