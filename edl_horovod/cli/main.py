@@ -22,6 +22,7 @@ class _Verb:
 
 
 _VERBS = {
+    "init": _Verb("Write a project to start from.", "init"),
     "train": _Verb("Train a model of a model zoo on a ring of workers.", "job_verbs"),
     "evaluate": _Verb("Compute the metrics of a trained model.", "job_verbs"),
     "predict": _Verb("Write what a trained model predicts.", "job_verbs"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["NO_FILES", "ConfigFiles", "choices_table", "conf_dir"]
+__all__ = ["NO_FILES", "ConfigFiles", "choices_table", "conf_dir", "starter_dir"]
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,34 @@ NO_FILES = ConfigFiles()
 
 
 def conf_dir() -> Path:
-    """The directory of our settings: in the installed package, or beside it in the source tree.
+    """The directory of our settings.
 
     Raises:
-        ConfigError: It is in neither place.
+        ConfigError: It is missing.
     """
+    return _shipped("conf", "config.yaml")
+
+
+def starter_dir() -> Path:
+    """The directory of the project that `edl init` copies.
+
+    Raises:
+        ConfigError: It is missing.
+    """
+    return _shipped("starter", "README.md")
+
+
+def _shipped(name: str, file: str) -> Path:
+    """A directory in the installed package, or beside it in the source tree."""
     package = Path(__file__).resolve().parent.parent
-    places = (package / "conf", package.parent / "conf")
+    places = (package / name, package.parent / name)
     for place in places:
-        if (place / "config.yaml").is_file() and (place / "prepare.yaml").is_file():
+        if (place / file).is_file():
             return place
     raise ConfigError(
-        "The directory conf/ of this installation is missing. "
-        f"Received: {' and '.join(map(str, places))}. Install edl_horovod again."
+        f"The directory {name}/ of this installation is missing.",
+        received=" and ".join(map(str, places)),
+        cure="Install edl_horovod again.",
     )
 
 

@@ -35,7 +35,7 @@ def unpacked(tmp_path_factory):
     source.mkdir()
     for name in SOURCES:
         shutil.copy(REPOSITORY / name, source)
-    for name in ("edl_horovod", "conf"):
+    for name in ("edl_horovod", "conf", "starter"):
         shutil.copytree(REPOSITORY / name, source / name)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "-w", str(folder), str(source)], check=True)
@@ -80,12 +80,21 @@ def test_it_names_a_misspelt_key(unpacked, tmp_path):
     assert "train.batch_size" in run.stderr
 
 
+def test_it_writes_a_project_whose_experiment_composes(unpacked, tmp_path):
+    assert edl(unpacked, tmp_path, "init", "project").returncode == 0
+    words = ("train", "--config-dir", "conf", "+experiment=wider", "--dry-run")
+    run = edl(unpacked, tmp_path / "project", *words)
+    assert run.returncode == 0, run.stderr
+    assert "metric: loss" in run.stdout
+    assert not list((unpacked / "edl_horovod" / "starter").rglob("*.pyc"))
+
+
 def test_it_has_the_command_the_page_and_all_of_conf(unpacked):
     (entry_points,) = unpacked.glob("edl_horovod-*.dist-info/entry_points.txt")
     assert "edl = edl_horovod.cli.main:main" in entry_points.read_text()
     expected = {p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")}
     for name in ("page.html", "style.css"):
-        assert (unpacked / "edl_horovod" / "dashboard" / name).is_file()
+        assert (unpacked / "edl_horovod" / "displays" / "page" / name).is_file()
     conf = unpacked / "edl_horovod" / "conf"
     assert {path.relative_to(conf) for path in conf.rglob("*.yaml")} == expected
     assert not [path for path in unpacked.iterdir() if path.name in ("tests", "conf", "docker")]

@@ -1,0 +1,61 @@
+"""`edl init`: a project to start from."""
+
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from edl_horovod.cli.arguments import VerbParser
+from edl_horovod.config.conf_files import starter_dir
+from edl_horovod.errors import OutputError
+
+__all__ = ["run"]
+
+_EXAMPLES = """\
+  edl init my-project
+  edl init my-project --dry-run"""
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run the verb.
+
+    Args:
+        verb: `init`.
+        summary: One line about it.
+        argv: What follows it.
+
+    Raises:
+        OutputError: The directory holds something.
+    """
+    flags = _parser(verb, summary).parse_all(argv)
+    source, target = starter_dir(), flags.directory
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise OutputError(
+            "A project is written into an empty directory, and this one holds something.",
+            received={"DIR": target},
+            cure="Give the name of a new directory.",
+        )
+    ignored = shutil.ignore_patterns("__pycache__")
+    if not flags.dry_run:
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignored)
+    for file in sorted(source.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            print(target / file.relative_to(source))
+    print(f"\ncd {shlex.quote(str(target))}\nedl train --config-dir conf +experiment=first")
+    return 0
+
+
+def _parser(verb: str, summary: str) -> VerbParser:
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage="DIR [--dry-run] [--debug]",
+        epilog=f"examples:\n{_EXAMPLES}\n",
+    )
+    parser.add_argument(
+        "directory", metavar="DIR", type=Path, help="directory that is new or empty"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be written, and stop"
+    )
+    return parser
