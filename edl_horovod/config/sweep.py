@@ -24,7 +24,7 @@ from edl_horovod.config.overrides import hydra_value, split, unreadable
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 
-__all__ = ["Point", "Search", "expand", "product"]
+__all__ = ["Parsed", "Point", "Search", "expand", "product"]
 
 _COMMA_MEANS_MORE = ("data", "validation_data", "params")
 _ONE_FOR_ALL = ("output", "job_dir", "overwrite", "log_level")

@@ -26,7 +26,7 @@ from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
 
-__all__ = ["SweepJob", "SweepPlan", "SweepResult", "make_plan", "run"]
+__all__ = ["SweepJob", "SweepPlan", "SweepResult", "claim_folder", "make_plan", "run"]
 
 _NAME_LENGTH = 80
 _MAY_DIFFER = (
@@ -233,10 +233,15 @@ def _check_folder(output: Path) -> None:
                 f"Received: output={str(output)!r}. Give the name of another folder."
             )
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            _claim(output)
+            claim_folder(output)
 
 
-def _claim(output: Path) -> None:
+def claim_folder(output: Path) -> None:
+    """Make a sweep's folder, or take one that is a sweep's.
+
+    Raises:
+        OutputError: It holds something else.
+    """
     marker.claim(output, "sweep", received=f"output={str(output)!r}")
 
 
@@ -264,7 +269,7 @@ def _names(all_chosen: Sequence[dict[str, str]]) -> list[str]:
 def _write(result: SweepResult) -> None:
     output = Path(result.output)
     try:
-        _claim(output)
+        claim_folder(output)
         write_text(
             output / "sweep.json", json_text.dumps(dataclasses.asdict(result), indent=2) + "\n"
         )

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.displays.terminal import open_display
-from edl_horovod.errors import ConfigError, Interrupted, JobFailed
+from edl_horovod.errors import Interrupted, JobFailed
 from edl_horovod.job import log
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
-    from edl_horovod.sweeps.run import SweepJob, SweepPlan, SweepResult
+    from edl_horovod.config.sweep import Search
+    from edl_horovod.sweeps.run import SweepJob, SweepResult
 
 __all__ = ["run"]
 
@@ -34,32 +35,60 @@ def run(overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_qu
 
     points = expand(overrides, files)
     if isinstance(points, Search):
-        raise ConfigError("hydra/sweeper=optuna is not there yet.")
+        return _search(points, files, is_dry_run=is_dry_run, is_quiet=is_quiet)
     plan = sweeps.make_plan(points, files)
     if is_dry_run:
         print(_table(plan.jobs))
         return 0
-    result = sweeps.run(plan, _Runner(plan, is_quiet=is_quiet))
+    result = sweeps.run(plan, _Runner([job.name for job in plan.jobs], is_quiet=is_quiet))
+    _print_result(result)
+    _raise_if_unfinished(result)
+    return 0
+
+
+def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet: bool) -> int:
+    config = search.sweeper.search
+    assert config is not None
+    if is_dry_run:
+        print(f"{config.n_trials} jobs, chosen by Optuna to {config.direction} {config.metric}:")
+        for parsed in search.space.values():
+            print(f"  {parsed.input_line}")
+        return 0
+    from edl_horovod.sweeps import search as searches
+
+    result = searches.run_search(search, files, _Runner([], is_quiet=is_quiet))
+    _print_result(result)
+    if best := searches.best_of(result, config):
+        print(f"best: {best.name} ({config.metric} {_number(best.metrics[config.metric])})")
+    _raise_if_unfinished(result)
+    return 0
+
+
+def _print_result(result: "SweepResult") -> None:
     print(_table(result.jobs))
     _print_errors(result.failed)
     print(f"\noutput: {result.output} (sweep.json, sweep.csv)")
-    _raise_if_unfinished(result)
-    return 0
 
 
 class _Runner:
     """Runs one job after another with a display of its own for each."""
 
-    def __init__(self, plan: "SweepPlan", *, is_quiet: bool) -> None:
-        self._numbers = {job.name: number for number, job in enumerate(plan.jobs, 1)}
+    def __init__(self, names: Sequence[str], *, is_quiet: bool) -> None:
+        """Remember how jobs are counted.
+
+        Args:
+            names: All jobs in their order; empty where nobody knows them yet.
+            is_quiet: Show nothing of the jobs.
+        """
+        self._names = list(names)
         self._is_quiet = is_quiet
 
     def __call__(self, job: "SweepJob", config: "JobConfig") -> None:
         from edl_horovod import api
 
         if not self._is_quiet:
-            of = f"job {self._numbers[job.name]} of {len(self._numbers)}"
-            print(f"{of}: {_chosen(job)}", file=sys.stderr, flush=True)
+            of = f" {self._names.index(job.name) + 1} of {len(self._names)}" if self._names else ""
+            print(f"job{of}: {_chosen(job)}", file=sys.stderr, flush=True)
         with open_display(is_quiet=self._is_quiet) as on_events:
             log.setup("edl", level="error" if self._is_quiet else config.log_level)
             api.run(config, on_events=on_events)

@@ -13,48 +13,15 @@ from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
 from edl_horovod.config.sweep import expand
 from edl_horovod.errors import ConfigError, DataError, Interrupted, OutputError
-from edl_horovod.job.events import EventLog
-from edl_horovod.launch.local import LocalTarget
-from edl_horovod.launch.target import TARGETS
-from edl_horovod.supervisor.plan import LaunchPlan
-from edl_horovod.supervisor.run import JobResult
 from edl_horovod.sweeps.run import make_plan
+from tests.unit.sweeps.trainings import Trainings
 
 RATES = "train.learning_rate=0.1,0.2,0.3"
 
 
-class Trainings(LocalTarget):
-    """Stands where jobs are launched: leaves what a training leaves, or raises what it is told."""
-
-    def __init__(self) -> None:
-        self.rates: list[float | None] = []
-        self.errors: dict[float | None, BaseException] = {}
-
-    def launch(self, plan: LaunchPlan, *, on_events: Any = None) -> JobResult:
-        config = plan.config
-        rate = config.train.learning_rate
-        self.rates.append(rate)
-        if rate in self.errors:
-            raise self.errors[rate]
-        output, job_dir = Path(config.output), Path(config.job_dir)
-        output.mkdir(parents=True, exist_ok=config.overwrite)
-        (output / "trained_model.pb").touch()
-        resolved.dump(config, output / "config.yaml")
-        job_dir.mkdir(exist_ok=True)
-        with EventLog(job_dir / "events.jsonl", "test") as log:
-            log.write("job", state="starting")
-            log.write("step", step=5, loss=rate)
-            log.write("job", state="finished", steps=5, metrics={"accuracy": 0.5})
-        if on_events:
-            on_events([{"kind": "log", "time": 0.0, "message": f"trained with {rate}"}])
-        return JobResult(output=config.output, job_dir=config.job_dir, steps=5)
-
-
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
-    found = Trainings()
-    monkeypatch.setitem(TARGETS, "local", lambda: found)
-    return found
+    return Trainings.in_place(monkeypatch)
 
 
 @pytest.fixture

@@ -1,0 +1,191 @@
+"""A search by Optuna: each job's settings are chosen after how the earlier ones ended.
+
+The study is a file in the sweep's folder, so the same command goes on with it.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.config.conf_files import ConfigFiles
+from edl_horovod.config.fields import settings
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.search import SearchConfig
+from edl_horovod.config.sweep import Parsed, Search
+from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
+from edl_horovod.sweeps.run import SweepJob, SweepPlan, SweepResult, claim_folder, make_plan, run
+
+try:
+    import optuna
+except ModuleNotFoundError as error:
+    raise MissingDependency(
+        "hydra/sweeper=optuna needs the package optuna, which is not installed.",
+        received=str(error),
+        cure=f"To get it, {how_to_install('optuna')}.",
+    ) from error
+
+__all__ = ["STUDY", "best_of", "run_search"]
+
+STUDY = "study.journal"
+"""The file of the study, in the sweep's folder."""
+_NAME = "edl_horovod"
+_ENDED = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.WAITING)
+
+
+def run_search(
+    search: Search, files: ConfigFiles, run_job: Callable[[SweepJob, JobConfig], object]
+) -> SweepResult:
+    """Run jobs until the study has as many as it is to have.
+
+    Args:
+        search: What is searched.
+        files: What the user brings.
+        run_job: Runs one job to its end; an `EdlError` is its failure, `Interrupted` the search's.
+
+    Raises:
+        ConfigError: The settings are wrong, or no evaluation has the metric.
+        OutputError: The folder holds something else, or cannot be written.
+    """
+    space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
+    config = search.sweeper.search
+    assert config is not None
+    trial_plan = make_plan([search.point(values) for values in _corners(space)], files)
+    if not trial_plan.configs[0].validation_data:
+        raise ConfigError(
+            "A search compares evaluations.",
+            received={"validation_data": ""},
+            cure="Give validation_data.",
+        )
+    claim_folder(Path(trial_plan.output))
+    study = _open(Path(trial_plan.output) / STUDY, config)
+    plan = _earlier(search, files, study) or replace(trial_plan, jobs=(), configs=())
+    result = SweepResult(output=plan.output, jobs=plan.jobs)
+    done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
+    for _ in range(config.n_trials - len(done)):
+        trial = study.ask(space)
+        one = make_plan([search.point(trial.params)], files)
+        if one.jobs[0].name not in [job.name for job in plan.jobs]:
+            plan = SweepPlan(
+                output=plan.output,
+                jobs=(*plan.jobs, *one.jobs),
+                configs=(*plan.configs, *one.configs),
+            )
+        result = run(plan, run_job)
+        if result.is_interrupted:
+            break
+        plan = replace(plan, jobs=result.jobs)
+        (job,) = (job for job in result.jobs if job.name == one.jobs[0].name)
+        value = _value(job, config.metric)
+        if math.isfinite(value):
+            study.tell(trial, value)
+        else:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+    return result
+
+
+def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:
+    """The job with the best value of the metric; None where none has one."""
+    sign = 1 if config.direction == "minimize" else -1
+    found = [job for job in result.jobs if math.isfinite(_value(job, config.metric))]
+    return min(found, key=lambda job: sign * _value(job, config.metric), default=None)
+
+
+def _open(path: Path, config: SearchConfig) -> optuna.Study:
+    """The study, with jobs that failed or were interrupted first among those to come."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    samplers: dict[str, Any] = {
+        "tpe": optuna.samplers.TPESampler,
+        "random": optuna.samplers.RandomSampler,
+    }
+    study = optuna.create_study(
+        study_name=_NAME,
+        storage=optuna.storages.JournalStorage(
+            optuna.storages.journal.JournalFileBackend(str(path))
+        ),
+        direction=config.direction,
+        load_if_exists=True,
+    )
+    if study.direction.name.lower() != config.direction:
+        raise ConfigError(
+            f"The study in {path} looks in the other direction.",
+            received={"hydra.sweeper.direction": config.direction},
+            cure="Give another output for another search.",
+        )
+    seed = config.sampler.seed
+    if seed is not None:
+        seed += len(study.trials)  # A study that goes on must not draw the same numbers again.
+    study.sampler = samplers[config.sampler.name](seed=seed)
+    again = [trial for trial in study.trials if trial.state not in _ENDED]
+    ended = [trial.params for trial in study.trials if trial.state in _ENDED]
+    for trial in again:
+        if trial.state == optuna.trial.TrialState.RUNNING:
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        if trial.params not in ended:
+            study.enqueue_trial(trial.params)
+            ended.append(trial.params)
+    return study
+
+
+def _earlier(search: Search, files: ConfigFiles, study: optuna.Study) -> SweepPlan | None:
+    """The jobs that the study has already; None where it has none."""
+    trials = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+    points = {str(trial.params): search.point(trial.params) for trial in trials}
+    return make_plan(list(points.values()), files) if points else None
+
+
+def _value(job: SweepJob, metric: str) -> float:
+    """The job's value of the metric; NaN where it failed.
+
+    Raises:
+        ConfigError: The evaluations have no such metric.
+    """
+    if job.metrics and metric not in job.metrics:
+        raise ConfigError(
+            f"The evaluations have no metric {metric!r}; they have {', '.join(job.metrics)}.",
+            received={"hydra.sweeper.metric": metric},
+            cure="Give one of them.",
+        )
+    return job.metrics.get(metric, math.nan)
+
+
+def _distribution(key: str, parsed: Parsed) -> optuna.distributions.BaseDistribution:
+    """What Optuna chooses a value from; numbers stay numbers, all else is text as typed."""
+    value = parsed.value()
+    if parsed.is_interval_sweep():
+        annotations = {setting.key: setting.annotation for setting in settings(JobConfig)}
+        is_log = "log" in value.tags
+        ends = (value.start, value.end)
+        if annotations.get(key) is int or all(isinstance(end, int) for end in ends):
+            return optuna.distributions.IntDistribution(*map(int, ends), log=is_log)
+        return optuna.distributions.FloatDistribution(*ends, log=is_log)
+    texts = list(parsed.sweep_string_iterator())
+    if not texts:
+        raise ConfigError(
+            f"{key} has no value to choose from.",
+            received=str(parsed.input_line),
+            cure=f"Write {key}=choice(a,b) or {key}=interval(low,high).",
+        )
+    numbers = parsed.is_range_sweep() and not value.shuffle and value.step
+    if isinstance(numbers, int) and numbers > 0 and isinstance(value.start, int):
+        last = int(texts[-1])
+        return optuna.distributions.IntDistribution(value.start, last, step=value.step)
+    return optuna.distributions.CategoricalDistribution(texts)
+
+
+def _corners(
+    space: dict[str, optuna.distributions.BaseDistribution],
+) -> Iterator[dict[str, Any]]:
+    """Values among which each one that may be wrong appears, so that it is told before any job."""
+    ends = {key: _ends(distribution) for key, distribution in space.items()}
+    first = {key: values[0] for key, values in ends.items()}
+    yield first
+    for key, values in ends.items():
+        yield from ({**first, key: value} for value in values[1:])
+
+
+def _ends(distribution: Any) -> tuple[Any, ...]:
+    if isinstance(distribution, optuna.distributions.CategoricalDistribution):
+        return tuple(distribution.choices)
+    return (distribution.low, distribution.high)

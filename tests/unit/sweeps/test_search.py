@@ -1,0 +1,136 @@
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.cli.main import main
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import DataError, Interrupted
+from tests.unit.sweeps.trainings import Trainings
+
+pytest.importorskip("optuna", reason="needs the extra [dev]")
+
+SEARCH = [
+    "hydra/sweeper=optuna",
+    "hydra.sweeper.metric=accuracy",
+    "hydra.sweeper.direction=maximize",
+    "hydra.sweeper.n_trials=6",
+    "hydra.sweeper.sampler.seed=1",
+]
+RATE = "train.learning_rate=tag(log, interval(0.001,1))"
+Run = Callable[..., tuple[int, str, str]]
+
+
+def near_a_tenth(config: JobConfig) -> dict[str, float]:
+    rate = config.train.learning_rate or 0.0
+    return {"loss": abs(rate - 0.1), "accuracy": 1 - abs(rate - 0.1)}
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> Trainings:
+    return Trainings.in_place(monkeypatch, metrics=near_a_tenth)
+
+
+@pytest.fixture
+def edl(capsys: pytest.CaptureFixture[str], tmp_path: Path, trainings: Trainings) -> Run:
+    def run(*argv: str) -> tuple[int, str, str]:
+        job = ["model_def=m", "data=/d", "validation_data=/v", f"output={tmp_path}/s"]
+        code = main(["train", "-m", *job, *SEARCH, *argv])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    jobs: list[dict[str, str]] = json.loads((folder / "s" / "sweep.json").read_text())["jobs"]
+    return jobs
+
+
+def test_it_runs_as_many_jobs_as_asked_and_names_the_best(edl, trainings, tmp_path: Path):
+    code, out, _ = edl(RATE)
+
+    assert code == 0
+    assert len(trainings.rates) == 6
+    assert all(0.001 <= rate <= 1 for rate in trainings.rates)
+    best = min(trainings.rates, key=lambda rate: abs(rate - 0.1))
+    assert f"best: learning_rate={best} (accuracy " in out
+    assert [row["state"] for row in rows(tmp_path)] == ["finished"] * 6
+
+
+def test_the_same_command_goes_on_after_an_interrupt(edl, trainings, tmp_path: Path):
+    trainings.end_with(Interrupted("ctrl-c"), at=3)
+    assert edl(RATE)[0] == 130
+    interrupted = trainings.rates[-1]
+
+    code, _, _ = edl(RATE)
+
+    assert code == 0
+    assert [row["state"] for row in rows(tmp_path)] == ["earlier"] * 2 + ["finished"] * 4
+    assert trainings.rates[3] == interrupted
+    assert len(trainings.rates) == 7
+    assert edl(RATE)[0] == 0
+    assert len(trainings.rates) == 7
+
+
+def test_more_trials_go_on_from_the_earlier_ones(edl, trainings, tmp_path: Path):
+    edl(RATE)
+    edl(RATE, "hydra.sweeper.n_trials=8")
+    assert len(trainings.rates) == 8
+
+
+def test_a_failed_job_ends_no_search_and_is_tried_again(edl, trainings, tmp_path: Path):
+    trainings.end_with(DataError("no file"), at=2)
+
+    assert edl(RATE)[0] == 1
+    assert [row["state"] for row in rows(tmp_path)].count("failed") == 1
+    failed = trainings.rates[1]
+    assert edl(RATE)[0] == 0
+    assert trainings.rates[6:] == [failed]
+
+
+def test_choices_and_ranges_are_searched_too(edl, trainings, tmp_path: Path):
+    code, _, _ = edl(
+        "params.act=choice(relu,ta nh)", "train.epochs=range(2,9,3)", "launch.np=interval(1,2)"
+    )
+
+    assert code == 0
+    for row in rows(tmp_path):
+        assert row["chosen"]["train.epochs"] in ("2", "5", "8")
+        assert row["chosen"]["launch.np"] in ("1", "2")
+        assert row["chosen"]["params.act"] in ("relu", r"ta\ nh")
+
+
+def test_a_dry_run_shows_what_is_searched(edl, trainings, tmp_path: Path):
+    code, out, _ = edl(RATE, "--dry-run")
+
+    assert (code, trainings.rates) == (0, [])
+    assert out.splitlines() == ["6 jobs, chosen by Optuna to maximize accuracy:", f"  {RATE}"]
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["hydra.sweeper.metric=auc"], "The evaluations have no metric 'auc'"),
+        (["hydra.sweeper.direction=up"], "direction must be one of minimize, maximize"),
+        (["hydra.sweeper.n_trials=0"], "n_trials must be 1 or more"),
+        (["hydra.sweeper.n_trial=3"], "n_trial"),
+        (["hydra/sweeper=optun"], "optun"),
+        (["hydra.run.dir=/x"], "only hydra/sweeper and hydra.sweeper count"),
+        (["validation_data="], "Give validation_data"),
+        (["train.epochs=1,many"], "train.epochs must be of type int"),
+    ],
+)
+def test_a_wrong_search_is_refused(edl, trainings, words: list[str], told: str):
+    code, _, err = edl(RATE, *words)
+
+    assert code in (1, 2)
+    assert re.search(re.escape(told), err)
+
+
+def test_a_study_has_one_direction(edl):
+    edl(RATE)
+    code, _, err = edl(RATE, "hydra.sweeper.direction=minimize", "hydra.sweeper.metric=loss")
+    assert (code, "looks in the other direction" in err) == (2, True)
