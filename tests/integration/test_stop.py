@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pytest
 
 from tests.integration.conftest import REPOSITORY
 from tests.records import write_records
@@ -32,8 +31,11 @@ def weights(output):
     return loaded.get_weights()
 
 
-@pytest.mark.parametrize("checkpoint", ["checkpoint.every_seconds=600", "checkpoint.every_steps=7"])
-def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tmp_path, checkpoint):
+def saved_step(job):
+    return [event["step"] for event in job.events("checkpoint")][-1]
+
+
+def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tmp_path):
     data = write_records(tmp_path / "data", 120)
     settings = [
         "model_def=paced.PacedSpec",
@@ -44,7 +46,7 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
         "launch.np=2",
         "elastic.min_np=2",
         "elastic.max_np=2",
-        checkpoint,
+        "checkpoint.every_seconds=600",  # None but at the stop.
     ]
     start("train", *settings, f"output={tmp_path}/whole", f"job_dir={tmp_path}/w").succeed()
     job = start("train", *settings, f"job_dir={tmp_path}/job")
@@ -54,15 +56,16 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
 
     assert job.end(10) == 130, job.describe()
     assert not job.processes()
-    last = max(event["step"] for event in job.events("step"))
+    last = saved_step(job)
+    assert max(event["step"] for event in job.events("step")) in (last, last - 1)
     assert last < STEPS
     assert "state      suspended" in edl("status", str(job.job_dir))
-    assert edl("logs", str(job.job_dir), "--worker", "worker-0").count("checkpoint of step") >= 1
+    assert f"checkpoint of step {saved_step(job)}" in edl("logs", str(job.job_dir))
 
     assert f"output:  {tmp_path}/out" in edl("resume", str(job.job_dir))
 
     (reset,) = job.events("reset")
-    assert reset["step"] in (last, last + 1)
+    assert reset["step"] == last
     for whole, resumed in zip(weights(tmp_path / "whole"), weights(tmp_path / "out"), strict=True):
         np.testing.assert_array_equal(resumed, whole)
 
