@@ -11,35 +11,37 @@ import edl_horovod
 from edl_horovod import errors
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, did_you_mean
 
-__all__ = ["main"]
+__all__ = ["VERBS", "Verb", "main"]
 
 
 @dataclass(frozen=True)
-class _Verb:
+class Verb:
+    """One verb of the command."""
+
     summary: str
     module: str
     """Imported only when the verb is used; its `run(verb, summary, argv)` returns the exit code."""
 
 
-_VERBS = {
-    "init": _Verb("Write a project to start from.", "init"),
-    "train": _Verb("Train a model of a model zoo on a ring of workers.", "job_verbs"),
-    "evaluate": _Verb("Compute the metrics of a trained model.", "job_verbs"),
-    "predict": _Verb("Write what a trained model predicts.", "job_verbs"),
-    "prepare": _Verb("Turn your own files into RecordIO files.", "prepare"),
-    "image": _Verb("Build the image of a model zoo, and push it.", "image"),
-    "scale": _Verb("Change how many ranks a running job has.", "scale"),
-    "status": _Verb("Show where a job is, and what it waits for.", "status"),
-    "dashboard": _Verb("Serve a page that shows a job.", "dashboard"),
-    "list": _Verb("List jobs on this machine and in a cluster.", "list"),
-    "logs": _Verb("Show what the processes of a job wrote.", "logs"),
-    "events": _Verb("Show what happened to a job.", "events"),
-    "wait": _Verb("Wait until a job reaches a state.", "wait"),
-    "stop": _Verb("Have a job save a checkpoint and end, to go on later.", "stop"),
-    "resume": _Verb("Let a stopped job go on from its newest checkpoint.", "resume"),
-    "delete": _Verb("Remove a job's directory, or a job from its cluster.", "delete"),
-    "ledger": _Verb("Prove that a job applied each record exactly once.", "ledger"),
-    "chaos": _Verb("Kill, stop, add and remove workers of a running job.", "chaos"),
+VERBS: dict[str, Verb] = {
+    "init": Verb("Write a project to start from.", "init"),
+    "train": Verb("Train a model of a model zoo on a ring of workers.", "job_verbs"),
+    "evaluate": Verb("Compute the metrics of a trained model.", "job_verbs"),
+    "predict": Verb("Write what a trained model predicts.", "job_verbs"),
+    "prepare": Verb("Turn your own files into RecordIO files.", "prepare"),
+    "image": Verb("Build the image of a model zoo, and push it.", "image"),
+    "scale": Verb("Change how many ranks a running job has.", "scale"),
+    "status": Verb("Show where a job is, and what it waits for.", "status"),
+    "dashboard": Verb("Serve a page that shows a job.", "dashboard"),
+    "list": Verb("List jobs on this machine and in a cluster.", "list"),
+    "logs": Verb("Show what the processes of a job wrote.", "logs"),
+    "events": Verb("Show what happened to a job.", "events"),
+    "wait": Verb("Wait until a job reaches a state.", "wait"),
+    "stop": Verb("Have a job save a checkpoint and end, to go on later.", "stop"),
+    "resume": Verb("Let a stopped job go on from its newest checkpoint.", "resume"),
+    "delete": Verb("Remove a job's directory, or a job from its cluster.", "delete"),
+    "ledger": Verb("Prove that a job applied each record exactly once.", "ledger"),
+    "chaos": Verb("Kill, stop, add and remove workers of a running job.", "chaos"),
 }
 
 
@@ -96,19 +98,19 @@ def _run(words: list[str]) -> int:
     if words[0] == "help":
         words = [*words[1:], "--help"]
     name, *rest = words
-    if name not in _VERBS:
+    if name not in VERBS:
         raise ConfigError(
-            f"There is no verb {name!r}.{did_you_mean(name, _VERBS)} "
-            f"Verbs: {', '.join(_VERBS)}. See edl --help."
+            f"There is no verb {name!r}.{did_you_mean(name, VERBS)} "
+            f"Verbs: {', '.join(VERBS)}. See edl --help."
         )
-    verb = _VERBS[name]
+    verb = VERBS[name]
     code = import_module(f"edl_horovod.cli.verbs.{verb.module}").run(name, verb.summary, rest)
     sys.stdout.flush()
     return int(code)
 
 
 def _help() -> str:
-    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in _VERBS.items())
+    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in VERBS.items())
     codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
     return (
         "usage: edl VERB [FLAGS] [key=value ...]\n\n"

@@ -38,7 +38,7 @@ def also_to(path: Path, who: str) -> Iterator[None]:
     Raises:
         OSError: The file cannot be written.
     """
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _SilentFileHandler(path, encoding="utf-8")
     handler.setFormatter(_formatter(who))
     thread = threading.get_ident()
     handler.addFilter(lambda record: record.thread == thread)
@@ -49,6 +49,13 @@ def also_to(path: Path, who: str) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         handler.close()
+
+
+class _SilentFileHandler(logging.FileHandler):
+    """Loses what cannot be written, as where the disk is full; stderr has it too."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of logging)
+        """Go on."""
 
 
 def _formatter(who: str) -> logging.Formatter:

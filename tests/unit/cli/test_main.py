@@ -2,8 +2,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 
 from edl_horovod import api, errors
 from edl_horovod import preparation as data_prepare
-from edl_horovod.cli.main import main
+from edl_horovod.cli.main import VERBS, Verb, main
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
 from edl_horovod.launch.local import LocalTarget
@@ -179,6 +180,20 @@ def test_flags_of_the_reference_are_settings(edl: Run, launched: list[JobConfig]
     assert code == 0
     assert launched[0].model_zoo == "/work"
     assert launched[0].params == {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01}
+
+
+def test_a_verb_is_a_module_and_a_line_in_the_table(edl: Run, monkeypatch: pytest.MonkeyPatch):
+    def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+        sys.stdout.write(f"{verb} {argv[0]}\n")
+        return 7
+
+    module = ModuleType("greet")
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "edl_horovod.cli.verbs.greet", module)
+    monkeypatch.setitem(VERBS, "greet", Verb("Say what follows.", "greet"))
+
+    assert edl("greet", "you") == (7, "greet you\n", "")
+    assert "\n  greet     Say what follows." in edl("--help")[1]
 
 
 @pytest.mark.parametrize(
