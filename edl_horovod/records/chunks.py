@@ -74,6 +74,7 @@ def check_policy(damaged: str) -> None:
     """
     if damaged not in _POLICIES:
         raise ConfigError(
-            f"data_plan.damaged must be raise or skip. Received: data_plan.damaged={damaged!r}."
-            f"{did_you_mean(damaged, _POLICIES)}"
+            "data_plan.damaged must be raise or skip.",
+            received={"data_plan.damaged": damaged},
+            cure=did_you_mean(damaged, _POLICIES),
         )

@@ -25,10 +25,10 @@ def choose_num_lanes(global_batch: int, wanted: int) -> int:
     if global_batch % wanted:
         near = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
         raise ConfigError(
-            "data_plan.lanes must divide train.batch_size, so that a step takes equally many "
-            f"records of every lane. Received: data_plan.lanes={wanted}, "
-            f"train.batch_size={global_batch}. "
-            f"Use one of {', '.join(map(str, near[-12:]))}, or another batch size."
+            "data_plan.lanes must divide train.batch_size, so that a step takes equally many"
+            " records of every lane.",
+            received={"data_plan.lanes": wanted, "train.batch_size": global_batch},
+            cure=f"Use one of {', '.join(map(str, near[-12:]))}, or another batch size.",
         )
     return wanted
 

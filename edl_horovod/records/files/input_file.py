@@ -70,8 +70,9 @@ class LocalFile(InputFile):
             self._size_bytes = os.fstat(self._file).st_size
         except OSError as e:
             raise DataError(
-                f"{path} cannot be opened: {e.strerror}. Received: path={path!r}."
-                " Check that this host has the file and that this user may read it."
+                f"{path} cannot be opened: {e.strerror}.",
+                received={"path": path},
+                cure="Check that this host has the file and that this user may read it.",
             ) from e
 
     @property
@@ -90,8 +91,9 @@ class LocalFile(InputFile):
                 wanted -= len(piece)
         except OSError as e:
             raise DataError(
-                f"{self.path} cannot be read at byte {offset}: {e.strerror}."
-                f" Received: path={self.path!r}. Check the disk or the mount of this host."
+                f"{self.path} cannot be read at byte {offset}: {e.strerror}.",
+                received={"path": self.path},
+                cure="Check the disk or the mount of this host.",
             ) from e
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 

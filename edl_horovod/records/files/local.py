@@ -119,8 +119,9 @@ def expand(
     parts = list(parts_of(pattern))
     if not parts:
         raise DataError(
-            f"No data file was named. Received: pattern={pattern!r}."
-            " Give a path, a folder, or a glob such as /data/train-*.recordio."
+            "No data file was named.",
+            received={"pattern": pattern},
+            cure="Give a path, a folder, or a glob such as /data/train-*.recordio.",
         )
     remote.reconnect()
     by_place: dict[str, str] = {}
@@ -178,7 +179,7 @@ def _list_folder(part: str) -> tuple[str, list[str]]:
         return folder, sorted(os.listdir(folder))
     except OSError as e:
         raise DataError(
-            f"{folder} cannot be listed: {e.strerror}. Received: pattern={part!r}."
+            f"{folder} cannot be listed: {e.strerror}.", received={"pattern": part}
         ) from e
 
 
@@ -191,6 +192,7 @@ def _no_match(part: str, folder: str, names: list[str], *, suffixes: tuple[str, 
     ends = ", ".join(suffix for suffix in suffixes if suffix)
     taken = "" if missing or not ends else f" A folder means its files that end in {ends}."
     return DataError(
-        f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}."
-        f" Received: pattern={part!r}.{taken}{did_you_mean(missing, names)}"
+        f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}.",
+        received={"pattern": part},
+        cure=f"{taken}{did_you_mean(missing, names)}",
     )

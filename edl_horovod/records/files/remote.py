@@ -66,8 +66,9 @@ class RemoteFile(InputFile):
         size = _ask(self.path, "info", self.path)["size"]
         if size is None:
             raise DataError(
-                f"{self.path} has no known size, so it cannot be read in parts."
-                f" Received: path={self.path!r}. Serve it from a place that says Content-Length."
+                f"{self.path} has no known size, so it cannot be read in parts.",
+                received={"path": self.path},
+                cure="Serve it from a place that says Content-Length.",
             )
         return int(size)
 
@@ -78,9 +79,9 @@ class RemoteFile(InputFile):
         data: bytes = _ask(self.path, "cat_file", self.path, start=offset, end=offset + num_bytes)
         if len(data) > num_bytes:
             raise DataError(
-                f"{self.path} cannot be read in parts: its server sends the whole file."
-                f" Received: {len(data)} bytes where {num_bytes} were asked for."
-                " Use a server that knows HTTP ranges, or copy the file to a disk."
+                f"{self.path} cannot be read in parts: its server sends the whole file.",
+                received=f"{len(data)} bytes where {num_bytes} were asked for",
+                cure="Use a server that knows HTTP ranges, or copy the file to a disk.",
             )
         return data
 
@@ -113,8 +114,9 @@ def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iter
     if not _system(part).has_folders:
         if part.endswith("/"):
             raise DataError(
-                f"A folder cannot be listed over HTTP. Received: pattern={part!r}."
-                " Name each file, with commas between."
+                "A folder cannot be listed over HTTP.",
+                received={"pattern": part},
+                cure="Name each file, with commas between.",
             )
         yield part
         return
@@ -179,8 +181,12 @@ def _system(url: str) -> _System:
     if system is None:
         known = ["file", *_SYSTEMS]
         raise DataError(
-            f"Data cannot be read from {scheme}://. Received: path={url!r}. Use a path, or one of"
-            f" {', '.join(f'{name}://' for name in known)}.{did_you_mean(scheme, known)}"
+            f"Data cannot be read from {scheme}://.",
+            received={"path": url},
+            cure=(
+                "Use a path, or one of"
+                f" {', '.join(f'{name}://' for name in known)}.{did_you_mean(scheme, known)}"
+            ),
         )
     return system
 
@@ -230,8 +236,9 @@ def _ask(url: str, method: str, *arguments: object, **settings: object) -> Any:
         except ImportError as e:
             raise MissingDependency(
                 f"Reading from {url.partition('://')[0]}:// needs a package that is not installed:"
-                f" {e}. Received: path={url!r}."
-                f" To install it where the job runs, {how_to_install(system.extra)}"
+                f" {e}.",
+                received={"path": url},
+                cure=f"To install it where the job runs, {how_to_install(system.extra)}",
             ) from e
         return retrying(getattr(fs, method), *arguments, **settings)
 

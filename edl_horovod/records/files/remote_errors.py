@@ -93,7 +93,7 @@ def explained(url: str) -> Iterator[None]:
             raise
         said = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise DataError(
-            f"{trouble.value.format(url=url)} Received: path={url!r}, {type(e).__name__}: {said}"
+            trouble.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {said}"
         ) from e
 
 

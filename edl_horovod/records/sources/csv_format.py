@@ -69,8 +69,9 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> list[bytes]:
     """
     if len(payload) != chunk.compressed_bytes or zlib.crc32(payload) != chunk.checksum:
         raise DataError(
-            f"{path} has changed since the job indexed it. Received: {len(payload)} other bytes at"
-            f" byte {chunk.offset}. Start the job again, and leave its data alone meanwhile."
+            f"{path} has changed since the job indexed it.",
+            received=f"{len(payload)} other bytes at byte {chunk.offset}",
+            cure="Start the job again, and leave its data alone meanwhile.",
         )
     if b'"' not in payload:
         return [row for row in payload.splitlines() if row]
@@ -127,9 +128,9 @@ class _Scan:
         for mark, what in _FOREIGN_STARTS.items():
             if start.startswith(mark):
                 raise DataError(
-                    f"{self.file.path} is {what}, not plain CSV text."
-                    f" Received: path={self.file.path!r}, which starts with {start.hex(' ')}."
-                    " Unpack it, or save it as CSV in UTF-8."
+                    f"{self.file.path} is {what}, not plain CSV text.",
+                    received=f"path={self.file.path!r}, which starts with {start.hex(' ')}",
+                    cure="Unpack it, or save it as CSV in UTF-8.",
                 )
         return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0
 
@@ -162,16 +163,19 @@ class _Scan:
     def _check_header(self) -> None:
         if all(_is_number(name) for name in self.header.split(b",")):
             raise DataError(
-                f"The first line of {self.file.path} has numbers only, so it is no header."
-                f" Received: {self.header[:80]!r}. Set data_plan.csv_header=false if the files have"
-                " no header line."
+                f"The first line of {self.file.path} has numbers only, so it is no header.",
+                received=repr(self.header[:80]),
+                cure="Set data_plan.csv_header=false if the files have no header line.",
             )
 
     def _damaged(self, problem: str) -> DataError:
         return DataError(
-            f"{self.file.path} is damaged: {problem}. Received: path={self.file.path!r}. Quote the"
-            " whole field and double the quotes in it, or set data_plan.damaged=skip to leave such"
-            " lines out."
+            f"{self.file.path} is damaged: {problem}.",
+            received={"path": self.file.path},
+            cure=(
+                "Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
+                " to leave such lines out."
+            ),
         )
 
     def _next_line(self, rest: bytes, offset: int) -> int:

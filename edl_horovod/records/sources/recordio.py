@@ -59,7 +59,8 @@ class Writer:
         """
         if not 1 <= chunk_bytes <= MAX_RECORD_BYTES:
             raise ConfigError(
-                f"chunk_bytes must be 1 to {MAX_RECORD_BYTES}. Received: chunk_bytes={chunk_bytes}."
+                f"chunk_bytes must be 1 to {MAX_RECORD_BYTES}.",
+                received={"chunk_bytes": chunk_bytes},
             )
         self.path = os.fspath(path)
         self._codec = codec
@@ -82,9 +83,9 @@ class Writer:
         """
         if len(record) >= MAX_RECORD_BYTES:
             raise DataError(
-                f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes."
-                f" Received: {len(record)} bytes for {self.path}."
-                " Store large data in several records."
+                f"A RecordIO record must be smaller than {MAX_RECORD_BYTES} bytes.",
+                received=f"{len(record)} bytes for {self.path}",
+                cure="Store large data in several records.",
             )
         if self._file.closed:
             raise ValueError(f"{self.path} is written to after it was closed.")
@@ -149,6 +150,7 @@ class Writer:
 
     def _cannot_write(self, cause: OSError) -> OutputError:
         return OutputError(
-            f"{self.path} cannot be written: {cause.strerror}. Received: path={self.path!r}."
-            f" {cure_of(cause)}"
+            f"{self.path} cannot be written: {cause.strerror}.",
+            received={"path": self.path},
+            cure=cure_of(cause),
         )

@@ -12,6 +12,7 @@ import gzip
 import struct
 import threading
 import zlib
+from collections.abc import Mapping
 
 import cramjam
 import numpy as np
@@ -71,7 +72,14 @@ class DamagedChunkError(DataError):
     )
 
     def __init__(
-        self, problem: str, *, path: str, number: int, offset: int, lost_records: int = 0
+        self,
+        problem: str,
+        *,
+        path: str,
+        number: int,
+        offset: int,
+        lost_records: int = 0,
+        received: Mapping[str, object] | str = "",
     ) -> None:
         """Say what is wrong with which chunk.
 
@@ -81,9 +89,12 @@ class DamagedChunkError(DataError):
             number: Position of the chunk in the file.
             offset: First byte of the chunk.
             lost_records: Number of records by the chunk's header.
+            received: The setting that refuses the chunk.
         """
         super().__init__(
-            f"{path}: chunk {number} at byte {offset} is {self.kind}: {problem}. {self._advice}"
+            f"{path}: chunk {number} at byte {offset} is {self.kind}: {problem}.",
+            received=received,
+            cure=self._advice,
         )
         self.problem = problem
         self.lost_records = lost_records
@@ -194,7 +205,8 @@ def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
     else:
         return
     raise ChunkTooLargeError(
-        f"{problem}. Received: data_plan.max_chunk_bytes={max_chunk_bytes}",
+        problem,
+        received={"data_plan.max_chunk_bytes": max_chunk_bytes},
         path=path,
         number=chunk.number,
         offset=chunk.offset,
@@ -260,9 +272,11 @@ def decode_chunk(
         )
         return _split(framed, num_records=chunk.num_records)
     except _PayloadError as e:
-        kind = ChunkTooLargeError if isinstance(e, _TooLarge) else DamagedChunkError
+        is_large = isinstance(e, _TooLarge)
+        kind = ChunkTooLargeError if is_large else DamagedChunkError
         raise kind(
             str(e),
+            received={"data_plan.max_chunk_bytes": max_chunk_bytes} if is_large else "",
             path=path,
             number=chunk.number,
             offset=chunk.offset,
@@ -277,8 +291,8 @@ class _PayloadError(Exception):
 class _TooLarge(_PayloadError):
     def __init__(self, *, compressed_bytes: int, max_bytes: int) -> None:
         super().__init__(
-            f"its payload of {compressed_bytes} bytes decompresses to more than {max_bytes} bytes."
-            f" Received: data_plan.max_chunk_bytes={max_bytes}"
+            f"its payload of {compressed_bytes} bytes decompresses to more than"
+            f" data_plan.max_chunk_bytes={max_bytes}"
         )
 
 
