@@ -10,7 +10,6 @@ from edl_horovod.cluster.connection import ANSWER_SECONDS, Call, Connection, Obj
 from edl_horovod.cluster.credentials import Place, find_cluster
 from edl_horovod.cluster.kinds import VERSION, kind_of
 from edl_horovod.cluster.refusals import Attempt, Expired, refusal_of_status
-from edl_horovod.errors import ClusterUnreachable
 
 __all__ = ["Cluster", "Page", "WatchEvent"]
 
@@ -267,7 +266,7 @@ def _events(attempt: Attempt, lines: Iterator[bytes]) -> Iterator[WatchEvent]:
         try:
             event = json.loads(line)
         except ValueError as e:  # Cut off in the middle of a line.
-            raise ClusterUnreachable(broken(attempt, e)) from e
+            raise broken(attempt, e) from e
         if event["type"] == "ERROR":
             raise refusal_of_status(attempt, event["object"])
         yield WatchEvent(event["type"], event["object"])

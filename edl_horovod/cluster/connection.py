@@ -138,7 +138,7 @@ def _connect(place: Place) -> ApiClient:
         _load(place, configuration)
         return ApiClient(configuration)
     except (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as e:
-        raise NoCluster(f"The credentials cannot be used. Received: {place}: {e}") from e
+        raise NoCluster("The credentials cannot be used.", received=f"{place}: {e}") from e
 
 
 def _load(place: Place, configuration: Configuration) -> None:
@@ -173,13 +173,14 @@ def _explained(attempt: Attempt) -> Iterator[None]:
     try:
         yield
     except (urllib3.exceptions.HTTPError, ApiException, OSError) as e:
-        raise ClusterUnreachable(broken(attempt, e)) from e
+        raise broken(attempt, e) from e
 
 
-def broken(attempt: Attempt, error: Exception) -> str:
-    """What is said where no whole answer came."""
+def broken(attempt: Attempt, error: Exception) -> ClusterUnreachable:
+    """The error for an answer that did not arrive or is incomplete."""
     cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
-    return (
-        f"The API server {attempt.server} cannot be reached, or broke the connection. Received: "
-        f"{attempt}: {cause}. Check the address, the network, the certificates and the proxy."
+    return ClusterUnreachable(
+        f"The API server {attempt.server} cannot be reached, or broke the connection.",
+        received=f"{attempt}: {cause}",
+        cure="Check the address, the network, the certificates and the proxy.",
     )

@@ -59,8 +59,9 @@ def find_cluster(
     if context or os.environ.get("KUBECONFIG") or not is_pod:
         named = f"KUBECONFIG={paths}" if os.environ.get("KUBECONFIG") else paths
         raise NoCluster(
-            f"There is no kubeconfig. Received: {named}{f', context={context}' if context else ''}."
-            " Set KUBECONFIG to the file that your cluster gave you."
+            "There is no kubeconfig.",
+            received=f"{named}{f', context={context}' if context else ''}",
+            cure="Set KUBECONFIG to the file that your cluster gave you.",
         )
     return Place(
         namespace=namespace or _own_namespace(service_account), service_account=service_account
@@ -79,14 +80,16 @@ def _context(kubeconfig: str, wanted: str) -> tuple[str, dict[str, Any]]:
                 contexts.setdefault(str(entry["name"]), entry.get("context") or {})
         except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
             raise NoCluster(
-                f"The kubeconfig cannot be read. Received: {path}, {type(error).__name__}: {error}"
+                "The kubeconfig cannot be read.",
+                received=f"{path}, {type(error).__name__}: {error}",
             ) from error
     name = wanted or current
     if name not in contexts:
         known = ", ".join(sorted(contexts)) or "none"
         raise NoCluster(
-            f"The kubeconfig has no such context.{did_you_mean(name, contexts)} Received: "
-            f"context={name!r}, file={kubeconfig}. Contexts: {known}."
+            f"The kubeconfig has no such context.{did_you_mean(name, contexts)}",
+            received=f"context={name!r}, file={kubeconfig}",
+            cure=f"Contexts: {known}.",
         )
     return name, contexts[name]
 

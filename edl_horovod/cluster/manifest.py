@@ -58,8 +58,10 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
     text = resolved.to_yaml(config)
     if len(text.encode()) > MAX_CONFIG_BYTES:
         raise ConfigError(
-            f"The job's configuration is too long for a ConfigMap. Received: {len(text.encode())} "
-            f"bytes; at most {MAX_CONFIG_BYTES} fit. Put long parameters into the model's file."
+            f"The job's configuration is too long for a ConfigMap: at most {MAX_CONFIG_BYTES} bytes"
+            " fit.",
+            received=f"{len(text.encode())} bytes",
+            cure="Put long parameters into the model's file.",
         )
     parts = [_object("v1", "ConfigMap", owned, data={resolved.FILE_NAME: text})]
     if style_of(config).has_coordinator:
@@ -117,27 +119,33 @@ def _check(config: JobConfig) -> None:
             _check_on_volume(config, key, path, is_written=False)
     if config.kubernetes.secret_env and not style_of(config).has_coordinator:
         raise ConfigError(
-            "kubernetes.secret_env is for kubernetes.style=elastic: over ssh the values would be "
-            f"on a command line. Received: kubernetes.style={config.kubernetes.style}. Mount the "
-            "secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}."
+            "kubernetes.secret_env is for kubernetes.style=elastic: over ssh the values would be on"
+            " a command line.",
+            received=f"kubernetes.style={config.kubernetes.style}",
+            cure="Mount the secret: kubernetes.volumes={login: {secret: NAME, mount: /login}}.",
         )
     check_start(config)
     slots = config.kubernetes.slots_per_worker
     if config.launch.np % slots:
         raise ConfigError(
-            "launch.np must be a multiple of kubernetes.slots_per_worker. Received: "
-            f"launch.np={config.launch.np}, kubernetes.slots_per_worker={slots}."
+            "launch.np must be a multiple of kubernetes.slots_per_worker.",
+            received={"launch.np": config.launch.np, "kubernetes.slots_per_worker": slots},
         )
     if config.elastic.autoscale and not style_of(config).has_coordinator:
         raise ConfigError(
-            "elastic.autoscale is for kubernetes.style=elastic: horovodrun takes all the ranks it "
-            "gets, mpirun keeps those it has. Received: kubernetes.style="
-            f"{config.kubernetes.style}. Leave one of the two out."
+            "elastic.autoscale is for kubernetes.style=elastic: horovodrun takes all the ranks it"
+            " gets, mpirun keeps those it has.",
+            received=f"kubernetes.style={config.kubernetes.style}",
+            cure="Leave one of the two out.",
         )
     if config.elastic.spares and style_of(config).has_coordinator:
         raise ConfigError(
-            f"elastic.spares are for one machine. Received: elastic.spares={config.elastic.spares}."
-            " In a cluster a pod more than elastic.max_np needs waits as a spare: raise launch.np."
+            "elastic.spares are for one machine.",
+            received={"elastic.spares": config.elastic.spares},
+            cure=(
+                "In a cluster a pod more than elastic.max_np needs waits as a spare: raise"
+                " launch.np."
+            ),
         )
 
 
@@ -147,14 +155,17 @@ def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool
         mounts = ", ".join(volume["mount"] for volume in config.kubernetes.volumes.values())
         given = f"volumes at {mounts}" if mounts else "no kubernetes.volumes"
         raise ConfigError(
-            f"{key} must lie in a volume that the pods mount. Received: {key}={path}, {given}. "
-            "Give a path that begins with a volume's mount; "
-            "kubernetes.volumes={data: {claim: NAME, mount: /data}} mounts one."
+            f"{key} must lie in a volume that the pods mount.",
+            received=f"{key}={path}, {given}",
+            cure=(
+                "Give a path that begins with a volume's mount; kubernetes.volumes={data: {claim:"
+                " NAME, mount: /data}} mounts one."
+            ),
         )
     if is_written and (volume.get("read_only") or "secret" in volume):
         raise ConfigError(
-            f"{key} must lie in a volume that can be written. Received: {key}={path}, on the "
-            f"read-only volume at {volume['mount']}."
+            f"{key} must lie in a volume that can be written.",
+            received=f"{key}={path}, on the read-only volume at {volume['mount']}",
         )
 
 

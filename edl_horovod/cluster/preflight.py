@@ -35,9 +35,10 @@ def check_version(cluster: Cluster) -> None:
     if found is not None and tuple(map(int, found.groups())) < OLDEST_KUBERNETES:
         oldest = ".".join(map(str, OLDEST_KUBERNETES))
         raise ClusterError(
-            f"Kubernetes {oldest} is the oldest version that can carry a job: older ones cannot "
-            f"suspend the launcher. Received: {cluster.server} runs Kubernetes {said}. Have the "
-            "cluster upgraded, or choose another context."
+            f"Kubernetes {oldest} is the oldest version that can carry a job: older ones cannot"
+            " suspend the launcher.",
+            received=f"{cluster.server} runs Kubernetes {said}",
+            cure="Have the cluster upgraded, or choose another context.",
         )
 
 

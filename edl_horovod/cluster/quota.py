@@ -76,21 +76,21 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
     found = shortages(quotas, mpijob)
     if not found:
         return
-    received = "; ".join(map(str, found))
+    short = "; ".join(map(str, found))
     if not any(shortage.is_final for shortage in found):
         log.warning(
             "The quotas of namespace %s have no room now for all pods that the job starts with. "
             "mpi-operator starts no launcher before it has created all worker pods, so the job "
-            "waits until other pods there have ended. Received: %s.",
+            "waits until other pods there have ended: %s.",
             cluster.namespace,
-            received,
+            short,
         )
         return
     raise QuotaExceeded(
-        f"The quotas of namespace {cluster.namespace} never have room for all pods that the job "
-        "starts with, and mpi-operator starts no launcher before it has created all worker pods. "
-        f"Received: launch.np={config.launch.np}; {received}. {_cure(quotas, mpijob, config)} or "
-        "have the quota raised."
+        f"The quotas of namespace {cluster.namespace} never have room for all pods that the job"
+        " starts with, and mpi-operator starts no launcher before it has created all worker pods.",
+        received=f"launch.np={config.launch.np}; {short}",
+        cure=f"{_cure(quotas, mpijob, config)} or have the quota raised.",
     )
 
 

@@ -76,22 +76,25 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
         status: It has `code`, and `reason`, `message` and `details` if the API server made it.
     """
     code, said = int(status.get("code") or 0), str(status.get("message") or "no reason given")
-    received = f"Received: {attempt}, HTTP {code}: {said}"
+    received = f"{attempt}, HTTP {code}: {said}"
     if code == 404:
         return _not_found(attempt, status, received)
     if code == 403 and "exceeded quota" in said:
         return errors.QuotaExceeded(
-            f"A quota of namespace {attempt.namespace} refuses this. {received}. Ask for less, "
-            "end other jobs there, or have the quota raised."
+            f"A quota of namespace {attempt.namespace} refuses this.",
+            received=received,
+            cure="Ask for less, end other jobs there, or have the quota raised.",
         )
     if code >= 500 or code == 429:
         return errors.ClusterUnreachable(
-            f"The API server {attempt.server} failed, or is too busy. {received}. Try again later."
+            f"The API server {attempt.server} failed, or is too busy.",
+            received=received,
+            cure="Try again later.",
         )
     kind, what = _BY_CODE.get(code, (ClusterError, "The API server refused."))
     if code == 400 and attempt.verb in ("create", "patch"):
         kind = errors.ManifestRefused
-    return kind(f"{what.format(attempt=attempt)} {received}.")
+    return kind(what.format(attempt=attempt), received=received)
 
 
 _BY_CODE: dict[int, tuple[type[ClusterError], str]] = {
@@ -116,10 +119,13 @@ def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> Clust
     details = status.get("details") or {}
     # A missing object is named in the details; a missing kind is answered without a name.
     if details.get("name"):
-        return errors.ObjectNotFound(f"There is no such object. {received}.")
+        return errors.ObjectNotFound("There is no such object.", received=received)
     if attempt.kind.name == "MPIJob":
         return errors.NoMPIJobs(
-            f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}. "
-            f"{received}. Install mpi-operator 0.8 in it, or choose another context."
+            f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}.",
+            received=received,
+            cure="Install mpi-operator 0.8 in it, or choose another context.",
         )
-    return errors.ObjectNotFound(f"The API server does not know this kind of object. {received}.")
+    return errors.ObjectNotFound(
+        "The API server does not know this kind of object.", received=received
+    )

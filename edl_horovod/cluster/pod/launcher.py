@@ -107,9 +107,9 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
         now = time.monotonic()
         if now > deadline:
             raise NotEnoughWorkers(
-                f"mpirun needs all worker pods of the job. Received: no sshd for "
-                f"elastic.wait_seconds={seconds:g} at {', '.join(missing)}. `edl status` says what "
-                "the pods wait for."
+                "mpirun needs all worker pods of the job.",
+                received=f"no sshd for elastic.wait_seconds={seconds:g} at {', '.join(missing)}",
+                cure="`edl status` says what the pods wait for.",
             )
         if now - said_at >= SAY_SECONDS:
             left = deadline - now
