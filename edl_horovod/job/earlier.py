@@ -35,9 +35,9 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
     left = f"checkpoints up to step {steps[-1]}" if steps else "its result"
     raise OutputError(
         f"The job's directory is that of another model's job, which left {left} there:"
-        f" {', '.join(shown)}. Received: job_dir={str(job_dir)!r},"
-        f" {', '.join(f'{key}={value!r}' for key, value in now.items())}."
-        " Give another output or job_dir, or overwrite=true if what is there may go."
+        f" {', '.join(shown)}.",
+        received={"job_dir": str(job_dir), **now},
+        cure="Give another output or job_dir, or overwrite=true if what is there may go.",
     )
 
 
@@ -59,17 +59,23 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     steps = checkpoint_files.steps_in(job_dir.checkpoints)
     if config.resume == "must" and not steps:
         raise ConfigError(
-            f"There is no checkpoint to go on from. Received: resume=must, job_dir="
-            f"{str(job_dir)!r}. Give the output or job_dir of the job that was ended, or "
-            "resume=auto, which begins at step 0 where there is none."
+            "There is no checkpoint to go on from.",
+            received=f"resume=must, job_dir={str(job_dir)!r}",
+            cure=(
+                "Give the output or job_dir of the job that was ended, or resume=auto, which begins"
+                " at step 0 where there is none."
+            ),
         )
     if config.resume != "never" or not job_dir.checkpoints.exists():
         return
     if steps and not config.overwrite and not has_ended_well(job_dir):
         raise OutputError(
-            "An earlier job that did not end well left checkpoints. Received: resume=never, "
-            f"job_dir={str(job_dir)!r} with checkpoints up to step {steps[-1]}. Go on from there "
-            "with resume=auto, or remove them and begin anew with overwrite=true."
+            f"An earlier job that did not end well left checkpoints up to step {steps[-1]}.",
+            received=f"resume=never, job_dir={str(job_dir)!r}",
+            cure=(
+                "Go on from there with resume=auto, or remove them and begin anew with"
+                " overwrite=true."
+            ),
         )
     checkpoint_files.remove_all(job_dir.checkpoints)
 

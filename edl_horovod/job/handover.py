@@ -37,7 +37,8 @@ def private_folder(folder: Path) -> Path:
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         if not is_ours or found.st_mode & 0o077:
             raise ConfigError(
-                f"Only its owner may enter the folder of the warm workers. Received: {path}, "
-                f"mode {stat.filemode(found.st_mode)}, of user {found.st_uid}. Remove it."
+                "Only its owner may enter the folder of the warm workers.",
+                received=f"{path}, mode {stat.filemode(found.st_mode)}, of user {found.st_uid}",
+                cure="Remove it.",
             )
     return folder

@@ -64,8 +64,9 @@ def hold(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigError(
-                f"Another job runs in {job_dir}. Received: job_dir={str(job_dir)!r}. "
-                "Wait for it, or choose another output or job_dir."
+                f"Another job runs in {job_dir}.",
+                received={"job_dir": str(job_dir)},
+                cure="Wait for it, or choose another output or job_dir.",
             ) from error
         try:
             with job_dir.writing():

@@ -29,8 +29,9 @@ def parse(text: str) -> dict[str, int]:
         is_number = slots.isascii() and slots.isdigit() and len(slots) <= MAX_SLOTS_DIGITS
         if not host or not is_number:
             raise ConfigError(
-                f"Line {number} of the hosts file must be host:slots. Received: {raw!r}. "
-                "Write for instance localhost:2."
+                f"Line {number} of the hosts file must be host:slots.",
+                received=repr(raw),
+                cure="Write for instance localhost:2.",
             )
         hosts[host] = int(slots)
     return hosts
@@ -47,7 +48,9 @@ def read(path: Path) -> dict[str, int]:
         return parse(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(
-            f"The hosts file must be UTF-8 text. Received: {error}. Write for instance localhost:2."
+            "The hosts file must be UTF-8 text.",
+            received=str(error),
+            cure="Write for instance localhost:2.",
         ) from error
 
 

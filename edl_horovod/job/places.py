@@ -60,8 +60,10 @@ def check_not_worked_in(output: str) -> None:
             kind = marker.kind_of(above)
         if kind in _WORKED_IN:
             raise OutputError(
-                f"The output lies in {above}, where a job or a command works: it could be"
-                f" removed there. Received: output={output!r}. Give another output."
+                f"The output lies in {above}, where a job or a command works: it could be removed"
+                " there.",
+                received={"output": output},
+                cure="Give another output.",
             )
 
 
@@ -87,9 +89,9 @@ def check_apart(
                 how = _relation(mine, theirs)
                 if how and not (may_lie_in and how == "lies in"):
                     raise OutputError(
-                        f"{key} {how} what {other_key} names, so it could be replaced with it."
-                        f" Received: {key}={path!r}, {other_key}={other!r}."
-                        f" Give another {key}, apart from everything that is read."
+                        f"{key} {how} what {other_key} names, so it could be replaced with it.",
+                        received={key: path, other_key: other},
+                        cure=f"Give another {key}, apart from everything that is read.",
                     )
 
 
