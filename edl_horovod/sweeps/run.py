@@ -203,8 +203,9 @@ def _is_done(config: JobConfig) -> bool:
     if other:
         shown = ", ".join(f"{key}={before.get(key)!r}, now {now[key]!r}" for key in other[:3])
         raise OutputError(
-            f"{output} holds the result of other settings. Received: {shown}. "
-            "Give another output, or overwrite=true to train all jobs again."
+            f"{output} holds the result of other settings.",
+            received=shown,
+            cure="Give another output, or overwrite=true to train all jobs again.",
         )
     return True
 
@@ -229,8 +230,9 @@ def _check_folder(output: Path) -> None:
     with writing(output):
         if (output / "trained_model.pb").exists():
             raise OutputError(
-                "The output of a sweep is a folder of many results, and this is a trained model. "
-                f"Received: output={str(output)!r}. Give the name of another folder."
+                "The output of a sweep is a folder of many results, and this is a trained model.",
+                received={"output": output},
+                cure="Give the name of another folder.",
             )
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             claim_folder(output)
@@ -276,8 +278,9 @@ def _write(result: SweepResult) -> None:
         write_text(output / "sweep.csv", _as_csv(result))
     except OSError as error:
         raise OutputError(
-            f"The table of the sweep cannot be written: {error}. "
-            f"Received: output={result.output!r}. {cure_of(error)}"
+            f"The table of the sweep cannot be written: {error}.",
+            received={"output": result.output},
+            cure=cure_of(error),
         ) from error
 
 
