@@ -1,5 +1,6 @@
 """The index of a data set: which record is where, over many sorted files."""
 
+import bisect
 import hashlib
 import json
 import operator
@@ -145,15 +146,18 @@ class Index:
 
     def chunk(self, chunk_number: int) -> ChunkInfo:
         """Where a chunk is in its file."""
-        row = self.tables.chunks[chunk_number]
+        # One conversion of the whole row: this is done for each chunk that is read.
+        offset, checksum, num_bytes, num_records, number, codec, header_bytes = self.tables.chunks[
+            chunk_number
+        ].item()
         return ChunkInfo(
-            number=int(row["number"]),
-            offset=int(row["offset"]),
-            checksum=int(row["checksum"]),
-            codec=Codec(int(row["codec"])),
-            compressed_bytes=int(row["compressed_bytes"]),
-            num_records=int(row["num_records"]),
-            header_bytes=int(row["header_bytes"]),
+            number=number,
+            offset=offset,
+            checksum=checksum,
+            codec=Codec(codec),
+            compressed_bytes=num_bytes,
+            num_records=num_records,
+            header_bytes=header_bytes,
         )
 
     def locate(
@@ -182,8 +186,7 @@ class Index:
 
     def path_of_chunk(self, chunk_number: int) -> str:
         """The file that holds a chunk."""
-        ends = self.tables.file_ends
-        return self.files[int(np.searchsorted(ends, chunk_number, side="right"))].path
+        return self.files[bisect.bisect_right(self.tables.file_ends, chunk_number)].path
 
 
 def _sorted_once(paths: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import mmap
@@ -101,9 +102,9 @@ class Tables:
     """Differs where the records or their numbers do."""
 
     @cached_property
-    def file_ends(self) -> NDArray[np.int64]:
+    def file_ends(self) -> list[int]:
         """For each file the number of the chunk after its last."""
-        return np.cumsum([file.num_chunks for file in self.files])
+        return list(itertools.accumulate(file.num_chunks for file in self.files))
 
 
 @dataclass(frozen=True)
