@@ -1,1 +1,1 @@
-"""Records: their files, their numbers, their order, and the way into TensorFlow."""
+"""Records: where they come from, their numbers, their order, and the records of a step."""

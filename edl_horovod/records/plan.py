@@ -58,7 +58,7 @@ class DataPlan:
     is_shuffled: bool = True
     """Whether there is any shuffling; without it lanes are runs of the files' own order."""
     data_fingerprint: str = ""
-    """Of the index that numbers the records."""
+    """Fingerprint of the source that numbers the records."""
 
     def __post_init__(self) -> None:
         assert self.global_batch % self.num_lanes == 0, (self.global_batch, self.num_lanes)

@@ -75,10 +75,9 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> list[bytes]:
         )
     if b'"' not in payload:
         return [row for row in payload.splitlines() if row]
-    ends = find_rows(payload, is_end=True).ends.tolist()
-    rows = (
-        payload[start:end].rstrip(b"\r\n") for start, end in zip([0, *ends[:-1]], ends, strict=True)
-    )
+    found = find_rows(payload, is_end=True)
+    bounds = zip(found.starts.tolist(), found.ends.tolist(), strict=True)
+    rows = (payload[start:end].rstrip(b"\r\n") for start, end in bounds)
     return [row for row in rows if row]
 
 
@@ -135,30 +134,38 @@ class _Scan:
         return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0
 
     def _add(self, data: bytes, rows: Rows, *, offset: int) -> None:
-        ends, is_record = rows.ends, ~rows.is_empty
-        first = 0
+        """Cut rows into chunks, the header aside.
+
+        Args:
+            data: The bytes of the rows.
+            rows: Where they start and end in `data`.
+            offset: First byte of `data` in the file.
+        """
+        is_record = ~rows.is_empty
+        row = 0
         if self.wants_header and not self.header and is_record.any():
-            first = int(is_record.argmax()) + 1
-            begin = int(ends[first - 2]) if first > 1 else 0
-            self.header = data[begin : ends[first - 1]].rstrip(b"\r\n")
+            header_row = int(is_record.argmax())
+            header = data[rows.starts[header_row] : rows.ends[header_row]]
+            self.header = header.rstrip(b"\r\n")
             self._check_header()
-        while first < len(ends):
-            begin = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, begin + CHUNK_BYTES, side="right"))
-            last = max(first + 1, last)
-            num_records = int(np.count_nonzero(is_record[first:last]))
+            row = header_row + 1
+        while row < len(rows.ends):
+            chunk_start = int(rows.starts[row])
+            first_beyond = np.searchsorted(rows.ends, chunk_start + CHUNK_BYTES, side="right")
+            next_row = max(row + 1, int(first_beyond))
+            num_records = int(np.count_nonzero(is_record[row:next_row]))
             if num_records:
-                payload = data[begin : ends[last - 1]]
+                payload = data[chunk_start : rows.ends[next_row - 1]]
                 chunk = ChunkInfo(
                     number=len(self.chunks),
-                    offset=offset + begin,
+                    offset=offset + chunk_start,
                     checksum=zlib.crc32(payload),
                     codec=Codec.NONE,
                     compressed_bytes=len(payload),
                     num_records=num_records,
                 )
                 self.chunks.append(chunk)
-            first = last
+            row = next_row
 
     def _check_header(self) -> None:
         if all(_is_number(name) for name in self.header.split(b",")):

@@ -31,8 +31,10 @@ class BadQuote:
 class Rows:
     """What was found in a stretch of a file that starts where a row does."""
 
+    starts: NDArray[np.int64]
+    """The first byte of each whole row, up to the first damage."""
     ends: NDArray[np.int64]
-    """The byte after each whole row and its line end, up to the first damage."""
+    """The byte after each of these rows and its line end."""
     is_empty: NDArray[np.bool_]
     """Whether there is nothing in the row."""
     bad_quote: BadQuote | None
@@ -63,8 +65,9 @@ def find_rows(data: bytes, *, is_end: bool) -> Rows:
         if bad_quote is not None:
             ends = ends[ends <= bad_quote.at]
     starts = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
-    first = text[starts]
-    return Rows(ends, (first == _LF) | (first == _CR), bad_quote)
+    first_bytes = text[starts]
+    is_empty = (first_bytes == _LF) | (first_bytes == _CR)
+    return Rows(starts, ends, is_empty, bad_quote)
 
 
 def _line_ends(data: bytes, text: NDArray[np.uint8], *, is_end: bool) -> NDArray[np.int64]:
