@@ -332,7 +332,7 @@ class _Composer:
                 with telling():
                     given.typed[key] = f"{key}={value}"
                     if dict_key_of(key, self._annotations) == "params":
-                        _put_param(params, key, value, received=given.typed[key])
+                        _put_param(params, key, escaped(value), received=given.typed[key])
                     elif key in self._annotations or dict_key_of(key, self._annotations):
                         given.values[key] = escaped(value)
                     else:

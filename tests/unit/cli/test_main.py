@@ -101,7 +101,7 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["trainn"], "Did you mean 'train'? Verbs: train,"),
+        (["trainn"], "Did you mean 'train'? Verbs: init,"),
         (["train", "--dry-rum"], "Did you mean '--dry-run'?"),
         (["train", "--data", "x"], "no argument '--data'. A setting is written data=value."),
         (["help", "trainn"], "Did you mean 'train'?"),
@@ -373,3 +373,44 @@ def test_the_public_names_are_there():
         assert name in dir(edl_horovod)
     with pytest.raises(AttributeError, match="trainn"):
         edl_horovod.trainn  # noqa: B018
+
+
+def test_the_settings_are_shown_with_where_they_come_from(edl: Run, tmp_path: Path, launched):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "x.yaml").write_text("# @package _global_\ntrain: {epochs: 3}\n")
+
+    where = ["--config-dir", str(tmp_path), "+experiment=x"]
+    code, out, _ = edl("train", *where, *TRAIN, "--cfg", "job")
+
+    assert (code, launched) == (0, [])
+    assert f"  epochs: 3  # {tmp_path}/experiment/x.yaml\n" in out
+    assert "data: /d/*.recordio  # command line\n" in out
+    assert edl("train", *where, *TRAIN)[0] == 0
+    assert launched[0].train.epochs == 3
+
+
+@pytest.mark.parametrize(
+    "words", [["prepare"], ["image", "build"], ["train"], ["evaluate"], ["predict"]]
+)
+def test_every_verb_with_settings_takes_a_first_file(edl: Run, tmp_path: Path, words: list[str]):
+    starts = {"prepare": "prepare", "image": "image"}
+    start = starts.get(words[0], "config")
+    (tmp_path / "mine.yaml").write_text(f"defaults: [{start}, _self_]\nmodel_zoo: /theirs\n")
+
+    where = ["--config-dir", str(tmp_path), "--config-name", "mine.yaml"]
+    code, out, _ = edl(*words, *where, "-c", "job")
+
+    assert code == 0
+    assert f"model_zoo: /theirs  # {tmp_path}/mine.yaml\n" in out
+
+
+def test_the_settings_of_a_sweep_are_not_shown(edl: Run):
+    code, _, err = edl("train", "-m", *TRAIN, "train.epochs=1,2", "--cfg=job")
+    assert (code, "Leave out -m" in err) == (2, True)
+
+
+def test_the_help_says_when_to_take_which_choice(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+
+    assert re.search(r"\n  checkpoint=spot +Save each minute: for spot", capsys.readouterr().out)
