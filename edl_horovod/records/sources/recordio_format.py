@@ -291,8 +291,8 @@ class _PayloadError(Exception):
 class _TooLarge(_PayloadError):
     def __init__(self, *, compressed_bytes: int, max_bytes: int) -> None:
         super().__init__(
-            f"its payload of {compressed_bytes} bytes decompresses to more than"
-            f" data_plan.max_chunk_bytes={max_bytes}"
+            f"its payload of {compressed_bytes} bytes decompresses to more than {max_bytes} bytes"
+            f" (data_plan.max_chunk_bytes={max_bytes})"
         )
 
 
