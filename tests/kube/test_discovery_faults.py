@@ -21,7 +21,7 @@ from tests.kube.apiserver.server import ApiServer
 from tests.kube.conftest import ADMIN, STRANGER, pod, write_kubeconfig
 from tests.kube.discovering import Program, hosts_in, wait_until
 
-SCRIPT = Path(edl_horovod.cluster.__file__).parent / "host-discovery.sh"
+SCRIPT = Path(edl_horovod.cluster.__file__).parent / "pod" / "host-discovery.sh"
 READY = {
     "phase": "Running",
     "podIP": "10.0.0.7",
