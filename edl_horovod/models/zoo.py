@@ -72,6 +72,20 @@ class LoadedSpec:
         assert isinstance(kind, type)
         return kind
 
+    def optimizer(self, learning_rate: float | None) -> Any:
+        """Make the optimizer of the model, a new one at each call.
+
+        Args:
+            learning_rate: Takes the place of the rate that the spec or its parameters give; None
+                leaves that.
+
+        Raises:
+            UserCodeError: Making it raised something.
+        """
+        rate = {} if learning_rate is None else dict.fromkeys(_RATE, learning_rate)
+        with user_code(f"create_optimizer of {self.label}", root=self.zoo):
+            return call_declared(self.spec.create_optimizer, rate)
+
     def callbacks(self) -> list[Any]:
         """Make the callbacks of the model, new ones at each call.
 

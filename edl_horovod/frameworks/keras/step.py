@@ -172,14 +172,9 @@ class KerasStep:
         )
 
     def _make_optimizer(self, learning_rate: float | None) -> keras.optimizers.Optimizer:
-        name = f"create_optimizer of {self._loaded.label}"
-        rate = (
-            {} if learning_rate is None else {"lr": learning_rate, "learning_rate": learning_rate}
-        )
-        with user_code(name, root=self._loaded.zoo):
-            optimizer = call_declared(self._loaded.spec.create_optimizer, rate)
+        optimizer = self._loaded.optimizer(learning_rate)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise wrong_optimizer(optimizer, name)
+            raise wrong_optimizer(optimizer, f"create_optimizer of {self._loaded.label}")
         kind = keras.optimizers.LossScaleOptimizer
         if self._options.scales_loss and not isinstance(optimizer, kind):
             return kind(optimizer)
