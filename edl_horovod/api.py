@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_horovod.config.keywords import from_keywords
 from edl_horovod.errors import Interrupted
+from edl_horovod.job.events import OnEvents
 
 if TYPE_CHECKING:
     from edl_horovod.config.prepare import PrepareConfig
@@ -45,8 +46,6 @@ Files = FilePath | Sequence[FilePath]
 """A path, a glob, several of them with commas between, or a list of them."""
 Params = str | Mapping[str, Any]
 """`"hidden_units=[10, 100], learning_rate=0.01"`, or the same as a dict."""
-OnEvents = Callable[[list[dict[str, Any]]], None]
-"""Called with the job's new events (`edl_horovod.job.events`), again and again while it runs."""
 OnProgress = Callable[[int, int, int], None]
 """Called with the input files that are done, all of them, and the records made so far."""
 

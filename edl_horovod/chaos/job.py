@@ -63,6 +63,6 @@ def disturb_job(
     )
     happened = disturb(target, schedule, seconds=seconds, on_action=on_action)
     found = events.read(job_dir.events)
-    last = found[-1]["time"] if target.is_over else time.time()
+    last = found[-1].time if target.is_over else time.time()
     first = min((h.time for h in happened if h.is_done), default=began)
     return happened, cost_of(found, first=first, last=last)

@@ -1,9 +1,10 @@
 """What a disturbance cost a job, computed from the job's events."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from edl_horovod.job.events import Recorded, ResetEvent, StepEvent, WorkerEvent
 
 __all__ = ["Cost", "cost_of"]
 
@@ -29,7 +30,7 @@ class Cost:
     num_lost_workers: int
 
 
-def cost_of(events: Sequence[Mapping[str, Any]], *, first: float, last: float) -> Cost:
+def cost_of(events: Sequence[Recorded], *, first: float, last: float) -> Cost:
     """Compare the time between two moments with the time before.
 
     Args:
@@ -37,15 +38,16 @@ def cost_of(events: Sequence[Mapping[str, Any]], *, first: float, last: float) -
         first: Time of the first action, in seconds since the epoch.
         last: Time at which the disturbance or the job ended.
     """
-    before = [event for event in events if event["time"] < first]
-    during = [event for event in events if first <= event["time"] <= last]
-    reset_at = max((e["time"] for e in before if e["kind"] == "reset"), default=0.0)
-    quiet = [_point(e) for e in before if e["kind"] == "step" and e["time"] >= reset_at]
+    before = [recorded for recorded in events if recorded.time < first]
+    during = [recorded for recorded in events if first <= recorded.time <= last]
+    reset_at = max((r.time for r in before if isinstance(r.event, ResetEvent)), default=0.0)
+    quiet = _points(recorded for recorded in before if recorded.time >= reset_at)
     # From the last step before the first action to the very end, so that a final stall counts.
-    steps = [_point(e) for e in during if e["kind"] == "step"]
+    steps = _points(during)
     disturbed = [*quiet[-1:], *steps, *((last, steps[-1][1]) for _ in steps[-1:])]
     quiet_rate, disturbed_rate = _rate(quiet), _rate(disturbed)
-    resets = [float(e["seconds"]) for e in during if e["kind"] == "reset"]
+    resets = [event.seconds for _, _, event in during if isinstance(event, ResetEvent)]
+    workers = [event for _, _, event in during if isinstance(event, WorkerEvent)]
     return Cost(
         quiet_seconds=round(_seconds(quiet), 2),
         quiet_records_per_second=quiet_rate,
@@ -55,12 +57,13 @@ def cost_of(events: Sequence[Mapping[str, Any]], *, first: float, last: float) -
         num_resets=len(resets),
         median_reset_seconds=statistics.median(resets) if resets else None,
         max_reset_seconds=max(resets, default=None),
-        num_lost_workers=sum(e["kind"] == "worker" and e["state"] == "lost" for e in during),
+        num_lost_workers=sum(worker.state == "lost" for worker in workers),
     )
 
 
-def _point(event: Mapping[str, Any]) -> tuple[float, int]:
-    return event["time"], event["records_seen"]
+def _points(events: Iterable[Recorded]) -> list[tuple[float, int]]:
+    """When how many records had been seen."""
+    return [(time, event.records_seen) for time, _, event in events if isinstance(event, StepEvent)]
 
 
 def _seconds(points: Sequence[tuple[float, int]]) -> float:

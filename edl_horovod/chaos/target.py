@@ -4,12 +4,18 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import (
+    CoordinatorEvent,
+    GenerationEvent,
+    JobEvent,
+    Recorded,
+    WorkerEvent,
+    follow,
+)
 
 __all__ = ["Process", "Target"]
 
@@ -58,7 +64,7 @@ class Target:
             slots: How many it has.
         """
         self._job_dir = JobDir(job_dir.path.resolve())
-        self._new_events = events.follow(job_dir.events)
+        self._new_events = follow(job_dir.events)
         self._started: dict[str, tuple[int, float]] = {}
         self._ring: tuple[int, ...] = ()
         self.set_slots = set_slots
@@ -68,8 +74,8 @@ class Target:
 
     def update(self) -> None:
         """Take in what happened since the last time."""
-        for event in next(self._new_events):
-            self._note(event)
+        for recorded in next(self._new_events):
+            self._note(recorded)
 
     def ring(self) -> tuple[int, ...]:
         """Slots of this machine that were in the last ring that formed, lowest first."""
@@ -83,17 +89,17 @@ class Target:
         """The coordinator; None while there is none."""
         return self._process("coordinator", "--job-dir", self._job_dir.path)
 
-    def _note(self, event: Mapping[str, Any]) -> None:
-        kind = event["kind"]
-        if kind == "worker" and event["state"] == "started" and "pid" in event:
-            self._started[event["worker"]] = (event["pid"], event["time"])
-        elif kind == "coordinator":
-            self._started["coordinator"] = (event["pid"], event["time"])
-        elif kind == "generation" and event.get("is_formed"):
-            here = [name.rpartition(":") for name in event["members"]]
-            self._ring = tuple(sorted(int(slot) for host, _, slot in here if host == _HOST))
-        elif kind == "job" and event["state"] in ("finished", "failed"):
-            self.is_over = True
+    def _note(self, recorded: Recorded) -> None:
+        match recorded.event:
+            case WorkerEvent(state="started", worker=worker, pid=int(pid)):
+                self._started[worker] = (pid, recorded.time)
+            case CoordinatorEvent(pid=pid):
+                self._started["coordinator"] = (pid, recorded.time)
+            case GenerationEvent(is_formed=True, members=members):
+                here = [name.rpartition(":") for name in members]
+                self._ring = tuple(sorted(int(slot) for host, _, slot in here if host == _HOST))
+            case JobEvent(state="finished" | "failed"):
+                self.is_over = True
 
     def _process(self, label: str, option: str, value: Path) -> Process | None:
         if label not in self._started:

@@ -19,6 +19,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_change
 from edl_horovod.errors import ConfigError, ObjectConflict, ObjectNotFound
+from edl_horovod.job.events import Recorded
 from edl_horovod.job.state import JobState, summarize
 
 __all__ = ["ClusterJobs"]
@@ -155,7 +156,7 @@ class ClusterJobs:
         """
         return summarize(self.shown_events(name))
 
-    def shown_events(self, name: str) -> list[dict[str, Any]]:
+    def shown_events(self, name: str) -> list[Recorded]:
         """The last of the job's own events, as far as the launcher pod shows them in its log.
 
         Args:

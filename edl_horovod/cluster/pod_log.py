@@ -3,26 +3,40 @@
 The job's directory is on a volume that whoever asks may not reach; the log can be asked for.
 """
 
-import json
 from collections.abc import Iterable, Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
-from edl_horovod.job.events import is_event
+from edl_horovod.job.events import (
+    AutoscaleEvent,
+    CheckpointEvent,
+    DiscoveryEvent,
+    EvaluationEvent,
+    Event,
+    GenerationEvent,
+    JobEvent,
+    ProgressEvent,
+    Recorded,
+    ResetEvent,
+    StepEvent,
+    WorkerEvent,
+    line_of,
+    parse,
+)
 
 __all__ = ["PodLog", "events_in"]
 
 SHOWN = (
-    "job",
-    "generation",
-    "reset",
-    "evaluation",
-    "worker",
-    "checkpoint",
-    "discovery",
-    "autoscale",
+    JobEvent
+    | GenerationEvent
+    | ResetEvent
+    | EvaluationEvent
+    | WorkerEvent
+    | CheckpointEvent
+    | DiscoveryEvent
+    | AutoscaleEvent
 )
 """Kinds that the log has whole; all events are in the job's directory."""
-THINNED = ("step", "progress")
+THINNED = (StepEvent, ProgressEvent)
 """Kinds that come many times a second."""
 LEAST_SECONDS = 5.0
 """Between two events of a kind that is thinned."""
@@ -38,51 +52,42 @@ class PodLog:
             stream: The pod's log.
         """
         self._stream = stream
-        self._last = dict.fromkeys(THINNED, 0.0)
-        self._left_out: dict[str, dict[str, Any]] = {}
+        self._last: dict[type[Event], float] = dict.fromkeys(THINNED, 0.0)
+        self._left_out: dict[type[Event], Recorded] = {}
         """The newest events that were not due, by their kinds."""
 
-    def __call__(self, events: list[dict[str, Any]]) -> None:
+    def __call__(self, events: list[Recorded]) -> None:
         """Write new events."""
-        for event in events:
-            if event["kind"] == "job":
+        for recorded in events:
+            kind = type(recorded.event)
+            if kind is JobEvent:
                 # What came before the end of a job is where it ended.
-                for last in self._left_out.values():
-                    self._write(last)
+                self._stream.writelines(map(line_of, self._left_out.values()))
                 self._left_out.clear()
-            if self._is_due(event):
-                self._left_out.pop(event["kind"], None)
-                self._write(event)
-            elif event["kind"] in THINNED:
-                self._left_out[event["kind"]] = event
+            if self._is_due(recorded):
+                self._left_out.pop(kind, None)
+                self._stream.write(line_of(recorded))
+            elif kind in THINNED:
+                self._left_out[kind] = recorded
         self._stream.flush()
 
-    def _write(self, event: dict[str, Any]) -> None:
-        self._stream.write(json.dumps(event) + "\n")
-
-    def _is_due(self, event: dict[str, Any]) -> bool:
-        kind = event["kind"]
+    def _is_due(self, recorded: Recorded) -> bool:
+        kind = type(recorded.event)
         if kind not in self._last:
-            return kind in SHOWN
+            return isinstance(recorded.event, SHOWN)
         # A clock that was set back must not hide what comes until it is where it was.
-        if 0 <= event["time"] - self._last[kind] < LEAST_SECONDS:
+        if 0 <= recorded.time - self._last[kind] < LEAST_SECONDS:
             return False
-        self._last[kind] = event["time"]
+        self._last[kind] = recorded.time
         return True
 
 
-def events_in(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+def events_in(lines: Iterable[str]) -> Iterator[Recorded]:
     """The events among the lines of a log; what else is written there is passed over.
 
     Args:
-        lines: Of the launcher pod's log.
+        lines: Of the launcher pod's log; the oldest one may be cut.
     """
     for line in lines:
-        if not line.startswith('{"time":'):
-            continue
-        try:
-            event = json.loads(line)
-        except ValueError:  # The oldest line may be cut.
-            continue
-        if is_event(event):
-            yield event
+        if line.startswith('{"time":') and (recorded := parse(line)) is not None:
+            yield recorded

@@ -21,7 +21,7 @@ from edl_horovod.coordinator.settings import settings_of
 from edl_horovod.errors import EdlError, OutputError, cure_of
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import CoordinatorEvent, EventLog
 from edl_horovod.job.lifeline import end_with_parent
 
 log = logging.getLogger("edl_horovod.coordinator")  # Run as a program, it is called __main__.
@@ -47,7 +47,7 @@ def main() -> int:
     end_with_parent()
     _allow_open_files()
     with EventLog(job_dir.events, "coordinator") as events:
-        events.write("coordinator", pid=os.getpid())
+        events.write(CoordinatorEvent(pid=os.getpid()))
         settings = settings_of(
             config,
             job_dir,

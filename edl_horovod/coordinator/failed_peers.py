@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from edl_horovod.coordinator.timings import Timings
 from edl_horovod.coordinator.workers import Worker
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, WorkerEvent
 
 __all__ = ["FailedPeers", "suspects"]
 
@@ -110,5 +110,5 @@ class FailedPeers:
         message = f"its rings failed to form {worker.num_failed_formings} times; waits {wait:.1f} s"
         if worker.unreached:
             message += f"; it could not reach {', '.join(sorted(worker.unreached))}"
-        self._events.write("worker", worker=worker.label, state="waiting", message=message)
+        self._events.write(WorkerEvent(worker=worker.label, state="waiting", message=message))
         log.warning("worker %s: %s", worker.label, message)

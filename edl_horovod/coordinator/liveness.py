@@ -8,7 +8,7 @@ from edl_horovod.coordinator.hangs import Verdict, find_hung
 from edl_horovod.coordinator.messages import Dump, End
 from edl_horovod.coordinator.timings import Timings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
 __all__ = ["Liveness"]
 
@@ -96,13 +96,13 @@ class Liveness:
             worker.send(End(reason=verdict.message))
         elif not verdict.is_end and self._warned.get(worker.label) != verdict.what:
             self._warned[worker.label] = verdict.what
-            self._events.write("log", message=f"worker {worker.label}: {verdict.message}")
+            self._events.write(LogEvent(message=f"worker {worker.label}: {verdict.message}"))
             log.warning("worker %s: %s", worker.label, verdict.message)
             worker.send(Dump(reason=verdict.message))
 
     def _report(self, worker: Worker, message: str) -> None:
         """Report that a worker hangs; its launcher ends it where it does not do so itself."""
         self._events.write(
-            "worker", worker=worker.label, state="hung", pid=worker.pid, message=message
+            WorkerEvent(worker=worker.label, state="hung", pid=worker.pid, message=message)
         )
         log.warning("worker %s hangs: %s", worker.label, message)

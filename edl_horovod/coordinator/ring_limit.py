@@ -7,7 +7,7 @@ from collections.abc import Callable
 from edl_horovod.coordinator.autoscale import Autoscale
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.throughput import Throughput
-from edl_horovod.job.events import EventLog, follow
+from edl_horovod.job.events import AutoscaleEvent, EventLog, follow
 
 __all__ = ["RingLimit"]
 
@@ -51,7 +51,7 @@ class RingLimit:
             for sample in throughput.samples(next(news)):
                 if decision := self._policy.note(sample.size, sample.rate, sample.time):
                     self.most = decision.limit
-                    self._events.write("autoscale", limit=self.most, reason=decision.reason)
+                    self._events.write(AutoscaleEvent(limit=self.most, reason=decision.reason))
                     log.info("at most %d ranks: %s", self.most, decision.reason)
                     self._on_change(f"autoscale: {decision.reason}")
             await asyncio.sleep(self._poll_seconds)

@@ -10,7 +10,7 @@ from edl_horovod.coordinator.messages import Stop
 from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, LogEvent
 
 __all__ = ["Roster"]
 
@@ -157,7 +157,7 @@ class Roster:
         if holder.name != self._holder:
             self._holder = holder.name
             message = f"worker {holder.label} is to go, but stays: it alone has the job's state"
-            self._events.write("log", message=message)
+            self._events.write(LogEvent(message=message))
             log.info("%s", message)
         # One more than the limit for a moment, but never more than its bound.
         others = self.workers(chosen)[: self._settings.ring_bound - 1]

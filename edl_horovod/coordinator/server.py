@@ -30,7 +30,7 @@ from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.job import hosts
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, WorkerEvent
 
 __all__ = ["Coordinator"]
 
@@ -176,7 +176,7 @@ class Coordinator:
         if worker.is_ready:
             worker.step = hello.step
             self._first_warm_at = self._first_warm_at or time.monotonic()
-            self._events.write("worker", worker=worker.label, state="warm", message="")
+            self._events.write(WorkerEvent(worker=worker.label, state="warm"))
             self._reason = f"{worker.label} is warm"
         log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
         if self._result is not None:
@@ -196,14 +196,14 @@ class Coordinator:
         # A newcomer's own trouble, as a host without the data: it must not end a ring that trains.
         message = str(error.get("message", ""))
         worker.leave()
-        self._events.write("worker", worker=worker.label, state="failed", message=message)
+        self._events.write(WorkerEvent(worker=worker.label, state="failed", message=message))
         log.warning("worker %s cannot join: %s", worker.label, message)
         worker.send(Stop(reason="it failed, and the ring goes on without it"))
 
     def _on_lost(self, worker: Worker) -> None:
         if self._result is None:
             state = "left" if worker.is_leaving else "lost"
-            self._events.write("worker", worker=worker.label, state=state, message="")
+            self._events.write(WorkerEvent(worker=worker.label, state=state))
             log.info("worker %s is gone", worker.label)
             self._reason = f"{worker.label} {state}"
         if worker.name not in self._members:
@@ -305,7 +305,7 @@ class Coordinator:
         if self._too_few_since is None:
             self._too_few_since = now
             message = f"{found} workers, {self._settings.min_np} needed"
-            self._events.write("job", state="waiting", message=message)
+            self._events.write(JobEvent(state="waiting", message=message))
             log.warning("the ring waits: %s", message)
         left = self._too_few_since + self._settings.wait_seconds - now
         if left <= 0:
@@ -369,13 +369,14 @@ class Coordinator:
         else:
             self._failed_peers.failed(members, self._proven, began)
         self._events.write(
-            "generation",
-            generation=self._generation,
-            size=len(target),
-            members=[worker.label for worker in members],
-            reason=reason,
-            is_formed=is_formed,
-            seconds=round(time.monotonic() - began, 4),
+            GenerationEvent(
+                generation=self._generation,
+                size=len(target),
+                members=tuple(worker.label for worker in members),
+                reason=reason,
+                is_formed=is_formed,
+                seconds=round(time.monotonic() - began, 4),
+            )
         )
         log.info(
             "generation %d: %d -> %d ranks (%s)%s",

@@ -2,7 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from edl_horovod.job.events import (
+    EvaluationEvent,
+    GenerationEvent,
+    Recorded,
+    ResetEvent,
+    StepEvent,
+)
 
 __all__ = ["Sample", "Throughput"]
 
@@ -27,33 +34,35 @@ class Throughput:
 
     def __init__(self) -> None:
         """Nothing has been seen."""
-        self._last: dict[str, Any] | None = None
+        self._last: tuple[float, StepEvent] | None = None
         self._seconds, self._records = -WARM_UP_SECONDS, 0
 
-    def samples(self, events: Iterable[dict[str, Any]]) -> Iterator[Sample]:
+    def samples(self, events: Iterable[Recorded]) -> Iterator[Sample]:
         """The samples that new events complete.
 
         Args:
             events: The new ones.
         """
-        for event in events:
-            if event["kind"] in ("generation", "reset"):
-                self._last, self._seconds, self._records = None, -WARM_UP_SECONDS, 0
-            elif event["kind"] == "evaluation":
-                self._last = None  # Its time is not that of the steps around it.
-            elif event["kind"] == "step":
-                yield from self._step(event)
+        for time, _, event in events:
+            match event:
+                case GenerationEvent() | ResetEvent():
+                    self._last, self._seconds, self._records = None, -WARM_UP_SECONDS, 0
+                case EvaluationEvent():
+                    self._last = None  # Its time is not that of the steps around it.
+                case StepEvent():
+                    yield from self._step(time, event)
 
-    def _step(self, event: dict[str, Any]) -> Iterator[Sample]:
-        last, self._last = self._last, event
-        if last is None or last["size"] != event["size"]:
+    def _step(self, time: float, step: StepEvent) -> Iterator[Sample]:
+        last, self._last = self._last, (time, step)
+        if last is None or last[1].size != step.size:
             return
+        last_time, last_step = last
         is_warm = self._seconds >= 0
-        self._seconds += max(event["time"] - last["time"], 0.0)
+        self._seconds += max(time - last_time, 0.0)
         if is_warm:
-            self._records += max(event["records_seen"] - last["records_seen"], 0)
+            self._records += max(step.records_seen - last_step.records_seen, 0)
         elif self._seconds >= 0:
             self._seconds = 0.0
         if self._seconds >= SAMPLE_SECONDS:
-            yield Sample(event["size"], self._records / self._seconds, event["time"])
+            yield Sample(step.size, self._records / self._seconds, time)
             self._seconds, self._records = 0.0, 0

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from edl_horovod.displays.text import notable
+from edl_horovod.job.events import OnEvents, ProgressEvent, Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
 
 __all__ = ["LiveDisplay", "PlainDisplay", "facts", "open_display", "prepare_events"]
@@ -20,7 +21,7 @@ PLAIN_SECONDS = 5.0
 class Display(Protocol):
     """Shows events as they arrive; entered before the first and left after the last."""
 
-    def __call__(self, events: list[dict[str, Any]]) -> None:
+    def __call__(self, events: list[Recorded]) -> None:
         """Show new events."""
 
     def __enter__(self) -> "Display": ...
@@ -34,9 +35,7 @@ class Display(Protocol):
 
 
 @contextlib.contextmanager
-def open_display(
-    *, is_quiet: bool, unit: str = "records"
-) -> Iterator[Callable[[list[dict[str, Any]]], None]]:
+def open_display(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents]:
     """Open the display that suits stderr: a bar on a terminal, lines elsewhere.
 
     Args:
@@ -73,9 +72,7 @@ def facts(state: JobState, unit: str) -> str:
     return " | ".join(parts) or state.state
 
 
-def prepare_events(
-    show: Callable[[list[dict[str, Any]]], None],
-) -> Callable[[int, int, int], None]:
+def prepare_events(show: OnEvents) -> Callable[[int, int, int], None]:
     """A progress callback for `prepare` that shows files as a job's records are shown.
 
     Args:
@@ -83,8 +80,8 @@ def prepare_events(
     """
 
     def on_progress(done: int, total: int, made: int) -> None:
-        progress = {"records": done, "total_records": total, "made": made}
-        show([{"kind": "progress", "time": time.time(), **progress}])
+        progress = ProgressEvent(records=done, total_records=total, made=made)
+        show([Recorded(time.time(), "prepare", progress)])
 
     return on_progress
 
@@ -99,17 +96,17 @@ class PlainDisplay:
         self._last_line_time = float("-inf")
         self._is_news = False
 
-    def __call__(self, events: list[dict[str, Any]]) -> None:
+    def __call__(self, events: list[Recorded]) -> None:
         """Show new events."""
-        for event in events:
-            self._state = advance(self._state, event)
-            if text := notable(event):
+        for recorded in events:
+            self._state = advance(self._state, recorded)
+            if text := notable(recorded.event):
                 self._print(text)
-            if event["kind"] in ("step", "progress"):
+            if isinstance(recorded.event, StepEvent | ProgressEvent):
                 self._is_news = True
                 # A clock that was set back must not suppress the lines until it has caught up.
-                if not 0 <= event["time"] - self._last_line_time < PLAIN_SECONDS:
-                    self._print_facts(event["time"])
+                if not 0 <= recorded.time - self._last_line_time < PLAIN_SECONDS:
+                    self._print_facts(recorded.time)
 
     def __enter__(self) -> "PlainDisplay":
         return self
@@ -142,11 +139,11 @@ class LiveDisplay:
         self._state = JobState()
         self._task = self._progress.add_task("", total=None, facts="starting")
 
-    def __call__(self, events: list[dict[str, Any]]) -> None:
+    def __call__(self, events: list[Recorded]) -> None:
         """Show new events."""
-        for event in events:
-            self._state = advance(self._state, event)
-            if text := notable(event):
+        for recorded in events:
+            self._state = advance(self._state, recorded)
+            if text := notable(recorded.event):
                 self._progress.console.print(text, markup=False, highlight=False)
         self._progress.update(
             self._task,
@@ -164,5 +161,5 @@ class LiveDisplay:
         self._progress.stop()
 
 
-def _show_nothing(events: list[dict[str, Any]]) -> None:
+def _show_nothing(events: list[Recorded]) -> None:
     pass

@@ -1,9 +1,17 @@
 """What people read of a job: its facts, its workers or pods, and what happened to it, in words."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from edl_horovod.files.json_text import numbers
+from edl_horovod.job.events import (
+    CheckpointEvent,
+    EvaluationEvent,
+    Event,
+    JobEvent,
+    LogEvent,
+    ResetEvent,
+    WorkerEvent,
+)
 from edl_horovod.job.state import JobState
 
 if TYPE_CHECKING:
@@ -67,27 +75,27 @@ def other_waits(job: "JobView") -> list[str]:
     return [str(cause) for cause in job.waits_for if cause.object not in pods]
 
 
-def notable(event: dict[str, Any]) -> str:
+def notable(event: Event) -> str:
     """A line for an event that people should not miss; empty for the others."""
     match event:
-        case {"kind": "evaluation", "metrics": metrics, "step": step}:
-            return f"evaluation at step {step:,}: {metrics_text(numbers(metrics))}"
-        case {"kind": "reset", "old_size": 0, "new_size": new_size}:
-            at = f" at step {event['step']:,}" if event["step"] else ""
-            return f"ring of {new_size} formed{at}"
-        case {"kind": "reset"}:
+        case EvaluationEvent():
+            return f"evaluation at step {event.step:,}: {metrics_text(event.metrics)}"
+        case ResetEvent(old_size=0):
+            at = f" at step {event.step:,}" if event.step else ""
+            return f"ring of {event.new_size} formed{at}"
+        case ResetEvent():
             return (
-                f"ring {event['old_size']} -> {event['new_size']} after step {event['step']:,} "
-                f"({event['reason']}, {event['seconds']:.1f} s)"
+                f"ring {event.old_size} -> {event.new_size} after step {event.step:,} "
+                f"({event.reason}, {event.seconds:.1f} s)"
             )
-        case {"kind": "worker", "state": "left" | "lost" | "failed" | "waiting" | "hung"}:
-            return f"worker {event['worker']} {event['state']}{_because(event)}"
-        case {"kind": "checkpoint", "state": "failed" | "damaged", "step": step}:
-            return f"the checkpoint of step {step:,} {event['message']}"
-        case {"kind": "job", "state": "waiting"}:
-            return f"waiting{_because(event)}"
-        case {"kind": "log", "message": message}:
-            return str(message)
+        case WorkerEvent(state="left" | "lost" | "failed" | "waiting" | "hung"):
+            return f"worker {event.worker} {event.state}{_because(event.message)}"
+        case CheckpointEvent(state="failed" | "damaged"):
+            return f"the checkpoint of step {event.step:,} {event.message}"
+        case JobEvent(state="waiting"):
+            return f"waiting{_because(event.message)}"
+        case LogEvent():
+            return event.message
     return ""
 
 
@@ -119,8 +127,7 @@ def _training_facts(state: JobState) -> dict[str, str]:
     }
 
 
-def _because(event: dict[str, Any]) -> str:
-    message = event.get("message", "")
+def _because(message: str) -> str:
     return f": {message}" if message else ""
 
 

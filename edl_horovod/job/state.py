@@ -3,11 +3,19 @@
 import functools
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from edl_horovod.files.json_text import numbers
+from edl_horovod.job.events import (
+    EvaluationEvent,
+    GenerationEvent,
+    JobEvent,
+    ProgressEvent,
+    Recorded,
+    ResetEvent,
+    StepEvent,
+    WorkerEvent,
+)
 
 __all__ = ["JobState", "WorkerState", "advance", "summarize"]
 
@@ -88,61 +96,80 @@ class JobState:
         return max(self.total - self.done, 0) * (last_time - first_time) / (last - first)
 
 
-def summarize(events: Iterable[dict[str, Any]]) -> JobState:
+def summarize(events: Iterable[Recorded]) -> JobState:
     """The state after all of the events."""
     return functools.reduce(advance, _telling(events), JobState())
 
 
-def _telling(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _telling(events: Iterable[Recorded]) -> Iterator[Recorded]:
     """Leave out all but the last steps of a row: those alone make the state, and logs are long."""
-    for kind, row in itertools.groupby(events, lambda event: event["kind"]):
-        yield from deque(row, maxlen=_NUM_RECENT if kind in ("step", "progress") else None)
+    for kind, row in itertools.groupby(events, lambda recorded: type(recorded.event)):
+        yield from deque(row, maxlen=_NUM_RECENT if kind in (StepEvent, ProgressEvent) else None)
 
 
-def advance(state: JobState, event: dict[str, Any]) -> JobState:
+def advance(state: JobState, recorded: Recorded) -> JobState:
     """The state after one more event; kinds that say nothing about it change nothing."""
-    match event["kind"]:
-        case "job":
-            changed = replace(
-                state, **_given(event, "state", "task", "message", "output", "total_steps")
+    time, _, event = recorded
+    match event:
+        case JobEvent():
+            return replace(
+                state,
+                state=event.state,
+                task=state.task if event.task is None else event.task,
+                message=event.message,
+                output=state.output if event.output is None else event.output,
+                metrics=state.metrics if event.metrics is None else event.metrics,
             )
-            return replace(changed, metrics=numbers(event.get("metrics", state.metrics)))
-        case "worker":
-            worker = WorkerState(event["state"], event["time"], event.get("message", ""))
-            return replace(state, workers={**state.workers, event["worker"]: worker})
-        case "generation":
-            changed = replace(state, **_given(event, "generation", "size"))
-            if event.get("is_formed"):
-                changed = replace(changed, members=tuple(event["members"]))
-            return changed
-        case "reset":
-            # The first forming of a ring is none of its changes.
-            num_resets = state.num_resets + (event["old_size"] > 0)
-            changed = replace(state, **_given(event, "generation", "step"), num_resets=num_resets)
-            return replace(changed, size=event["new_size"], recent=())
-        case "step":
-            names = ("step", "epoch", "loss", "records_per_second", "size", "total_steps")
-            changed = replace(state, state="running", message="", **_given(event, *names))
-            return _moved(changed, event["time"], event["step"])
-        case "evaluation":
-            return replace(state, metrics=numbers(event["metrics"]))
-        case "progress":
-            changed = replace(
-                state, state="running", **_given(event, "records", "total_records", "made", "size")
+        case WorkerEvent():
+            worker = WorkerState(event.state, time, event.message)
+            return replace(state, workers={**state.workers, event.worker: worker})
+        case GenerationEvent():
+            members = event.members if event.is_formed else state.members
+            return replace(state, generation=event.generation, size=event.size, members=members)
+        case ResetEvent():
+            return replace(
+                state,
+                generation=event.generation,
+                step=event.step,
+                size=event.new_size,
+                # The first forming of a ring is none of its changes.
+                num_resets=state.num_resets + (event.old_size > 0),
+                recent=(),
             )
-            changed = _moved(changed, event["time"], event["records"])
-            return replace(changed, records_per_second=_pace(changed))
+        case StepEvent():
+            return replace(
+                state,
+                state="running",
+                message="",
+                step=event.step,
+                epoch=event.epoch,
+                loss=event.loss,
+                records_per_second=event.records_per_second,
+                size=event.size,
+                total_steps=event.total_steps,
+                recent=_recent(state, time, event.step),
+            )
+        case EvaluationEvent():
+            return replace(state, metrics=event.metrics)
+        case ProgressEvent():
+            recent = _recent(state, time, event.records)
+            return replace(
+                state,
+                state="running",
+                records=event.records,
+                total_records=event.total_records,
+                made=event.made,
+                size=event.size,
+                recent=recent,
+                records_per_second=_pace(recent),
+            )
     return state
 
 
-def _given(event: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: event[name] for name in names if name in event}
+def _recent(state: JobState, time: float, done: int) -> tuple[tuple[float, int], ...]:
+    return (*state.recent, (time, done))[-_NUM_RECENT:]
 
 
-def _moved(state: JobState, time: float, done: int) -> JobState:
-    return replace(state, recent=(*state.recent, (time, done))[-_NUM_RECENT:])
-
-
-def _pace(state: JobState) -> float | None:
-    (first_time, first), (last_time, last) = state.recent[0], state.recent[-1]
+def _pace(recent: Sequence[tuple[float, int]]) -> float | None:
+    (first_time, first), (last_time, last) = recent[0], recent[-1]
     return (last - first) / (last_time - first_time) if last_time > first_time else None

@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from edl_horovod.errors import ConfigError, MissingDependency, NoCluster
+from edl_horovod.job.events import OnEvents
 from edl_horovod.launch import target, waiting
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, OnStatus
 from edl_horovod.launch.local_jobs import LocalJobs
-from edl_horovod.supervisor.run import JobResult, OnEvents
+from edl_horovod.supervisor.run import JobResult
 
 if TYPE_CHECKING:
     from edl_horovod.displays.page.dashboard import Dashboard

@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from edl_horovod.cluster.status import JobView
 from edl_horovod.displays.page.sources import Source
+from edl_horovod.job.events import OnEvents
 from edl_horovod.job.state import JobState
-from edl_horovod.supervisor.run import JobResult, OnEvents
+from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["EventLine", "JobRow", "JobStatus", "Jobs", "LogLine", "OnStatus"]
 

@@ -25,8 +25,8 @@ from edl_horovod.errors import (
     ObjectConflict,
     ObjectNotFound,
 )
+from edl_horovod.job.events import OnEvents
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
-from edl_horovod.supervisor.run import OnEvents
 
 if TYPE_CHECKING:
     from edl_horovod.launch.kubernetes_jobs import KubernetesJobs

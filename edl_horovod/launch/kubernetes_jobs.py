@@ -3,17 +3,16 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from edl_horovod.cluster.events import seconds_of
 from edl_horovod.cluster.jobs import ClusterJobs
 from edl_horovod.cluster.status import ENDED
 from edl_horovod.displays.page.sources import ClusterSource, Source
 from edl_horovod.errors import ClusterError, ObjectNotFound
+from edl_horovod.job.events import OnEvents, Recorded
 from edl_horovod.job.state import JobState
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
 from edl_horovod.launch.local_jobs import event_line
-from edl_horovod.supervisor.run import OnEvents
 
 __all__ = ["KubernetesJobs"]
 
@@ -167,7 +166,7 @@ class KubernetesJobs(Jobs):
             log.warning("Step, loss and ring cannot be read: %s", error)
             return JobState()
 
-    def _shown_events(self, job: str) -> Sequence[dict[str, Any]]:
+    def _shown_events(self, job: str) -> Sequence[Recorded]:
         try:
             return self._jobs.shown_events(job)
         except ClusterError as error:

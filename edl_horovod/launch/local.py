@@ -9,13 +9,14 @@ from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
+from edl_horovod.job.events import OnEvents
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.launch.local_jobs import LocalJobs, is_ours
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo
 from edl_horovod.supervisor.needs import require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, THREAD_VARIABLES, Command, LaunchPlan
-from edl_horovod.supervisor.run import JobResult, OnEvents, run_plan
+from edl_horovod.supervisor.run import JobResult, run_plan
 
 __all__ = ["LocalTarget", "threads_of", "worker_of"]
 

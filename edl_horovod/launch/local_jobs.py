@@ -2,10 +2,9 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.coordinator.ring_size import check_change
@@ -15,12 +14,13 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.files import marker
 from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import KIND, JobDir
+from edl_horovod.job.events import OnEvents
 from edl_horovod.job.state import summarize
 from edl_horovod.launch import target
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
 from edl_horovod.launch.local_logs import read_logs
 from edl_horovod.supervisor.plan import LOCAL_HOST
-from edl_horovod.supervisor.run import STOP_SECONDS, JobResult, OnEvents
+from edl_horovod.supervisor.run import STOP_SECONDS, JobResult
 
 __all__ = ["LocalJobs", "event_line", "is_ours"]
 
@@ -28,7 +28,6 @@ LIST_DEPTH = 3
 """Folders below the given one in which jobs are looked for."""
 LOOK_SECONDS = 0.2
 """Between two looks for new events."""
-_SHOWN_APART = ("time", "source", "kind")
 
 
 class LocalJobs(Jobs):
@@ -55,8 +54,8 @@ class LocalJobs(Jobs):
         state = local_state(
             job_dir,
             summarize(happened),
-            is_ours=any(event["source"] == "launcher" for event in happened),
-            last_time=happened[-1]["time"] if happened else None,
+            is_ours=any(recorded.source == "launcher" for recorded in happened),
+            last_time=happened[-1].time if happened else None,
         )
         return JobStatus(progress=state, is_at_rest=not job_dir.is_running())
 
@@ -86,8 +85,7 @@ class LocalJobs(Jobs):
         tail = events.Tail(JobDir(Path(job)).events)
         while True:
             is_last = not follow or not JobDir(Path(job)).is_running()
-            for event in tail.new_events():
-                yield event_line(event)
+            yield from map(event_line, tail.new_events())
             if is_last:
                 return
             time.sleep(LOOK_SECONDS)
@@ -172,7 +170,7 @@ class LocalJobs(Jobs):
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
         """Remove the directory, where it is provably a job's and nobody works in it."""
         happened = events.read(JobDir(Path(job)).events)
-        if happened and not any(event["source"] == "launcher" for event in happened):
+        if happened and not any(recorded.source == "launcher" for recorded in happened):
             raise ConfigError(
                 "edl did not launch this job, so nobody knows here whether it still runs.",
                 received=repr(job),
@@ -197,7 +195,7 @@ class LocalJobs(Jobs):
             num_wanted=num_wanted,
             step=progress.step,
             total_steps=progress.total_steps,
-            created=first["time"] if first else os.stat(job).st_mtime,
+            created=first.time if first else os.stat(job).st_mtime,
         )
 
     def _worker_of_rank(self, job: str, rank: int) -> str:
@@ -238,18 +236,14 @@ def _described(kind: str) -> str:
     return kind if kind.endswith("s") else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def event_line(event: Mapping[str, Any]) -> EventLine:
-    """An event of ours as a line.
-
-    Args:
-        event: As the event log has it.
-    """
-    fields = {key: value for key, value in event.items() if key not in _SHOWN_APART}
+def event_line(recorded: events.Recorded) -> EventLine:
+    """An event of ours as a line."""
+    fields = events.fields_of(recorded.event)
     return EventLine(
-        time=event["time"],
+        time=recorded.time,
         origin="edl",
-        kind=event["kind"],
-        source=event.get("source", ""),
+        kind=recorded.event.kind,
+        source=recorded.source,
         text=" ".join(f"{key}={value}" for key, value in fields.items() if value != ""),
         fields=fields,
     )

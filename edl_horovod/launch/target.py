@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.supervisor.run import OnEvents
+from edl_horovod.job.events import OnEvents
 
 if TYPE_CHECKING:
     from edl_horovod.launch.jobs import Jobs

@@ -19,7 +19,7 @@ from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.frameworks.base import Variable
 from edl_horovod.job import checkpoint_files
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import CheckpointEvent, EventLog
 from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors
 
 __all__ = ["OPTIONAL", "Checkpoints"]
@@ -126,17 +126,14 @@ class Checkpoints:
         except OSError as error:
             message = f"cannot be written: {error}. Training goes on; see to the disk"
             log.warning("the checkpoint of step %d %s", step, message)
-            self._events.write("checkpoint", state="failed", step=step, message=message)
+            self._events.write(CheckpointEvent(state="failed", step=step, message=message))
             return
         seconds = time.monotonic() - began
         log.info("checkpoint of step %d: %d bytes, %.3f s", step, num_bytes, seconds)
         self._events.write(
-            "checkpoint",
-            state="written",
-            step=step,
-            message="",
-            num_bytes=num_bytes,
-            seconds=round(seconds, 4),
+            CheckpointEvent(
+                state="written", step=step, num_bytes=num_bytes, seconds=round(seconds, 4)
+            )
         )
 
     # -- reading
@@ -171,7 +168,7 @@ class Checkpoints:
                 self._bad.add(stamp)
                 message = f"cannot be used: {error}. The one before it is tried"
                 log.warning("the checkpoint %s %s", path, message)
-                self._events.write("checkpoint", state="damaged", step=step, message=message)
+                self._events.write(CheckpointEvent(state="damaged", step=step, message=message))
                 continue
             return self._take(path, step, tensors, metadata)
         if self._must_exist and after < 0:

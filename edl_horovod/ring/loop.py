@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, ResetEvent
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.ring.world import World
@@ -124,12 +124,13 @@ def _tell(
     )
     if world.is_leader:
         events.write(
-            "reset",
-            generation=world.generation,
-            old_size=old_size,
-            new_size=world.size,
-            step=work.state.step,
-            records_seen=work.records_seen(),
-            seconds=round(seconds, 4),
-            reason=reason,
+            ResetEvent(
+                generation=world.generation,
+                old_size=old_size,
+                new_size=world.size,
+                step=work.state.step,
+                records_seen=work.records_seen(),
+                seconds=round(seconds, 4),
+                reason=reason,
+            )
         )

@@ -23,7 +23,18 @@ from edl_horovod.job import hosts
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import where_it_goes_on
-from edl_horovod.job.events import EventLog, follow
+from edl_horovod.job.events import (
+    EvaluationEvent,
+    EventLog,
+    GenerationEvent,
+    JobEvent,
+    OnEvents,
+    ProgressEvent,
+    Recorded,
+    StepEvent,
+    WorkerEvent,
+    follow,
+)
 from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup
@@ -34,7 +45,7 @@ from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.slots import Slots
 
-__all__ = ["STOP_SECONDS", "JobResult", "OnEvents", "run_plan"]
+__all__ = ["STOP_SECONDS", "JobResult", "run_plan"]
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +58,7 @@ STOP_SECONDS = 60.0
 """How long workers may take to end their step and to save a checkpoint, where a stop was asked
 for."""
 
-PROGRESS = ("step", "evaluation", "progress")
-"""Kinds of events that show that the job gets on."""
-
-OnEvents = Callable[[list[dict[str, Any]]], None]
-Show = Callable[[], list[dict[str, Any]]]
+Show = Callable[[], list[Recorded]]
 """Shows the events since the last time, and returns them."""
 
 
@@ -104,10 +111,10 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
         if is_left and plan.ring is not None:
             message = where_it_goes_on(config, plan.job_dir)
             log.warning("%s", message)
-        events.write("job", state=state, task=config.task, message=message, output=config.output)
+        events.write(JobEvent(state=state, task=config.task, message=message, output=config.output))
         new_events = follow(plan.job_dir.events)
 
-        def show() -> list[dict[str, Any]]:
+        def show() -> list[Recorded]:
             found = next(new_events)
             if on_events is not None and found:
                 on_events(found)
@@ -128,14 +135,14 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
                     raise _reported(result)
         except EdlError as error:
             state = "suspended" if isinstance(error, _Stopped) else "failed"
-            events.write("job", state=state, task=config.task, message=str(error))
+            events.write(JobEvent(state=state, task=config.task, message=str(error)))
             show()
             raise
         except KeyboardInterrupt as error:
-            events.write("job", state="failed", task=config.task, message="interrupted")
+            events.write(JobEvent(state="failed", task=config.task, message="interrupted"))
             show()
             raise Interrupted("The job was interrupted; all its processes have ended.") from error
-        events.write("job", state="finished", task=config.task, message="", **_shown(result))
+        events.write(JobEvent(state="finished", task=config.task, **_shown(result)))
         show()
     return JobResult(
         output=str(result.get("output", "")),
@@ -246,7 +253,7 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
             worker = replace(plan.worker, environment=environment)
             patience = plan.config.elastic.restart_backoff_seconds
             slots = Slots(worker, log_dir, events, backoff_seconds=patience)
-        events.write("job", state="running", task=plan.config.task, message="")
+        events.write(JobEvent(state="running", task=plan.config.task))
         while (result := _result(plan.job_dir)) is None:
             for child in kept:
                 child.keep(is_over=lambda: _result(plan.job_dir) is not None)
@@ -306,14 +313,15 @@ def _result(job_dir: JobDir) -> dict[str, Any] | None:
     return read_json(job_dir.result, "state", cure=cure)
 
 
-def _note(events: list[dict[str, Any]], slots: Slots) -> None:
-    for event in events:
-        if event["kind"] == "generation" and event["is_formed"]:
-            slots.note_ring(event["members"])
-        elif event["kind"] == "worker" and event["state"] == "hung":
-            slots.note_hung(event["worker"], event["pid"])
-        elif event["kind"] in PROGRESS:
-            slots.forgive()
+def _note(events: list[Recorded], slots: Slots) -> None:
+    for _, _, event in events:
+        match event:
+            case GenerationEvent(is_formed=True):
+                slots.note_ring(event.members)
+            case WorkerEvent(state="hung", pid=int(pid)):
+                slots.note_hung(event.worker, pid)
+            case StepEvent() | EvaluationEvent() | ProgressEvent():
+                slots.forgive()
 
 
 def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
@@ -353,7 +361,7 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any
     ring: Child | None = None
     try:
         ring = Child(plan.ring, log_dir / "worker.log")
-        events.write("job", state="running", task=plan.config.task, message="")
+        events.write(JobEvent(state="running", task=plan.config.task))
         while (code := ring.exit_code) is None:
             for child in kept:
                 child.keep(is_over=lambda: _result(plan.job_dir) is not None)

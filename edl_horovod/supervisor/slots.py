@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, WorkerEvent
 from edl_horovod.supervisor.forks import ForkServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command
 from edl_horovod.supervisor.processes import Child, start_process
@@ -177,6 +177,6 @@ class Slots:
         self._tell(number, "started", f"pid {child.pid}", pid=child.pid)
         return child
 
-    def _tell(self, number: int, state: str, message: str, **more: int) -> None:
+    def _tell(self, number: int, state: str, message: str, *, pid: int | None = None) -> None:
         name = f"{self._host}:{number}"
-        self._events.write("worker", worker=name, state=state, message=message, **more)
+        self._events.write(WorkerEvent(worker=name, state=state, message=message, pid=pid))

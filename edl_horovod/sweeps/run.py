@@ -22,6 +22,7 @@ from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir, with_job_dir
+from edl_horovod.job.events import JobEvent, StepEvent
 from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
@@ -175,18 +176,20 @@ def _run_one(
 def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
     """The job with what its events say; an earlier one may have lost them."""
     found = events.read(JobDir.of(with_job_dir(config)).events)
-    losses = [event["loss"] for event in found if event["kind"] == "step"]
-    ends = [event for event in found if event["kind"] == "job" and event["state"] == "finished"]
-    if not ends:
-        return replace(job, state=state)
-    return replace(
-        job,
-        state=state,
-        loss=losses[-1] if losses else None,
-        metrics=json_text.numbers(ends[-1].get("metrics", {})),
-        steps=ends[-1].get("steps", 0),
-        seconds=round(ends[-1]["time"] - found[0]["time"], 3),
-    )
+    loss = None
+    for time, _, event in found:
+        match event:
+            case StepEvent():
+                loss = event.loss
+            case JobEvent(state="finished"):
+                job = replace(
+                    job,
+                    loss=loss,
+                    metrics=event.metrics or {},
+                    steps=event.steps or 0,
+                    seconds=round(time - found[0].time, 3),
+                )
+    return replace(job, state=state)
 
 
 def _is_done(config: JobConfig) -> bool:

@@ -12,7 +12,7 @@ from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework
 from edl_horovod.frameworks.values import Array, EvaluationSums
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.loop import Work
@@ -174,10 +174,11 @@ class EvaluateWork(Work):
             membership.progress(self.state.step)
             if world.is_leader:
                 self._events.write(
-                    "progress",
-                    records=self.records_seen(),
-                    total_records=self._plan.num_records,
-                    size=world.size,
+                    ProgressEvent(
+                        records=self.records_seen(),
+                        total_records=self._plan.num_records,
+                        size=world.size,
+                    )
                 )
             if sums.wants_change > 0:
                 return False

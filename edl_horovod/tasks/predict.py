@@ -26,7 +26,7 @@ from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import Batches, Collectives, Framework, Prediction
 from edl_horovod.frameworks.values import Array
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -174,7 +174,7 @@ class PredictWork(Work):
             message = (
                 f"{self._plan.num_records:,} predictions went to the PredictionOutputsProcessor"
             )
-            self._events.write("log", message=message)
+            self._events.write(LogEvent(message=message))
         # Where the segments are gone, a former leader had put the output in its place.
         if world.is_leader and self._encoder is not None and self._segments.are_there:
             self._write_output(Path(self._config.output), self._encoder)
@@ -258,10 +258,11 @@ class PredictWork(Work):
         membership.progress(self.state.step)
         if world.is_leader:
             self._events.write(
-                "progress",
-                records=self.records_seen(),
-                total_records=self._plan.num_records,
-                size=world.size,
+                ProgressEvent(
+                    records=self.records_seen(),
+                    total_records=self._plan.num_records,
+                    size=world.size,
+                )
             )
         return wants_change > 0
 
@@ -298,7 +299,7 @@ class PredictWork(Work):
                 self._write_parts(made, outputs)
                 write_json(made / SCHEMA_FILE, schema)
         total = self._plan.num_records
-        self._events.write("log", message=f"{total:,} predictions are in {output}")
+        self._events.write(LogEvent(message=f"{total:,} predictions are in {output}"))
 
     def _write_parts(self, folder: Path, outputs: Iterator[bytes]) -> None:
         num_files = -(-self._plan.num_records // RECORDS_PER_FILE)

@@ -14,7 +14,7 @@ from edl_horovod.errors import TrainingError
 from edl_horovod.frameworks.base import Batches, Callbacks, Framework, Step, Variable
 from edl_horovod.frameworks.values import Array, EvaluationSums, StepSums
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent, StepEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
@@ -303,21 +303,22 @@ class TrainWork(Work):
         self._counters.evaluated_step = self.state.step
         if world.is_leader and not self._was_evaluation_told():
             self._events.write(
-                "evaluation",
-                step=self.state.step,
-                metrics=metrics,
-                examples=int(sums.num_examples),
+                EvaluationEvent(
+                    step=self.state.step, metrics=metrics, examples=int(sums.num_examples)
+                )
             )
             if self._stopping is not None and self._stopping.is_over:
                 step, best = self._stopping.best
                 name = self._config.train.early_stopping.metric
                 message = f"training stops early: the best {name} was {best:.4g}, at step {step:,}"
-                self._events.write("log", message=message)
+                self._events.write(LogEvent(message=message))
 
     def _was_evaluation_told(self) -> bool:
         """Whether a former leader told it, and was lost before the others had its end."""
         step = self.state.step
-        return step == self._began_at and self._events.has("evaluation", step=step)
+        return step == self._began_at and self._events.has(
+            lambda event: isinstance(event, EvaluationEvent) and event.step == step
+        )
 
     def _is_over(self) -> bool:
         """Whether no step follows; the state decides, so all ranks agree."""
@@ -382,15 +383,16 @@ class TrainWork(Work):
         records = self.records_seen()
         rate = (records - self._told_records) / max(now - self._told_at, 1e-9)
         self._events.write(
-            "step",
-            step=self.state.step,
-            total_steps=self.num_steps,
-            epoch=(self.state.step - 1) // self._plan.steps_per_epoch,
-            loss=sums.loss,
-            records_per_second=round(rate, 1),
-            records_seen=records,
-            size=world.size,
-            metrics=sums.metrics,
+            StepEvent(
+                step=self.state.step,
+                total_steps=self.num_steps,
+                epoch=(self.state.step - 1) // self._plan.steps_per_epoch,
+                loss=sums.loss,
+                records_per_second=round(rate, 1),
+                records_seen=records,
+                size=world.size,
+                metrics=sums.metrics,
+            )
         )
         self._told_at, self._told_records, self._is_ring_told = now, records, True
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -40,7 +39,7 @@ class Job:
 
     def events(self, kind=None):
         found = events.read(self.job_dir / "events.jsonl")
-        return [event for event in found if kind in (None, event["kind"])]
+        return [recorded for recorded in found if kind in (None, recorded.event.kind)]
 
     def wait_for(self, is_there, what, seconds=90):
         """Wait until a function of the events is true; return what it returned."""
@@ -57,17 +56,18 @@ class Job:
         """Wait until a ring of this size trains that is newer than generation `after`."""
         ring = self.wait_for(
             lambda found: next(
-                (e for e in reversed(found) if e["kind"] == "generation" and e["is_formed"]), None
+                (e for e in reversed(found) if e.event.kind == "generation" and e.event.is_formed),
+                None,
             ),
             "a ring",
         )
-        if ring["size"] != size or ring["generation"] <= after:
+        if ring.event.size != size or ring.event.generation <= after:
             self.wait_for(
                 lambda found: any(
-                    e["kind"] == "generation"
-                    and e["is_formed"]
-                    and e["size"] == size
-                    and e["generation"] > after
+                    e.event.kind == "generation"
+                    and e.event.is_formed
+                    and e.event.size == size
+                    and e.event.generation > after
                     for e in found
                 ),
                 f"a ring of {size} after generation {after}",
@@ -75,11 +75,11 @@ class Job:
         return self.generation()
 
     def generation(self):
-        return max(e["generation"] for e in self.events("generation"))
+        return max(e.event.generation for e in self.events("generation"))
 
     def wait_for_step(self, step):
         self.wait_for(
-            lambda found: any(e["kind"] == "step" and e["step"] >= step for e in found),
+            lambda found: any(e.event.kind == "step" and e.event.step >= step for e in found),
             f"step {step}",
         )
 
@@ -88,9 +88,9 @@ class Job:
         started = [
             e
             for e in self.events("worker")
-            if e["worker"] == f"localhost:{slot}" and e["state"] == "started"
+            if e.event.worker == f"localhost:{slot}" and e.event.state == "started"
         ]
-        return int(started[-1]["message"].split()[1])
+        return int(started[-1].event.message.split()[1])
 
     def signal_worker(self, slot, number):
         os.kill(self.worker_pid(slot), number)
@@ -136,7 +136,7 @@ class Job:
         parts = [f"--- printed\n{self.printed}"]
         for path in sorted((self.job_dir / "logs").glob("*.log")):
             parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}")
-        lines = [json.dumps(event) for event in self.events()]
+        lines = [events.line_of(recorded).strip() for recorded in self.events()]
         parts.append("--- events\n" + "\n".join(lines[-60:]))
         return "\n".join(parts)
 

@@ -22,13 +22,13 @@ def overrides(tmp_path, model_def, **settings):
 
 
 def limits(job):
-    return [event["limit"] for event in job.events("autoscale")]
+    return [recorded.event.limit for recorded in job.events("autoscale")]
 
 
 def wait_for_size(job, size):
     """A ring of this size; measuring takes its time, and a busy machine more."""
     job.wait_for(
-        lambda found: [e["size"] for e in found if e["kind"] == "generation"][-1] == size,
+        lambda found: [e.event.size for e in found if e.event.kind == "generation"][-1] == size,
         f"a ring of {size}",
         seconds=140,
     )
@@ -44,8 +44,8 @@ def test_a_rank_that_brings_nothing_is_put_out_again_and_stays_warm(start, tmp_p
     assert limits(job) == [2, 1]
     # Both that came are there for a lost rank's place.
     job.wait_for(lambda _: len(status(job)["spares"]) == 2, "two that wait")
-    assert {e["size"] for e in job.events("generation")} == {1, 2}
-    assert not [e for e in job.events("worker") if e["state"] in ("left", "lost", "failed")]
+    assert {e.event.size for e in job.events("generation")} == {1, 2}
+    assert not [e for e in job.events("worker") if e.event.state in ("left", "lost", "failed")]
 
 
 def test_ranks_that_pay_are_all_taken_in(start, tmp_path):
@@ -54,7 +54,7 @@ def test_ranks_that_pay_are_all_taken_in(start, tmp_path):
     assert edl("scale", job.job_dir, "--np", 3)[0] == 0
     wait_for_size(job, 3)
     assert limits(job) == [2, 3]
-    rates = {e["size"]: e["records_per_second"] for e in job.events("step")}
+    rates = {e.event.size: e.event.records_per_second for e in job.events("step")}
     assert rates[2] > 1.3 * rates[1], rates
 
 

@@ -81,7 +81,7 @@ def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
     proof = assert_proven(job)
     # Of a step that only the dead had completed.
     assert proof.num_redone_steps <= 1
-    assert {e["examples"] for e in job.events("evaluation")} == {24}
+    assert {e.event.examples for e in job.events("evaluation")} == {24}
 
 
 @pytest.mark.parametrize("seed", [1, *range(1000, 1000 + LONG_RUNS)])
@@ -134,5 +134,5 @@ def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
     job.succeed()
     proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
-    failed = [e["message"] for e in job.events("worker") if e["state"] == "failed"]
+    failed = [e.event.message for e in job.events("worker") if e.event.state == "failed"]
     assert all(message.startswith("ended with -9") for message in failed), failed

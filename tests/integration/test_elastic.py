@@ -49,7 +49,7 @@ def test_a_lost_slot_joins_again_where_gradients_are_large(start, counting, tmp_
     job.wait_for_ring(2, after=job.wait_for_ring(1, after=first))
     (tmp_path / "hurry").touch()
     job.succeed()
-    ended = [e["worker"] for e in job.events("worker") if e["state"] == "failed"]
+    ended = [e.event.worker for e in job.events("worker") if e.event.state == "failed"]
     assert ended == ["localhost:1"]
 
 
@@ -57,13 +57,13 @@ def test_a_lost_slot_joins_again_where_gradients_are_large(start, counting, tmp_
 def test_the_leader_can_be_killed_too(start, counting, tmp_path):
     job = start("train", *counting(**{"launch.np": 3}))
     job.wait_for_step(5)
-    first, members = job.generation(), job.events("generation")[-1]["members"]
+    first, members = job.generation(), job.events("generation")[-1].event.members
     job.signal_worker(int(members[0].split(":")[1]), signal.SIGKILL)
     job.wait_for_ring(2, after=first)
     # Also the survivor that the dead member owed nothing hears of it at once, not by a time-out.
-    lost = next(e for e in job.events("reset") if e["new_size"] == 2)
+    lost = next(e for e in job.events("reset") if e.event.new_size == 2)
     assert lost["old_size"] == 3
-    assert lost["seconds"] < 3
+    assert lost.event.seconds < 3
     (tmp_path / "hurry").touch()
     job.succeed()
     assert_each_record_once_an_epoch(tmp_path)
@@ -80,9 +80,9 @@ def test_the_hosts_file_grows_and_shrinks_the_ring(start, counting, tmp_path):
     job.succeed()
     assert_each_record_once_an_epoch(tmp_path)
     # Nobody waits for a newcomer's start: the ring trained on while two processes got warm.
-    steps = [e["step"] for e in job.events("reset")]
+    steps = [e.event.step for e in job.events("reset")]
     assert steps[1] > 2
-    assert all(e["seconds"] < 5 for e in job.events("reset")[1:])
+    assert all(e.event.seconds < 5 for e in job.events("reset")[1:])
 
 
 def test_sigterm_makes_a_worker_leave_and_end_well(start, counting, tmp_path):
@@ -91,11 +91,12 @@ def test_sigterm_makes_a_worker_leave_and_end_well(start, counting, tmp_path):
     job.signal_worker(0, signal.SIGTERM)
     job.wait_for_ring(1)
     job.wait_for(
-        lambda found: any(e["kind"] == "worker" and e["state"] == "left" for e in found), "a leave"
+        lambda found: any(e.event.kind == "worker" and e.event.state == "left" for e in found),
+        "a leave",
     )
     (tmp_path / "hurry").touch()
     job.succeed()
-    assert not [e for e in job.events("reset") if "broke" in str(e["reason"])]
+    assert not [e for e in job.events("reset") if "broke" in str(e.event.reason)]
     assert_each_record_once_an_epoch(tmp_path)
 
 
@@ -134,10 +135,10 @@ def test_evaluation_between_steps_survives_a_kill(start, counting, tmp_path):
     job.succeed()
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out", epochs=3)
     evaluations = job.events("evaluation")
-    steps = [e["step"] for e in evaluations]
+    steps = [e.event.step for e in evaluations]
     assert steps == sorted(set(steps)), job.describe()
-    assert {e["examples"] for e in evaluations} == {96}
-    assert {round(e["metrics"]["mean_id"], 3) for e in evaluations} == {47.5}
+    assert {e.event.examples for e in evaluations} == {96}
+    assert {round(e.event.metrics["mean_id"], 3) for e in evaluations} == {47.5}
 
 
 def test_ctrl_c_ends_everything(start, counting, tmp_path):

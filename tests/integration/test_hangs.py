@@ -45,9 +45,9 @@ class Hanging:
         formed = next(
             e
             for e in self.job.events("generation")
-            if e["is_formed"] and e["size"] == size and e["generation"] > after
+            if e.event.is_formed and e.event.size == size and e.event.generation > after
         )
-        return formed["time"] - began, generation
+        return formed.time - began, generation
 
     def hung(self, slot):
         """The event that says which worker hung."""
@@ -57,9 +57,9 @@ class Hanging:
                 (
                     e
                     for e in found
-                    if e["kind"] == "worker"
-                    and e["state"] == "hung"
-                    and e["worker"] == f"localhost:{slot}"
+                    if e.event.kind == "worker"
+                    and e.event.state == "hung"
+                    and e.event.worker == f"localhost:{slot}"
                 ),
                 None,
             )
@@ -88,9 +88,9 @@ def test_a_stopped_worker_is_left_out_ended_and_replaced(hanging):
     running.signal_worker(1, signal.SIGSTOP)
     seconds, shrunk = job.seconds_until_ring(1, after=first)
     assert seconds < FORMING_SECONDS + 1 + LOAD_SECONDS
-    event = job.hung(1)
-    assert event["pid"] == pid
-    assert "no sign of life" in event["message"]
+    recorded = job.hung(1)
+    assert recorded.event.pid == pid
+    assert "no sign of life" in recorded.event.message
     running.wait_for_ring(2, after=shrunk)
     assert running.worker_pid(1) != pid
     job.finish()
@@ -116,9 +116,9 @@ def test_a_worker_whose_python_is_stuck_is_killed_and_replaced(hanging):
     running = job.start()
     first, pid = running.generation(), running.worker_pid(1)
     job.hang("lock", 1)
-    event = job.hung(1)
+    recorded = job.hung(1)
     job.go_on("lock", 1)
-    assert (event["pid"], "no sign of life" in event["message"]) == (pid, True)
+    assert (recorded.event.pid, "no sign of life" in recorded.event.message) == (pid, True)
     _, shrunk = job.seconds_until_ring(1, after=first)
     running.wait_for_ring(2, after=shrunk)
     job.finish()
@@ -130,18 +130,18 @@ def test_a_stuck_worker_is_ended_with_its_stacks_and_replaced(hanging, where):
     running = job.start()
     first, pid = running.generation(), running.worker_pid(1)
     job.hang(where, 1)
-    event = job.hung(1)
+    recorded = job.hung(1)
     job.go_on(where, 1)
-    seconds = event["time"] - running.events("step")[-1]["time"]
+    seconds = recorded.time - running.events("step")[-1].time
     assert STALL_SECONDS <= seconds < STALL_SECONDS + 4 + LOAD_SECONDS
-    assert event["pid"] == pid
-    assert "1 other" in event["message"]
+    assert recorded.event.pid == pid
+    assert "1 other" in recorded.event.message
     alone, shrunk = job.seconds_until_ring(1, after=first)
     assert alone < LOAD_SECONDS
     running.wait_for_ring(2, after=shrunk)
     # The log holds where it hung: the user's own function among the stacks of all threads.
     assert re.search(r'hanging.py", line \d+ in _wait', job.log_of(1))
-    assert event["message"] in job.log_of(1)
+    assert recorded.event.message in job.log_of(1)
     job.finish()
 
 
@@ -152,12 +152,12 @@ def test_a_newcomer_that_takes_35_seconds_to_start_stops_nobody(hanging):
     running = job.start()
     running.want(2)
     running.wait_for(lambda _: running.worker_pid(0) and "localhost:1" in str(running.events()), "")
-    began, first = time.monotonic(), running.events("step")[-1]["step"]
+    began, first = time.monotonic(), running.events("step")[-1].event.step
     while time.monotonic() < began + 35:
         time.sleep(0.5)
     steps = running.events("step")
-    assert steps[-1]["step"] > first
-    assert max(b["time"] - a["time"] for a, b in itertools.pairwise(steps)) < LOAD_SECONDS
+    assert steps[-1].event.step > first
+    assert max(b.time - a.time for a, b in itertools.pairwise(steps)) < LOAD_SECONDS
     assert len(running.events("generation")) == 1
     job.go_on("build", 1)
     running.wait_for_ring(2)
@@ -171,7 +171,7 @@ def test_a_newcomer_that_hangs_as_the_ring_forms_is_left_out(hanging):
     running.want(2)
     running.wait_for(
         lambda found: any(
-            e["kind"] == "worker" and e["worker"] == "localhost:1" and e["state"] == "warm"
+            e.event.kind == "worker" and e.event.worker == "localhost:1" and e.event.state == "warm"
             for e in found
         ),
         "a warm newcomer",
@@ -179,10 +179,10 @@ def test_a_newcomer_that_hangs_as_the_ring_forms_is_left_out(hanging):
     running.signal_worker(1, signal.SIGSTOP)
     stopped = time.time()
     running.wait_for(
-        lambda found: any(e["kind"] == "step" and e["time"] > stopped + 3 for e in found), "steps"
+        lambda found: any(e.event.kind == "step" and e.time > stopped + 3 for e in found), "steps"
     )
     # It may have been too late to stop it, between two steps; no worse than that may it be.
-    resets = [e["seconds"] for e in running.events("reset")[1:]]
+    resets = [e.event.seconds for e in running.events("reset")[1:]]
     assert all(seconds < 2 * FORMING_SECONDS + LOAD_SECONDS for seconds in resets)
     running.wait_for_ring(2)
     job.finish()
@@ -204,7 +204,7 @@ def test_the_hosts_file_becomes_unusable_and_good_again(hanging):
         path.unlink() if content is None else write(content)
         now = time.time()
         running.wait_for(
-            lambda found, now=now: any(e["kind"] == "step" and e["time"] > now + 3 for e in found),
+            lambda found, now=now: any(e.event.kind == "step" and e.time > now + 3 for e in found),
             "steps",
         )
         assert running.generation() == first
@@ -214,12 +214,12 @@ def test_the_hosts_file_becomes_unusable_and_good_again(hanging):
         time.sleep(1)  # Or the coordinator, which looks now and then, may not see that it was good.
     write(b"")  # Not damaged: no host at all is wanted. The workers stay warm.
     running.wait_for(
-        lambda found: any(e["kind"] == "job" and e["state"] == "waiting" for e in found),
+        lambda found: any(e.event.kind == "job" and e.event.state == "waiting" for e in found),
         "the wait",
     )
     running.want(2)
     _, again = job.seconds_until_ring(2, after=first)
-    assert running.events("reset")[-1]["step"] > 0
+    assert running.events("reset")[-1].event.step > 0
     running.want(1)
     running.wait_for_ring(1, after=again)
     job.finish()

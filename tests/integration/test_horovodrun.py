@@ -90,8 +90,8 @@ class HorovodrunJob:
         """Wait until the last ring has this size; its `reset` event."""
 
         def last_ring(events):
-            rings = [e for e in events if e["kind"] == "reset"]
-            return rings[-1] if rings and rings[-1]["new_size"] == size else None
+            rings = [e for e in events if e.event.kind == "reset"]
+            return rings[-1] if rings and rings[-1].event.new_size == size else None
 
         return self.job.wait_for(last_ring, f"a ring of {size}")
 
@@ -99,13 +99,13 @@ class HorovodrunJob:
         """Wait for a step from now on."""
         now = time.time()
         self.job.wait_for(
-            lambda events: any(e["kind"] == "step" and e["time"] > now for e in events), "a step"
+            lambda events: any(e.event.kind == "step" and e.time > now for e in events), "a step"
         )
 
     def finish(self):
         (self._folder / "hurry").touch()
         self.job.succeed()
-        assert self.job.events("job")[-1]["state"] == "finished"
+        assert self.job.events("job")[-1].event.state == "finished"
         output = self._folder / "out"
         counting_job.assert_each_record_once_an_epoch(output)
 
@@ -164,7 +164,7 @@ def test_a_host_joins_and_killed_workers_are_survived_the_leader_too(horovodrun)
     job.ring(2)
     job.train_on()
     job.want(FIRST, SECOND, THIRD)
-    assert job.ring(3)["step"] > 0
+    assert job.ring(3).event.step > 0
     job.train_on()
     job.kill(THIRD)
     job.ring(2)
@@ -206,8 +206,8 @@ def test_warm_workers_take_the_places_of_what_horovodrun_launches(horovodrun, ke
     (third,) = warm_workers(config)
     job.want(FIRST, SECOND, THIRD)
     joined = job.ring(3)
-    assert joined["step"] > 0
-    assert joined["seconds"] < 4  # Of a cold start; without load it is about 0.7 s.
+    assert joined.event.step > 0
+    assert joined.event.seconds < 4  # Of a cold start; without load it is about 0.7 s.
     job.train_on()
     os.kill(third, signal.SIGKILL)
     job.ring(2)

@@ -28,14 +28,14 @@ def finish(job, folder):
     job.succeed()
     counting_job.assert_each_record_once_an_epoch(folder / "out")
     done = 0
-    for event in job.events():
-        if event["kind"] == "step":
-            assert event["step"] > done, "a step was done twice"
-            done = event["step"]
-        elif event["kind"] == "reset":
-            assert event["step"] >= done, "a step was lost"
-    assert not [e for e in job.events("worker") if e["state"] == "failed"]
-    assert not [e for e in job.events("reset") if "orovod" in e["reason"]], "a ring broke"
+    for recorded in job.events():
+        if recorded.event.kind == "step":
+            assert recorded.event.step > done, "a step was done twice"
+            done = recorded.event.step
+        elif recorded.event.kind == "reset":
+            assert recorded.event.step >= done, "a step was lost"
+    assert not [e for e in job.events("worker") if e.event.state == "failed"]
+    assert not [e for e in job.events("reset") if "orovod" in e.event.reason], "a ring broke"
 
 
 def test_every_kind_of_leave_costs_no_step_and_never_ends_the_job(counting, tmp_path):
@@ -43,11 +43,11 @@ def test_every_kind_of_leave_costs_no_step_and_never_ends_the_job(counting, tmp_
     generation = job.wait_for_ring(3)
     job.want(2)  # As `edl scale`, and as a host that discovery withdraws.
     generation = job.wait_for_ring(2, after=generation)
-    leader = job.events("generation")[-1]["members"][0]
+    leader = job.events("generation")[-1].event.members[0]
     job.signal_worker(int(leader.split(":")[1]), signal.SIGTERM)
     generation = job.wait_for_ring(1, after=generation)
     job.wait_for_ring(2, after=generation)
-    assert all(e["seconds"] < 5 for e in job.events("reset")[1:])
+    assert all(e.event.seconds < 5 for e in job.events("reset")[1:])
     finish(job, tmp_path)
 
 
@@ -70,7 +70,7 @@ def test_a_host_that_flaps_every_second(counting, tmp_path):
     generation = job.generation()
     job.want(2)
     job.wait_for(
-        lambda found: [e for e in found if e["kind"] == "generation"][-1]["size"] == 2, "both"
+        lambda found: [e for e in found if e.event.kind == "generation"][-1].event.size == 2, "both"
     )
     assert job.worker_pid(0) == pid
     assert job.generation() <= generation + 2
@@ -80,19 +80,20 @@ def test_a_host_that_flaps_every_second(counting, tmp_path):
 def test_a_spare_beyond_the_lanes_stays_warm_and_follows_at_once(counting, tmp_path):
     job = counting(**{"launch.np": 2, "data_plan.lanes": 2, "elastic.spares": 1})
     generation = job.wait_for_ring(2)
-    leader, follower = job.events("generation")[-1]["members"]
+    leader, follower = job.events("generation")[-1].event.members
     (spare,) = {f"localhost:{slot}" for slot in range(3)} - {leader, follower}
     job.want(3)
     job.wait_for(
         lambda found: any(
-            e["kind"] == "worker" and e["worker"] == spare and e["state"] == "warm" for e in found
+            e.event.kind == "worker" and e.event.worker == spare and e.event.state == "warm"
+            for e in found
         ),
         "the third",
     )
     assert job.generation() == generation
     job.signal_worker(int(leader.partition(":")[2]), signal.SIGTERM)
     job.wait_for_ring(2, after=generation)
-    assert {*job.events("generation")[-1]["members"]} == {follower, spare}
+    assert {*job.events("generation")[-1].event.members} == {follower, spare}
     finish(job, tmp_path)
 
 
@@ -102,7 +103,8 @@ def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
     # Written beside training: on a busy machine some steps late.
     job.wait_for(
         lambda found: any(
-            e["kind"] == "checkpoint" and e["state"] == "written" and e["step"] >= 5 for e in found
+            e.event.kind == "checkpoint" and e.event.state == "written" and e.event.step >= 5
+            for e in found
         ),
         "a checkpoint of step 5",
     )
@@ -111,9 +113,9 @@ def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
     job.wait_for_ring(1, after=generation)
     (tmp_path / "hurry").touch()
     job.succeed()
-    assert job.events("reset")[-1]["step"] >= 5
-    waits = [e for e in job.events("job") if e["state"] == "waiting"]
-    assert "0 workers, 1 needed" in waits[-1]["message"]
+    assert job.events("reset")[-1].event.step >= 5
+    waits = [e for e in job.events("job") if e.event.state == "waiting"]
+    assert "0 workers, 1 needed" in waits[-1].event.message
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
 
 
@@ -127,13 +129,13 @@ def test_the_only_rank_of_a_withdrawn_slot_hands_its_steps_over_to_the_next(star
     job.signal_worker(0, signal.SIGKILL)
     job.want(1)
     alone = job.wait_for_ring(1, after=generation)
-    assert job.events("generation")[-1]["members"] == ["localhost:1"]
+    assert job.events("generation")[-1].event.members == ("localhost:1",)
     handed_over = job.wait_for_ring(2, after=alone)
     job.wait_for_ring(1, after=handed_over)
-    assert job.events("generation")[-1]["members"] == ["localhost:0"]
+    assert job.events("generation")[-1].event.members == ("localhost:0",)
     (tmp_path / "hurry").touch()
     job.succeed()
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
-    steps = [e["step"] for e in job.events("reset")]
+    steps = [e.event.step for e in job.events("reset")]
     assert steps == sorted(steps)
     assert steps[-1] > 5

@@ -29,7 +29,7 @@ def train(start, data, *settings, **variables):
 
 
 def losses(job):
-    return [event["loss"] for event in job.succeed().events("step")]
+    return [recorded.event.loss for recorded in job.succeed().events("step")]
 
 
 def test_a_keras_class_learns_on_two_ranks(start, data):
@@ -43,7 +43,7 @@ def test_a_keras_class_learns_on_two_ranks(start, data):
     )
     found = losses(job)
     assert found[-1] < 0.5 * found[0]
-    assert job.events("evaluation")[-1]["metrics"]["loss"] < 0.5 * found[0]
+    assert job.events("evaluation")[-1].event.metrics["loss"] < 0.5 * found[0]
 
 
 @pytest.mark.long
@@ -51,7 +51,7 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
     job = train(start, data, "model_def=released_tiny", "launch.np=2", f"validation_data={data}")
     found = losses(job)
     assert found[-1] < 0.5 * found[0]
-    trained = job.events("evaluation")[-1]["metrics"]
+    trained = job.events("evaluation")[-1].event.metrics
     model = (tmp_path / "out").rename(tmp_path / "model")
 
     again = start("evaluate", f"trained_model={model}", f"data={data}").succeed()
@@ -108,7 +108,7 @@ def test_overrides_change_the_training_and_travel(start, data, tmp_path):
     start("predict", f"trained_model={model}", f"data={data}", f"output={outputs}").succeed()
     squares = np.mean([output**2 for output in read_outputs(outputs)])
     # The labels of zero_labels and the loss that the trained model carries.
-    assert metrics.events("job")[-1]["metrics"]["loss"] == pytest.approx(100 * squares, rel=1e-3)
+    assert metrics.events("job")[-1].event.metrics["loss"] == pytest.approx(100 * squares, rel=1e-3)
 
 
 def read_outputs(path):

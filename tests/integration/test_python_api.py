@@ -53,7 +53,7 @@ INTERRUPTED = """
 interrupted = []
 
 def interrupt(events):
-    if not interrupted and any(event["kind"] == "step" for event in events):
+    if not interrupted and any(recorded.event.kind == "step" for recorded in events):
         interrupted.append(True)
         os.kill(os.getpid(), signal.SIGINT)  # What the notebook's stop button does.
 

@@ -74,7 +74,7 @@ def in_plain_keras(model, data, output=None):
 def test_evaluate_equals_keras(start, data, model):
     job = start("evaluate", f"trained_model={model}", f"data={data}", "launch.np=2").succeed()
     expected = in_plain_keras(model, data)
-    metrics = job.events("job")[-1]["metrics"]
+    metrics = job.events("job")[-1].event.metrics
     np.testing.assert_allclose(metrics["loss"], expected["loss"], rtol=1e-4)
     np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 
@@ -112,7 +112,7 @@ def wait_for_progress(job, num_segments=1):
     """Wait for so many segments more than there are now."""
     before = len(job.events("progress"))
     job.wait_for(
-        lambda found: sum(e["kind"] == "progress" for e in found) >= before + num_segments,
+        lambda found: sum(e.event.kind == "progress" for e in found) >= before + num_segments,
         "progress",
     )
 
@@ -154,7 +154,7 @@ def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_mod
         os.kill(job.worker_pid(slot), signal.SIGKILL)
         job.wait_for(
             lambda found, before=before: any(
-                e["kind"] == "generation" and e["is_formed"] and e["generation"] > before
+                e.event.kind == "generation" and e.event.is_formed and e.event.generation > before
                 for e in found
             ),
             "a ring without the lost rank",
@@ -165,7 +165,7 @@ def test_predict_survives_all_that_happens_to_its_ring(start, tmp_path, slow_mod
     kill_in_the_final_assembly(job, tmp_path / "out")
     job.succeed()
 
-    done = [e["records"] for e in job.events("progress")]
+    done = [e.event.records for e in job.events("progress")]
     assert done == sorted(set(done)), f"a completed segment was done again\n{job.describe()}"
     result = in_plain_keras(model, data, tmp_path / "out")
     assert len(result["given"]) == 40_000
@@ -199,7 +199,7 @@ def test_evaluate_survives_a_kill_and_writes_its_metrics(start, data, tmp_path, 
     job.succeed()
     expected = in_plain_keras(model, data)
     metrics = json.loads((tmp_path / "metrics" / "metrics.json").read_text())
-    assert metrics == job.events("job")[-1]["metrics"]
+    assert metrics == job.events("job")[-1].event.metrics
     np.testing.assert_allclose(metrics["loss"], expected["loss"], rtol=1e-4)
     np.testing.assert_allclose(metrics["absolute_error"], expected["mae"], rtol=1e-4)
 

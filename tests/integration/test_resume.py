@@ -32,9 +32,9 @@ def paced(tmp_path):
 def losses(job):
     """Loss by step; a step that was done twice had the same loss both times."""
     found = {}
-    for event in job.events("step"):
-        before = found.setdefault(event["step"], event["loss"])
-        np.testing.assert_allclose(event["loss"], before, rtol=TOLERANCE)
+    for recorded in job.events("step"):
+        before = found.setdefault(recorded.event.step, recorded.event.loss)
+        np.testing.assert_allclose(recorded.event.loss, before, rtol=TOLERANCE)
     return found
 
 
@@ -46,7 +46,7 @@ def wait_for_checkpoint(job, step):
     """Wait until a checkpoint of this step or a later one is written, beside the training."""
     job.wait_for(
         lambda found: any(
-            e["kind"] == "checkpoint" and e["state"] == "written" and e["step"] >= step
+            e.event.kind == "checkpoint" and e.event.state == "written" and e.event.step >= step
             for e in found
         ),
         f"a checkpoint of step {step}",
@@ -67,7 +67,7 @@ def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, 
     for slot in (0, 1):
         job.signal_worker(slot, signal.SIGKILL)
     job.wait_for(lambda found: len(found_resets(found)) > 1, "a second ring")
-    resumed_at = found_resets(job.events())[1]["step"]
+    resumed_at = found_resets(job.events())[1].event.step
     assert resumed_at in range(4, STEPS, 2)
     wait_for_checkpoint(job, 8)
     # Everything at once: the launcher's end is the end of all its processes.
@@ -79,7 +79,7 @@ def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, 
         time.sleep(0.05)
 
     last = start("train", *paced, "resume=auto", "launch.np=1").succeed()
-    assert found_resets(last.events())[0]["step"] in range(8, STEPS, 2)
+    assert found_resets(last.events())[0].event.step in range(8, STEPS, 2)
     assert "formed at step" in last.printed
     after = losses(last)
     assert max(before) < STEPS == max(after)
@@ -89,7 +89,7 @@ def test_the_loss_curve_is_that_of_a_job_that_nothing_happened_to(start, paced, 
 
 
 def found_resets(events):
-    return [event for event in events if event["kind"] == "reset"]
+    return [recorded for recorded in events if recorded.event.kind == "reset"]
 
 
 def test_ctrl_c_keeps_the_last_step_and_a_fresh_job_does_not_lose_it(start, paced, tmp_path):
@@ -124,9 +124,9 @@ def test_a_full_disk_stops_no_training(start, paced, tmp_path):
         pytest.skip("no file system can be mounted here")
     try:
         job = start("train", *paced, "checkpoint.every_steps=3", "resume=auto").succeed()
-        failed = [e for e in job.events("checkpoint") if e["state"] == "failed"]
+        failed = [e for e in job.events("checkpoint") if e.event.state == "failed"]
         assert failed
-        assert "No space left" in failed[0]["message"]
+        assert "No space left" in failed[0].event.message
         assert "No space left" in job.printed
         assert all(path.suffix == ".safetensors" for path in small.iterdir())
     finally:
@@ -140,7 +140,7 @@ def test_a_new_leader_goes_on_with_the_callbacks_of_the_lost_one(start, paced, t
     (tmp_path / "out").rename(tmp_path / "whole")
     job = start("train", *called)
     job.wait_for_step(7)
-    leader = job.events("generation")[-1]["members"][0]
+    leader = job.events("generation")[-1].event.members[0]
     job.signal_worker(int(leader.split(":")[1]), signal.SIGKILL)
     after = losses(job.succeed())
     assert max(after) == STEPS

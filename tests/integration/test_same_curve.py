@@ -53,7 +53,7 @@ def test_the_loss_of_every_step_is_the_same_on_1_to_4_ranks_and_across_resizes(s
     for slots in (3, 2):
         job.want(slots)
         generation = job.wait_for_ring(slots, after=generation)
-        reached = max(e["step"] for e in job.events("reset"))
+        reached = max(e.event.step for e in job.events("reset"))
         job.wait_for_step(reached + 4)
     job.signal_worker(0, signal.SIGKILL)
     generation = job.wait_for_ring(1, after=generation)

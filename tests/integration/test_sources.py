@@ -81,9 +81,9 @@ def test_a_folder_of_csv_files(start, table, tmp_path):
         "launch.np=2",
         f"output={model}",
     ).succeed()
-    assert job.events("step")[-1]["records_seen"] == 20 * 400
-    assert job.events("evaluation")[-1]["examples"] == 200
-    assert job.events("evaluation")[-1]["metrics"]["absolute_error"] < 0.05
+    assert job.events("step")[-1].event.records_seen == 20 * 400
+    assert job.events("evaluation")[-1].event.examples == 200
+    assert job.events("evaluation")[-1].event.metrics["absolute_error"] < 0.05
 
     predictions = tmp_path / "predictions.recordio"
     start(

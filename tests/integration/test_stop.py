@@ -32,7 +32,7 @@ def weights(output):
 
 
 def saved_step(job):
-    return [event["step"] for event in job.events("checkpoint")][-1]
+    return [recorded.event.step for recorded in job.events("checkpoint")][-1]
 
 
 def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tmp_path):
@@ -57,7 +57,7 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
     assert job.end(10) == 130, job.describe()
     assert not job.processes()
     last = saved_step(job)
-    assert max(event["step"] for event in job.events("step")) in (last, last - 1)
+    assert max(recorded.event.step for recorded in job.events("step")) in (last, last - 1)
     assert last < STEPS
     assert "state      suspended" in edl("status", str(job.job_dir))
     assert f"checkpoint of step {saved_step(job)}" in edl("logs", str(job.job_dir))
@@ -65,7 +65,7 @@ def test_a_job_that_was_stopped_and_resumed_ends_with_the_same_weights(start, tm
     assert f"output:  {tmp_path}/out" in edl("resume", str(job.job_dir))
 
     (reset,) = job.events("reset")
-    assert reset["step"] == last
+    assert reset.event.step == last
     for whole, resumed in zip(weights(tmp_path / "whole"), weights(tmp_path / "out"), strict=True):
         np.testing.assert_array_equal(resumed, whole)
 

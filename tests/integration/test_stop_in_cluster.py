@@ -142,7 +142,9 @@ class PodJob:
 
     def events(self, kind, **fields):
         found = events.read(self.job_dir / "events.jsonl")
-        return [e for e in found if e["kind"] == kind and fields.items() <= e.items()]
+        return [
+            e for e in found if e.event.kind == kind and fields.items() <= vars(e.event).items()
+        ]
 
     def wait_for(self, is_there, what):
         deadline = time.monotonic() + 150
@@ -172,12 +174,12 @@ def job(tmp_path):
 def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job, tmp_path):
     job.start()
     job.wait_for(lambda: job.events("generation", size=2, is_formed=True), "a ring of both")
-    job.wait_for(lambda: any(e["size"] == 2 for e in job.events("step")), "a step of both")
+    job.wait_for(lambda: any(e.event.size == 2 for e in job.events("step")), "a step of both")
     seconds = job.stop()
     stopped = prove(JobDir(job.job_dir))
     assert stopped.is_good, stopped.violations
     written = job.events("checkpoint", state="written")
-    assert [e["step"] for e in written] == [stopped.num_steps], job.describe()
+    assert [e.event.step for e in written] == [stopped.num_steps], job.describe()
     assert seconds < 20, job.describe()
 
     (tmp_path / "hurry").touch()
@@ -187,7 +189,7 @@ def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job,
     assert proof.is_good, proof.violations
     assert proof.is_finished
     assert proof.num_redone_steps == 0
-    assert [e["step"] for e in job.events("reset")][1] == stopped.num_steps, job.describe()
+    assert [e.event.step for e in job.events("reset")][1] == stopped.num_steps, job.describe()
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
 
 

@@ -52,7 +52,7 @@ def test_digits(start, records, model_def):
         "train.batch_size=64",
         "train.epochs=4",
     ).succeed()
-    assert job.events("evaluation")[-1]["metrics"]["accuracy"] >= 0.95
+    assert job.events("evaluation")[-1].event.metrics["accuracy"] >= 0.95
 
 
 @pytest.mark.long
@@ -71,8 +71,8 @@ def test_patches_of_photographs(start, records, model_def):
         "train.epochs=20",
     ).succeed()
     steps = job.events("step")
-    assert steps[-1]["step"] == 12
-    assert steps[-1]["loss"] < steps[0]["loss"]
+    assert steps[-1].event.step == 12
+    assert steps[-1].event.loss < steps[0].event.loss
 
 
 ROLES = {"clerk": 1.0, "cook": 2.0, "chief": 4.0}
@@ -113,7 +113,7 @@ def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
         "train.epochs=10",
         f"params={columns}, hidden_units=[10, 100, 20, 5], learning_rate=0.01",
     ).succeed()
-    assert job.events("evaluation")[-1]["metrics"]["absolute_error"] < 0.2
+    assert job.events("evaluation")[-1].event.metrics["absolute_error"] < 0.2
     start("predict", f"trained_model={model}", f"data={tmp_path}/new").succeed()
     with Reader.open(str(tmp_path / "out")) as reader:
         assert reader.num_records == 30

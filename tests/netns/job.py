@@ -44,7 +44,7 @@ class Watched:
 
     def events(self, kind=None):
         found = events.read(self.job_dir / "events.jsonl")
-        return [event for event in found if kind in (None, event["kind"])]
+        return [recorded for recorded in found if kind in (None, recorded.event.kind)]
 
     def wait_for(self, is_there, what, seconds=90):
         deadline = time.monotonic() + seconds
@@ -56,13 +56,13 @@ class Watched:
 
     def steps(self, *, since, size=None):
         """Steps that ended after a time, of rings of one size where it is given."""
-        return [e for e in self.events("step") if e["time"] > since and size in (None, e["size"])]
+        return [e for e in self.events("step") if e.time > since and size in (None, e.event.size)]
 
     def train_on(self, *, size=None, since=None, seconds=90):
         """Wait for a step from now on; returns the time at which the first one ended."""
         since = since or time.time()
         what = f"a step with {size or 'any number of'} ranks"
-        return self.wait_for(lambda: self.steps(since=since, size=size), what, seconds)[0]["time"]
+        return self.wait_for(lambda: self.steps(since=since, size=size), what, seconds)[0].time
 
     def hurry(self):
         """Let the job run to its end, as fast as it can."""
@@ -76,7 +76,7 @@ class Watched:
             f"--- {path.name}\n{path.read_text(errors='replace')[-6000:]}"
             for path in sorted((self.job_dir / "logs").glob("*"))
         ]
-        parts.append("--- events\n" + "\n".join(map(json.dumps, self.events()[-60:])))
+        parts.append("--- events\n" + "".join(map(events.line_of, self.events()[-60:])))
         return "\n".join(parts)
 
 
@@ -131,8 +131,8 @@ class HostsJob(Watched):
 
     def leader(self):
         """The host of rank 0."""
-        formed = [e for e in self.events("generation") if e["is_formed"]]
-        address = formed[-1]["members"][0].rpartition(":")[0]
+        formed = [e for e in self.events("generation") if e.event.is_formed]
+        address = formed[-1].event.members[0].rpartition(":")[0]
         return next(host for host in self.hosts if host.address == address)
 
     def finish(self):

@@ -35,7 +35,7 @@ def test_the_ring_follows_the_pods_of_its_job(job, say):
     job.train_on(size=2, since=deleted_at, seconds=60)
     say(f"a pod was deleted: a step of the others {time.time() - deleted_at:.1f} s later")
     job.ring(3)
-    reasons = {e["reason"] for e in job.events("reset") if e["time"] > deleted_at}
+    reasons = {e.event.reason for e in job.events("reset") if e.time > deleted_at}
     assert reasons == {"membership changed"}, "it left between two steps"
     assert job.nodes.pods[victim]["metadata"]["uid"] != uid, "the next pod of that name"
 
@@ -73,9 +73,9 @@ def test_workers_and_launcher_come_back(job, say):
     job.nodes.kill("count-launcher-0")
     kubelet.wait_until(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes)
     taken = job.wait_for(
-        lambda: [e for e in job.events("job") if e["state"] == "taken over"], "a takeover", 90
-    )[0]["time"]
-    steps = [e for e in job.events("step") if killed_at < e["time"]]
+        lambda: [e for e in job.events("job") if e.event.state == "taken over"], "a takeover", 90
+    )[0].time
+    steps = [e for e in job.events("step") if killed_at < e.time]
     say(f"the ring of {steps[-1]['size']} trained on without a launcher")
     job.train_on(size=2, since=taken)
     worker_uid = job.nodes.pods["count-worker-0"]["metadata"]["uid"]

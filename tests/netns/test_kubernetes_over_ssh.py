@@ -39,13 +39,15 @@ def test_horovodrun_goes_on_without_a_deleted_pod_and_then_with_the_next(job, sa
     deleted_at = time.time()
     job.ask(lambda cluster: cluster.delete("Pod", "count-worker-1"))
     first = job.train_on(size=1, since=deleted_at)
-    last = max(e["time"] for e in job.events("step") if e["time"] < first)
+    last = max(e.time for e in job.events("step") if e.time < first)
     say(f"a pod was deleted: a step of the other {first - deleted_at:.1f} s later")
     say(f"between that and the one before it {first - last:.2f} s")
     job.ring(2)
     say(f"and one with the pod in its place {time.time() - deleted_at:.1f} s later")
-    (left, *_) = [e for e in job.events("reset") if e["time"] > deleted_at]
-    assert (left["new_size"], left["reason"]) == (1, "membership changed"), "after a whole step"
+    (left, *_) = [e for e in job.events("reset") if e.time > deleted_at]
+    assert (left.event.new_size, left.event.reason) == (1, "membership changed"), (
+        "after a whole step"
+    )
     assert lost.hook.returncode == 0, (lost.folder / "pre-stop-log").read_text()
     said = (job.job_dir / "logs" / "worker.log").read_text().splitlines()
     assert [line for line in said if f"{lost.host.address}:0 I dismissed" in line]
@@ -64,10 +66,8 @@ def test_the_last_pods_that_horovodrun_needs_wait_for_nothing(job, say):
     job.ask(lambda cluster: cluster.delete("Pod", "count-worker-1"))
     job.wait_for(lambda: lost.child.poll() is not None, "the end of the pod", 20)
     say(f"a pod without which there is no ring was gone {time.time() - deleted_at:.1f} s later")
-    reset = job.wait_for(
-        lambda: [e for e in job.events("reset") if e["time"] > deleted_at], "a ring"
-    )
-    first = job.ring(2, since=reset[0]["time"])
+    reset = job.wait_for(lambda: [e for e in job.events("reset") if e.time > deleted_at], "a ring")
+    first = job.ring(2, since=reset[0].time)
     say(f"and a step with the pod in its place ended {first - deleted_at:.1f} s later")
 
     job.finish()
@@ -112,12 +112,12 @@ def test_a_job_goes_on_from_the_checkpoint_when_its_launcher_is(style, how, job,
     job.wait_for(lambda: not any(map(is_running, ranks)), "the end of the ranks", 20)
     say(f"the launcher was {how}: its ranks were gone {time.time() - lost_at:.1f} s later")
     (taken,) = job.wait_for(lambda: taken_over(job), "another launcher", 60)
-    assert "goes on from the checkpoint of step" in taken["message"]
+    assert "goes on from the checkpoint of step" in taken.event.message
     lost.host.mend()  # What was left of it there has ended.
-    first = job.ring(2, since=taken["time"])
+    first = job.ring(2, since=taken.time)
     say(f"the next launcher's ring ended a step {first - lost_at:.1f} s after the loss")
-    (begun, *_) = [e for e in job.events("reset") if e["time"] > taken["time"]]
-    assert begun["step"] >= step > 0
+    (begun, *_) = [e for e in job.events("reset") if e.time > taken.time]
+    assert begun.event.step >= step > 0
 
     job.finish("count-launcher-1")
 
@@ -153,15 +153,15 @@ def test_mpirun_goes_on_from_the_checkpoint_when_a_pod_is(how, job, say):
         lost.host.cut()
     job.wait_for(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", 60)
     assert job.nodes.pods["count-launcher-0"]["status"]["phase"] == "Failed"
-    (failed,) = [e for e in job.events("job") if e["state"] == "failed"]
+    (failed,) = [e for e in job.events("job") if e.event.state == "failed"]
     say(f"a pod was {how}: the launcher failed {failed['time'] - lost_at:.1f} s later")
-    assert "count-worker-1" in failed["message"]
+    assert "count-worker-1" in failed.event.message
     lost.host.mend()
     (taken,) = job.wait_for(lambda: taken_over(job), "the next launcher's ring", 60)
-    assert "goes on from the checkpoint of step" in taken["message"]
-    job.ring(2, since=taken["time"])
-    (begun, *_) = [e for e in job.events("reset") if e["time"] > taken["time"]]
-    assert begun["step"] >= step > 0
+    assert "goes on from the checkpoint of step" in taken.event.message
+    job.ring(2, since=taken.time)
+    (begun, *_) = [e for e in job.events("reset") if e.time > taken.time]
+    assert begun.event.step >= step > 0
 
     job.finish("count-launcher-1")
 
@@ -175,14 +175,14 @@ def is_running(pid):
 
 
 def taken_over(job):
-    return [e for e in job.events("job") if e["state"] == "taken over"]
+    return [e for e in job.events("job") if e.event.state == "taken over"]
 
 
 def written_after(job, since):
     """Wait for a checkpoint; returns its step."""
 
     def written():
-        found = [e for e in job.events("checkpoint") if e["time"] > since]
-        return [e["step"] for e in found if e["state"] == "written"]
+        found = [e for e in job.events("checkpoint") if e.time > since]
+        return [e.event.step for e in found if e.event.state == "written"]
 
     return job.wait_for(written, "a checkpoint")[0]

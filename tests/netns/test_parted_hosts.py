@@ -31,12 +31,12 @@ def test_a_smaller_ring_trains_and_tries_the_others_ever_more_rarely(
     assert stall <= GIVE_UP_SECONDS, job.describe()
     time.sleep(WATCHED_SECONDS)
     tries = [
-        e["time"] - parted_at
+        e.time - parted_at
         for e in job.events("generation")
-        if e["time"] > parted_at and not e["is_formed"]
+        if e.time > parted_at and not e.event.is_formed
     ]
     say("tried in vain after " + ", ".join(f"{at:.0f} s" for at in tries))
-    ends = [e["time"] for e in job.steps(since=parted_at + stall)]
+    ends = [e.time for e in job.steps(since=parted_at + stall)]
     lost = sum(max(b - a - 1.0, 0) for a, b in itertools.pairwise(ends))
     say(f"{lost:.1f} s of the next {WATCHED_SECONDS:.0f} without a step")
     # Before the smaller ring trains it is found out who is to be left out: many quick tries, maybe.
@@ -44,6 +44,6 @@ def test_a_smaller_ring_trains_and_tries_the_others_ever_more_rarely(
     assert len(later) <= 5, job.describe()
     gaps = [b - a for a, b in itertools.pairwise([stall, *later])]
     assert len(gaps) < 3 or gaps[-1] > 1.5 * gaps[0], job.describe()
-    assert any(e["state"] == "waiting" for e in job.events("worker"))
+    assert any(e.event.state == "waiting" for e in job.events("worker"))
     job.finish()
     job.assert_each_record_once_an_epoch(EPOCHS)

@@ -43,9 +43,9 @@ def test_the_ring_trains_on_while_its_coordinator_cannot_be_reached(lab, tmp_pat
     cut_at = time.time()
     time.sleep(8)
     steps = job.steps(since=cut_at)
-    gaps = [b["time"] - a["time"] for a, b in itertools.pairwise(steps)]
+    gaps = [b.time - a.time for a, b in itertools.pairwise(steps)]
     assert max(gaps) < 2.0, job.describe()
-    assert {step["size"] for step in steps} == {2}
+    assert {step.event.size for step in steps} == {2}
     job.first.mend()
     # It is in charge again: a host that is no longer wanted leaves.
     job.want(job.hosts[0])

@@ -30,7 +30,7 @@ from edl_horovod.errors import (
 )
 from edl_horovod.files.whole_file import write_text
 from edl_horovod.job import log as logs
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import DiscoveryEvent, EventLog
 from edl_horovod.job.hosts import text_of
 from edl_horovod.job.lifeline import end_with_parent
 
@@ -172,7 +172,7 @@ class Discovery:
             message = f"worker pod {pod.name} has failed for good and cannot be replaced: {e}"
         log.warning("%s", message)
         if self._events is not None:
-            self._events.write("discovery", state="replaced", message=message)
+            self._events.write(DiscoveryEvent(state="replaced", message=message))
 
     # -- an API server that is away
 
@@ -198,7 +198,7 @@ class Discovery:
 
     def _tell(self, state: str, message: str) -> None:
         if self._events is not None:
-            self._events.write("discovery", state=state, message=message)
+            self._events.write(DiscoveryEvent(state=state, message=message))
         self._changed.set()
 
     # -- the file

@@ -1,13 +1,12 @@
 """What the page shows of a job at one moment, and the history that this is computed from."""
 
-import logging
-import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edl_horovod.displays.page.series import Point, Series
 from edl_horovod.displays.text import notable
+from edl_horovod.job.events import Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["History", "Look"]
 
 NUM_NOTABLE = 20
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,20 +51,16 @@ class History:
         self.last_time: float | None = None
         """When the last event was written."""
 
-    def add(self, event: dict[str, Any]) -> None:
-        """Add an event; an event that lacks a field is ignored."""
-        try:
-            state, text, time = advance(self.state, event), notable(event), float(event["time"])
-        except (KeyError, TypeError, ValueError) as error:
-            log.debug("an event that lacks something: %r of %r", error, event)
-            return
-        if event["kind"] == "step":
+    def add(self, recorded: Recorded) -> None:
+        """Take one more event."""
+        state = advance(self.state, recorded)
+        if isinstance(recorded.event, StepEvent):
             self.loss.rewind(state.step)
-            if state.loss is not None and math.isfinite(state.loss):
+            if state.loss is not None:
                 self.loss.add(state.step, state.loss)
         if state.size != self.state.size:
-            self.ring.add(time, state.size)
-        if text:
-            self.notable.append((time, text))
-        self.state, self.last_time = state, time
-        self.is_ours = self.is_ours or event.get("source") == "launcher"
+            self.ring.add(recorded.time, state.size)
+        if text := notable(recorded.event):
+            self.notable.append((recorded.time, text))
+        self.state, self.last_time = state, recorded.time
+        self.is_ours = self.is_ours or recorded.source == "launcher"

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edl_horovod.displays.page.look import History, Look
 from edl_horovod.displays.status import local_state
 from edl_horovod.errors import ClusterError, ConfigError, ObjectNotFound
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import Tail
+from edl_horovod.job.events import Recorded, Tail
 from edl_horovod.job.state import JobState
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class DirectorySource:
         if beginning != self._beginning:
             self._tail, self._history = Tail(self._path), History()
             self._beginning = beginning
-        for event in self._tail.new_events():
-            self._history.add(event)
+        for recorded in self._tail.new_events():
+            self._history.add(recorded)
 
     def _first_line(self) -> bytes:
         try:
@@ -108,10 +108,10 @@ class ClusterSource:
         return self._last
 
 
-def _seen(events: Iterable[dict[str, Any]]) -> Look:
+def _seen(events: Iterable[Recorded]) -> Look:
     history = History()
-    for event in events:
-        history.add(event)
+    for recorded in events:
+        history.add(recorded)
     return _look(history, history.state)
 
 

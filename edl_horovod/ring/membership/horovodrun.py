@@ -16,7 +16,7 @@ from edl_horovod.errors import EdlError, JobFailed, kind_of
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, JobEvent
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.world import World
 
@@ -91,14 +91,21 @@ class HorovodDriverMembership(Membership):
         """The leader tells the launcher and those who read the events."""
         if self._place.rank == 0:
             write_json(self._result, {"state": "finished", **result})
-            self._events.write("job", state="finished", message="", **result)
+            self._events.write(
+                JobEvent(
+                    state="finished",
+                    steps=result["steps"],
+                    metrics=result["metrics"],
+                    output=result["output"],
+                )
+            )
 
     def report_error(self, error: EdlError) -> None:
         """The leader tells as of the end; another rank's trouble ends no job."""
         if self._place.rank == 0:
             described = {"error": kind_of(error), "message": str(error)}
             write_json(self._result, {"state": "failed", **described})
-            self._events.write("job", state="failed", message=str(error))
+            self._events.write(JobEvent(state="failed", message=str(error)))
 
     def _ask(self) -> Place:
         """This rank's next place; the driver answers when all ranks have asked or ended.

@@ -16,6 +16,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.job.events import EventLog
 from tests.dashboard import Dashboard, dashboard
+from tests.job_events import event
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -27,18 +28,20 @@ def job_dir(tmp_path: Path) -> Path:
     config = JobConfig(task="train", data="/d", output="/o", model_def="m")
     resolved.dump(config, path / "config.yaml")
     with EventLog(path / "events.jsonl", "launcher") as log:
-        log.write("job", state="running", task="train", message="", total_steps=200)
-        log.write("worker", worker="localhost:1", state="failed", message=HOSTILE)
-        log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
+        log.write(event("job", state="running", task="train"))
+        log.write(event("worker", worker="localhost:1", state="failed", message=HOSTILE))
+        log.write(event("reset", generation=1, new_size=2, seconds=0.1))
         for step in range(1, 51):
             log.write(
-                "step",
-                step=step,
-                epoch=0,
-                loss=1 / step,
-                records_per_second=1000.0,
-                records_seen=step,
-                size=2,
+                event(
+                    "step",
+                    step=step,
+                    total_steps=200,
+                    loss=1 / step,
+                    records_per_second=1000.0,
+                    records_seen=step,
+                    size=2,
+                )
             )
     return path
 
@@ -67,7 +70,7 @@ def test_new_events_are_shown(job_dir: Path):
     with dashboard(job_dir) as served:
         served.wait_for(200, "50 of 200")
         with EventLog(job_dir / "events.jsonl", "launcher") as log:
-            log.write("job", state="finished", task="train", message="", metrics={"auc": 0.75})
+            log.write(event("job", state="finished", task="train", metrics={"auc": 0.75}))
 
         assert "auc 0.75" in served.wait_for(200, 'data-state="finished"')
 
@@ -77,7 +80,7 @@ def test_an_event_with_metrics_that_are_none_breaks_nothing(
     served: Dashboard, job_dir: Path, metrics: object
 ):
     with EventLog(job_dir / "events.jsonl", "launcher") as log:
-        log.write("job", state="running", task="train", message="", metrics=metrics)
+        log.write(event("job", state="running", task="train", metrics=metrics))
 
     assert [served.get(path)[0] for path in ("", "status.json")] == [200, 200]
     assert "50 of 200" in served.get()[1]

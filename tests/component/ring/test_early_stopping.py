@@ -22,14 +22,16 @@ def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, t
     whole = train(*SETTINGS, held_out, job="whole")
     assert max(whole.losses) < 100
     found = events.read(tmp_path / "whole" / "events.jsonl")
-    evaluations = [e for e in found if e["kind"] == "evaluation"]
+    evaluations = [e for e in found if e.event.kind == "evaluation"]
     best = evaluations[-3]
-    assert whole.result["metrics"] == best["metrics"]
-    assert f"at step {best['step']}" in next(e["message"] for e in found if e["kind"] == "log")
-    assert trained_model.read(tmp_path / "whole-out").metrics == best["metrics"]
+    assert whole.result["metrics"] == best.event.metrics
+    assert f"at step {best.event.step}" in next(
+        e.event.message for e in found if e.event.kind == "log"
+    )
+    assert trained_model.read(tmp_path / "whole-out").metrics == best.event.metrics
 
     # Ended between the best evaluation and the stop.
-    train(*SETTINGS, held_out, until=best["step"] + 1)
+    train(*SETTINGS, held_out, until=best.event.step + 1)
     second = train(*SETTINGS, held_out, "resume=must")
     assert max(second.losses) == max(whole.losses)
     assert second.result["metrics"] == pytest.approx(whole.result["metrics"], rel=1e-5)

@@ -190,4 +190,4 @@ def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
     failed = {"state": "failed", "error": "JobFailed", "message": "no"}
     assert json.loads(result.read_text()) == failed
     told = events.read(tmp_path / "events.jsonl")
-    assert [(e["state"], e["message"]) for e in told] == [("finished", ""), ("failed", "no")]
+    assert [(e.event.state, e.event.message) for e in told] == [("finished", ""), ("failed", "no")]

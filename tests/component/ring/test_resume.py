@@ -7,6 +7,7 @@ import pytest
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.job import checkpoint_files, events
+from tests.job_events import event
 
 EPOCHS = "train.epochs=3"
 STEPS = 15
@@ -76,11 +77,11 @@ def test_an_evaluation_that_a_lost_leader_told_is_made_but_told_no_second_time(t
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     train(EPOCHS, held_out, until=5)
     log = tmp_path / "job" / "events.jsonl"
-    assert not [e for e in events.read(log) if e["kind"] == "evaluation"]
+    assert not [e for e in events.read(log) if e.event.kind == "evaluation"]
     with events.EventLog(log, "lost") as lost:
-        lost.write("evaluation", step=5, metrics={}, examples=0)
+        lost.write(event("evaluation", step=5))
     second = train(EPOCHS, held_out, "resume=must")
-    told = [(e["source"], e["step"]) for e in events.read(log) if e["kind"] == "evaluation"]
+    told = [(e.source, e.event.step) for e in events.read(log) if e.event.kind == "evaluation"]
     assert told == [("lost", 5), ("test", 10), ("test", 15)]
     assert second.work.state.counters.evaluated_step == 15
 
@@ -128,4 +129,4 @@ def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
 def test_a_ring_of_one_step_is_told(train, tmp_path):
     train(until=1)
     found = events.read(tmp_path / "job" / "events.jsonl")
-    assert [(e["step"], e["size"]) for e in found if e["kind"] == "step"] == [(1, 1)]
+    assert [(e.event.step, e.event.size) for e in found if e.event.kind == "step"] == [(1, 1)]

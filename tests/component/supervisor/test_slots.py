@@ -13,6 +13,7 @@ from edl_horovod.supervisor import run as job
 from edl_horovod.supervisor import slots as module
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.slots import Slots
+from tests.job_events import recorded
 
 LIMIT_SECONDS = 8.0
 SLEEP = "import os, time; print(os.environ['EDL_SLOT'], flush=True); time.sleep(60)"
@@ -157,10 +158,10 @@ def test_one_that_failed_and_is_back_in_the_ring_is_healthy(make):
     assert slots.num_healthy() == 0
     with pytest.raises(JobFailed):
         job._give_up_if_hopeless(slots, 1)
-    ring = {"kind": "generation", "is_formed": True, "members": ["localhost:0"]}
-    job._note([{**ring, "is_formed": False}], slots)
+    members = ("localhost:0",)
+    job._note([recorded("generation", members=members)], slots)
     assert slots.num_healthy() == 0
-    job._note([ring], slots)
+    job._note([recorded("generation", members=members, is_formed=True)], slots)
     job._give_up_if_hopeless(slots, 1)
     slots._slots[0].child.close()
     assert slots.num_healthy() == 0
@@ -170,7 +171,7 @@ def test_one_that_dies_in_every_ring_is_given_up(make):
     slots, clock = make(FAIL)
     slots.num_wanted = 1
     slots.keep()
-    ring = {"kind": "generation", "is_formed": True, "members": ["localhost:0"]}
+    ring = recorded("generation", members=("localhost:0",), is_formed=True)
     for _ in range(job.HOPELESS_FAILURES):
         job._give_up_if_hopeless(slots, 1)
         job._note([ring], slots)
@@ -194,7 +195,7 @@ def test_one_that_left_did_not_fail_and_starts_again(make, tmp_path, code):
     job._give_up_if_hopeless(slots, 1)
     # One that goes again and again still waits longer and longer.
     assert fail(slots, clock) == 8.0
-    states = [e["state"] for e in events.read(tmp_path / "events.jsonl")]
+    states = [e.event.state for e in events.read(tmp_path / "events.jsonl")]
     assert "failed" not in states
     assert states.count("left") == 5
 
@@ -249,5 +250,5 @@ def test_starts_and_failures_are_told(make, tmp_path):
     slots.keep()
     fail(slots, clock)
     told = events.read(tmp_path / "events.jsonl")
-    assert [event["state"] for event in told] == ["started", "failed", "started"]
-    assert "ended with 3" in told[1]["message"]
+    assert [recorded.event.state for recorded in told] == ["started", "failed", "started"]
+    assert "ended with 3" in told[1].event.message

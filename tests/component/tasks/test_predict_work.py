@@ -221,7 +221,7 @@ def test_the_next_leader_finishes_what_a_lost_one_began(make_work, tmp_path: Pat
     work.finish(LEADER)  # The one before was lost after all was in place.
     assert records_of(tmp_path / "out") == first
     assert not list(tmp_path.glob("out.*"))
-    assert len([e for e in read(tmp_path / "events.jsonl") if e["kind"] == "log"]) == 1
+    assert len([e for e in read(tmp_path / "events.jsonl") if e.event.kind == "log"]) == 1
 
 
 def test_what_another_job_put_in_the_output_s_place_meanwhile_stays(make_work, tmp_path):

@@ -13,6 +13,7 @@ from edl_horovod.chaos import Target, disturb, parse
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
+from tests.job_events import event
 
 
 class Clock:
@@ -186,9 +187,10 @@ def spawn():
 
 def target_of(tmp_path, pid, *, at=None):
     with EventLog(tmp_path / "events.jsonl", "launcher") as log:
-        log.write("worker", worker="localhost:0", state="started", message="", pid=pid)
-        log.write("coordinator", pid=pid)
-        log.write("generation", members=["localhost:2", "other:1", "localhost:0"], is_formed=True)
+        log.write(event("worker", worker="localhost:0", state="started", pid=pid))
+        log.write(event("coordinator", pid=pid))
+        members = ("localhost:2", "other:1", "localhost:0")
+        log.write(event("generation", members=members, is_formed=True))
     if at is not None:
         path = tmp_path / "events.jsonl"
         path.write_text(path.read_text().replace('{"time": ', f'{{"time": {at}, "was": '))
@@ -232,6 +234,6 @@ def test_a_job_that_ended_is_over(tmp_path):
     target = target_of(tmp_path, os.getpid())
     assert not target.is_over
     with EventLog(tmp_path / "events.jsonl", "launcher") as log:
-        log.write("job", state="finished")
+        log.write(event("job", state="finished"))
     target.update()
     assert target.is_over

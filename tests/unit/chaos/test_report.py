@@ -1,12 +1,13 @@
 from edl_horovod.chaos import cost_of
+from tests.job_events import recorded
 
 
 def steps(*points):
-    return [{"time": at, "kind": "step", "records_seen": records} for at, records in points]
+    return [recorded("step", at, records_seen=records) for at, records in points]
 
 
 def reset(at, seconds):
-    return {"time": at, "kind": "reset", "seconds": seconds}
+    return recorded("reset", at, seconds=seconds)
 
 
 def test_goodput_compares_the_disturbed_time_with_the_quiet_time_before():
@@ -15,7 +16,7 @@ def test_goodput_compares_the_disturbed_time_with_the_quiet_time_before():
         reset(2.0, 3.0),
         *steps((2.0, 100), (6.0, 500), (10.0, 900)),
         reset(11.0, 0.2),
-        {"time": 11.0, "kind": "worker", "state": "lost"},
+        recorded("worker", 11.0, state="lost"),
         reset(13.0, 0.4),
         *steps((20.0, 1400)),
     ]

@@ -19,6 +19,7 @@ from edl_horovod.launch.local import LocalTarget
 from edl_horovod.launch.target import TARGETS
 from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import JobResult, OnEvents
+from tests.job_events import recorded
 
 TRAIN = ["data=/d/*.recordio", "output=/o", "model_def=mnist"]
 Run = Callable[..., tuple[int, str, str]]
@@ -43,7 +44,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[JobConfig]:
         def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
             configs.append(plan.config)
             if on_events:
-                on_events([{"kind": "log", "time": 0.0, "message": "hello"}])
+                on_events([recorded("log", message="hello")])
             return JobResult(
                 output="/o", job_dir="/o.job", steps=7, metrics={"accuracy": 0.5}, seconds=2.0
             )
@@ -294,7 +295,7 @@ def test_a_python_call_shows_progress_and_tells_its_caller(
     api.train(model_def="m", data="/d", output="/o", progress=True, on_events=told.extend)
 
     assert capsys.readouterr().err == "hello\n"
-    assert [event["message"] for event in told] == ["hello"]
+    assert [recorded.event.message for recorded in told] == ["hello"]
 
 
 def test_a_python_call_prints_nothing_of_itself(

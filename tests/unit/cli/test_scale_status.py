@@ -14,6 +14,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig
 from edl_horovod.files import marker
 from edl_horovod.job.events import EventLog
+from tests.job_events import event
 
 
 def make_job(job_dir: Path, **changes: Any) -> None:
@@ -119,19 +120,18 @@ def test_a_directory_without_a_job_is_refused(
 
 def write_events(job_dir: Path, *, is_finished: bool, source: str = "launcher") -> None:
     with EventLog(job_dir / "events.jsonl", source) as log:
-        log.write("job", state="running", task="train", message="", total_steps=200)
-        log.write("worker", worker="localhost:0", state="warm", message="")
-        log.write("worker", worker="localhost:1", state="lost", message="exit code 9")
-        log.write("worker", worker="localhost:2", state="warm", message="")
-        members = ["localhost:0", "localhost:1"]
-        log.write("generation", generation=1, size=2, members=members, is_formed=True, reason="")
-        log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
-        log.write(
-            "step", step=50, epoch=0, loss=0.5, records_per_second=1000.0, records_seen=6400, size=2
-        )
-        log.write("evaluation", step=50, metrics={"accuracy": 0.75}, examples=10)
+        log.write(event("job", state="running", task="train"))
+        log.write(event("worker", worker="localhost:0", state="warm"))
+        log.write(event("worker", worker="localhost:1", state="lost", message="exit code 9"))
+        log.write(event("worker", worker="localhost:2", state="warm"))
+        members = ("localhost:0", "localhost:1")
+        log.write(event("generation", size=2, members=members, is_formed=True))
+        log.write(event("reset", generation=1, new_size=2, seconds=0.1))
+        step = {"step": 50, "total_steps": 200, "records_per_second": 1000.0, "size": 2}
+        log.write(event("step", **step))
+        log.write(event("evaluation", step=50, metrics={"accuracy": 0.75}, examples=10))
         if is_finished:
-            log.write("job", state="finished", task="train", message="")
+            log.write(event("job", state="finished", task="train"))
 
 
 def test_status_is_a_table(running: Path, capsys: pytest.CaptureFixture[str]):

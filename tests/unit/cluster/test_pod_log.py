@@ -1,10 +1,12 @@
 import io
 
 from edl_horovod.cluster.pod_log import PodLog, events_in
+from edl_horovod.job.events import line_of
+from tests.job_events import recorded
 
 
 def step(number, time):
-    return {"time": time, "kind": "step", "step": number}
+    return recorded("step", time, step=number)
 
 
 def shown(*batches):
@@ -12,7 +14,8 @@ def shown(*batches):
     log = PodLog(stream)
     for batch in batches:
         log(batch)
-    return [event.get("step", event["kind"]) for event in events_in(stream.getvalue().splitlines())]
+    events = [event for _, _, event in events_in(stream.getvalue().splitlines())]
+    return [getattr(event, "step", event.kind) for event in events]
 
 
 def test_steps_are_shown_a_few_seconds_apart():
@@ -27,26 +30,27 @@ def test_a_clock_that_is_set_back_hides_no_steps():
 
 
 def test_the_last_step_is_shown_when_the_job_ends():
-    ended = {"time": 12.0, "kind": "job", "state": "finished"}
+    ended = recorded("job", 12.0, state="finished")
 
     assert shown([step(1, 10.0), step(2, 11.0), step(3, 11.5)], [ended]) == [1, 3, "job"]
 
 
 def test_a_step_that_was_shown_is_not_shown_again():
-    ended = {"time": 16.0, "kind": "job", "state": "finished"}
+    ended = recorded("job", 16.0, state="finished")
 
     assert shown([step(1, 10.0), step(2, 11.0), step(3, 15.5), ended]) == [1, 3, "job"]
 
 
 def test_what_autoscaling_decides_is_shown():
-    assert shown([{"time": 1.0, "kind": "autoscale", "limit": 2, "reason": "x"}]) == ["autoscale"]
+    assert shown([recorded("autoscale", limit=2)]) == ["autoscale"]
 
 
 def test_kinds_for_the_file_alone_are_left_out():
-    assert shown([{"time": 1.0, "kind": "log", "message": "x"}]) == []
+    assert shown([recorded("log", message="x")]) == []
 
 
 def test_lines_of_the_users_code_that_look_like_events_are_passed_over():
-    lines = ['{"time": 1.0, "kind": "job", "metrics": [1]}', '{"time": 1.0, "kind": "job"}']
+    good = recorded("job", 1.0, state="running")
+    damaged = line_of(good).replace('"running"', "7")
 
-    assert list(events_in(lines)) == [{"time": 1.0, "kind": "job"}]
+    assert list(events_in([damaged, "{", line_of(good)])) == [good]

@@ -181,10 +181,11 @@ class Job:
         return json.loads((self.dir / "coordinator.json").read_text())
 
     def events(self, kind):
-        return [e for e in events.read(self.dir / "events.jsonl") if e["kind"] == kind]
+        found = events.read(self.dir / "events.jsonl")
+        return [event for _, _, event in found if event.kind == kind]
 
     def generations(self):
-        return [(e["size"], e["is_formed"]) for e in self.events("generation")]
+        return [(e.size, e.is_formed) for e in self.events("generation")]
 
     async def ring(self, *workers, least_generation=1):
         """Wait until exactly these workers are a formed ring, in the order of their ranks."""
@@ -199,8 +200,7 @@ class Job:
                 and not any(w.is_ready for w in workers)
                 and places[0]["generation"] >= least_generation
                 and (last := self.events("generation"))
-                and (last[-1]["generation"], last[-1]["is_formed"])
-                == (places[0]["generation"], True)
+                and (last[-1].generation, last[-1].is_formed) == (places[0]["generation"], True)
             )
 
         await until(is_formed)

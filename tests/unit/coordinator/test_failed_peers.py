@@ -27,7 +27,7 @@ def part(*workers):
 
 
 def waits(job):
-    return [e for e in job.events("worker") if e["state"] == "waiting"]
+    return [e for e in job.events("worker") if e.state == "waiting"]
 
 
 def test_of_two_hosts_that_cannot_reach_each_other_one_trains(play):
@@ -37,7 +37,7 @@ def test_of_two_hosts_that_cannot_reach_each_other_one_trains(play):
         await first.connect()
         await second.connect()
         await job.ring(first)
-        assert waits(job)[0]["worker"] == "b:0"
+        assert waits(job)[0].worker == "b:0"
         # It is tried again, and comes in once the network is mended.
         del first.formed, second.formed
         await job.ring(first, second)
@@ -55,7 +55,7 @@ def test_a_host_that_was_left_out_wrongly_comes_back_and_the_other_is_tried_ever
         await asyncio.sleep(1.0)
         num_tries = len([1 for size, is_formed in job.generations() if not is_formed])
         assert num_tries <= 8
-        assert waits(job)[-1]["worker"] == "b:0"
+        assert waits(job)[-1].worker == "b:0"
 
     play(scenario, num_start=3, wanted={"a": 1, "b": 1, "c": 1})
 

@@ -87,7 +87,7 @@ def play_quickly(play):
 
 
 def hung(job):
-    return [(e["worker"], e["pid"]) for e in job.events("worker") if e["state"] == "hung"]
+    return [(e.worker, e.pid) for e in job.events("worker") if e.state == "hung"]
 
 
 def test_a_rank_that_lets_the_others_wait_is_told_to_end(play_quickly):
@@ -154,8 +154,8 @@ def test_one_that_nobody_waits_for_is_asked_once_where_it_is(play_quickly):
         assert first.kinds()[:number].count("dump") == 1
         assert not hung(job)
         (event,) = job.events("log")
-        assert "localhost:0" in event["message"]
-        assert "step 7" in event["message"]
+        assert "localhost:0" in event.message
+        assert "step 7" in event.message
 
     play_quickly(scenario)
 
@@ -181,7 +181,7 @@ def test_the_only_member_is_waited_for_however_silent(play_quickly):
         first = await job.worker(0)
         await job.ring(first)
         first.ignores |= {"ping", "change"}
-        await job.until(lambda: any(e["state"] == "waiting" for e in job.events("job")))
+        await job.until(lambda: any(e.state == "waiting" for e in job.events("job")))
         worker = next(iter(job.coordinator._server.workers.values()))
         await job.until(lambda: worker.num_unanswered * job.settings.timings.ping_seconds > 1.2)
         assert not hung(job)

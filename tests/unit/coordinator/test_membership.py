@@ -132,7 +132,7 @@ def test_a_ring_goes_below_min_np_and_above_again_and_the_wait_is_told_each_time
         for number in (1, 2):
             second.hang_up()
             await job.until(lambda number=number: len(job.events("job")) == number)
-            assert "1 workers, 2 needed" in job.events("job")[-1]["message"]
+            assert "1 workers, 2 needed" in job.events("job")[-1].message
             assert first.is_ready
             second = await job.worker(1)
             await job.ring(first, second, least_generation=number + 1)

@@ -196,7 +196,7 @@ def test_below_min_np_the_ring_waits_and_then_the_coordinator_gives_up(play):
         await job.until(lambda: first.is_ready)
         with pytest.raises(NotEnoughWorkers, match=r"elastic\.min_np=2 workers.*Received: 1\."):
             await job.end()
-        assert [e["state"] for e in job.events("job")] == ["waiting"]
+        assert [e.state for e in job.events("job")] == ["waiting"]
 
     play(scenario, num_start=2, min_np=2, wait_seconds=0.3)
 
@@ -389,7 +389,7 @@ def test_a_newcomer_that_spoils_rings_does_not_stop_the_others(play):
         await bad.connect()
         for _ in range(2):
             await job.until(lambda: any(not f for _, f in job.generations()))
-        await job.until(lambda: any(e["state"] == "waiting" for e in job.events("worker")))
+        await job.until(lambda: any(e.state == "waiting" for e in job.events("worker")))
         await job.ring(*workers)
         # It is tried again, and welcome once it works.
         del bad.formed
@@ -471,7 +471,7 @@ def test_a_lone_member_that_calls_again_keeps_its_ring(play):
         first = await job.worker(0)
         await job.ring(first)
         first.hang_up()
-        await job.until(lambda: any(e["state"] == "lost" for e in job.events("worker")))
+        await job.until(lambda: any(e.state == "lost" for e in job.events("worker")))
         await first.connect(formed=1)
         second = await job.worker(1)
         await job.ring(first, second)
@@ -501,7 +501,7 @@ def test_a_new_connection_of_a_worker_replaces_the_old_one(play):
         await job.until(old.done)
         second = await job.worker(1)
         await job.ring(first, second)
-        assert not [e for e in job.events("worker") if e["state"] == "lost"]
+        assert not [e for e in job.events("worker") if e.state == "lost"]
 
     play(scenario)
 
@@ -576,7 +576,7 @@ def test_a_newcomers_error_does_not_end_a_ring_that_trains(play):
         second = await job.worker(1, is_ready=False)
         second.send("failed", error={"error": "DataError", "message": "no files here"})
         await job.until(lambda: not second.is_connected)
-        assert [e["message"] for e in job.events("worker") if e["state"] == "failed"]
+        assert [e.message for e in job.events("worker") if e.state == "failed"]
         third = await job.worker(1)
         await job.ring(first, third)
 

@@ -1,8 +1,9 @@
 from edl_horovod.coordinator.throughput import Throughput
+from tests.job_events import recorded
 
 
 def step(time, records, size=2):
-    return {"kind": "step", "time": time, "records_seen": records, "size": size}
+    return recorded("step", time, records_seen=records, size=size)
 
 
 def steps(first, last, rate=100.0, size=2):
@@ -20,21 +21,21 @@ def test_a_second_of_training_is_a_sample_after_the_first():
 
 
 def test_a_change_of_the_ring_begins_anew():
-    events = [*steps(0, 1.6), {"kind": "generation"}, *steps(10, 11.6, size=3)]
+    events = [*steps(0, 1.6), recorded("generation"), *steps(10, 11.6, size=3)]
     assert rates(events) == []
 
 
 def test_time_of_an_evaluation_does_not_count():
-    events = [*steps(0, 2.9), {"kind": "evaluation"}, *steps(60, 62.9)]
+    events = [*steps(0, 2.9), recorded("evaluation"), *steps(60, 62.9)]
     assert {rate for _, rate in rates(events)} == {100}
 
 
 def test_short_epochs_add_up_to_samples():
     events = []
     for epoch in range(12):
-        events += [*steps(10.0 * epoch, 10.0 * epoch + 0.4), {"kind": "evaluation"}]
+        events += [*steps(10.0 * epoch, 10.0 * epoch + 0.4), recorded("evaluation")]
     assert rates(events) == [(2, 100)] * 3
 
 
 def test_other_events_say_nothing():
-    assert rates([{"kind": "log"}, {"kind": "worker"}, step(0, 0)]) == []
+    assert rates([recorded("log"), recorded("worker"), step(0, 0)]) == []

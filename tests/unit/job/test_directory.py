@@ -283,7 +283,7 @@ def test_no_other_module_spells_the_name_of_a_file_in_it():
     names = {getattr(JobDir(Path()), name).name for name in (*FILES, *FOLDERS)}
     elsewhere = {
         # The names of other files.
-        "config/compose.py": {"config.yaml"},  # Hydra's own.
+        "config/conf_files.py": {"config.yaml"},  # Hydra's own.
         "config/resolved.py": {"config.yaml"},  # Also in a trained model.
         "files/marker.py": {marker.NAME},  # In every folder of ours.
         "cluster/pods.py": {"/secret"},  # Of a volume.

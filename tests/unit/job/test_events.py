@@ -1,6 +1,7 @@
 """The event log: whole lines, in order, from several writers."""
 
 import json
+import math
 import os
 import threading
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, line_of
+from tests.job_events import DEFAULTS, KINDS, event, recorded
 
 
 @pytest.fixture
@@ -16,14 +18,21 @@ def path(tmp_path):
     return tmp_path / "events.jsonl"
 
 
+def steps(found):
+    return [event.step for _, _, event in found]
+
+
 def test_what_was_written_is_read(path):
+    written = [event(kind) for kind in KINDS]
+    written.append(event("job", message="a\nb Zürich", metrics={"loss": 0.5}, output="/out"))
+    written.append(event("worker", state="hung", pid=7))
     with EventLog(path, "launcher") as log:
-        log.write("job", state="starting", message="a\nb Zürich")
-        log.write("step", step=1, metrics={"loss": 0.5})
+        for one in written:
+            log.write(one)
     found = events.read(path)
-    assert [(e["source"], e["kind"]) for e in found] == [("launcher", "job"), ("launcher", "step")]
-    assert found[0]["message"] == "a\nb Zürich"
-    assert found[0]["time"] <= found[1]["time"]
+    assert [recorded.event for recorded in found] == written
+    assert {recorded.source for recorded in found} == {"launcher"}
+    assert found[0].time <= found[1].time
 
 
 def test_no_log_has_no_events(path):
@@ -33,39 +42,38 @@ def test_no_log_has_no_events(path):
 
 def test_a_log_knows_what_anybody_wrote(path):
     with EventLog(path, "a") as first, EventLog(path, "b") as second:
-        first.write("evaluation", step=7, examples=96)
-        assert second.has("evaluation", step=7)
-        assert not second.has("evaluation", step=8)
-        assert not second.has("step", step=7)
+        first.write(event("evaluation", step=7))
+        assert second.has(lambda one: one == event("evaluation", step=7))
+        assert not second.has(lambda one: one.kind == "step")
 
 
 def test_a_log_that_cannot_be_read_knows_nothing_and_stops_nobody(path, caplog):
     with EventLog(path, "a") as log:
         path.unlink()
         path.mkdir()
-        assert not log.has("evaluation", step=7)
+        assert not log.has(lambda one: True)
     assert "cannot be read" in caplog.text
 
 
 def test_a_second_writer_appends(path):
     for source in ("a", "b"):
         with EventLog(path, source) as log:
-            log.write("log", message="")
-    assert [event["source"] for event in events.read(path)] == ["a", "b"]
+            log.write(event("log"))
+    assert [recorded.source for recorded in events.read(path)] == ["a", "b"]
 
 
 def test_following_gives_each_event_once(path):
     new_events = events.follow(path)
     with EventLog(path, "a") as log:
         for number in range(3):
-            log.write("log", number=number)
-            assert [event["number"] for event in next(new_events)] == [number]
+            log.write(event("step", step=number))
+            assert steps(next(new_events)) == [number]
             assert next(new_events) == []
 
 
 def test_a_half_written_line_waits_for_its_end(path):
     new_events = events.follow(path)
-    line = json.dumps({"kind": "log"}).encode() + b"\n"
+    line = line_of(recorded("log")).encode()
     path.write_bytes(line + line[:5])
     assert len(next(new_events)) == 1
     path.write_bytes(line + line)
@@ -74,59 +82,122 @@ def test_a_half_written_line_waits_for_its_end(path):
 
 def test_a_torn_line_is_passed_over_and_the_next_one_is_whole(path):
     with EventLog(path, "a") as log:
-        log.write("log", number=1)
-        log.write("log", number=2)
+        log.write(event("step", step=1))
+        log.write(event("step", step=2))
     whole = path.read_bytes()
     path.write_bytes(whole[:-9])  # Its writer was killed, or the disk was full.
     new_events = events.follow(path)
-    assert [event["number"] for event in next(new_events)] == [1]
+    assert steps(next(new_events)) == [1]
     with EventLog(path, "b") as log:
-        log.write("log", number=3)
-    assert [event["number"] for event in next(new_events)] == [3]
-    assert [event["number"] for event in events.read(path)] == [1, 3]
+        log.write(event("step", step=3))
+    assert steps(next(new_events)) == [3]
+    assert steps(events.read(path)) == [1, 3]
 
 
-@pytest.mark.parametrize("line", [b"\xff\xfe", b"[1]", b"7", b"{}", b'{"kind', b"", b"\x85{}"])
+LINES = [b"\xff\xfe", b"[1]", b"7", b"{}", b'{"kind', b"", b"\x85{}", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("line", LINES)
 def test_lines_that_are_no_events_are_passed_over(path, line):
-    good = json.dumps({"kind": "log"}).encode()
-    path.write_bytes(b"\n".join([good, line, good, b""]))
-    assert events.read(path) == [{"kind": "log"}] * 2
+    good = recorded("log")
+    path.write_bytes(b"\n".join([line_of(good).encode(), line, line_of(good).encode()]))
+    assert events.read(path) == [good] * 2
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("kind", "fields"),
     [
-        {"metrics": [1]},
-        {"metrics": "text"},
-        {"metrics": {"auc": "text"}},
-        {"metrics": {"auc": {}}},
-        {"members": 2},
-        {"members": [2]},
-        {"step": "text"},
-        {"step": None},
-        {"step": 10**30},
-        {"size": [1]},
-        {"loss": "text"},
-        {"loss": float("inf")},
-        {"time": float("nan")},
-        {"time": -1.0},
-        {"time": 1e300},
-        {"state": 7},
-        {"message": None},
-        {"kind": 7},
+        ("step", {"metrics": [1]}),
+        ("step", {"metrics": "text"}),
+        ("step", {"metrics": {"auc": "text"}}),
+        ("step", {"metrics": {"auc": {}}}),
+        ("generation", {"members": 2}),
+        ("generation", {"members": [2]}),
+        ("generation", {"is_formed": 1}),
+        ("step", {"step": "text"}),
+        ("step", {"step": None}),
+        ("step", {"step": 10**30}),
+        ("step", {"size": [1]}),
+        ("step", {"loss": "text"}),
+        ("step", {"loss": float("inf")}),
+        ("reset", {"seconds": None}),
+        ("log", {"time": float("nan")}),
+        ("log", {"time": -1.0}),
+        ("log", {"time": 1e300}),
+        ("log", {"source": 7}),
+        ("job", {"state": 7}),
+        ("job", {"steps": None}),
+        ("log", {"message": None}),
+        ("log", {"kind": 7}),
+        ("log", {"kind": []}),
     ],
 )
-def test_events_whose_fields_are_not_what_they_must_be_are_passed_over(path, fields):
-    good = {"kind": "step", "time": 1.0, "step": 1, "loss": None, "metrics": {"auc": None}}
-    path.write_text("".join(f"{json.dumps(one)}\n" for one in (good, {**good, **fields}, good)))
-    assert events.read(path) == [good] * 2
+def test_events_whose_fields_are_not_what_they_must_be_are_passed_over(path, kind, fields):
+    good = line_of(recorded(kind))
+    path.write_text("".join([good, json.dumps({**json.loads(good), **fields}) + "\n", good]))
+    assert events.read(path) == [recorded(kind)] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_without_what_its_kind_always_has_is_passed_over(path, kind):
+    good = json.loads(line_of(recorded(kind)))
+    for name in ("time", "source", next(iter(DEFAULTS[kind]))):
+        path.write_text(json.dumps({key: good[key] for key in good if key != name}) + "\n")
+        assert events.read(path) == [], name
+
+
+def test_what_a_newer_version_adds_is_passed_over(path):
+    good = json.loads(line_of(recorded("log", message="known")))
+    lines = [{**good, "kind": "something new"}, {**good, "something": ["new"]}]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert events.read(path) == [recorded("log", message="known")]
+
+
+def test_the_log_s_format_is_that_of_earlier_versions():
+    """Lines as they stood in the logs of jobs before events had classes."""
+    line = (
+        '{"time": 1.5, "source": "localhost:0", "kind": "step", "step": 3, "total_steps": 9, '
+        '"epoch": 0, "loss": null, "records_per_second": 12.5, "records_seen": 96, "size": 2, '
+        '"metrics": {"auc": 0.5}}\n'
+    )
+    found = events.parse(line)
+    assert found == events.Recorded(
+        1.5,
+        "localhost:0",
+        events.StepEvent(
+            step=3,
+            total_steps=9,
+            epoch=0,
+            loss=None,
+            records_per_second=12.5,
+            records_seen=96,
+            size=2,
+            metrics={"auc": 0.5},
+        ),
+    )
+    assert line_of(found) == line
+
+
+def test_numbers_that_are_not_finite_are_null_in_the_log():
+    line = line_of(recorded("step", loss=math.inf, metrics={"auc": math.nan}))
+    assert (json.loads(line)["loss"], json.loads(line)["metrics"]) == (None, {"auc": None})
+    step = events.parse(line).event
+    assert step.loss is None
+    assert math.isnan(step.metrics["auc"])
+
+
+def test_fields_that_an_event_does_not_have_are_not_in_the_log():
+    written = json.loads(line_of(recorded("job", 1.0)))
+    assert written == {"time": 1.0, "source": "test", "kind": "job", "state": "running"} | {
+        "message": ""
+    }
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
 def test_a_full_disk_is_warned_of_once_and_ends_nothing(caplog):
     with EventLog(Path("/dev/full"), "a") as log:
         for _ in range(3):
-            log.write("log", message="")
+            log.write(event("log"))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "No space left on device" in caplog.text
 
@@ -135,11 +206,11 @@ def test_a_write_cut_short_leaves_the_next_one_whole(path, monkeypatch, caplog):
     write = os.write
     with EventLog(path, "a") as log:
         monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:7]))
-        log.write("log", number=1)
-        log.write("log", number=2)
+        log.write(event("step", step=1))
+        log.write(event("step", step=2))
         monkeypatch.undo()
-        log.write("log", number=3)
-    assert [event["number"] for event in events.read(path)] == [3]
+        log.write(event("step", step=3))
+    assert steps(events.read(path)) == [3]
     assert len(caplog.records) == 1
 
 
@@ -147,7 +218,7 @@ def test_lines_of_many_writers_do_not_mix(path):
     def write(source):
         with EventLog(path, source) as log:
             for number in range(100):
-                log.write("log", number=number, message="x" * 500)
+                log.write(event("log", message=f"{number} {'x' * 500}"))
 
     threads = [threading.Thread(target=write, args=(f"w{n}",)) for n in range(8)]
     for thread in threads:
@@ -156,8 +227,9 @@ def test_lines_of_many_writers_do_not_mix(path):
         thread.join()
     found = events.read(path)
     assert len(found) == 800
-    for source in {event["source"] for event in found}:
-        assert [e["number"] for e in found if e["source"] == source] == list(range(100))
+    for source in {source for _, source, _ in found}:
+        told = [event.message for _, who, event in found if who == source]
+        assert [int(message.split()[0]) for message in told] == list(range(100))
 
 
 def test_closing_twice_is_nothing(path):

@@ -18,6 +18,7 @@ from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.run import run_plan
+from tests.job_events import event
 
 
 @pytest.fixture
@@ -141,12 +142,12 @@ def test_a_given_secret_is_not_copied_to_the_volume(plan):
 def test_a_worker_that_was_there_before_its_launcher_is_heard(plan):
     plan.job_dir.enter(plan.job_dir.path.parent / "config.yaml")
     with events.EventLog(plan.job_dir.events, "early") as early:
-        early.write("warm")
+        early.write(event("worker"))
         with held(plan, is_left=False):
-            early.write("step", step=1)
+            early.write(event("step"))
             told = events.read(plan.job_dir.events)
 
-    assert [event["kind"] for event in told] == ["step"]
+    assert [recorded.event.kind for recorded in told] == ["step"]
 
 
 def test_a_launcher_that_comes_as_another_one_ends_holds_nothing_that_a_third_one_has(

@@ -20,6 +20,7 @@ from edl_horovod.launch.local import LocalTarget
 from edl_horovod.launch.target import TARGETS
 from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import JobResult
+from tests.job_events import event
 
 EVERY_STEP = CheckpointConfig(every_steps=1, every_seconds=0)
 NEVER = CheckpointConfig(every_steps=0, every_seconds=0)
@@ -38,11 +39,11 @@ def make_job(path: Path, *, checkpoint: CheckpointConfig = EVERY_STEP, state: st
     for name in ("launcher", "worker-0", "worker-1"):
         (job.logs / f"{name}.log").write_text(f"first of {name}\nlast of {name}\n")
     with EventLog(job.events, "launcher") as log:
-        log.write("job", state="running", task="train", message="", total_steps=20)
-        members = ["localhost:1", "localhost:0"]
-        log.write("generation", generation=1, size=2, members=members, is_formed=True, reason="")
-        log.write("reset", generation=1, old_size=0, new_size=2, step=0, seconds=0.1, reason="")
-        log.write("step", step=5, epoch=0, loss=0.5, records_seen=9, size=2)
+        log.write(event("job", state="running", task="train"))
+        members = ("localhost:1", "localhost:0")
+        log.write(event("generation", size=2, members=members, is_formed=True))
+        log.write(event("reset", generation=1, new_size=2, seconds=0.1))
+        log.write(event("step", step=5, total_steps=20, size=2))
     if state:
         say(job, state)
     return job
@@ -50,7 +51,7 @@ def make_job(path: Path, *, checkpoint: CheckpointConfig = EVERY_STEP, state: st
 
 def say(job: JobDir, state: str) -> None:
     with EventLog(job.events, "launcher") as log:
-        log.write("job", state=state, task="train", message=f"it {state}")
+        log.write(event("job", state=state, task="train", message=f"it {state}"))
 
 
 @pytest.fixture
@@ -285,7 +286,7 @@ def test_what_is_not_provably_an_ended_jobs_is_not_deleted(
     foreign = JobDir(tmp_path / "of-horovodrun")
     foreign.claim()
     with EventLog(foreign.events, "localhost:0") as log:
-        log.write("step", step=1)
+        log.write(event("step", step=1))
     with pytest.raises(ConfigError, match="edl did not launch"):
         client.delete(foreign.path)
 

@@ -62,13 +62,13 @@ def damage(tmp_path, step):
 
 def told(tmp_path, state):
     found = events.read(tmp_path / "events.jsonl")
-    return [e for e in found if e["kind"] == "checkpoint" and e["state"] == state]
+    return [e for e in found if e.event.kind == "checkpoint" and e.event.state == state]
 
 
 def test_the_last_ones_are_kept(make, tmp_path):
     train(*make(keep=2), range(1, 23))
     assert steps(tmp_path) == [15, 20]
-    assert [e["step"] for e in told(tmp_path, "written")] == [5, 10, 15, 20]
+    assert [e.event.step for e in told(tmp_path, "written")] == [5, 10, 15, 20]
 
 
 def test_time_alone_can_decide(make, tmp_path):
@@ -126,7 +126,7 @@ def test_a_damaged_newest_gives_way_to_the_one_before(make, tmp_path, caplog):
     assert checkpoints.load(after=-1)["step"] == 5
     assert variable.numpy().tolist() == [5.0, 5.0]
     assert "step-000000010.safetensors cannot be used" in caplog.text
-    assert [e["step"] for e in told(tmp_path, "damaged")] == [10]
+    assert [e.event.step for e in told(tmp_path, "damaged")] == [10]
     # It is known now: no ring that forms later reads it again.
     assert checkpoints.newest_step() == 5
 
@@ -161,7 +161,7 @@ def test_a_write_that_fails_is_told_and_training_goes_on(make, tmp_path, caplog)
     (tmp_path / "checkpoints").write_text("no folder can be made here")
     train(*make(), range(1, 6))
     assert "checkpoint of step 5 cannot be written" in caplog.text
-    assert [e["step"] for e in told(tmp_path, "failed")] == [5]
+    assert [e.event.step for e in told(tmp_path, "failed")] == [5]
 
 
 def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch, caplog):

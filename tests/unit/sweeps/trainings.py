@@ -13,6 +13,7 @@ from edl_horovod.launch.local import LocalTarget
 from edl_horovod.launch.target import TARGETS
 from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import JobResult
+from tests.job_events import event, recorded
 
 
 class Trainings(LocalTarget):
@@ -52,9 +53,9 @@ class Trainings(LocalTarget):
         resolved.dump(config, output / "config.yaml")
         job_dir.mkdir(exist_ok=True)
         with EventLog(job_dir / "events.jsonl", "test") as log:
-            log.write("job", state="starting")
-            log.write("step", step=5, loss=rate)
-            log.write("job", state="finished", steps=5, metrics=self._metrics(config))
+            log.write(event("job", state="starting"))
+            log.write(event("step", step=5, loss=rate))
+            log.write(event("job", state="finished", steps=5, metrics=self._metrics(config)))
         if on_events:
-            on_events([{"kind": "log", "time": 0.0, "message": f"trained with {rate}"}])
+            on_events([recorded("log", message=f"trained with {rate}")])
         return JobResult(output=config.output, job_dir=config.job_dir, steps=5)
