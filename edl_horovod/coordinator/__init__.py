@@ -1,1 +1,1 @@
-"""Once per job: decides who is in the ring, talks to the workers, serves the rendezvous."""
+"""The process that exists once per job: it decides who is in the ring and serves the rendezvous."""

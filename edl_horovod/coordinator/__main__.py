@@ -1,7 +1,7 @@
 """The coordinator's process: `python -m edl_horovod.coordinator --job-dir DIR`.
 
-Ends with the job: `result.json` in the job's directory then says how. At SIGTERM it ends as well,
-once the workers that are to end with it have saved the job's state; and at once when its standard
+It ends with the job; `result.json` in the job's directory then holds the outcome. It also ends at
+SIGTERM, once the workers that end with it have saved the job's state; and at once when its standard
 input ends, so that it never outlives a launcher that was killed.
 """
 
@@ -59,7 +59,7 @@ def main() -> int:
         try:
             asyncio.run(_serve(coordinator))
         except EdlError as error:
-            log.error("%s", error)  # The launcher tells its log's last line.
+            log.error("%s", error)  # The launcher shows the last line of this log.
             return error.exit_code
         except OSError as error:
             if error.errno not in DISK_ERRORS:

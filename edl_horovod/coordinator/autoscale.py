@@ -31,7 +31,7 @@ MAX_RETRY_SECONDS = 7200.0
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a ring is."""
+    """The speed of a ring."""
 
     rate: float
     """Records/s, the median of samples."""
@@ -41,7 +41,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Decision:
-    """A new bound for the ring."""
+    """A new limit for the ring's size."""
 
     limit: int
     reason: str
@@ -60,10 +60,10 @@ def efficiency(lower: int, lower_rate: float, upper: int, upper_rate: float) -> 
 
 
 class Autoscale:
-    """What was measured at which size, and what follows from it."""
+    """Measures rings of different sizes and decides how large a ring may be."""
 
     def __init__(self, *, min_np: int, max_np: int, start: int, bound: float) -> None:
-        """Nothing is measured yet.
+        """Begin without measurements.
 
         Args:
             min_np: Fewest ranks of a ring.
@@ -126,7 +126,7 @@ class Autoscale:
         return self._grow(size)
 
     def _judge_smaller(self, size: int, pace: Pace, now: float) -> Decision | None:
-        """Whether the larger ring, which was left to see, brought enough."""
+        """Whether the larger ring, which was left for this comparison, was worth its ranks."""
         upper = min((known for known in self._paces if known > size), default=0)
         self._paces[size] = pace
         if upper:
@@ -145,7 +145,7 @@ class Autoscale:
         return self._go(max(self._min_np, size - _step(size)), f"{size} ranks do: fewer are tried")
 
     def _watch(self, size: int, now: float) -> Decision | None:
-        """See whether a ring that was judged stays what it was, and try again after a while."""
+        """Check whether a ring that was judged keeps its pace; try a larger one after a while."""
         known = self._paces.get(size)
         pace = _pace(list(self._samples)[-MIN_SAMPLES:])
         if known is not None and abs(pace.rate - known.rate) > CHANGED * known.rate:
@@ -163,7 +163,7 @@ class Autoscale:
         return None
 
     def _begin_anew(self, size: int, pace: Pace, *, is_slower: bool) -> Decision | None:
-        """Forget what is true no more, and measure the next ring: a smaller one if it is slower."""
+        """Forget outdated measurements and measure the next ring, a smaller one if it is slower."""
         self._paces, self._paid, self._ceiling = {size: pace}, size, self._max_np
         self._retry_at, self._retry_seconds = math.inf, RETRY_SECONDS
         self._is_doubted = False
@@ -176,7 +176,7 @@ class Autoscale:
         return self._go(smaller, f"{size} ranks have become slower: {smaller} are tried")
 
     def _grow(self, size: int) -> Decision | None:
-        """Allow the next step; nothing while the cluster gives less than is allowed."""
+        """Allow a larger ring, unless the cluster provides fewer ranks than are allowed now."""
         if size < self.limit or size >= self._ceiling:
             return None
         is_halving = self._ceiling < self._max_np
@@ -191,7 +191,7 @@ class Autoscale:
         return Decision(limit, reason)
 
     def _compare(self, lower: int, slow: Pace, upper: int, fast: Pace) -> tuple[float, bool]:
-        """The efficiency, and whether the samples tell it from the bound."""
+        """The efficiency, and whether the samples suffice to compare it with the bound."""
         share = efficiency(lower, slow.rate, upper, fast.rate)
         error = fast.rate / slow.rate * lower / (upper - lower) * math.hypot(slow.error, fast.error)
         is_sure = abs(share - self._bound) > SURE * error

@@ -1,4 +1,4 @@
-"""Who is in the next ring, and as which rank: pure functions (D8)."""
+"""Pure functions that decide who is in the next ring, and as which rank (D8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,10 +41,10 @@ def choose_members(
 ) -> tuple[str, ...]:
     """The workers of the next ring, in the order of their ranks; maybe fewer than a ring needs.
 
-    Members stay before newcomers come: nobody who trains is put out for somebody who waits. Hosts
-    are ordered by their oldest worker, so rank 0 is with the job for as long as any. A slot has
-    room for one: while a worker that is to go still holds it, its successor waits. Any worker of a
-    host may fill any of its places, so that a spare one fills that of a lost one at once.
+    Members take precedence over newcomers: a worker that trains is not replaced by one that waits.
+    Hosts are ordered by their oldest worker, so rank 0 has been with the job for longest. A slot
+    has room for one: while a worker that must go still holds it, its successor waits. Any worker of
+    a host may fill any of its places, so that a spare one fills that of a lost one at once.
 
     Args:
         candidates: Workers that are warm (or in the ring), alive and not on their way out.

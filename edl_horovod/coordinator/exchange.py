@@ -1,4 +1,4 @@
-"""One group's members hand each other their addresses, all of them at once."""
+"""The exchange of addresses between the members of one group."""
 
 import asyncio
 
@@ -6,10 +6,10 @@ __all__ = ["Exchange"]
 
 
 class Exchange:
-    """What each member has for each other one, and when all of them have said it."""
+    """Collects what each member has for each other member."""
 
     def __init__(self, size: int, num_bytes: int) -> None:
-        """Nothing has come yet.
+        """Begin with nothing.
 
         Args:
             size: Members of the group.
@@ -19,19 +19,19 @@ class Exchange:
         self.size = size
         self.num_bytes = num_bytes
         self.is_over = asyncio.Event()
-        """All have said it, or nobody waits any more."""
+        """All members have given their parts, or nobody waits any more."""
         self._given: dict[int, bytes] = {}
 
     @property
     def is_complete(self) -> bool:
-        """Whether all have said it."""
+        """Whether all members have given their parts."""
         return len(self._given) == self.size
 
     def give(self, rank: int, parts: bytes) -> None:
         """Take what a member has for the others.
 
         Args:
-            rank: The member; it may say it twice.
+            rank: The member; it may give its parts twice.
             parts: As many bytes as of every member.
         """
         self._given[rank] = parts
@@ -39,7 +39,7 @@ class Exchange:
             self.is_over.set()
 
     def take(self, rank: int) -> bytes:
-        """What the others have for a member, in the order of their ranks, once all have said it."""
+        """What the others have for a member, in rank order, once the exchange is complete."""
         width = self.num_bytes // (self.size - 1)
         parts = []
         for other in range(self.size):

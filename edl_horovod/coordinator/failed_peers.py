@@ -1,6 +1,7 @@
-"""Rings that do not form although all their members live: who is left out, and for how long (D11).
+"""Decides who is left out, and for how long, when rings fail to form although all members live.
 
-Such as two hosts that reach the coordinator but not each other. Nobody is left out for ever.
+This happens, for instance, if two hosts reach the coordinator but not each other (D11). Nobody is
+left out for ever.
 """
 
 import logging
@@ -17,10 +18,11 @@ log = logging.getLogger(__name__)
 
 
 def suspects(members: Sequence[Worker], proven: Sequence[str], *, min_np: int) -> list[Worker]:
-    """Who is to be left out of the next ring, since one of these did not form; maybe all.
+    """The workers to leave out of the next ring after one of these did not form; maybe all.
 
-    One host, of the newcomers to a ring that worked before if there are any: the one that most
-    members could not reach, else the youngest. So the ring becomes smaller until it works.
+    They are those of one host: the one that most members could not reach, else the youngest. Where
+    newcomers joined a ring that worked before, it is a host of theirs. So the ring becomes smaller
+    until it works.
 
     Args:
         members: Of the ring, in the order of their ranks.
@@ -61,7 +63,7 @@ class FailedPeers:
     def failed(self, members: Sequence[Worker], proven: Sequence[str], began: float) -> None:
         """Let workers that may have spoiled ring after ring wait, longer and longer.
 
-        The first failure costs nobody anything, nor does one that has its reason: a lost member.
+        The first failure has no consequence, nor has one that a lost member explains.
 
         Args:
             members: Of a ring that was not formed.

@@ -1,4 +1,4 @@
-"""The forming of one generation: gather its members, see who lives, give places, wait for all."""
+"""Forms one generation: gathers its members, sees who lives, gives places, waits for all."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ MAX_MISSED_PINGS = 4
 
 
 class Forming:
-    """The steps of a forming; each ends at once where the job does."""
+    """The steps of a forming; each of them ends at once when the job is over."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Forming:
         forming_seconds: float,
         timings: Timings,
     ) -> None:
-        """Remember what all generations share.
+        """Take what all generations share.
 
         Args:
             server: Knows the workers.
@@ -47,7 +47,7 @@ class Forming:
         self._forming_seconds = forming_seconds
 
     async def gather(self, members: Sequence[Worker], generation: int) -> None:
-        """Tell all members to leave the ring after their step, and wait for them, not for ever.
+        """Tell all members to leave the ring after their step, and wait a limited time for them.
 
         Args:
             members: Of the ring that is to end.

@@ -1,4 +1,4 @@
-"""Which workers hang, and why that is said of them: pure functions (D11)."""
+"""Pure functions that decide which workers hang, and say why (D11)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ __all__ = ["Report", "Verdict", "find_hung"]
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a worker's main thread does, as its listening thread tells with every answer to a ping.
+    """What a worker's main thread does, as its listening thread answers a ping.
 
-    So it says where a worker is stuck, while the answer itself says that the process lives.
+    The report shows where a worker is stuck, while the answer itself shows that the process lives.
     """
 
     worker: str
@@ -42,7 +42,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is to happen to a worker that has made no progress for too long."""
+    """The decision on a worker that has made no progress for too long."""
 
     worker: str
     what: str
@@ -55,14 +55,14 @@ class Verdict:
 def find_hung(
     members: Sequence[Report | None], outsiders: Sequence[Report | None], *, stall_seconds: float
 ) -> list[Verdict]:
-    """Who hangs. A rank that works is ended only where others have waited for it for so long.
+    """Find workers that hang. A rank is ended only if others have waited for it for so long.
 
     In a ring all ranks begin a step together, so how long others wait is how much longer a rank
-    takes than they did: a step that is long for all of them makes nobody suspect.
+    takes than they did: a step that is long for all of them makes none of them suspect.
 
     Args:
         members: Reports of the ring's members, in the order of their ranks; None for one that has
-            not told anything yet.
+            not reported anything yet.
         outsiders: Reports of workers that should have come out of an earlier ring.
         stall_seconds: How long is too long.
     """

@@ -1,4 +1,4 @@
-"""What makes the coordinator look again."""
+"""Wakes the coordinator's loop."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ __all__ = ["Heartbeat"]
 
 
 class Heartbeat:
-    """Wakes the coordinator's one loop at every change, until the job is over."""
+    """Lets one loop sleep until something changes, or until the job is over."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()

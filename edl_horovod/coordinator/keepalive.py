@@ -1,7 +1,7 @@
-"""TCP connections whose other host may vanish without a word, as when its link is cut.
+"""Detects that the other host of a TCP connection has vanished, for instance with a cut link.
 
-The kernel answers for a process that is busy, stopped or swapped out, so what is noticed here is a
-host that is gone, and not a rank that is slow.
+The kernel answers for a process that is busy, stopped or swapped out. So this finds hosts that are
+gone, and not ranks that are slow.
 """
 
 import socket

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Liveness:
-    """What the coordinator knows of its workers by asking, and what it does about it."""
+    """Pings the workers, and acts on missing answers and on what the answers report."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Liveness:
         self._warned: dict[str, str] = {}
 
     async def watch(self) -> None:
-        """Ping, and look at what the answers say; never ends."""
+        """Ping, and act on the answers; never ends."""
         while True:
             for worker in list(self._server.workers.values()):
                 self._look_at(worker)

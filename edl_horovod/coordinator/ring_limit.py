@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 
 class RingLimit:
-    """Follows the job's events while `watch` runs."""
+    """Adjusts the limit to the ring's measured pace while `watch` runs."""
 
     def __init__(
         self, settings: CoordinatorSettings, events: EventLog, *, on_change: Callable[[str], None]
     ) -> None:
-        """Begin with what the job was started with.
+        """Begin with the limit that the job was started with.
 
         Args:
             settings: The job's facts.
@@ -43,7 +43,7 @@ class RingLimit:
         """Most ranks that a ring may have now."""
 
     async def watch(self) -> None:
-        """Measure the ring as long as the job lives; returns at once where nobody asked for it."""
+        """Measure the ring as long as the job lives; returns at once without autoscaling."""
         if self._policy is None:
             return
         throughput, news = Throughput(), follow(self._path)

@@ -23,10 +23,10 @@ def check_start(config: JobConfig) -> None:
     most = task.largest_ring(config)
     if config.launch.np > most:
         raise ConfigError(
-            f"launch.np must not be above the number of {task.shared}. Received: launch.np="
-            f"{config.launch.np}, {task.shared}={most} (train.batch_size="
-            f"{config.train.batch_size}). Set data_plan.lanes, or a batch size with a larger "
-            "divisor."
+            f"launch.np must not be above the number of {task.shared}.",
+            received=f"launch.np={config.launch.np}, {task.shared}={most} (train.batch_size="
+            f"{config.train.batch_size})",
+            cure="Set data_plan.lanes, or a batch size with a larger divisor.",
         )
 
 
@@ -47,6 +47,6 @@ def check_change(config: JobConfig, num_ranks: int, *, received: str, step: int 
         multiple = f", a multiple of the {step} slots of a pod" if step > 1 else ""
         raise ConfigError(
             f"The ring must keep between elastic.min_np={least} and {most} ranks (elastic.max_np, "
-            f"and never more than there are {TASKS[config.task].shared}){multiple}. "
-            f"Received: {received}."
+            f"and never more than there are {TASKS[config.task].shared}){multiple}.",
+            received=received,
         )

@@ -1,4 +1,4 @@
-"""Who of the workers may be in the ring now, and who may go home."""
+"""Decides which workers may be in the ring now, and which are dismissed."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Roster:
-    """The workers as `choose_members` must see them, and the slots that are wanted.
+    """Prepares what `choose_members` needs: the usable workers and the wanted slots.
 
     The job's state is in its workers' memory. So whoever has a step that nobody else has stays in
     the ring, wanted or not, until others have the state too.
@@ -31,7 +31,7 @@ class Roster:
         events: EventLog,
         limit: RingLimit,
     ) -> None:
-        """No slot is wanted yet.
+        """Begin without wanted slots.
 
         Args:
             server: Knows the workers.
@@ -51,7 +51,7 @@ class Roster:
         """Host name to number of slots, as host discovery gives them."""
 
     def workers(self, names: Iterable[str]) -> list[Worker]:
-        """Those of the named that are still known."""
+        """The named workers that are still known."""
         return [self._server.workers[name] for name in names if name in self._server.workers]
 
     def target(self, members: tuple[str, ...]) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class Roster:
     def until_next(self) -> float | None:
         """Seconds until time alone changes something; None if it does not.
 
-        A worker that spoiled rings is tried again then, or one that is to go stays no longer.
+        At that time a worker that spoiled rings is tried again, or a leaving one must go.
         """
         now = time.monotonic()
         moments = [
@@ -112,7 +112,7 @@ class Roster:
         return min((moment - now for moment in moments if moment > now), default=None)
 
     def _most_advanced(self) -> Worker | None:
-        """Who outside has the job's state; of several with the same steps the oldest."""
+        """The most advanced worker outside a ring; of several with the same steps the oldest."""
         holders = [
             worker
             for worker in self._server.workers.values()
@@ -164,7 +164,7 @@ class Roster:
         return in_order_of_ranks([*(w.candidate for w in others), holder.candidate])
 
     def _may_hold(self, worker: Worker) -> bool:
-        """Whether it can stay until another has the job's state, and there can be another."""
+        """Whether it can stay until another worker has the job's state, if there can be one."""
         now = time.monotonic()
         is_there = worker.is_connected and not worker.is_silent and not worker.is_hung
         if not is_there or worker.is_dismissed or worker.not_before > now:

@@ -1,4 +1,4 @@
-"""What of a job outlives its coordinator: `coordinator.json` in the job directory (D12b)."""
+"""The state of a coordinator that outlives it: `coordinator.json` in the job directory (D12b)."""
 
 import logging
 from dataclasses import asdict, dataclass, fields
@@ -48,7 +48,7 @@ def save(path: Path, ring: SavedRing) -> None:
 
 
 def save_change(path: Path, ring: SavedRing) -> None:
-    """Save where there is room: only a coordinator that starts again would read it."""
+    """Save if the disk allows it; only a coordinator that starts again needs the file."""
     try:
         save(path, ring)
     except OSError as error:

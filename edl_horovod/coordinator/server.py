@@ -41,11 +41,11 @@ class Coordinator:
     """Owns membership. One loop forms rings; the callbacks only note what happened and wake it."""
 
     def __init__(self, settings: CoordinatorSettings, events: EventLog) -> None:
-        """Prepare; `run` does the work.
+        """Prepare the coordinator; `run` does the work.
 
         Args:
             settings: The job's facts.
-            events: Where to tell what happens.
+            events: Receives what happens.
         """
         self._settings = settings
         self._timings = settings.timings
@@ -209,7 +209,7 @@ class Coordinator:
         if worker.name not in self._members:
             self._server.workers.pop(worker.name, None)
         elif not any(other.is_connected for other in self._roster.workers(self._members)):
-            # All members at once: rather the network than they. Their ring may well train on.
+            # All members at once: more likely the network failed. Their ring may train on.
             self._adopts_until = time.monotonic() + self._timings.return_seconds
         self._heartbeat.wake()
 
@@ -246,7 +246,7 @@ class Coordinator:
         return not any(worker.is_leaving or may_follow for worker in there)
 
     async def _advance(self, port: int) -> None:
-        """Compare the ring with what it should be, and act on the difference, or wait for one."""
+        """Compare the ring with the wanted one; act on the difference, or wait for one."""
         self._heartbeat.clear()
         self._roster.send_home(self._members)
         self._recall()
@@ -280,7 +280,7 @@ class Coordinator:
         await self._change(port)
 
     def _needed(self) -> int:
-        """Ranks that a ring needs now: the first one waits a while for all that were asked for."""
+        """Ranks that a ring needs now; the first ring waits a while for all that were requested."""
         least = self._settings.min_np
         if self._first_ring_patience() > 0:
             wanted = sum(self._roster.wanted.values())
@@ -311,16 +311,17 @@ class Coordinator:
         if left <= 0:
             raise NotEnoughWorkers(
                 f"The ring had fewer than elastic.min_np={self._settings.min_np} workers for "
-                f"{self._settings.wait_seconds:.0f} s. Received: {found}. Look at the workers' "
-                "logs, add slots, or lower elastic.min_np."
+                f"{self._settings.wait_seconds:.0f} s.",
+                received=str(found),
+                cure="Look at the workers' logs, add slots, or lower elastic.min_np.",
             )
         await self._heartbeat.sleep(min(left, 1.0, self._roster.until_next() or 1.0))
 
     def _recall(self) -> None:
-        """Tell workers that train in a ring of which nobody knows any more to leave it.
+        """Tell workers that train in a ring that was given up to leave it.
 
-        One that was away or silent for a while: its ring was given up meanwhile, but it need not
-        have noticed, alone in its ring least of all.
+        A worker that was away or silent for a while need not have noticed that its ring was given
+        up, least of all if it is alone in it.
         """
         for worker in self._server.workers.values():
             if not worker.is_ready and worker.name not in self._members:
@@ -338,7 +339,7 @@ class Coordinator:
                 self._server.workers.pop(worker.name)
 
     async def _change(self, port: int) -> None:
-        """One generation: gather the members, see who lives, deal ranks, wait until all formed."""
+        """Form a generation: gather the members, see who lives, deal ranks, wait for all."""
         began = time.monotonic()
         old_size, reason = len(self._members), self._reason
         members = self._roster.workers(self._members)

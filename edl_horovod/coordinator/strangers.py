@@ -1,4 +1,4 @@
-"""Connections that have not yet proven that they belong to the job: not many, and not for long."""
+"""Limits connections that have not yet proven that they belong to the job."""
 
 import asyncio
 import resource
@@ -18,10 +18,10 @@ def at_most(limit: int) -> int:
 
 
 class Strangers:
-    """The connections of one server that have proven nothing; members are not counted."""
+    """The unproven connections of one server."""
 
     def __init__(self, limit: int) -> None:
-        """Begin with none.
+        """Begin without connections.
 
         Args:
             limit: Most of them at a time.
@@ -33,10 +33,10 @@ class Strangers:
         return len(self._addresses)
 
     def enter(self, writer: asyncio.StreamWriter) -> None:
-        """Count a new connection. Where it is one too many, one goes.
+        """Count a new connection. If it is one too many, abort one.
 
-        That is the oldest of the address that has the most: a member proves itself within a round
-        trip, and who opens thousands pushes out nobody but himself.
+        It is the oldest one of the address that has most of them: a member proves itself within a
+        round trip, and an address that opens thousands displaces only its own.
         """
         peer = writer.get_extra_info("peername")
         self._addresses[writer] = str(peer[0]) if peer else ""
@@ -47,5 +47,5 @@ class Strangers:
             oldest.transport.abort()
 
     def leave(self, writer: asyncio.StreamWriter) -> None:
-        """Count it no longer: it has proven itself, or it is gone."""
+        """Stop counting a connection that has proven itself or is gone."""
         self._addresses.pop(writer, None)

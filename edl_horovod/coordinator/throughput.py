@@ -1,4 +1,4 @@
-"""From a job's events to samples of its pace: records/s while the ring did nothing but train."""
+"""Computes samples of a job's pace from its events: records/s while the ring only trained."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class Sample:
 
 
 class Throughput:
-    """Takes events as they come."""
+    """Turns a stream of events into samples."""
 
     def __init__(self) -> None:
-        """Nothing has been seen."""
+        """Begin before the first event."""
         self._last: tuple[float, StepEvent] | None = None
         self._seconds, self._records = -WARM_UP_SECONDS, 0
 

@@ -1,4 +1,4 @@
-"""What the coordinator knows of each worker, and the connections over which it knows it."""
+"""The state of each worker as the coordinator knows it, and the server that workers call."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ COMPLAINT_SECONDS = 10.0
 """Strangers can fill the log with no more than one line in so many seconds."""
 
 
-@dataclass(eq=False)  # It is the same worker or another one; its fields are only its state.
+@dataclass(eq=False)  # Two workers are never equal, whatever their fields say.
 class Worker:
     """One incarnation of a worker, as its messages describe it."""
 
@@ -43,7 +43,7 @@ class Worker:
     leaving_since: float | None = None
     """When it was asked to go, or asked for it; None for one that is to stay."""
     is_silent: bool = False
-    """Did not answer in time; not invited until it is heard again."""
+    """It did not answer in time, and is not invited until it is heard again."""
     is_hung: bool = False
     """It was ordered to end; never invited again."""
     is_given_up: bool = False
@@ -51,7 +51,7 @@ class Worker:
     placed: int = 0
     """The last generation that it was given a place in."""
     report: Report | None = None
-    """What it did when it answered the last ping; see `current_report`."""
+    """Its last report; see `current_report`."""
     pid: int = 0
     step: int = -1
     """Steps of the job that it had when it was outside last; -1 for none."""
@@ -90,7 +90,7 @@ class Worker:
         self.num_unanswered = 0
 
     def leave(self) -> None:
-        """Note that it is to go."""
+        """Note that it must go."""
         if self.leaving_since is None:
             self.leaving_since = time.monotonic()
 
@@ -100,25 +100,25 @@ class Worker:
         self.send(Ping())
 
     def announce(self, generation: int) -> None:
-        """Tell it, once a connection, that its ring is to be replaced by that generation."""
+        """Tell it, once per connection, that this generation replaces its ring."""
         if self.announced < generation:
             self.announced = generation
             self.send(Change(generation=generation))
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is to go; it may have to hand the job's state over first."""
+        """Whether it must go; it may have to hand over the job's state first."""
         return self.leaving_since is not None
 
     @property
     def current_report(self) -> Report | None:
-        """What it does in the ring that it was given a place in last; None if that is not known."""
+        """Its report on the last ring that it was given a place in; None without one."""
         is_current = self.report is not None and self.report.generation == self.placed
         return self.report if is_current else None
 
     @property
     def address(self) -> str:
-        """From which it called."""
+        """The IP address from which it called."""
         assert self.connection is not None
         return str(self.connection.get_extra_info("peername")[0])
 

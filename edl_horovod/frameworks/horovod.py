@@ -63,8 +63,8 @@ class Horovod:
         Args:
             place: This rank's, as the coordinator or the driver gave it.
             timeout_seconds: For the forming and for each collective's transfers afterwards.
-            is_abandoned: Whether it is known by now that this ring will not be formed. It is asked
-                by another thread; None where nobody knows.
+            is_abandoned: Says whether this ring will not be formed any more. Another thread calls
+                it. None where nobody knows.
 
         Raises:
             CollectiveFailed: A member did not show up; with an unpatched Horovod the process
@@ -96,7 +96,7 @@ class Horovod:
         return world
 
     def form_inherited(self, communicator: Any = None) -> World:
-        """Form the one ring that this process' launcher described (its variables, or MPI).
+        """Form the ring that the launcher of this process described by variables or MPI.
 
         Args:
             communicator: An mpi4py communicator; None where the launcher's variables count.
@@ -151,7 +151,7 @@ class Horovod:
 
     @contextmanager
     def _given_up_if(self, is_abandoned: Callable[[], bool] | None) -> Iterator[None]:
-        """Let the forming in the block end soon after it is known that it cannot succeed.
+        """End the forming in the block soon after it is known that it cannot succeed.
 
         Gloo does not hear of a member that died before it connected.
         """
@@ -218,7 +218,7 @@ def _rendezvous(place: Place) -> dict[str, str]:
 
 
 def _failed(message: str) -> CollectiveFailed:
-    """Without the places in Gloo's source, which tell a reader nothing."""
+    """The failure, without the places in Gloo's source, which mean nothing to a reader."""
     return CollectiveFailed(_SOURCE_PLACE.sub("", message), unreached=_UNREACHED.findall(message))
 
 

@@ -1,4 +1,4 @@
-"""A child process ends when the process that started it does, however that one died."""
+"""Ends a child process when the process that started it ends, however that one died."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ LIFELINE_VARIABLE = "EDL_LIFELINE"
 
 
 def end_with_parent() -> None:
-    """Watch the standard input, if the starter made it a lifeline: at its end, end this process.
+    """End this process at the end of its standard input, if the starter made that a lifeline.
 
     A pipe's end is closed by the kernel also when the starter is killed, so nothing is left behind;
     a process that leads a group, as every `Child` does, takes the whole group with it.

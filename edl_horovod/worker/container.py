@@ -10,7 +10,7 @@ __all__ = ["begin", "shown_as_ready"]
 
 
 def begin(ready_file: Path | None) -> None:
-    """See to what a process that is killed leaves behind, and to signals as process 1.
+    """Handle signals as process 1, and remove what a killed process left behind.
 
     Args:
         ready_file: Of a pod; None elsewhere.
@@ -24,7 +24,7 @@ def begin(ready_file: Path | None) -> None:
 
 @contextmanager
 def shown_as_ready(ready_file: Path | None) -> Iterator[None]:
-    """Let the file exist meanwhile: a pod's readiness probe looks for it.
+    """Keep the file in place meanwhile; a pod's readiness probe looks for it.
 
     Args:
         ready_file: Of a pod; None elsewhere.

@@ -27,11 +27,11 @@ def code_of(main: Callable[[], int]) -> int:
 
 
 def end(code: int, *, last_words_seconds: float = LAST_WORDS_SECONDS) -> NoReturn:
-    """End this process, at once: everything that must be closed is.
+    """End this process at once; everything that must be closed is closed by now.
 
-    The interpreter's own end would destroy TensorFlow's iterators, which wait for their threads,
-    and a thread that is about to run the user's Python waits for the interpreter: for ever. An
-    error here would lead there, too; and who is to read the output may be gone, or stuck.
+    The interpreter's own end would destroy TensorFlow's iterators. They wait for their threads, and
+    a thread that is about to run the user's Python waits for the interpreter for ever. An error
+    here would have the same effect, and the reader of the output may be gone or stuck.
     """
     last = threading.Timer(last_words_seconds, os._exit, [code])
     last.daemon = True

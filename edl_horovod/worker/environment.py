@@ -1,4 +1,4 @@
-"""What a worker's environment says, read once into one value."""
+"""Reads a worker's environment variables once, into one value."""
 
 import socket
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class WorkerEnvironment:
 
     @property
     def membership(self) -> str:
-        """Who deals the places: `static`, `coordinator`, `horovodrun`, or nobody (empty)."""
+        """Who deals the places: `static`, `coordinator`, `horovodrun`, or empty for nobody."""
         if self.is_static:
             return "static"
         if self.coordinator_port:
@@ -63,7 +63,7 @@ class WorkerEnvironment:
 
     @property
     def has_launcher(self) -> bool:
-        """Whether a launcher of ours has checked the job; under plain horovodrun none need have."""
+        """Whether a launcher of ours has checked the job; under plain horovodrun none has to."""
         return self.membership in ("static", "coordinator")
 
 

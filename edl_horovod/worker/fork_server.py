@@ -1,6 +1,7 @@
-"""A process that has imported what a worker needs and forks one whenever it is asked to.
+"""A process that has imported what a worker needs, and forks a worker at each request.
 
-TensorFlow takes some three seconds of a processor to import, and memory that forked workers share.
+Importing TensorFlow takes about three seconds of processor time, and memory that forked workers
+share.
 Only what is imported is shared: nothing is initialised and no thread runs when a worker is forked
 (docs/adr/0008).
 """
@@ -22,8 +23,8 @@ def serve(channel: socket.socket) -> None:
     """Fork a worker for each request, until the other end is closed; returns in the workers alone.
 
     A request is the worker's variables beyond the server's own, as JSON, with two descriptors: its
-    standard input, and its output. The answer is its pid, or a negative errno. The worker is a
-    child of the one who asks, if that one is a subreaper meanwhile.
+    standard input, and its output. The answer is its pid, or a negative errno. The worker
+    is a child of the requesting process if that one is a subreaper meanwhile.
     """
     channel.send(READY)
     while True:

@@ -1,4 +1,4 @@
-"""How a warm worker takes the place of a process that was launched to be one: over a Unix socket.
+"""Lets a warm worker take the place of a process that was launched to be one, over a Unix socket.
 
 The launched process (`edl_horovod.worker.shim`) connects and sends one line of JSON with its
 variables, and its output with it; the answer `taken` makes the worker the rank. Then signals come
@@ -29,21 +29,21 @@ class Handover:
     """The connection to the launched process whose place a worker took."""
 
     def __init__(self, connection: socket.socket, variables: dict[str, str]) -> None:
-        """Watch it: `follow` does.
+        """Take the connection; `follow` watches it.
 
         Args:
             connection: To the launched process.
-            variables: What its launcher told it.
+            variables: Of the launched process.
         """
         self._connection = connection
         self.variables = variables
 
     def follow(self) -> None:
-        """Take its signals, and end when it does, in a thread."""
+        """Take its signals, and end when it ends, in a thread of its own."""
         threading.Thread(target=self._listen, name="handover", daemon=True).start()
 
     def say_exit(self, code: int) -> None:
-        """Tell the exit code, which is to be that of the launched process."""
+        """Report the exit code, with which the launched process ends."""
         with contextlib.suppress(OSError):
             self._connection.sendall(f"exit {code}\n".encode())
 

@@ -34,9 +34,9 @@ def make_membership(
     make = _KINDS.get(environment.membership)
     if make is None:
         raise ConfigError(
-            "A worker is started by a launcher, which tells it where its ring is. Received: no "
-            "EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment. Use "
-            "`edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`."
+            "A worker is started by a launcher, which tells it where its ring is.",
+            received="no EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment",
+            cure="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
         )
     return make(environment, config, events, horovod)
 

@@ -1,10 +1,10 @@
-"""What plain horovodrun launches where warm workers wait.
+"""The process that plain horovodrun launches where warm workers wait.
 
 Usage: `python -m edl_horovod.worker.shim --config config.yaml`.
 
 It hands its Horovod variables and its output to a warm worker of this host, forwards signals to it
-and ends with its exit code. Where none waits it becomes a worker itself, cold. Only the standard
-library is imported: this process is to be there in some ten milliseconds.
+and ends with its exit code. Where none waits it becomes a cold worker itself. Only the standard
+library is imported, so that this process starts in about ten milliseconds.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def main() -> int:
-    """Be a worker, by a warm one or as a cold one; returns the exit code."""
+    """Be a worker, by handing over to a warm one or as a cold one; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--config", type=Path, required=True, help="the job's resolved config.yaml")
     args = parser.parse_args()

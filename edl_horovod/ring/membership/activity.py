@@ -1,4 +1,4 @@
-"""What a rank's main thread does, told by another thread: that is how a hang is seen."""
+"""Records what a rank's main thread does, so that another thread can report a hang."""
 
 import time
 from collections.abc import Callable
@@ -18,10 +18,10 @@ class _Phase:
 
 
 class Activity:
-    """The present phase of a main thread. It writes, another thread reads; neither waits."""
+    """The current phase of a main thread. It writes, another thread reads, and neither waits."""
 
     def __init__(self) -> None:
-        """Outside any ring."""
+        """Begin outside any ring."""
         self._phase = _Phase("joins", "getting warm", None, time.monotonic())
         self._came: tuple[_Phase, float] | None = None
 
@@ -30,7 +30,7 @@ class Activity:
         self._phase = _Phase(state, what, has_come, time.monotonic())
 
     def report(self, generation: int) -> Pong:
-        """The present phase, and since when, as the answer to a ping.
+        """The current phase and its duration, as the answer to a ping.
 
         Args:
             generation: The last one that this rank was given a place in.
@@ -38,7 +38,7 @@ class Activity:
         phase, now = self._phase, time.monotonic()
         state, since = phase.state, phase.since
         if phase.has_come is not None and phase.has_come():
-            # Since it was first seen there: its own long step is no waiting.
+            # Counted from when it was first seen there: its own long step is not waiting.
             if self._came is None or self._came[0] is not phase:
                 self._came = (phase, now)
             state, since = "waits", self._came[1]

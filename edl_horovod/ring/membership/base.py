@@ -19,12 +19,12 @@ class Dismissed(Exception):
     """This worker is no longer wanted, or the job is over."""
 
     def __init__(self, reason: str, *, is_final: bool = True, has_state: bool = False) -> None:
-        """Say why.
+        """Describe the dismissal.
 
         Args:
             reason: For people.
-            is_final: Whether another process in its place would be of no use either: the job is
-                over, or the place is to be left.
+            is_final: Whether no other process is needed in its place: the job is over, or the
+                place is given up.
             has_state: Whether it is the one of all workers that has the job's state and must keep
                 it, as far as the coordinator knows: no ring trains.
         """
@@ -37,7 +37,7 @@ class Membership(ABC):
     """A rank's source of rings. A change is a level, asked each step: none is missed (D10)."""
 
     def __init__(self, horovod: Horovod) -> None:
-        """Take what forms and leaves rings."""
+        """Take the adapter that forms and leaves rings."""
         self._horovod = horovod
 
     expect: Callable[[World, int], None] = staticmethod(lambda world, step: None)
@@ -52,12 +52,12 @@ class Membership(ABC):
             step: Steps of the job that this rank has; -1 for a newcomer.
 
         Raises:
-            Dismissed: There will be no place any more.
+            Dismissed: This rank will not get a place again.
             CollectiveFailed: The ring could not be formed; report it with `failed` and join again.
         """
 
     def formed(self, world: World) -> None:
-        """Say that this rank is in the ring and has the ring's state."""
+        """Report that this rank is in the ring and has the ring's state."""
 
     @abstractmethod
     def wants_change(self) -> bool:
@@ -65,10 +65,10 @@ class Membership(ABC):
 
     @abstractmethod
     def failed(self, failure: CollectiveFailed, step: int) -> None:
-        """Say that the ring broke, at which step, before joining the next one."""
+        """Report why and at which step the ring broke, before joining the next one."""
 
     def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
-        """Say what this rank does from now on, for who looks for ranks that hang; costs nothing.
+        """Record what this rank does from now on, so that a hang can be found; costs nothing.
 
         Args:
             state: `works` (the others wait for it), `waits` (in a collective), `joins`, or
@@ -79,18 +79,18 @@ class Membership(ABC):
         """
 
     def progress(self, step: int) -> None:
-        """Say which step is done; at most about once a second."""
+        """Report how many steps are done; at most about once a second."""
 
     def finished(self, result: dict[str, Any]) -> None:
-        """Say that the job is done; every rank does."""
+        """Report that the job is done; every rank does so."""
 
     def report_error(self, error: EdlError) -> None:
-        """Say that the job cannot go on."""
+        """Report that the job cannot go on."""
 
     def leave_soon(self) -> None:
         """Ask to be left out of the next ring, then end; without a coordinator, end now."""
         os._exit(EXIT_AT_SIGTERM)
 
     def close(self) -> None:
-        """Leave the ring and let go of everything."""
+        """Leave the ring and release everything."""
         self._horovod.leave()

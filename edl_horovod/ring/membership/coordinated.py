@@ -57,7 +57,7 @@ EXIT_HUNG = 9
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorAddress:
-    """Where the coordinator is, who calls, and the secret that proves it."""
+    """Where the coordinator listens, who calls it, and the secret that proves it."""
 
     host: str
     port: int
@@ -90,8 +90,8 @@ class CoordinatedTimings:
 class CoordinatedMembership(Membership):
     """A warm worker's side of the coordinator's protocol.
 
-    A thread listens; what it hears lands in fields under one lock. While the coordinator is away
-    the ring trains on and the thread calls again.
+    A thread listens and keeps what it hears in fields under one lock. While the coordinator is away
+    the ring trains on, and the thread calls again.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class CoordinatedMembership(Membership):
         )
 
     def formed(self, world: World) -> None:
-        """Tell the coordinator."""
+        """Report to the coordinator that the ring is formed."""
         with self._lock:
             self._formed = world.generation
             self._send(Formed(generation=world.generation))
@@ -186,11 +186,11 @@ class CoordinatedMembership(Membership):
             self._send(Leaving())
 
     def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
-        """Remember it; the answer to the next ping tells it."""
+        """Record the phase; the answer to the next ping reports it."""
         self._activity.begin(state, what, has_come)
 
     def progress(self, step: int) -> None:
-        """Tell the coordinator, once a second at most."""
+        """Report to the coordinator, once a second at most."""
         now = time.monotonic()
         if now - self._reported_at >= 1.0:
             self._reported_at = now
@@ -199,11 +199,11 @@ class CoordinatedMembership(Membership):
                 self._send(Progress(step=step))
 
     def finished(self, result: dict[str, Any]) -> None:
-        """Tell the coordinator, and wait until it dismisses this worker."""
+        """Report to the coordinator, and wait until it dismisses this worker."""
         self._last_word(Finished(result=result))
 
     def report_error(self, error: EdlError) -> None:
-        """Tell the coordinator, which ends the job."""
+        """Report to the coordinator, which ends the job."""
         described = {"error": kind_of(error), "message": _shortened(str(error))}
         self._last_word(Failed(error=described))
 
@@ -225,7 +225,7 @@ class CoordinatedMembership(Membership):
             )
 
     def _start_listening(self) -> None:
-        """Connect at the first need: a worker calls when it is warm, or cannot become so."""
+        """Connect when first needed: once the worker is warm, or has failed to become so."""
         if not self._is_listening:
             self._is_listening = True
             threading.Thread(target=self._listen, name="membership", daemon=True).start()
@@ -337,7 +337,7 @@ class CoordinatedMembership(Membership):
             self._lock.notify_all()
 
     def _send(self, message: Message) -> None:
-        """Send if connected; the next hello repeats what is lost with a connection."""
+        """Send if connected; the next `Hello` repeats what is lost with a connection."""
         if self._socket is not None and self._channel is not None:
             try:
                 self._socket.sendall(self._channel.seal(encode(message)))

@@ -42,14 +42,14 @@ class HorovodDriverMembership(Membership):
         events: EventLog,
         result: Path,
     ) -> None:
-        """Take what horovodrun said in the environment; `join` talks to its driver.
+        """Take the first place; `join` asks the driver for later ones.
 
         Args:
             horovod: Forms the rings.
             place: The first one of this rank; its rendezvous is the driver.
             timeout_seconds: Gloo's, for forming and for transfers.
-            events: Told of the job's end by the leader: horovodrun writes none.
-            result: File that tells the launcher, where there is one, how the job ended.
+            events: Receives the job's end from the leader; horovodrun writes none.
+            result: File for the job's outcome.
         """
         super().__init__(horovod)
         self._place = place
@@ -58,7 +58,7 @@ class HorovodDriverMembership(Membership):
         self._events = events
         self._result = result
         self._num_formings = 0
-        # Hosts that came before anybody could be told of them: the first ring forms twice.
+        # Hosts may have come before anybody could be notified: the first ring forms twice.
         self._has_new_hosts = place.rank == 0
 
     def join(self, step: int) -> World:
@@ -67,7 +67,7 @@ class HorovodDriverMembership(Membership):
         if self._num_formings == 0:
             self._horovod.listen_to_driver(self)
         else:
-            # Before asking: what is told from here on may be newer than the answer.
+            # Before asking: a notice from here on may be newer than the answer.
             self._has_new_hosts = False
             self._place = self._ask()
         self._place = replace(self._place, generation=self._num_formings, step=max(0, step))
@@ -85,10 +85,10 @@ class HorovodDriverMembership(Membership):
         return self._has_new_hosts
 
     def failed(self, failure: CollectiveFailed, step: int) -> None:
-        """Nothing to tell: the driver sees failures by the ends of processes."""
+        """Do nothing: the driver notices failures when processes end."""
 
     def finished(self, result: dict[str, Any]) -> None:
-        """The leader tells the launcher and those who read the events."""
+        """Let the leader write the result and the event."""
         if self._place.rank == 0:
             write_json(self._result, {"state": "finished", **result})
             self._events.write(
@@ -101,14 +101,14 @@ class HorovodDriverMembership(Membership):
             )
 
     def report_error(self, error: EdlError) -> None:
-        """The leader tells as of the end; another rank's trouble ends no job."""
+        """Let the leader write the failure; the error of another rank does not end the job."""
         if self._place.rank == 0:
             described = {"error": kind_of(error), "message": str(error)}
             write_json(self._result, {"state": "failed", **described})
             self._events.write(JobEvent(state="failed", message=str(error)))
 
     def _ask(self) -> Place:
-        """This rank's next place; the driver answers when all ranks have asked or ended.
+        """Ask for this rank's next place; the driver answers when all ranks have asked or ended.
 
         `hvd.init()` would ask by itself, but it cannot say that the answer was "none": asking once
         more would then count as a member that is ready, and break the others' next reset.
@@ -133,8 +133,9 @@ class HorovodDriverMembership(Membership):
             place = replace(self._place, **numbers)
         except (OSError, HTTPException, ValueError) as error:
             raise JobFailed(
-                f"horovodrun does not say how the job goes on. Received: {error}. It has ended, or "
-                "it ends the job; look at its own messages."
+                "horovodrun does not say how the job goes on.",
+                received=str(error),
+                cure="It has ended, or it ends the job; look at its own messages.",
             ) from error
         if place.rank == NO_RANK:
             raise Dismissed("horovodrun has no slot for it any more")

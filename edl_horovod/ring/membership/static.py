@@ -21,16 +21,16 @@ class StaticMembership(Membership):
 
         Args:
             horovod: Forms the ring.
-            result: File that tells the launcher how the job ended.
+            result: File for the job's outcome.
         """
         super().__init__(horovod)
         if not horovod.has_mpi():
             raise MissingDependency(
-                "launch=mpi needs a Horovod that was built with MPI, and this one was not. Use "
-                f"launch=local; or for MPI, {how_to_install('mpi')} and then "
-                "python docker/horovod/build_wheel.py --install"
+                "launch=mpi needs a Horovod that was built with MPI, and this one was not.",
+                cure=f"Use launch=local; or for MPI, {how_to_install('mpi')} and then "
+                "python docker/horovod/build_wheel.py --install",
             )
-        # The import starts MPI, so it stands where it is wanted and not at the module's head.
+        # The import starts MPI, so it is not at the head of the module.
         from mpi4py import MPI
 
         self._mpi = MPI
@@ -49,19 +49,19 @@ class StaticMembership(Membership):
         return self._horovod.form_inherited(self._communicator)
 
     def wants_change(self) -> bool:
-        """Never."""
+        """A static ring never changes."""
         return False
 
     def failed(self, failure: CollectiveFailed, step: int) -> None:
-        """Nothing to tell: `join` ends the job."""
+        """Do nothing: `join` ends the job."""
 
     def finished(self, result: dict[str, Any]) -> None:
-        """The leader tells the launcher."""
+        """Let the leader write the result."""
         if self._communicator.Get_rank() == 0:
             write_json(self._result, {"state": "finished", **result})
 
     def report_error(self, error: EdlError) -> None:
-        """Tell the launcher, and end the other ranks, which may wait in a collective."""
+        """Write the failure, and end the other ranks, which may wait in a collective."""
         described = {"error": kind_of(error), "message": str(error)}
         write_json(self._result, {"state": "failed", **described})
         self._communicator.Abort(error.exit_code)
