@@ -60,7 +60,8 @@ class LocalJobs(Jobs):
         return JobStatus(progress=state, is_at_rest=not job_dir.is_running())
 
     def source(self, job: str) -> Source:
-        """The directory."""
+        """The directory, where a job may also come later."""
+        _refuse_results(job)
         return DirectorySource(JobDir(Path(job)))
 
     def logs(
@@ -221,6 +222,12 @@ def _config_of(job: str) -> JobConfig:
     Raises:
         ConfigError: This is not the directory of a job.
     """
+    _refuse_results(job)
+    return JobDir(Path(job)).read_config()
+
+
+def _refuse_results(job: str) -> None:
+    """Refuse what a job made, which may hold settings too, where the job is meant."""
     found = marker.read(Path(job) / marker.NAME)
     if found is not None and found["kind"] != KIND:
         raise ConfigError(
@@ -229,7 +236,6 @@ def _config_of(job: str) -> JobConfig:
             cure=f"The directory of the job that made it is {found.get('job') or f'{job}.job'}, "
             "unless it was removed.",
         )
-    return JobDir(Path(job)).read_config()
 
 
 def _described(kind: str) -> str:

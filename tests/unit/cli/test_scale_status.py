@@ -174,14 +174,15 @@ def test_workers_of_a_job_that_has_ended_are_in_no_ring(
     assert workers == [["localhost:0", "ended"], ["localhost:1", "lost"], ["localhost:2", "ended"]]
 
 
-def test_status_of_a_trained_model_names_the_directory_of_its_job(
-    job_dir: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("verb", ["status", "dashboard", "logs", "events", "stop", "resume"])
+def test_a_trained_model_is_told_with_the_directory_of_its_job(
+    job_dir: Path, verb: str, capsys: pytest.CaptureFixture[str]
 ):
     model = job_dir.with_name("model")
     make_job(model)
     marker.write(model, "trained model", job=str(job_dir))
 
-    assert main(["status", str(model)]) == 2
+    assert main([verb, str(model)]) == 2
 
     message = capsys.readouterr().err
     assert f"{model} is not the directory of a job: it holds a trained model." in message
