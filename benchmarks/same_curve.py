@@ -107,7 +107,7 @@ def _train(folder: Path, data: str, size: int, steps: int, *, changes: str = "")
 
 def _change(job_dir: Path, changes: str) -> None:
     """Disturb the job as soon as it trains."""
-    while not any(e["kind"] == "step" for e in events.read(job_dir / "events.jsonl")):
+    while not any(e.event.kind == "step" for e in events.read(job_dir / "events.jsonl")):
         time.sleep(0.05)
     disturb_job(JobDir(job_dir), parse(changes), on_action=print)
 

@@ -11,7 +11,7 @@ from benchmarks.elastic import stamps
 from benchmarks.elastic.settings import Run, python
 from benchmarks.elastic.stamps import Stamp
 from edl_horovod.job import hosts
-from edl_horovod.job.events import follow
+from edl_horovod.job.events import Recorded, follow
 from edl_horovod.supervisor.plan import LOCAL_HOST
 from edl_horovod.supervisor.processes import Child
 
@@ -33,12 +33,12 @@ class DrivenJob:
         self.child = child
         self._run = run
         self._new_events = follow(job_dir / "events.jsonl")
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Recorded] = []
 
-    def events(self, kind: str) -> list[dict[str, Any]]:
+    def events(self, kind: str) -> list[Recorded]:
         """All events of a kind until now."""
         self._events += next(self._new_events)
-        return [event for event in self._events if event["kind"] == kind]
+        return [recorded for recorded in self._events if recorded.event.kind == kind]
 
     def want(self, slots: int) -> None:
         """Change what host discovery finds."""
@@ -46,23 +46,25 @@ class DrivenJob:
 
     def generation(self) -> int:
         """The last one."""
-        return max((event["generation"] for event in self.events("generation")), default=0)
+        return max((recorded.event.generation for recorded in self.events("generation")), default=0)
 
     def members(self) -> list[int]:
         """Slots of the ring now."""
-        formed = [event for event in self.events("generation") if event["is_formed"]]
-        return [int(label.rpartition(":")[2]) for label in formed[-1]["members"]]
+        formed = [recorded for recorded in self.events("generation") if recorded.event.is_formed]
+        return [int(label.rpartition(":")[2]) for label in formed[-1].event.members]
 
     def num_warm(self) -> int:
         """How often a worker has become warm."""
-        return sum(event["state"] == "warm" for event in self.events("worker"))
+        return sum(recorded.event.state == "warm" for recorded in self.events("worker"))
 
     def wait_for_ring(self, size: int, *, after: int) -> None:
         """Wait until a ring of that size was formed, newer than a generation."""
         self.wait_for(
             lambda: any(
-                event["is_formed"] and event["size"] == size and event["generation"] > after
-                for event in self.events("generation")
+                recorded.event.is_formed
+                and recorded.event.size == size
+                and recorded.event.generation > after
+                for recorded in self.events("generation")
             ),
             f"a ring of {size} after generation {after}",
         )
@@ -75,11 +77,11 @@ class DrivenJob:
         """Of the process that has a slot now."""
         name = f"{LOCAL_HOST}:{slot}"
         started = [
-            event
-            for event in self.events("worker")
-            if event["worker"] == name and event["state"] == "started"
+            recorded
+            for recorded in self.events("worker")
+            if recorded.event.worker == name and recorded.event.state == "started"
         ]
-        return int(started[-1]["message"].split()[1])
+        return int(started[-1].event.message.split()[1])
 
     def send(self, slot: int, number: signal.Signals) -> None:
         """Send a worker a signal."""

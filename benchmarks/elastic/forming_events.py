@@ -129,7 +129,9 @@ def _stall_of_change(job: DrivenJob, since: float, *, after: int) -> float:
 
     def is_formed() -> bool:
         found = job.events("generation")
-        return any(event["is_formed"] and event["generation"] > after for event in found)
+        return any(
+            recorded.event.is_formed and recorded.event.generation > after for recorded in found
+        )
 
     job.wait_for(is_formed, f"a ring after generation {after}")
     formed_at = time.monotonic()

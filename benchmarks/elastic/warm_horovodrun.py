@@ -62,15 +62,19 @@ def _wait_for_warm(run: Run, config: Path, least: int, keeper: Child) -> None:
     )
 
 
-def _resets(job_dir: Path) -> list[dict[str, float]]:
-    return [event for event in events.read(job_dir / "events.jsonl") if event["kind"] == "reset"]
+def _resets(job_dir: Path) -> list[events.Recorded]:
+    return [
+        recorded
+        for recorded in events.read(job_dir / "events.jsonl")
+        if recorded.event.kind == "reset"
+    ]
 
 
 def _reset(run: Run, job_dir: Path, size: int, after: int, child: Child) -> float:
     """Seconds of the first ring of a size after so many resets."""
 
     def found() -> float | None:
-        sizes = [r for r in _resets(job_dir)[after:] if r["new_size"] == size]
-        return sizes[0]["seconds"] if sizes else None
+        sizes = [r for r in _resets(job_dir)[after:] if r.event.new_size == size]
+        return sizes[0].event.seconds if sizes else None
 
     return run.wait_for(found, f"a ring of {size}", child)

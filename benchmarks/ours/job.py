@@ -22,7 +22,7 @@ from edl_horovod.config.schema import (
     LaunchConfig,
     TrainConfig,
 )
-from edl_horovod.job.events import read
+from edl_horovod.job.events import Recorded, read
 from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.plan import LaunchPlan
@@ -88,24 +88,24 @@ def _with_timed_worker(plan: LaunchPlan, *, warmup_steps: int) -> LaunchPlan:
     return replace(plan, worker=replace(plan.worker, argv=tuple(argv), environment=environment))
 
 
-def _writing(events: list[dict[str, Any]], args: Any) -> dict[str, float]:
+def _writing(events: list[Recorded], args: Any) -> dict[str, float]:
     """What the writing threads did, beside training."""
-    written = [e for e in events if e["kind"] == "checkpoint"]
-    assert all(event["state"] == "written" for event in written), written
+    written = [e for e in events if e.event.kind == "checkpoint"]
+    assert all(recorded.event.state == "written" for recorded in written), written
     assert len(written) >= args.total_steps // args.checkpoint_steps, written
     return {
-        "checkpoint_bytes": written[-1]["num_bytes"],
-        "write_seconds": statistics.median(event["seconds"] for event in written),
+        "checkpoint_bytes": written[-1].event.num_bytes,
+        "write_seconds": statistics.median(recorded.event.seconds for recorded in written),
     }
 
 
-def _step_seconds(events: list[dict[str, Any]], args: Any) -> float:
+def _step_seconds(events: list[Recorded], args: Any) -> float:
     """From the first event after the warm-up to the last."""
-    steps = [e for e in events if e["kind"] == "step" and e["step"] >= args.warmup_steps]
-    assert all(event["size"] == args.np for event in steps), "the ring was not whole"
+    steps = [e for e in events if e.event.kind == "step" and e.event.step >= args.warmup_steps]
+    assert all(recorded.event.size == args.np for recorded in steps), "the ring was not whole"
     first, last = steps[0], steps[-1]
-    assert last["step"] == args.total_steps > first["step"], (first, last)
-    return float((last["time"] - first["time"]) / (last["step"] - first["step"]))
+    assert last.event.step == args.total_steps > first.event.step, (first, last)
+    return float((last.time - first.time) / (last.event.step - first.event.step))
 
 
 if __name__ == "__main__":

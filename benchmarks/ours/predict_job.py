@@ -38,9 +38,11 @@ def main() -> int:
         train=train,
     )
     events = read(Path(run(config).job_dir) / "events.jsonl")
-    begin = next(event["time"] for event in events if event["kind"] == "reset")
-    end = next(event["time"] for event in events if event["kind"] == "log")
-    total = next(event["total_records"] for event in events if event["kind"] == "progress")
+    begin = next(recorded.time for recorded in events if recorded.event.kind == "reset")
+    end = next(recorded.time for recorded in events if recorded.event.kind == "log")
+    total = next(
+        recorded.event.total_records for recorded in events if recorded.event.kind == "progress"
+    )
     write_numbers(args.place, {"records_per_second": total / (end - begin)})
     return 0
 

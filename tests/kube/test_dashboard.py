@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 
 from edl_horovod.cli.main import main
+from edl_horovod.job.events import line_of
 from tests.dashboard import dashboard
+from tests.job_events import recorded
 from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import Lab
 
@@ -17,50 +19,15 @@ HOSTILE = "<script>alert(1)</script>"
 def write_log(lab: Lab, path: Path, *, steps: int) -> None:
     """What the launcher pod shows: other lines between the events, of which one is cut."""
     events = [
-        {
-            "time": 1.0,
-            "source": "launcher",
-            "kind": "job",
-            "state": "running",
-            "task": "train",
-            "message": "",
-            "total_steps": 200,
-        },
-        {
-            "time": 2.0,
-            "source": "c",
-            "kind": "reset",
-            "generation": 1,
-            "old_size": 0,
-            "new_size": 2,
-            "step": 0,
-            "seconds": 0.1,
-            "reason": "start",
-        },
-        {
-            "time": 2.5,
-            "source": "c",
-            "kind": "worker",
-            "worker": "w",
-            "state": "hung",
-            "message": HOSTILE,
-        },
+        recorded("job", 1.0, "launcher", task="train"),
+        recorded("reset", 2.0, new_size=2),
+        recorded("worker", 2.5, state="hung", message=HOSTILE),
         *(
-            {
-                "time": 3.0 + step,
-                "source": "r",
-                "kind": "step",
-                "step": step,
-                "epoch": 0,
-                "loss": 1 / step,
-                "records_per_second": 1000.0,
-                "records_seen": step,
-                "size": 2,
-            }
+            recorded("step", 3.0 + step, step=step, total_steps=200, loss=1 / step, size=2)
             for step in range(1, steps + 1)
         ),
     ]
-    lines = ['"kind": "step", "step": 9}', "a warning", *map(json.dumps, events), '{"time": 9, "']
+    lines = ['"kind": "step", "step": 9}', "a warning", *map(line_of, events), '{"time": 9, "']
     path.write_text("\n".join(lines) + "\n")
     lab.server.log_files["default", LAUNCHER] = path
 

@@ -12,6 +12,8 @@ import pytest
 from edl_horovod import Client
 from edl_horovod.cli.main import main
 from edl_horovod.errors import ConfigError, JobFailed, TimedOut
+from edl_horovod.job.events import line_of
+from tests.job_events import recorded
 from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import WORKERS, Lab
 
@@ -63,39 +65,14 @@ def test_status_of_a_job_without_pods_says_what_is_missing(lab, capsys):
 
 def test_status_shows_the_training_from_the_launchers_log(lab, capsys, tmp_path):
     lab.run()
+    members = ("mnist-worker-1.u1:0", "mnist-worker-0.u0:0")
     events = [
-        {
-            "time": 1.0,
-            "source": "launcher",
-            "kind": "job",
-            "state": "running",
-            "task": "train",
-            "message": "",
-            "total_steps": 200,
-        },
-        {
-            "time": 2.0,
-            "source": "coordinator",
-            "kind": "generation",
-            "generation": 3,
-            "size": 2,
-            "members": ["mnist-worker-1.u1:0", "mnist-worker-0.u0:0"],
-            "is_formed": True,
-        },
-        {
-            "time": 3.0,
-            "source": "r",
-            "kind": "step",
-            "step": 50,
-            "epoch": 0,
-            "loss": 0.5,
-            "records_per_second": 1000.0,
-            "records_seen": 1,
-            "size": 2,
-        },
+        recorded("job", 1.0, "launcher", task="train"),
+        recorded("generation", 2.0, generation=3, size=2, members=members, is_formed=True),
+        recorded("step", 3.0, step=50, total_steps=200, size=2),
     ]
     log = tmp_path / "launcher.log"
-    log.write_text("a warning\n" + "".join(json.dumps(event) + "\n" for event in events))
+    log.write_text("a warning\n" + "".join(map(line_of, events)))
     lab.server.log_files["default", "mnist-launcher-abcde"] = log
     worker = tmp_path / "worker.log"
     worker.write_text("rank 0 is here\n")
