@@ -81,6 +81,7 @@ def log(tmp_path):
         yield log
 
 
+RESULT = {"steps": 7, "metrics": {}, "output": "/out"}
 PLACE = Place(
     worker="b:0",
     rank=1,
@@ -178,14 +179,14 @@ def test_a_driver_that_says_nothing_sensible_is_an_error_of_ours(membership, dri
 
 def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
     membership.join(-1)
-    membership.finished({"steps": 7})
+    membership.finished(RESULT)
     assert not events.read(tmp_path / "events.jsonl")
     assert not (tmp_path / "result.json").exists()
     driver.answers = ["0,1,0,1,0,1"]
     membership.join(7)
-    membership.finished({"steps": 7})
+    membership.finished(RESULT)
     result = tmp_path / "result.json"
-    assert json.loads(result.read_text()) == {"state": "finished", "steps": 7}
+    assert json.loads(result.read_text()) == {"state": "finished", **RESULT}
     membership.report_error(JobFailed("no"))
     failed = {"state": "failed", "error": "JobFailed", "message": "no"}
     assert json.loads(result.read_text()) == failed
