@@ -9,6 +9,7 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from edl_horovod.config import params as params_text
 from edl_horovod.errors import ConfigError
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "checked_for_hydra",
     "escaped",
     "hydra_value",
+    "param_of",
     "split",
     "unquoted",
     "unreadable",
@@ -130,6 +132,16 @@ def escaped(value: Any, is_reference: Callable[[str, bool], bool] = lambda *_: F
         return found["slashes"] * 2 + r"\${"
 
     return _INTERPOLATION.sub(as_text, value)
+
+
+def param_of(override: Override) -> Any:
+    """What `params="a=1, b=2"`, `params={a: 1}` or `params.a=1` gives."""
+    if override.key == "params" and not override.value.startswith("{"):
+        return params_text.parse(unquoted(override.value))
+    try:
+        return params_text.literal(override.value)
+    except ConfigError:
+        return hydra_value(f"x={override.value}", override)
 
 
 def unreadable(override: Override) -> ConfigError:

@@ -8,12 +8,12 @@ import ast
 import keyword
 import math
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["check", "format", "literal", "parse"]
+__all__ = ["check", "format", "literal", "parse", "put"]
 
 _ALLOWED = (
     "Allowed: name=value, separated by commas, where a value is a number, a 'text', True, False, "
@@ -77,6 +77,27 @@ def format(params: dict[str, Any]) -> str:
     """
     check(params)
     return ", ".join(f"{name}={value!r}" for name, value in params.items())
+
+
+def put(params: dict[str, Any], key: str, value: Any, *, received: str) -> None:
+    """Put a parameter, or all of them for the key `params`, into the parameters."""
+    _, *path = key.split(".")
+    if not path:
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"params must be a dict of parameters. Received: {received}. "
+                "Write params={'name': value}."
+            )
+        params.update(value)
+        return
+    place = params
+    for name in path[:-1]:
+        place = place.setdefault(name, {})
+        if not isinstance(place, dict):
+            raise ConfigError(
+                f"params.{name} is not a dict, so it has no keys. Received: {received}."
+            )
+    place[path[-1]] = value
 
 
 def check(params: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from hydra.core.override_parser.types import Override as Parsed
 from hydra.core.override_parser.types import ValueType
 from hydra.errors import HydraException
 
-from edl_horovod.config.compose import Sweeper, sweeper_of
+from edl_horovod.config.compose import sweeper_of
+from edl_horovod.config.composer import Sweeper
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.fields import settings
 from edl_horovod.config.keywords import from_keywords

@@ -82,6 +82,7 @@ def test_every_setting_can_be_set():
         list[str]: "[x]",
     }
     choices = {
+        "framework": "keras",
         "launch.kind": "mpi",
         "data_plan.damaged": "skip",
         "log_level": "debug",

@@ -143,6 +143,16 @@ def test_what_is_wrong_in_a_file_is_told_with_the_file(
     assert "s3cr3t" not in said
 
 
+def test_a_key_of_a_sweeper_that_does_not_have_it_is_told_with_the_file(theirs: Path):
+    head = "# @package _global_\n"
+    write(theirs / "experiment" / "wrong.yaml", f"{head}hydra: {{sweeper: {{n_trials: 3}}}}\n")
+
+    said = refusal(theirs, "+experiment=wrong")
+
+    assert "Key 'n_trials' not in 'BasicSweeperConf'" in said
+    assert f"It stands in {theirs}/experiment/wrong.yaml." in said
+
+
 def test_a_file_without_its_package_is_told_what_it_lacks(theirs: Path):
     write(theirs / "experiment" / "bare.yaml", "train: {epochs: 3}\n")
     assert "Begin the file with the line `# @package _global_`" in refusal(
@@ -198,6 +208,11 @@ def test_a_file_that_ours_would_hide_is_refused(theirs: Path):
 
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path):
     assert "does not exist. Received: --config-dir=" in refusal(tmp_path / "none")
+
+
+def test_a_variable_that_is_no_secret_is_taken(theirs: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TOKENIZER", "/t")
+    assert composed(theirs, "+experiment=mnist", "params.t=${oc.env:TOKENIZER}").params["t"] == "/t"
 
 
 def test_a_password_for_a_model_zoo_may_come_from_the_environment(

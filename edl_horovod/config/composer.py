@@ -1,0 +1,410 @@
+"""One composition with an open Hydra: who reads which setting, the checks, and the errors.
+
+Text settings (paths, globs, names) are used verbatim, so a path needs no quotes but those for the
+shell; where their value is a string in the quotes of Hydra's grammar, they get what stands within.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hydra
+import yaml
+from hydra.core.config_loader import ConfigLoader
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+
+from edl_horovod.config import params as params_text
+from edl_horovod.config import resolved
+from edl_horovod.config.conf_files import conf_dir
+from edl_horovod.config.fields import (
+    NEEDED,
+    SET_BY_US,
+    dict_key_of,
+    flat,
+    is_within,
+    settings,
+    unknown_key,
+)
+from edl_horovod.config.overrides import (
+    Override,
+    all_told,
+    checked_for_hydra,
+    escaped,
+    param_of,
+    split,
+    unquoted,
+)
+from edl_horovod.config.paths import check_no_secrets, make_absolute
+from edl_horovod.config.search import SearchConfig
+from edl_horovod.config.session import origins
+from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.files.url_secrets import without_secrets
+
+__all__ = ["Composer", "Sweeper"]
+
+_MISSING = "???"
+_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)")
+_SECRET = re.compile(r"passw|secret|token(?!iz)|credential|api_?key|access_?key|private_?key", re.I)
+
+
+@dataclass(frozen=True)
+class Sweeper:
+    """Who chooses the settings of a sweep's jobs: `hydra/sweeper` and `hydra.sweeper`."""
+
+    params: dict[str, str]
+    """Settings with several values that a file gives, in Hydra's grammar."""
+    search: SearchConfig | None
+    """How Optuna searches; None for all combinations."""
+    loader: ConfigLoader
+
+    @property
+    def is_search(self) -> bool:
+        """Whether Optuna chooses."""
+        return self.search is not None
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The settings of one composition, sorted by who reads them."""
+
+    for_hydra: list[str] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    """Keys with dots to values; what OmegaConf would resolve in them is meant so."""
+    typed: dict[str, str] = field(default_factory=dict)
+    """Keys to how they were given, for errors."""
+    choices: list[str] = field(default_factory=list)
+    """Choices of files, as they were given."""
+
+
+class Composer:
+    """Composes configurations of one class while Hydra is open."""
+
+    def __init__(
+        self, config_class: type, verb: str, *, start: str, name: str, loader: ConfigLoader
+    ) -> None:
+        """Remember what is composed.
+
+        Args:
+            config_class: The class.
+            verb: Whose settings they are.
+            start: The file of conf/ that the class starts from.
+            name: The file that composing starts from; empty takes `start`.
+            loader: Of the open Hydra.
+        """
+        self._class = config_class
+        self._verb = verb
+        self._start = start
+        self._name = name or start
+        self._loader = loader
+        self._annotations = {each.key: each.annotation for each in settings(config_class)}
+        self._sections = {key.partition(".")[0] for key in self._annotations if "." in key}
+        self._first: DictConfig | None = None
+
+    def config(self, overrides: Sequence[str], values: Mapping[str, Any]) -> Any:
+        """The configuration, checked.
+
+        Raises:
+            ConfigError: A setting is unknown, missing, malformed or contradicts another.
+        """
+        given = self._sort(overrides, values)
+        composed = self._compose(given)
+        try:
+            found = OmegaConf.to_container(composed, resolve=True)
+        except OmegaConfBaseException as e:
+            raise self._explained(e, given) from e
+        assert isinstance(found, dict)
+        plain = {str(key): value for key, value in found.items() if value != _MISSING}
+        try:
+            self._check_needed(plain)
+            check_no_secrets(plain)
+            make_absolute(plain)
+            return resolved.build(self._class, plain, source="")
+        except ConfigError as e:
+            keys = list(e.received) if isinstance(e.received, Mapping) else []
+            where = next((file for key in keys if (file := self._where(key, given))), "")
+            if not where:
+                raise
+            raise ConfigError(f"{e}{where}") from e
+
+    def description(self, overrides: Sequence[str]) -> str:
+        """The settings as YAML, with comments."""
+        given = self._sort(overrides, {})
+        tree = OmegaConf.to_container(self._compose(given), resolve=False)
+        found = origins(self._loader, self._name, given.for_hydra)
+        assert isinstance(tree, dict)
+        return "\n".join(self._lines(tree, "", given, found))
+
+    def _lines(
+        self, tree: dict[Any, Any], prefix: str, given: _Given, found: dict[str, str]
+    ) -> Iterator[str]:
+        indent = "  " * prefix.count(".")
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            if key not in self._annotations:
+                yield f"{indent}{name}:"
+                yield from self._lines(value, f"{key}.", given, found)
+                continue
+            dumped = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+            text = dumped.splitlines()[0]
+            origin = self._origin(key, given, found)
+            yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
+
+    def sweeper(self, overrides: Sequence[str], of_hydra: Sequence[str]) -> Sweeper:
+        """What the files and a command say of Hydra's sweeper.
+
+        Raises:
+            ConfigError: One is unknown or malformed.
+        """
+        for override in map(split, of_hydra):
+            if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
+                reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
+                raise ConfigError(f"{reason} Received: {override.typed}. Leave it out.")
+        given = self._sort(overrides, {})
+        words = [*given.for_hydra, *of_hydra]
+        try:
+            composed = hydra.compose(self._name, overrides=words, return_hydra_config=True)
+            name = composed.hydra.runtime.choices["hydra/sweeper"]
+            found = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+            raise self._explained(e, given) from e
+        assert isinstance(found, dict)
+        if name not in ("basic", "optuna"):
+            raise ConfigError(
+                "hydra/sweeper must be one of basic, optuna. "
+                f"Received: hydra/sweeper={name}.{did_you_mean(str(name), ('basic', 'optuna'))}"
+            )
+        params = {str(key): str(value) for key, value in (found.pop("params") or {}).items()}
+        search = resolved.build(SearchConfig, found, source="") if name == "optuna" else None
+        return Sweeper(params, search, self._loader)
+
+    def _origin(self, key: str, given: _Given, found: dict[str, str]) -> str:
+        if key == "task":
+            return f"edl {self._verb}"
+        parts = [file for name, file in found.items() if is_within(name, key)]
+        if any(is_within(key, name) for name in given.typed):
+            parts = []
+        if self._typed(key, given):
+            parts.append("command line")
+        return ", ".join(dict.fromkeys(parts)) or "default"
+
+    def _sort(self, overrides: Sequence[str], values: Mapping[str, Any]) -> _Given:
+        """Decide who reads which setting.
+
+        Raises:
+            ConfigError: Some are unknown or malformed; all of them are named.
+        """
+        given = _Given()
+        params: dict[str, Any] = {}
+        with all_told() as telling:
+            for text in overrides:
+                with telling():
+                    override = split(text)
+                    self._sort_one(override, given, params)
+            for key, value in values.items():
+                with telling():
+                    given.typed[key] = f"{key}={value}"
+                    if dict_key_of(key, self._annotations) == "params":
+                        params_text.put(params, key, escaped(value), received=given.typed[key])
+                    elif key in self._annotations or dict_key_of(key, self._annotations):
+                        given.values[key] = escaped(value)
+                    else:
+                        raise ConfigError(self._unknown(key, given.typed[key]))
+        if params:
+            params_text.check(params)
+            given.values["params"] = params
+        return given
+
+    def _sort_one(self, override: Override, given: _Given, params: dict[str, Any]) -> None:
+        key, value = override.key, override.value
+        in_dict = dict_key_of(key, self._annotations)
+        is_choice = not in_dict and key not in self._annotations and not value.startswith("{")
+        if is_choice:
+            given.choices.append(override.typed)
+        else:
+            given.typed[key] = override.typed
+        if in_dict == "params":
+            param = escaped(param_of(override), self._is_reference)
+            params_text.put(params, key, param, received=override.typed)
+        elif in_dict:
+            given.for_hydra.append(f"++{checked_for_hydra(override)}")
+        elif key in SET_BY_US or key not in self._annotations:
+            given.for_hydra.append(self._group_choice(override))
+        elif self._annotations[key] is str:
+            given.values[key] = escaped(unquoted(value), self._is_reference)
+        else:
+            given.for_hydra.append(checked_for_hydra(override))
+
+    def _group_choice(self, override: Override) -> str:
+        """The override for Hydra that chooses a file of a group, or sets several keys of it."""
+        group = override.key.partition("@")[0]
+        is_ours = group in self._sections
+        choices = self._choices(group)
+        if not is_ours and (not choices or (conf_dir() / group).is_dir()):
+            raise ConfigError(self._unknown(override.key, override.typed))
+        if is_ours and override.value.startswith("{"):
+            return checked_for_hydra(override)
+        if override.value not in (*choices, "null"):
+            keys = f", or set one of its keys: {group}.key=value" if is_ours else ""
+            raise ConfigError(
+                f"{group} must be one of {', '.join(choices)}{keys}. Received: {override.typed}."
+                f"{did_you_mean(override.value, choices)}"
+            )
+        # A group of ours is in the list of defaults already, so that a + would change nothing.
+        prefix = "" if is_ours else override.prefix
+        return f"{prefix}{override.key}={override.value}"
+
+    def _choices(self, group: str) -> list[str]:
+        if group.partition("/")[0].partition(".")[0] == "hydra":
+            return []
+        try:
+            return list(self._loader.get_group_options(group, config_name=self._name))
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+            raise self._explained(e, _Given()) from e
+
+    def _compose(self, given: _Given) -> DictConfig:
+        """The settings together, with interpolations.
+
+        Raises:
+            ConfigError: They cannot be put together.
+        """
+        self._check_name()
+        try:
+            composed = hydra.compose(self._name, overrides=given.for_hydra)
+            self._check_is_complete(composed)
+            for key, value in given.values.items():
+                OmegaConf.update(composed, key, value, force_add=True)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+            raise self._explained(e, given) from e
+        self._check_files(composed, given)
+        if "task" in self._annotations:
+            composed.task = self._verb
+        if self._first is None:
+            self._first = composed
+        OmegaConf.copy_cache(self._first, composed)
+        return composed
+
+    def _check_name(self) -> None:
+        if not any(source.is_config(self._name) for source in self._loader.get_sources()):
+            found = self._loader.get_group_options("")
+            known = [name for name in found if not name.startswith(("_", "edl_horovod_"))]
+            raise ConfigError(
+                f"There is no file {self._name}.yaml.{did_you_mean(self._name, known)} Received: "
+                f"--config-name={self._name}. Give one of {', '.join(known)}, or its directory by "
+                "--config-dir."
+            )
+
+    def _check_is_complete(self, composed: DictConfig) -> None:
+        """See that the user's own first file starts from our settings."""
+        if OmegaConf.get_type(composed) is not self._class:
+            raise ConfigError(
+                f"{self._name}.yaml does not start from the settings of edl {self._verb}. "
+                f"Received: --config-name={self._name}. "
+                f"Begin it with the line `defaults: [{self._start}, _self_]`."
+            )
+
+    def _check_files(self, composed: DictConfig, given: _Given) -> None:
+        """Refuse what a file must not say: keys that only we set, and secrets.
+
+        Everything composed is written to the job's directory. The password in the URL of a model
+        zoo alone is left out there, so it may come from a variable.
+        """
+        raw = OmegaConf.to_container(composed, resolve=False)
+        for key, value in flat(raw):
+            if key in SET_BY_US and value not in ("", _MISSING):
+                reason = self._unknown(key, f"{key}={value}")
+                raise ConfigError(f"{reason}{self._where(key, given)}")
+            names = _ENVIRONMENT.findall(value) if isinstance(value, str) else []
+            secret = next((name for name in names if _SECRET.search(name)), "")
+            if secret and key != "model_zoo":
+                raise ConfigError(
+                    f"{key} takes a value that seems to be a secret, and settings are written to "
+                    f"the job's directory. Received: {key}={value}.{self._where(key, given)} Leave "
+                    f"it out; the ranks can read {secret} from their environment, and pods get it "
+                    "by kubernetes.secret_env."
+                )
+
+    def _check_needed(self, values: dict[str, Any]) -> None:
+        """Name everything that is missing at once, with what it means."""
+        needed = NEEDED[self._verb]
+        meanings = {setting.key: setting.meaning for setting in settings(self._class)}
+        missing = [key for key in needed if not values.get(key)]
+        if values["model_zoo"].endswith(".py") and "model_def" in missing:
+            missing.remove("model_def")  # One file may hold one model; who opens it will see.
+        if missing:
+            lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
+            names = f"{', '.join(needed[:-1])} and {needed[-1]}"
+            raise ConfigError(f"{self._verb} needs {names}. Give what is missing:{lines}")
+
+    def _is_reference(self, name: str, is_call: bool) -> bool:
+        """Whether `${name}` or `${name:...}` in a text means another value."""
+        if is_call:
+            return bool(OmegaConf.has_resolver(name))
+        return name in self._annotations or bool(dict_key_of(name, self._annotations))
+
+    def _unknown(self, key: str, received: str) -> str:
+        """Why a key cannot be set, with what can be."""
+        theirs = [
+            group
+            for group in self._loader.list_groups("")
+            if group != "hydra" and not (conf_dir() / group).is_dir()
+        ]
+        groups = ""
+        if theirs:
+            groups = f" Groups of --config-dir: {', '.join(theirs)}.{did_you_mean(key, theirs)}"
+        elif received.startswith("+"):
+            groups = " Groups of your own are in the directory that --config-dir names."
+        reason = unknown_key(key, self._class, hidden=SET_BY_US)
+        return f"{reason}{groups} Received: {received}."
+
+    def _where(self, key: str, given: _Given) -> str:
+        """A sentence with the file that a value stands in; empty where it was typed."""
+        if self._typed(key, given):
+            return ""
+        try:
+            found = origins(self._loader, self._name, given.for_hydra)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError):
+            return ""
+        files = [file for name, file in found.items() if is_within(name, key)]
+        return f" It stands in {files[-1]}." if files else ""
+
+    def _typed(self, key: str, given: _Given) -> str:
+        """How a user typed a key, or the section or the dict around it; else empty."""
+        names = [name for name in given.typed if is_within(key, name) or is_within(name, key)]
+        return given.typed[names[-1]] if names else ""
+
+    def _explained(self, error: Exception, given: _Given) -> ConfigError:
+        """Hydra's error as one of ours, naming the key, what was given, and the file."""
+        cause: BaseException | None = error
+        while cause is not None and not getattr(cause, "full_key", None):
+            cause = cause.__cause__ or cause.__context__
+        key = str(getattr(cause, "full_key", None) or "")
+        typed = (
+            self._typed(key, given) if key else " ".join([*given.choices, *given.typed.values()])
+        )
+        where = self._where(key, given) if key else ""
+        if isinstance(cause, InterpolationResolutionError):
+            reason = str(cause).partition("\n")[0]
+            return ConfigError(
+                f"The value of {key} cannot be resolved: {reason}. Received: "
+                f"{typed or key}.{where} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}."
+            )
+        if key in self._annotations:
+            value = typed.partition("=")[2] if key in given.typed else "..."
+            rule = resolved.wrong_type(key, value, self._annotations[key])
+            (meaning,) = (each.meaning for each in settings(self._class) if each.key == key)
+            return ConfigError(f"{rule}{where} {meaning}")
+        is_unknown = not any(name.startswith(f"{key}.") for name in self._annotations)
+        if key and is_unknown and not is_within(key, "hydra"):
+            reason = self._unknown(key, typed or f"{key}=...")
+            group = key.partition(".")[0]
+            if where and group not in self._sections and self._choices(group):
+                where += " Begin the file with the line `# @package _global_`."
+            return ConfigError(f"{reason}{where}")
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        received = f" Received: {typed}." if typed else ""
+        return ConfigError(
+            f"The settings cannot be put together. {' '.join(lines).rstrip('.')}.{received}{where}"
+        )
