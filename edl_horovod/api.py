@@ -349,9 +349,9 @@ def _run_job(
 
 @contextlib.contextmanager
 def _display(progress: bool, unit: str = "records") -> Iterator[OnEvents]:
-    from edl_horovod.displays.terminal import open_display
+    from edl_horovod.displays import open_displays
 
-    with open_display(is_quiet=not progress, unit=unit) as show:
+    with open_displays(is_quiet=not progress, unit=unit) as show:
         yield show
 
 

@@ -9,8 +9,8 @@ from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
 from edl_horovod.cli.layout import print_result, print_rows
 from edl_horovod.config.conf_files import choices_table
 from edl_horovod.config.fields import NEEDED, SET_BY_US
+from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
-from edl_horovod.displays.terminal import open_display
 from edl_horovod.errors import ConfigError
 from edl_horovod.job import log
 
@@ -87,7 +87,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return _submit(there, config, is_quiet=flags.quiet)
     from edl_horovod import api
 
-    with open_display(is_quiet=flags.quiet) as on_events:
+    with open_displays(is_quiet=flags.quiet) as on_events:
         # After the display has opened: it makes room for the log's lines above its bar.
         log.setup("edl", level="error" if flags.quiet else config.log_level)
         result = api.run(config, on_events=on_events)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
-from edl_horovod.displays.terminal import open_display, prepare_events
+from edl_horovod.displays import open_displays
+from edl_horovod.displays.terminal import prepare_events
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log
 
@@ -48,7 +49,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return _serve(config)
     from edl_horovod import api
 
-    with open_display(is_quiet=flags.quiet, unit="files") as show:
+    with open_displays(is_quiet=flags.quiet, unit="files") as show:
         log.setup("edl", level="error" if flags.quiet else config.log_level)
         result = api.run_prepare(config, on_progress=prepare_events(show))
     _print_result(config, result)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from edl_horovod.cli.jobs import client_of, job_parser
 from edl_horovod.cli.layout import print_result
-from edl_horovod.displays.terminal import open_display
+from edl_horovod.displays import open_displays
 from edl_horovod.job import log
 
 __all__ = ["run"]
@@ -24,7 +24,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
         is_quiet = flags.quiet or flags.dry_run or not client.is_here(flags.job)
-        with open_display(is_quiet=is_quiet) as on_events:
+        with open_displays(is_quiet=is_quiet) as on_events:
             log.setup("edl", level="error" if flags.quiet else "info")
             result = client.resume(flags.job, is_dry_run=flags.dry_run, on_events=on_events)
     if result is not None:

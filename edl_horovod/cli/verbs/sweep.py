@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from edl_horovod.config.conf_files import ConfigFiles
-from edl_horovod.displays.terminal import open_display
+from edl_horovod.displays import open_displays
 from edl_horovod.errors import Interrupted, JobFailed
 from edl_horovod.job import log
 
@@ -89,7 +89,7 @@ class _Runner:
         if not self._is_quiet:
             of = f" {self._names.index(job.name) + 1} of {len(self._names)}" if self._names else ""
             print(f"job{of}: {_chosen(job)}", file=sys.stderr, flush=True)
-        with open_display(is_quiet=self._is_quiet) as on_events:
+        with open_displays(is_quiet=self._is_quiet) as on_events:
             log.setup("edl", level="error" if self._is_quiet else config.log_level)
             api.run(config, on_events=on_events)
 
