@@ -310,7 +310,8 @@ class JobConfig:
         check_choice("resume", self.resume, ("never", "auto", "must"))
         params_text.check(self.params)
         check_given("data", self.data, "the input files")
-        if self.task == "train":
+        task = TASKS[self.task]
+        if task.takes_zoo:
             if not self.model_zoo.endswith(".py"):  # One file may hold one model.
                 check_given("model_def", self.model_def, "a model of the zoo")
         else:
@@ -320,13 +321,12 @@ class JobConfig:
                 check(not getattr(self, key), key, getattr(self, key), rule)
         for trusted in self._trusted:
             check_choice("trust", trusted, ("changed", "image"))
-        if self.task == "train":
+        if "output" in task.needs:
             check_given("output", self.output, "a directory for the result")
-        if self.task == "train" and self.train.early_stopping.metric:
+        if task.keeps_state and self.train.early_stopping.metric:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
         rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
-        is_train = self.task == "train"
-        check(is_train or not self.elastic.autoscale, "elastic.autoscale", True, rule)
+        check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         if self.elastic.max_np is not None:
             check(
                 self.launch.np <= self.elastic.max_np,

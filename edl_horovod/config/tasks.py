@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["TASKS", "Task"]
 
 
+def _num_lanes(config: "JobConfig") -> int:
+    return choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What settings, launch and coordinator must know of a task."""
@@ -20,28 +24,31 @@ class Task:
     """Its `make_warm` makes the work of a rank; only a worker imports it."""
     needs: tuple[str, ...]
     """The settings that must be given."""
-    largest_ring: Callable[["JobConfig"], int]
+    keeps_state: bool = False
+    """Whether it has checkpoints to go on from; the others begin again."""
+    writes_one_file: bool = False
+    """Whether `output` may be one file of records."""
+    largest_ring: Callable[["JobConfig"], int] = _num_lanes
     """The most ranks that can share its work."""
-    shared: str
+    shared: str = "lanes"
     """What the ranks share out, and `largest_ring` counts."""
 
-
-def _num_lanes(config: "JobConfig") -> int:
-    return choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
-
-
-def _by_lanes(name: str, *needs: str) -> Task:
-    """A task whose ranks share out the lanes of its data."""
-    return Task(
-        module=f"edl_horovod.tasks.{name}",
-        needs=needs,
-        largest_ring=_num_lanes,
-        shared="lanes",
-    )
+    @property
+    def takes_zoo(self) -> bool:
+        """Whether its model comes from a model zoo; else from a trained model."""
+        return "model_def" in self.needs
 
 
 TASKS = {
-    "train": _by_lanes("train", "model_def", "data", "output"),
-    "evaluate": _by_lanes("evaluate", "trained_model", "data"),
-    "predict": _by_lanes("predict", "trained_model", "data"),
+    "train": Task(
+        module="edl_horovod.tasks.train",
+        needs=("model_def", "data", "output"),
+        keeps_state=True,
+    ),
+    "evaluate": Task(module="edl_horovod.tasks.evaluate", needs=("trained_model", "data")),
+    "predict": Task(
+        module="edl_horovod.tasks.predict",
+        needs=("trained_model", "data"),
+        writes_one_file=True,
+    ),
 }

@@ -6,6 +6,7 @@ from pathlib import PurePath
 
 from edl_horovod.config.image import ImageConfig
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
 from edl_horovod.image import engine, reference
 from edl_horovod.image.plan import ZOO, ImagePlan, make_plan
@@ -118,7 +119,7 @@ def as_if_built(config: JobConfig) -> JobConfig:
 
 
 def _is_train(config: JobConfig) -> bool:
-    return config.task == "train"
+    return TASKS[config.task].takes_zoo
 
 
 def _make(plan: ImagePlan, *, push: bool) -> BuiltImage:

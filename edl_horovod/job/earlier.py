@@ -4,6 +4,7 @@ import json
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.directory import JobDir
@@ -54,7 +55,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
         OutputError: They would be lost and nobody said that they may be.
         ConfigError: There must be some, and there are none.
     """
-    if config.task != "train":
+    if not TASKS[config.task].keeps_state:
         return
     steps = checkpoint_files.steps_in(job_dir.checkpoints)
     if config.resume == "must" and not steps:
@@ -90,7 +91,7 @@ def where_it_goes_on(config: JobConfig, job_dir: JobDir) -> str:
     if has_ended_well(job_dir):
         return "an earlier launcher was lost when the job was done already"
     lost = "an earlier launcher of this job was lost, and its ring with it"
-    if config.task != "train":
+    if not TASKS[config.task].keeps_state:
         return f"{lost}; {config.task} begins again"
     if steps := checkpoint_files.steps_in(job_dir.checkpoints):
         return f"{lost}; training goes on from the checkpoint of step {steps[-1]}"
@@ -112,7 +113,7 @@ def has_ended_well(job_dir: JobDir) -> bool:
 
 def _model_of(config: JobConfig) -> dict[str, str]:
     """What a job works on: two jobs that differ in it have nothing in common."""
-    if config.task != "train":
+    if not TASKS[config.task].takes_zoo:
         return {"task": config.task, "trained_model": config.trained_model}
     zoo = config.model_zoo_source or config.model_zoo
     return {"task": config.task, "model_zoo": zoo, "model_def": config.model_def}

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, check_output, writing
@@ -28,7 +29,8 @@ def check_is_free(config: JobConfig) -> None:
         OutputError: There is something that must stay, or nothing can be written there.
     """
     if config.output:
-        is_file = config.task == "predict" and config.output.endswith(SINGLE_FILE_SUFFIX)
+        may_be_file = TASKS[config.task].writes_one_file
+        is_file = may_be_file and config.output.endswith(SINGLE_FILE_SUFFIX)
         check_output(Path(config.output), config.overwrite, is_file=is_file)
 
 
@@ -101,7 +103,7 @@ def _read_by(config: JobConfig) -> Iterator[tuple[str, str]]:
         for pattern in kind_of(data).local_patterns(data):
             for path in local_paths(pattern):
                 yield key, path
-    if config.task == "train" and git_zoo.parse(config.model_zoo) is None:
+    if TASKS[config.task].takes_zoo and git_zoo.parse(config.model_zoo) is None:
         yield "model_zoo", config.model_zoo
     for key in ("trained_model", "init_from"):
         if path := getattr(config, key):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from edl_horovod.cluster.events import seconds_of
 from edl_horovod.cluster.jobs import ClusterJobs
 from edl_horovod.cluster.status import ENDED
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays.page.sources import ClusterSource, Source
 from edl_horovod.errors import ClusterError, ObjectNotFound
 from edl_horovod.job.events import OnEvents, Recorded
@@ -130,7 +131,7 @@ class KubernetesJobs(Jobs):
     def loss_at_stop(self, job: str) -> str:
         """What a stop would lose."""
         config = self._jobs.config(job)
-        if config.task != "train" or config.checkpoint.is_on:
+        if not TASKS[config.task].keeps_state or config.checkpoint.is_on:
             return ""
         return (
             f"Job {job} saves no checkpoints (checkpoint.every_steps=0, "

@@ -5,6 +5,7 @@ import sys
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
@@ -61,7 +62,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         check_is_free(config)
         check_places(config)
         lines = [f"job directory: {plan.job_dir}"]
-        if config.task == "train" and (zoo := git_zoo.parse(config.model_zoo)) is not None:
+        if TASKS[config.task].takes_zoo and (zoo := git_zoo.parse(config.model_zoo)) is not None:
             lines.append(f"model zoo: would fetch {zoo} into {git_zoo.cache()}")
         if plan.worker is not None:
             num = num_workers(config.launch.np, config.elastic.spares)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.ring_size import check_change
 from edl_horovod.displays.page.sources import DirectorySource, Source
 from edl_horovod.displays.status import local_state
@@ -124,7 +125,7 @@ class LocalJobs(Jobs):
     def loss_at_stop(self, job: str) -> str:
         """What a stop would lose."""
         config = _config_of(job)
-        if config.task != "train" or config.checkpoint.is_on:
+        if not TASKS[config.task].keeps_state or config.checkpoint.is_on:
             return ""
         step = self.status(job).progress.step
         return (

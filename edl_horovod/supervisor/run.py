@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator import saved
 from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.coordinator.ring_size import largest_ring
@@ -162,7 +163,7 @@ def check_inputs(config: JobConfig) -> None:
         OutputError: The output exists, or would replace what the job reads.
     """
     check_sources([config.data, config.validation_data])
-    if config.task == "train":
+    if TASKS[config.task].takes_zoo:
         if git_zoo.parse(config.model_zoo) is None:
             lookup.require_zoo(config.model_zoo)
     elif not os.path.isdir(config.trained_model):
@@ -181,7 +182,7 @@ def check_inputs(config: JobConfig) -> None:
 
 def _with_local_zoo(config: JobConfig) -> JobConfig:
     """The config with a model zoo that every rank can read; one in Git is fetched here, once."""
-    if config.task != "train":
+    if not TASKS[config.task].takes_zoo:
         return config
     if git_zoo.parse(config.model_zoo) is None:
         lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)

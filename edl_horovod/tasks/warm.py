@@ -25,7 +25,7 @@ def framework_of(config: JobConfig) -> Framework:
     """Import the framework that a job's model is written in, and the job's task."""
     importlib.import_module(TASKS[config.task].module)
     name = config.framework
-    if "trained_model" in TASKS[config.task].needs:
+    if not TASKS[config.task].takes_zoo:
         # What is wrong with the trained model is told where the task opens it.
         with contextlib.suppress(OSError, DataError):
             name = read_message(Path(config.trained_model)).framework
