@@ -85,7 +85,6 @@ def test_every_setting_can_be_set():
         "framework": "keras",
         "launch.kind": "mpi",
         "data_plan.damaged": "skip",
-        "framework": "keras",
         "log_level": "debug",
         "resume": "auto",
         "trust": "changed",
