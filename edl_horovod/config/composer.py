@@ -161,7 +161,7 @@ class Composer:
         for override in map(split, of_hydra):
             if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
                 reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
-                raise ConfigError(f"{reason} Received: {override.typed}. Leave it out.")
+                raise ConfigError(reason, received=override.typed, cure="Leave it out.")
         given = self._sort(overrides, {})
         words = [*given.for_hydra, *of_hydra]
         try:
@@ -173,8 +173,9 @@ class Composer:
         assert isinstance(found, dict)
         if name not in ("basic", "optuna"):
             raise ConfigError(
-                "hydra/sweeper must be one of basic, optuna. "
-                f"Received: hydra/sweeper={name}.{did_you_mean(str(name), ('basic', 'optuna'))}"
+                "hydra/sweeper must be one of basic, optuna.",
+                received=f"hydra/sweeper={name}",
+                cure=did_you_mean(str(name), ("basic", "optuna")),
             )
         params = {str(key): str(value) for key, value in (found.pop("params") or {}).items()}
         search = resolved.build(SearchConfig, found, source="") if name == "optuna" else None
@@ -211,7 +212,7 @@ class Composer:
                     elif key in self._annotations or dict_key_of(key, self._annotations):
                         given.values[key] = escaped(value)
                     else:
-                        raise ConfigError(self._unknown(key, given.typed[key]))
+                        raise self._unknown(key, given.typed[key])
         if params:
             params_text.check(params)
             given.values["params"] = params
@@ -243,14 +244,15 @@ class Composer:
         is_ours = group in self._sections
         choices = self._choices(group)
         if not is_ours and (not choices or (conf_dir() / group).is_dir()):
-            raise ConfigError(self._unknown(override.key, override.typed))
+            raise self._unknown(override.key, override.typed)
         if is_ours and override.value.startswith("{"):
             return checked_for_hydra(override)
         if override.value not in (*choices, "null"):
             keys = f", or set one of its keys: {group}.key=value" if is_ours else ""
             raise ConfigError(
-                f"{group} must be one of {', '.join(choices)}{keys}. Received: {override.typed}."
-                f"{did_you_mean(override.value, choices)}"
+                f"{group} must be one of {', '.join(choices)}{keys}.",
+                received=override.typed,
+                cure=did_you_mean(override.value, choices),
             )
         # A group of ours is in the list of defaults already, so that a + would change nothing.
         prefix = "" if is_ours else override.prefix
@@ -291,18 +293,18 @@ class Composer:
             found = self._loader.get_group_options("")
             known = [name for name in found if not name.startswith(("_", "edl_horovod_"))]
             raise ConfigError(
-                f"There is no file {self._name}.yaml.{did_you_mean(self._name, known)} Received: "
-                f"--config-name={self._name}. Give one of {', '.join(known)}, or its directory by "
-                "--config-dir."
+                f"There is no file {self._name}.yaml.{did_you_mean(self._name, known)}",
+                received=f"--config-name={self._name}",
+                cure=f"Give one of {', '.join(known)}, or its directory by --config-dir.",
             )
 
     def _check_is_complete(self, composed: DictConfig) -> None:
         """See that the user's own first file starts from our settings."""
         if OmegaConf.get_type(composed) is not self._class:
             raise ConfigError(
-                f"{self._name}.yaml does not start from the settings of edl {self._verb}. "
-                f"Received: --config-name={self._name}. "
-                f"Begin it with the line `defaults: [{self._start}, _self_]`."
+                f"{self._name}.yaml does not start from the settings of edl {self._verb}.",
+                received=f"--config-name={self._name}",
+                cure=f"Begin it with the line `defaults: [{self._start}, _self_]`.",
             )
 
     def _check_files(self, composed: DictConfig, given: _Given) -> None:
@@ -314,16 +316,19 @@ class Composer:
         raw = OmegaConf.to_container(composed, resolve=False)
         for key, value in flat(raw):
             if key in SET_BY_US and value not in ("", _MISSING):
-                reason = self._unknown(key, f"{key}={value}")
-                raise ConfigError(f"{reason}{self._where(key, given)}")
+                where = self._where(key, given)
+                raise self._unknown(key, f"{key}={value}", where=where)
             names = _ENVIRONMENT.findall(value) if isinstance(value, str) else []
             secret = next((name for name in names if _SECRET.search(name)), "")
             if secret and key != "model_zoo":
                 raise ConfigError(
-                    f"{key} takes a value that seems to be a secret, and settings are written to "
-                    f"the job's directory. Received: {key}={value}.{self._where(key, given)} Leave "
-                    f"it out; the ranks can read {secret} from their environment, and pods get it "
-                    "by kubernetes.secret_env."
+                    f"{key} takes a value that seems to be a secret, and settings are written to"
+                    " the job's directory.",
+                    received=f"{key}={value}",
+                    cure=(
+                        f"{self._where(key, given)} Leave it out; the ranks can read {secret} from"
+                        " their environment, and pods get it by kubernetes.secret_env."
+                    ),
                 )
 
     def _check_needed(self, values: dict[str, Any]) -> None:
@@ -344,8 +349,8 @@ class Composer:
             return bool(OmegaConf.has_resolver(name))
         return name in self._annotations or bool(dict_key_of(name, self._annotations))
 
-    def _unknown(self, key: str, received: str) -> str:
-        """Why a key cannot be set, with what can be."""
+    def _unknown(self, key: str, received: str, *, where: str = "") -> ConfigError:
+        """The error for a key that cannot be set, with the keys that can be."""
         theirs = [
             group
             for group in self._loader.list_groups("")
@@ -357,7 +362,7 @@ class Composer:
         elif received.startswith("+"):
             groups = " Groups of your own are in the directory that --config-dir names."
         reason = unknown_key(key, self._class, hidden=SET_BY_US)
-        return f"{reason}{groups} Received: {received}."
+        return ConfigError(f"{reason}{groups}", received=received, cure=where)
 
     def _where(self, key: str, given: _Given) -> str:
         """A sentence with the file that a value stands in; empty where it was typed."""
@@ -388,21 +393,21 @@ class Composer:
         if isinstance(cause, InterpolationResolutionError):
             reason = str(cause).partition("\n")[0]
             return ConfigError(
-                f"The value of {key} cannot be resolved: {reason}. Received: "
-                f"{typed or key}.{where} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}."
+                f"The value of {key} cannot be resolved: {reason}.",
+                received=typed or key,
+                cure=f"{where} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}.",
             )
         if key in self._annotations:
             value = typed.partition("=")[2] if key in given.typed else "..."
-            rule = resolved.wrong_type(key, value, self._annotations[key])
             (meaning,) = (each.meaning for each in settings(self._class) if each.key == key)
-            return ConfigError(f"{rule}{where} {meaning}")
+            cure = f"{where} {meaning}"
+            return resolved.wrong_type(key, value, self._annotations[key], cure=cure)
         is_unknown = not any(name.startswith(f"{key}.") for name in self._annotations)
         if key and is_unknown and not is_within(key, "hydra"):
-            reason = self._unknown(key, typed or f"{key}=...")
             group = key.partition(".")[0]
             if where and group not in self._sections and self._choices(group):
                 where += " Begin the file with the line `# @package _global_`."
-            return ConfigError(f"{reason}{where}")
+            return self._unknown(key, typed or f"{key}=...", where=where)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         received = f" Received: {typed}." if typed else ""
         return ConfigError(

@@ -31,15 +31,17 @@ class ConfigFiles:
         path = Path(self.directory).expanduser().absolute()
         if not path.is_dir():
             raise ConfigError(
-                "The directory of --config-dir does not exist. "
-                f"Received: --config-dir={self.directory}. Give a directory with .yaml files."
+                "The directory of --config-dir does not exist.",
+                received=f"--config-dir={self.directory}",
+                cure="Give a directory with .yaml files.",
             )
         for file in sorted(path.rglob("*.yaml")):
             ours = conf_dir() / file.relative_to(path)
             if ours.is_file() and ours.read_bytes() != file.read_bytes():
                 raise ConfigError(
-                    f"{file} has the name of a file of edl_horovod, which Hydra finds first. "
-                    f"Received: --config-dir={self.directory}. Give the file another name."
+                    f"{file} has the name of a file of edl_horovod, which Hydra finds first.",
+                    received=f"--config-dir={self.directory}",
+                    cure="Give the file another name.",
                 )
         return path
 

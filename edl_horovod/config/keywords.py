@@ -56,8 +56,9 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     raise ConfigError(
-        f"{key} must be text. Received: {key}={value!r} ({type(value).__name__}). "
-        "Give a string or a path."
+        f"{key} must be text.",
+        received=f"{key}={value!r} ({type(value).__name__})",
+        cure="Give a string or a path.",
     )
 
 
@@ -65,8 +66,9 @@ def _one_file(key: str, file: Any) -> str:
     path = _text(key, file)
     if "," in path:
         raise ConfigError(
-            f"A file in a list cannot have a comma in its name. Received: {key}=[..., {path!r}]. "
-            "Name it with a glob: ? stands for the comma."
+            "A file in a list cannot have a comma in its name.",
+            received=f"{key}=[..., {path!r}]",
+            cure="Name it with a glob: ? stands for the comma.",
         )
     return path
 
@@ -84,6 +86,7 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, float):
         return float(value)
     raise ConfigError(
-        f"{key} must be text, a number, True, False, None, a list or a dict. "
-        f"Received: {key}={value!r} ({type(value).__name__}). Convert the value to one of these."
+        f"{key} must be text, a number, True, False, None, a list or a dict.",
+        received=f"{key}={value!r} ({type(value).__name__})",
+        cure="Convert the value to one of these.",
     )

@@ -53,15 +53,16 @@ def split(typed: str) -> Override:
     key, equals, value = typed.partition("=")
     if key.startswith("~"):
         raise ConfigError(
-            f"A setting cannot be removed. Received: {typed}. Give it a value: {key[1:]}=... ."
+            "A setting cannot be removed.", received=typed, cure=f"Give it a value: {key[1:]}=... ."
         )
     key = key.lstrip("+")
     if not equals or not key:
         is_file = key.endswith((".yaml", ".yml"))
         cure = " A file of settings is given by --config-dir and --config-name." if is_file else ""
         raise ConfigError(
-            "A setting is written key=value, with no space beside the =. "
-            f"Received: {typed!r}.{cure}"
+            "A setting is written key=value, with no space beside the =.",
+            received=repr(typed),
+            cure=cure,
         )
     return Override(key, value, typed)
 
@@ -93,9 +94,12 @@ def hydra_value(text: str, override: Override) -> Any:
         raise unreadable(override) from e
     if parsed.is_sweep_override():
         raise ConfigError(
-            f"{override.key} takes one value. Received: {override.typed}. "
-            f"A list is written {override.key}=[a,b], text with commas {override.key}=\"'a,b'\"."
-            " To train with one value after the other: edl train -m."
+            f"{override.key} takes one value.",
+            received=override.typed,
+            cure=(
+                f"A list is written {override.key}=[a,b], text with commas"
+                f" {override.key}=\"'a,b'\". To train with one value after the other: edl train -m."
+            ),
         )
     return parsed.value()
 
@@ -147,8 +151,9 @@ def param_of(override: Override) -> Any:
 def unreadable(override: Override) -> ConfigError:
     """What to say about a value that Hydra's grammar does not know."""
     return ConfigError(
-        f"The value of {override.key} cannot be read. Received: {override.typed}. "
-        "Write a number, true, false, null, 'text', a [list] or {key: value}."
+        f"The value of {override.key} cannot be read.",
+        received=override.typed,
+        cure="Write a number, true, false, null, 'text', a [list] or {key: value}.",
     )
 
 

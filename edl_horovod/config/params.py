@@ -49,7 +49,9 @@ def parse(text: str) -> dict[str, Any]:
     except _LiteralError as e:
         place = _position(text, e.line, e.column, offset=len(_CALL))
         raise ConfigError(
-            f"params cannot be read at {place}: {e}. Received: params={_short(text)}. {_ALLOWED}"
+            f"params cannot be read at {place}: {e}.",
+            received=f"params={_short(text)}",
+            cure=_ALLOWED,
         ) from e
     return parsed
 
@@ -65,7 +67,7 @@ def literal(text: str) -> Any:
     except _LiteralError as e:
         place = _position(text, e.line, e.column, offset=0)
         raise ConfigError(
-            f"The value cannot be read at {place}: {e}. Received: {_short(text)}. {_ALLOWED}"
+            f"The value cannot be read at {place}: {e}.", received=_short(text), cure=_ALLOWED
         ) from e
 
 
@@ -85,8 +87,9 @@ def put(params: dict[str, Any], key: str, value: Any, *, received: str) -> None:
     if not path:
         if not isinstance(value, Mapping):
             raise ConfigError(
-                f"params must be a dict of parameters. Received: {received}. "
-                "Write params={'name': value}."
+                "params must be a dict of parameters.",
+                received=received,
+                cure="Write params={'name': value}.",
             )
         params.update(value)
         return
@@ -94,9 +97,7 @@ def put(params: dict[str, Any], key: str, value: Any, *, received: str) -> None:
     for name in path[:-1]:
         place = place.setdefault(name, {})
         if not isinstance(place, dict):
-            raise ConfigError(
-                f"params.{name} is not a dict, so it has no keys. Received: {received}."
-            )
+            raise ConfigError(f"params.{name} is not a dict, so it has no keys.", received=received)
     place[path[-1]] = value
 
 
@@ -110,14 +111,18 @@ def check(params: dict[str, Any]) -> None:
         is_name = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
         if not is_name or unicodedata.normalize("NFKC", name) != name:
             raise ConfigError(
-                f"params: {name!r} cannot name a parameter. Received: {name!r}={value!r}. "
-                "Use letters, digits and underscores, as for a Python argument."
+                f"params: {name!r} cannot name a parameter.",
+                received={repr(name): value},
+                cure="Use letters, digits and underscores, as for a Python argument.",
             )
         for wrong in _not_literals(value):
             raise ConfigError(
-                f"params.{name} holds a {type(wrong).__name__} that is not a Python literal. "
-                f"Received: params.{name}={value!r}. Use finite numbers, text, True, False, None, "
-                "lists and dicts (keys: text or int) of these."
+                f"params.{name} holds a {type(wrong).__name__} that is not a Python literal.",
+                received={f"params.{name}": value},
+                cure=(
+                    "Use finite numbers, text, True, False, None, lists and dicts (keys: text or"
+                    " int) of these."
+                ),
             )
 
 

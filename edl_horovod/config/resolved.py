@@ -32,13 +32,14 @@ def load(path: Path) -> JobConfig:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise ConfigError(
-            f"The configuration cannot be read: {e.strerror}. Received: {str(path)!r}. "
-            "Give the directory of a job."
+            f"The configuration cannot be read: {e.strerror}.",
+            received=repr(str(path)),
+            cure="Give the directory of a job.",
         ) from e
     except (yaml.YAMLError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not a YAML file: {e}") from e
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold keys and values. Received: {type(values).__name__}.")
+        raise ConfigError(f"{path} must hold keys and values.", received=type(values).__name__)
     return build(JobConfig, values, source=str(path))
 
 
@@ -57,8 +58,9 @@ def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
         write_text(path, to_yaml(config), is_private=is_private)
     except OSError as e:
         raise OutputError(
-            f"The configuration cannot be written: {e.strerror}. Received: {str(path)!r}. "
-            f"{cure_of(e)}"
+            f"The configuration cannot be written: {e.strerror}.",
+            received=repr(str(path)),
+            cure=cure_of(e),
         ) from e
 
 
@@ -102,15 +104,18 @@ def build(config_class: type[ConfigT], values: dict[str, Any], *, source: str) -
         raise ConfigError(f"{source}: {e}") from e
 
 
-def wrong_type(key: str, received: str, annotation: Any) -> str:
+def wrong_type(key: str, received: str, annotation: Any, *, cure: str = "") -> ConfigError:
     """What to say about a value of the wrong type.
 
     Args:
         key: The setting.
         received: The value as the user wrote it.
         annotation: The type that the schema gives it.
+        cure: What to do about it.
     """
-    return f"{key} must be of type {type_name(annotation)}. Received: {key}={received}."
+    return ConfigError(
+        f"{key} must be of type {type_name(annotation)}.", received=f"{key}={received}", cure=cure
+    )
 
 
 def _build(config_class: type[ConfigT], values: dict[str, Any], prefix: str, root: type) -> ConfigT:
@@ -118,7 +123,7 @@ def _build(config_class: type[ConfigT], values: dict[str, Any], prefix: str, roo
     for name, value in values.items():
         if name not in hints:
             key = f"{prefix}{name}"
-            raise ConfigError(f"{unknown_key(key, root)} Received: {key}={value!r}.")
+            raise ConfigError(unknown_key(key, root), received={key: value})
     fields = {
         name: _checked(values[name], hint, f"{prefix}{name}", root)
         for name, hint in hints.items()
@@ -138,7 +143,7 @@ def _checked(value: Any, annotation: Any, key: str, root: type) -> Any:
             return _build(annotation, value, f"{key}.", root)
     elif _fits(value, annotation):
         return float(value) if _is_float(annotation) and type(value) is int else value
-    raise ConfigError(wrong_type(key, f"{value!r} ({type(value).__name__})", annotation))
+    raise wrong_type(key, f"{value!r} ({type(value).__name__})", annotation)
 
 
 def _fits(value: Any, annotation: Any) -> bool:

@@ -87,13 +87,16 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
     for key, parsed in several.items():
         if not parsed.is_discrete_sweep():
             raise ConfigError(
-                f"An interval has no end of values. Received: {parsed.input_line}. Write the "
-                f"values, {key}=a,b, or {key}=range(start,stop,step), or let hydra/sweeper=optuna "
-                "search in it."
+                "An interval has no end of values.",
+                received=parsed.input_line,
+                cure=(
+                    f"Write the values, {key}=a,b, or {key}=range(start,stop,step), or let"
+                    " hydra/sweeper=optuna search in it."
+                ),
             )
         if not list(parsed.sweep_string_iterator()):
             raise ConfigError(
-                f"{key} has no value, so the sweep has no job. Received: {parsed.input_line}."
+                f"{key} has no value, so the sweep has no job.", received=parsed.input_line
             )
     (rows,) = BasicSweeper.split_arguments(list(several.values()), None)
     return [_point(single, row) for row in dict.fromkeys(map(tuple, rows))]
@@ -115,8 +118,9 @@ def product(
     for key, several in over.items():
         if isinstance(several, str) or not isinstance(several, Sequence) or not several:
             raise ConfigError(
-                f"A sweep takes a list of values for each key. Received: {key}={several!r}. "
-                f"Write {key}=[value, value]."
+                "A sweep takes a list of values for each key.",
+                received={key: several},
+                cure=f"Write {key}=[value, value].",
             )
     given = [*overrides, *(f"{key}={value}" for key, value in values.items())]
     _check(given, {key: f"{key}={list(several)}" for key, several in over.items()})
@@ -140,7 +144,7 @@ def _parse(overrides: Sequence[str]) -> tuple[list[str], dict[str, Parsed]]:
         if parsed is None:
             single.append(text)
         elif key in several:
-            raise ConfigError(f"{key} has several values twice. Received: {text}.")
+            raise ConfigError(f"{key} has several values twice.", received=text)
         else:
             several[key] = parsed
     return single, several
@@ -181,19 +185,19 @@ def _check(single: Sequence[str], several: Mapping[str, str]) -> None:
     given = {split(text).key for text in single}
     if not several:
         raise ConfigError(
-            "No setting has several values, so there is nothing to sweep over. "
-            f"Received: {' '.join(single) or 'nothing'}. Write key=a,b or key=range(1,4); "
-            "one job is started without -m."
+            "No setting has several values, so there is nothing to sweep over.",
+            received=" ".join(single) or "nothing",
+            cure="Write key=a,b or key=range(1,4); one job is started without -m.",
         )
     for key, received in several.items():
         if key in _ONE_FOR_ALL:
             raise ConfigError(
-                f"{key} is the same for all jobs of a sweep. Received: {received}. Give one value."
+                f"{key} is the same for all jobs of a sweep.",
+                received=received,
+                cure="Give one value.",
             )
         if key in given:
-            raise ConfigError(
-                f"{key} is given twice, once with several values. Received: {received}."
-            )
+            raise ConfigError(f"{key} is given twice, once with several values.", received=received)
 
 
 def _text_keys() -> set[str]:
