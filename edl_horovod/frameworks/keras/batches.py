@@ -268,20 +268,23 @@ class KerasBatches:
         name = f"create_dataset of {self._label}"
         if not isinstance(dataset, tf.data.Dataset):
             raise UserCodeError(
-                f"{name} must return a tf.data.Dataset. Received: {type(dataset).__name__}. "
-                "Return the dataset at its end."
+                f"{name} must return a tf.data.Dataset.",
+                received=type(dataset).__name__,
+                cure="Return the dataset at its end.",
             )
         element = dataset.element_spec
         is_pair = isinstance(element, tuple) and len(element) == 2
         if self._mode is Mode.PREDICTION and isinstance(element, tuple):
             raise UserCodeError(
-                f"{name} must give features alone in mode prediction. Received: elements of "
-                f"{len(element)} parts. Return only the features where mode is Mode.PREDICTION."
+                f"{name} must give features alone in mode prediction.",
+                received=f"elements of {len(element)} parts",
+                cure="Return only the features where mode is Mode.PREDICTION.",
             )
         if self._mode is not Mode.PREDICTION and not is_pair:
             raise UserCodeError(
-                f"{name} must give (features, labels) in mode {self._mode.value}. "
-                f"Received: {element}. Return both as a tuple of two."
+                f"{name} must give (features, labels) in mode {self._mode.value}.",
+                received=str(element),
+                cure="Return both as a tuple of two.",
             )
 
 

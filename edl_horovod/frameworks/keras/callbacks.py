@@ -176,9 +176,9 @@ class KerasCallbacks:
         text = json.dumps([_numbers(callback) for callback in self._callbacks]).encode()
         if len(text) > STATE_BYTES:
             raise UserCodeError(
-                f"The callbacks keep too much to go with the ring's state. Received: {len(text)} "
-                f"bytes of numbers and text, room for {STATE_BYTES}. Keep lists of what happened "
-                "in a file."
+                "The callbacks keep too much to go with the ring's state.",
+                received=f"{len(text)} bytes of numbers and text, room for {STATE_BYTES}",
+                cure="Keep lists of what happened in a file.",
             )
         self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
 
@@ -188,7 +188,9 @@ def _require_usable(callback: Any) -> None:
     name = type(callback).__name__
     if not isinstance(callback, keras.callbacks.Callback):
         raise UserCodeError(
-            f"A callback must be a keras.callbacks.Callback. Received: {name}. Extend that class."
+            "A callback must be a keras.callbacks.Callback.",
+            received=name,
+            cure="Extend that class.",
         )
     instead = ""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
@@ -197,8 +199,9 @@ def _require_usable(callback: Any) -> None:
         instead = "train.early_stopping.metric and train.early_stopping.restore_best=true"
     if instead:
         raise UserCodeError(
-            f"{name} keeps weights in one process only, and a ring may lose that process. "
-            f"Received: {name} in create_callbacks. Remove it and set {instead}."
+            f"{name} keeps weights in one process only, and a ring may lose that process.",
+            received=f"{name} in create_callbacks",
+            cure=f"Remove it and set {instead}.",
         )
     base = keras.callbacks.Callback
     hooks = [

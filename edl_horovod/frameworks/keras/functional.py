@@ -111,7 +111,7 @@ def metric_sums(
     metrics = call_declared(loaded.spec.create_metrics, available) or {}
     name = f"create_metrics of {loaded.label}"
     if not isinstance(metrics, dict):
-        raise UserCodeError(f"{name} must return a dict. Received: {type(metrics).__name__}.")
+        raise UserCodeError(f"{name} must return a dict.", received=type(metrics).__name__)
     found = {}
     for key in sorted(metrics):
         value = metrics[key]
@@ -129,8 +129,9 @@ def _require_evaluation(measured: Measured, mode: Mode) -> None:
     if mode is Mode.TRAINING:
         raise UserCodeError(
             f"{measured.label} is a Keras metric, which needs a whole data set and is computed in"
-            f" evaluations only. Received: {type(measured.metric).__name__} in mode training."
-            " Return it where mode is Mode.EVALUATION."
+            " evaluations only.",
+            received=f"{type(measured.metric).__name__} in mode training",
+            cure="Return it where mode is Mode.EVALUATION.",
         )
 
 
@@ -138,8 +139,8 @@ def _mean_sum(value: Any, count: tf.Tensor, label: str) -> tf.Tensor:
     value = tf.cast(tf.convert_to_tensor(value), tf.float32)
     if value.shape.rank not in (0, 1):
         raise UserCodeError(
-            f"{label} must be a scalar, one value an example, or a Keras metric."
-            f" Received: shape {value.shape}."
+            f"{label} must be a scalar, one value an example, or a Keras metric.",
+            received=f"shape {value.shape}",
         )
     return tf.reshape(value * count if value.shape.rank == 0 else tf.reduce_sum(value), [1])
 

@@ -88,9 +88,15 @@ def require_sums(measured: Measured) -> None:
         )
     if isinstance(value, dict) or np.ndim(value):
         raise UserCodeError(
-            f"{label} must give one number. Received: {type(metric).__name__} with a result of"
-            f" {'a dict' if isinstance(value, dict) else f'shape {np.shape(value)}'}. Have it take"
-            " a mean over the classes (average='macro'), or return a metric for each."
+            f"{label} must give one number.",
+            received=(
+                f"{type(metric).__name__} with a result of"
+                f" {'a dict' if isinstance(value, dict) else f'shape {np.shape(value)}'}"
+            ),
+            cure=(
+                "Have it take a mean over the classes (average='macro'), or return a metric for"
+                " each."
+            ),
         )
 
 

@@ -40,8 +40,7 @@ class KerasModel:
             model = call_declared(loaded.spec.create_model, {})
         if not isinstance(model, keras.Model):
             raise UserCodeError(
-                f"create_model of {name} must return a keras.Model. "
-                f"Received: {type(model).__name__}."
+                f"create_model of {name} must return a keras.Model.", received=type(model).__name__
             )
         doing = f"Running the model of {name} on what create_dataset gives ({features})"
         with user_code(doing, root=loaded.zoo):

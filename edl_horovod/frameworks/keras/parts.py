@@ -44,7 +44,7 @@ def model_part(maker: Any, *, label: str) -> Part:
         model = maker(**params)
         if not isinstance(model, keras.Model):
             raise UserCodeError(
-                f"{label} must return a keras.Model. Received: {type(model).__name__}."
+                f"{label} must return a keras.Model.", received=type(model).__name__
             )
         return model
 
@@ -67,7 +67,7 @@ def dataset_part(function: Any, *, label: str) -> Part:
         made = make(dataset, mode, None, **params)
         if not isinstance(made, tf.data.Dataset):
             raise UserCodeError(
-                f"{label} must return a tf.data.Dataset. Received: {type(made).__name__}."
+                f"{label} must return a tf.data.Dataset.", received=type(made).__name__
             )
         is_pair = isinstance(made.element_spec, tuple) and len(made.element_spec) == 2
         if mode is Mode.PREDICTION and is_pair:
@@ -93,7 +93,7 @@ def loss_part(loss: Any, *, label: str) -> Part:
     def create_loss(*args: Any, **kwargs: Any) -> tf.Tensor:
         value = make(*args, **kwargs)
         if value is None:
-            raise UserCodeError(f"{label} must return the loss. Received: None.")
+            raise UserCodeError(f"{label} must return the loss.", received="None")
         # One value an example or a position is as good as their mean.
         return tf.reduce_mean(value)
 
@@ -169,7 +169,7 @@ def _function(value: Any, label: str) -> Part:
             f"{label} is called on the class, before there is a model. Write @staticmethod above"
             " it, and leave out self."
         )
-    raise UserCodeError(f"{label} must be a function. Received: {value!r}.")
+    raise UserCodeError(f"{label} must be a function.", received=repr(value))
 
 
 def _named(function: Any) -> list[inspect.Parameter]:
@@ -205,9 +205,12 @@ def _keras_named(name: str, module: Any, setting: str) -> Any:
         # A loss is there as a function and as a class; one of them is enough to choose from.
         shown = [name for name in known if name.islower()] or known
         raise ConfigError(
-            f"Neither the model zoo nor Keras has this {setting}. Received: {setting}={name}."
-            f"{did_you_mean(name, known)} Write file.function, a function of the model's own file,"
-            f" or one of Keras: {', '.join(shown)}."
+            f"Neither the model zoo nor Keras has this {setting}.",
+            received=f"{setting}={name}",
+            cure=(
+                f"{did_you_mean(name, known)} Write file.function, a function of the model's own"
+                f" file, or one of Keras: {', '.join(shown)}."
+            ),
         ) from e
 
 
@@ -215,8 +218,9 @@ def _mean_of(loss: Any, label: str) -> Part:
     """A Keras loss object as a function."""
     if loss.reduction in ("sum", None):
         raise UserCodeError(
-            f"{label} must be the mean over a batch. Received: a {type(loss).__name__} with"
-            f" reduction={loss.reduction!r}. Leave Keras' own, 'sum_over_batch_size'."
+            f"{label} must be the mean over a batch.",
+            received=f"a {type(loss).__name__} with reduction={loss.reduction!r}",
+            cure="Leave Keras' own, 'sum_over_batch_size'.",
         )
     return lambda labels, outputs: loss(labels, outputs)
 
@@ -264,7 +268,7 @@ def _output(outputs: Any, name: str | None, label: str) -> Any:
 def _dict(made: Any, label: str) -> dict[str, Any]:
     if isinstance(made, dict):
         return made
-    raise UserCodeError(f"{label} must return a dict. Received: {type(made).__name__}.")
+    raise UserCodeError(f"{label} must return a dict.", received=type(made).__name__)
 
 
 def _values(given: Any, label: str) -> dict[str, Any]:
