@@ -78,12 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if is_debug:
             traceback.print_exc()
-        print(
-            f"error: A file or a folder cannot be used: {e.strerror}. Received: {e.filename!r}. "
-            "Check its name and what this user may do there.",
-            file=sys.stderr,
+        error = ConfigError(
+            f"A file or a folder cannot be used: {e.strerror}.",
+            received=repr(e.filename),
+            cure="Check its name and what this user may do there.",
         )
-        return ConfigError.exit_code
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def _run(words: list[str]) -> int:

@@ -63,8 +63,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     print(_as_table(cost, proof) if is_table else json.dumps(_as_json(happened, cost, proof)))
     if proof is not None and not proof.is_good:
         raise ProofFailed(
-            "Records were lost or applied twice. Received: "
-            f"{proof.num_violations} violations in the ledger. See edl ledger {flags.job_dir}."
+            "Records were lost or applied twice.",
+            received=f"{proof.num_violations} violations in the ledger",
+            cure=f"See edl ledger {flags.job_dir}.",
         )
     return 0
 
@@ -102,7 +103,7 @@ def _schedule_of(flags: Any) -> tuple[tuple[Action, ...], float]:
             text += "\n" + flags.schedule.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(
-                f"The schedule cannot be read: {error}. Received: {str(flags.schedule)!r}."
+                f"The schedule cannot be read: {error}.", received=repr(str(flags.schedule))
             ) from error
     if text.strip():
         schedule = parse(text, seed=seed)

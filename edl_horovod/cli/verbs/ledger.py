@@ -34,9 +34,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     print(json.dumps(proof.as_json(), indent=2) if flags.format == "json" else _as_table(proof))
     if not proof.is_good:
         raise ProofFailed(
-            "The ledger does not show that each record was applied exactly once. Received: "
-            f"{proof.num_violations} violations; the first: {_line(proof.violations[0])}. Look at "
-            f"that generation in {flags.job_dir.events} and in the workers' logs."
+            "The ledger does not show that each record was applied exactly once.",
+            received=f"{proof.num_violations} violations; the first: {_line(proof.violations[0])}",
+            cure=f"Look at that generation in {flags.job_dir.events} and in the workers' logs.",
         )
     return 0
 
