@@ -123,9 +123,9 @@ class ExampleEncoder:
             array = arrays[output.name]
             if array.shape[:1] != ids.shape:
                 raise UserCodeError(
-                    f"The output {output.name!r} of the model must hold one value a record. "
-                    f"Received: shape {array.shape} for {len(ids)} records. Reduce it over the "
-                    "other axes only."
+                    f"The output {output.name!r} of the model must hold one value a record.",
+                    received=f"shape {array.shape} for {len(ids)} records",
+                    cure="Reduce it over the other axes only.",
                 )
             columns[output.name] = _entries(output, array)
         # Maps have no order of their own; sorted ones make equal files of equal outputs.

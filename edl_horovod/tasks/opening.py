@@ -77,7 +77,7 @@ def open_data(
     try:
         first = batches.try_first()
     except DataError as e:
-        raise DataError(f"{e} Received: {key}={pattern!r}.") from e
+        raise DataError(str(e), received={key: pattern}) from e
     return OpenData(batches, plan, first)
 
 
