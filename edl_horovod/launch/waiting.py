@@ -71,7 +71,8 @@ class _Limit:
         if self._end is not None and time.monotonic() + POLL_SECONDS > self._end:
             waits = "".join(f"\n  {reason}" for reason in now.waits_for)
             raise TimedOut(
-                f"It took longer than {self._seconds:g} s for {self._what}. Received: its state is "
-                f"{now}.{waits}"
+                f"It took longer than {self._seconds:g} s for {self._what}.",
+                received=f"its state is {now}",
+                cure=waits,
             )
         time.sleep(POLL_SECONDS)
