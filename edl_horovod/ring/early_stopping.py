@@ -55,9 +55,10 @@ class EarlyStopping:
         """
         if config.metric not in names:
             raise ConfigError(
-                "train.early_stopping.metric must be one of the evaluation's numbers: "
-                f"{', '.join(names)}. Received: train.early_stopping.metric={config.metric}."
-                f"{did_you_mean(config.metric, names)}"
+                "train.early_stopping.metric must be one of the evaluation's numbers:"
+                f" {', '.join(names)}.",
+                received=f"train.early_stopping.metric={config.metric}",
+                cure=did_you_mean(config.metric, names),
             )
         self._config = config
         self._sign = 1.0 if config.mode == "min" else -1.0
