@@ -156,8 +156,9 @@ class JobDir:
             yield
         except OSError as error:
             raise OutputError(
-                f"The job's directory cannot be written: {error}. Received: {self._received}. "
-                f"{cure_of(error)}"
+                f"The job's directory cannot be written: {error}.",
+                received=self._received,
+                cure=cure_of(error),
             ) from error
 
     def clear(self, moment: Literal["at_start", "at_takeover", "at_end"]) -> None:
@@ -185,9 +186,12 @@ class JobDir:
         """
         if not self.config.is_file():
             raise ConfigError(
-                f"There is no {self.config.name} in {self}, so it is no job's directory. "
-                f"Received: {str(self)!r}. Give a job's directory: unless job_dir was set it is "
-                "the output with .job at its end."
+                f"There is no {self.config.name} in {self}, so it is no job's directory.",
+                received=repr(str(self)),
+                cure=(
+                    "Give a job's directory: unless job_dir was set it is the output with .job at"
+                    " its end."
+                ),
             )
         return resolved.load(self.config)
 
