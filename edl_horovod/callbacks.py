@@ -28,7 +28,7 @@ class MaxSteps(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ships n
         super().__init__()
         if not isinstance(max_steps, int) or max_steps < 1:
             raise UserCodeError(
-                f"MaxSteps needs a number of steps, 1 or more. Received: max_steps={max_steps!r}."
+                "MaxSteps needs a number of steps, 1 or more.", received={"max_steps": max_steps}
             )
         self.max_steps = max_steps
 
