@@ -409,7 +409,8 @@ class Composer:
                 where += " Begin the file with the line `# @package _global_`."
             return self._unknown(key, typed or f"{key}=...", where=where)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        received = f" Received: {typed}." if typed else ""
         return ConfigError(
-            f"The settings cannot be put together. {' '.join(lines).rstrip('.')}.{received}{where}"
+            f"The settings cannot be put together. {' '.join(lines).rstrip('.')}.",
+            received=typed or "",
+            cure=where,
         )
