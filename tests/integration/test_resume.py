@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.job import checkpoint_files
-from edl_horovod.job.directory import claim
+from edl_horovod.job.directory import JobDir
 from tests.records import write_records
 
 STEPS = 15
@@ -118,7 +118,7 @@ def test_ctrl_c_keeps_the_last_step_and_a_fresh_job_does_not_lose_it(start, pace
 @pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted by root only")
 def test_a_full_disk_stops_no_training(start, paced, tmp_path):
     small = tmp_path / "job" / "checkpoints"
-    claim(small.parent)
+    JobDir(small.parent).claim()
     small.mkdir()
     if os.system(f"mount -t tmpfs -o size=8k tmpfs {small}") != 0:
         pytest.skip("no file system can be mounted here")

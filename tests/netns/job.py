@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from edl_horovod.job import events, hosts
-from edl_horovod.job.directory import claim
+from edl_horovod.job.directory import JobDir
 from tests import counting_job
 from tests.netns.lab import INTERFACE
 
@@ -25,7 +25,7 @@ VARIABLES = {"PYTHONPATH": PATHS, **dict.fromkeys(THREADS, "1")}
 
 def write_config(folder, job_dir, *, epochs=EPOCHS, **settings):
     """Resolve the settings of a job that counts its records; returns the path of config.yaml."""
-    claim(job_dir)
+    JobDir(job_dir).claim()
     command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run"]
     command += counting_job.overrides(folder, epochs=epochs, **AT_ONE_PACE, **settings)
     zoo = REPOSITORY / "tests" / "zoo"

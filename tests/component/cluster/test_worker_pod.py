@@ -12,7 +12,7 @@ import pytest
 
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
-from edl_horovod.job.directory import claim
+from edl_horovod.job.directory import JobDir
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -27,7 +27,7 @@ class Pod:
         self.job_dir, self.ready_dir, self.log = (
             folder / name for name in ("job", "ready", "pod.log")
         )
-        claim(self.job_dir)
+        JobDir(self.job_dir).claim()
         self.ready_dir.mkdir()
         self._folder = folder
         (folder / "secret").write_bytes(SECRET)
