@@ -234,7 +234,8 @@ def test_without_a_log_file_a_worker_prints_where_its_launcher_does(make, capfd)
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path):
     code = (
-        "import time; from pathlib import Path; from tests.component.supervisor.test_forks import *\n"
+        "import time; from pathlib import Path\n"
+        "from tests.component.supervisor.test_forks import *\n"
         f"workers = Workers(Path({str(tmp_path)!r}), SLEEP).ready()\n"
         "pids = [workers.start().pid for _ in range(2)]\n"
         "until(lambda: [child.tail() for child in workers.children] == ['up', 'up'])\n"
