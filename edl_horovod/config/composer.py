@@ -20,11 +20,11 @@ from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import (
-    NEEDED,
     SET_BY_US,
     dict_key_of,
     flat,
     is_within,
+    needed,
     settings,
     unknown_key,
 )
@@ -333,14 +333,14 @@ class Composer:
 
     def _check_needed(self, values: dict[str, Any]) -> None:
         """Name everything that is missing at once, with what it means."""
-        needed = NEEDED[self._verb]
+        wanted = needed(self._verb)
         meanings = {setting.key: setting.meaning for setting in settings(self._class)}
-        missing = [key for key in needed if not values.get(key)]
+        missing = [key for key in wanted if not values.get(key)]
         if values["model_zoo"].endswith(".py") and "model_def" in missing:
             missing.remove("model_def")  # One file may hold one model; who opens it will see.
         if missing:
             lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
-            names = f"{', '.join(needed[:-1])} and {needed[-1]}"
+            names = " and ".join([", ".join(wanted[:-1]), wanted[-1]][len(wanted) == 1 :])
             raise ConfigError(f"{self._verb} needs {names}. Give what is missing:{lines}")
 
     def _is_reference(self, name: str, is_call: bool) -> bool:

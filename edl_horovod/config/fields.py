@@ -16,7 +16,7 @@ from edl_horovod.errors import did_you_mean
 
 __all__ = [
     "FILE_LISTS",
-    "NEEDED",
+    "needed",
     "REQUIRED",
     "SET_BY_US",
     "Setting",
@@ -33,13 +33,6 @@ REQUIRED: Any = dataclasses.MISSING
 
 FILE_LISTS = ("data", "validation_data")
 """Text settings that name several files with commas between."""
-
-NEEDED = {
-    **{name: task.needs for name, task in TASKS.items()},
-    "prepare": ("model_def", "data", "output"),
-    "image": ("base_image", "image_repository"),
-}
-"""What a verb cannot do without, also where the schema, the same for several, has a default."""
 
 SET_BY_US = ("task", "model_zoo_source", "model_zoo_commit")
 """Keys of the schema that are not the user's to set."""
@@ -59,6 +52,15 @@ _ELASTICDL_NAMES = {
     "training_data": "data",
 }
 """What ElasticDL's releases call some settings: spelling alone would not find ours."""
+
+
+def needed(verb: str) -> tuple[str, ...]:
+    """The settings that a verb must be given, also those for which the schema has a default."""
+    others = {
+        "prepare": ("model_def", "data", "output"),
+        "image": ("base_image", "image_repository"),
+    }
+    return others[verb] if verb in others else TASKS[verb].needs
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ class JobConfig:
         if task.takes_zoo:
             if not self.model_zoo.endswith(".py"):  # One file may hold one model.
                 check_given("model_def", self.model_def, "a model of the zoo")
-        else:
+        if "trained_model" in task.needs:
             check_given("trained_model", self.trained_model, "a trained model")
             for key in ("input_fn", "loss", "optimizer"):
                 rule = f"belongs to train; {self.task} takes what the trained model has"

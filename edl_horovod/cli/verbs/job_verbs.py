@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
 from edl_horovod.cli.layout import print_result, print_rows
 from edl_horovod.config.conf_files import choices_table
-from edl_horovod.config.fields import NEEDED, SET_BY_US
+from edl_horovod.config.fields import SET_BY_US, needed
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.errors import ConfigError
@@ -98,7 +98,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _parser(verb: str, summary: str) -> VerbParser:
     from edl_horovod.config.schema import JobConfig
 
-    table = settings_table(JobConfig, hidden=SET_BY_US, required=NEEDED[verb])
+    table = settings_table(JobConfig, hidden=SET_BY_US, required=needed(verb))
     is_train = verb == "train"
     parser = VerbParser(
         verb,

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.config.tasks import TASKS
+from edl_horovod.config.tasks import TASKS, Task
+from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks import FRAMEWORKS
 from edl_horovod.job import checkpoint_files
@@ -90,7 +91,16 @@ def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
         run("train", "model_def=line", "framework=nump")
 
 
-def test_a_new_task_is_a_line_in_the_table(run, monkeypatch):
-    task = TASKS["evaluate"]
-    monkeypatch.setitem(TASKS, "score", task)
-    assert TASKS["score"].largest_ring(compose("train", [*TRAIN, "data=d", "output=o"])) == 20
+def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch):
+    task = Task(
+        module="tests.adding_task",
+        needs=("data",),
+        largest_ring=lambda config: 3,
+        shared="counters",
+    )
+    monkeypatch.setitem(TASKS, "add", task)
+    assert run("add", "framework=numpy", data="numbers:100")["metrics"] == {"total": 100.0}
+    with pytest.raises(ConfigError, match=r"launch.np .* counters.*launch.np=4, counters=3"):
+        check_start(compose("add", ["data=d", "launch.np=4"]))
+    with pytest.raises(ConfigError, match="add needs data"):
+        compose("add", [])
