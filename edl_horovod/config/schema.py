@@ -311,9 +311,9 @@ class JobConfig:
         params_text.check(self.params)
         check_given("data", self.data, "the input files")
         task = TASKS[self.task]
-        if task.takes_zoo:
-            if not self.model_zoo.endswith(".py"):  # One file may hold one model.
-                check_given("model_def", self.model_def, "a model of the zoo")
+        if task.takes_zoo and not self.model_zoo.endswith(".py"):
+            # A zoo of one file may hold one model.
+            check_given("model_def", self.model_def, "a model of the zoo")
         if "trained_model" in task.needs:
             check_given("trained_model", self.trained_model, "a trained model")
             for key in ("input_fn", "loss", "optimizer"):
