@@ -31,13 +31,13 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     job.wait_for_step(2)
     assert edl("scale", job.job_dir, "--np", 2, "--dry-run") == (
         0,
-        "localhost: 1 -> 2 slots (dry run)\n",
+        f"job {job.job_dir}: 1 -> 2 ranks (dry run)\n",
     )
     code, printed = edl("scale", job.job_dir, "--np", 4)
     assert code == 2, printed
     assert "between elastic.min_np=1 and 3" in printed
 
-    assert edl("scale", job.job_dir, "--np", 3) == (0, "localhost: 1 -> 3 slots\n")
+    assert edl("scale", job.job_dir, "--np", 3) == (0, f"job {job.job_dir}: 1 -> 3 ranks\n")
     grown = job.wait_for_ring(3)
     now = status(job)
     assert (now["state"], now["size"], now["generation"]) == ("running", 3, grown)
@@ -46,7 +46,7 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     assert f"ring       3 ranks, generation {grown}" in printed
 
     leavers = [job.worker_pid(slot) for slot in (1, 2)]
-    assert edl("scale", job.job_dir, "--np", 1) == (0, "localhost: 3 -> 1 slots\n")
+    assert edl("scale", job.job_dir, "--np", 1) == (0, f"job {job.job_dir}: 3 -> 1 ranks\n")
     shrunk = job.wait_for_ring(1, after=grown)
     # Who is dismissed ends by itself, so its slot is free for a new one.
     job.wait_for(lambda _: not set(leavers) & set(job.processes()), "the end of the dismissed")
@@ -55,7 +55,7 @@ def test_a_running_job_is_scaled_up_and_down(start, tmp_path):
     )
     assert status(job)["size"] == 1
 
-    assert edl("scale", job.job_dir, "--np", 2) == (0, "localhost: 1 -> 2 slots\n")
+    assert edl("scale", job.job_dir, "--np", 2) == (0, f"job {job.job_dir}: 1 -> 2 ranks\n")
     job.wait_for_ring(2, after=shrunk)
     (tmp_path / "hurry").touch()
     job.succeed()
