@@ -164,7 +164,7 @@ def test_a_file_without_its_package_is_told_what_it_lacks(theirs: Path):
     ("override", "told"),
     [
         ("+experiment=mnst", "experiment must be one of mnist. Received: +experiment=mnst."),
-        ("+experimnt=mnist", "Groups of --config-dir: experiment. Did you mean 'experiment'?"),
+        ("+experimentz=mnist", "Groups of --config-dir: experiment. Did you mean 'experiment'?"),
         ("experiment=mnist", "To append to your default list use +experiment=mnist"),
         (
             "data_plan=sevn",
