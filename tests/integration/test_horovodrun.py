@@ -149,9 +149,12 @@ def warm_workers(config):
 
 def test_an_earlier_result_is_not_replaced_unasked(horovodrun, tmp_path):
     earlier = tmp_path / "out"
-    with staged(earlier, "trained model", overwrite=False) as folder:
-        (folder / "metrics.json").write_text("{}")
-    job = horovodrun(FIRST, SECOND).job
+
+    def before(_config):
+        with staged(earlier, "trained model", overwrite=False) as folder:
+            (folder / "metrics.json").write_text("{}")
+
+    job = horovodrun(FIRST, SECOND, before=before).job
 
     assert job.end() == 1
     assert "overwrite=true to replace it" in job.printed
