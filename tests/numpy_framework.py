@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from edl_horovod.frameworks import FrameworkEntry
 from edl_horovod.frameworks.values import Array, Batch, EvaluationSums, Output, StepSums
 from edl_horovod.records.steps import NO_IDS, StepRecords
+
+ENTRY = FrameworkEntry(module="tests.numpy_framework", packages=("numpy",), extra="")
 
 
 class Batches:
@@ -99,7 +102,7 @@ class Step:
 
 
 class Framework:
-    name, packages, horovod, plain_models = "numpy", ("numpy",), None, None
+    name, horovod, plain_models = "numpy", None, None
 
     def __init__(self, collectives=None):
         self.collectives = collectives

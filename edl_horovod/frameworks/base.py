@@ -269,10 +269,6 @@ class Framework(Protocol):
         """Its name, which is that of its package, too."""
 
     @property
-    def packages(self) -> Sequence[str]:
-        """The packages whose versions decide what a trained model gives, itself first."""
-
-    @property
     def horovod(self) -> "Horovod":
         """Its half of Horovod, which forms rings."""
 

@@ -73,7 +73,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
         """Run the job to its end."""
-        require_worker_packages()
+        require_worker_packages(plan.config.framework)
         return run_plan(plan, on_events=on_events)
 
     def names(self, job: str) -> bool:

@@ -4,27 +4,32 @@ import importlib.util
 import shutil
 
 from edl_horovod.errors import MissingDependency, how_to_install
+from edl_horovod.frameworks import FRAMEWORKS
 from edl_horovod.supervisor.plan import Command
 
 __all__ = ["require_mpi", "require_worker_packages"]
 
 _BUILD = "python docker/horovod/build_wheel.py --install"
-_OF_WORKERS = ("tensorflow", "keras", "horovod")
 
 
-def require_worker_packages() -> None:
+def require_worker_packages(framework: str) -> None:
     """Refuse what the workers could not import, each of them with a traceback.
 
+    Args:
+        framework: What the job's model is written in, a key of `FRAMEWORKS`.
+
     Raises:
-        MissingDependency: TensorFlow, Keras or Horovod is not installed.
+        MissingDependency: One of the framework's packages, or Horovod, is not installed.
     """
-    missing = [package for package in _OF_WORKERS if _is_missing(package)]
+    entry = FRAMEWORKS[framework]
+    needed = (*entry.packages, "horovod")
+    missing = [package for package in needed if _is_missing(package)]
     if missing:
         raise MissingDependency(
-            f"The job's workers need TensorFlow, Keras and Horovod, and {' and '.join(missing)}"
-            f" {'is' if len(missing) == 1 else 'are'} not installed. In a clone of edl_horovod,"
-            " make setup makes an environment that has all of them in .venv; or for this one,"
-            f" {how_to_install('tensorflow,horovod-build')} and then {_BUILD}"
+            f"The job's workers need {', '.join(needed[:-1])} and {needed[-1]}, and"
+            f" {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed. In a"
+            " clone of edl_horovod, make setup makes an environment that has all of them in .venv;"
+            f" or for this one, {how_to_install(f'{entry.extra},horovod-build')} and then {_BUILD}"
         )
 
 

@@ -13,6 +13,7 @@ from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
+from edl_horovod.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.base import Framework, Model
 from edl_horovod.models import zoo_files
 from edl_horovod.models.lookup import import_root
@@ -56,7 +57,8 @@ def write(
     """
     files = zoo_files.sources(loaded.zoo)
     weights = model.weights
-    versions = {package: installed_version(package) for package in framework.packages}
+    packages = FRAMEWORKS[framework.name].packages
+    versions = {package: installed_version(package) for package in packages}
     with staged(output, "trained model", overwrite=config.overwrite, job=config.job_dir) as folder:
         _copy_zoo(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, weights, version=steps)

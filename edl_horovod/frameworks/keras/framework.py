@@ -25,7 +25,6 @@ class KerasFramework:
     """See `base.Framework`."""
 
     name = "keras"
-    packages = ("keras", "tensorflow")
     horovod = HOROVOD
     collectives = KerasCollectives()
     plain_models = plain_models

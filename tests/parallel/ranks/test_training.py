@@ -127,7 +127,7 @@ def test_callbacks_change_all_ranks_alike(world, monkeypatch):
 
 
 def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world, monkeypatch):
-    monkeypatch.setitem(FRAMEWORKS, "numpy", "tests.numpy_framework")
+    monkeypatch.setitem(FRAMEWORKS, "numpy", numpy_framework.ENTRY)
     monkeypatch.setattr(numpy_framework.FRAMEWORK, "collectives", KerasCollectives())
     settings = ["framework=numpy", "train.epochs=9"]
     ring, ours = train(world, "numpy", *settings, model_def="line")

@@ -14,7 +14,7 @@ from edl_horovod.errors import MissingDependency
     ("missing", "told"),
     [
         (("horovod",), "and horovod is not installed"),
-        (("keras", "tensorflow", "horovod"), "and tensorflow and keras and horovod are not"),
+        (("keras", "tensorflow", "horovod"), "and keras and tensorflow and horovod are not"),
     ],
 )
 def test_a_job_here_without_what_its_workers_import_starts_nothing(

@@ -19,6 +19,7 @@ from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.tasks.warm import make_warm
 from tests.alone import ME, Alone
+from tests.numpy_framework import ENTRY
 
 ZOO = Path(__file__).parents[2] / "zoo"
 TRAIN = ("model_def=line", "framework=numpy", "train.epochs=20", "train.batch_size=20")
@@ -27,7 +28,7 @@ TRAIN = ("model_def=line", "framework=numpy", "train.epochs=20", "train.batch_si
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Run a task on 100 records: `run("train", "train.epochs=2", until=7)`; gives its result."""
-    monkeypatch.setitem(FRAMEWORKS, "numpy", "tests.numpy_framework")
+    monkeypatch.setitem(FRAMEWORKS, "numpy", ENTRY)
     monkeypatch.setitem(SCHEMES, "numbers", "tests.memory_source")
 
     def run_it(task, *settings, until=0, data="numbers:100", output="out", job="job"):
