@@ -17,7 +17,12 @@ _ENDED = ("finished", "failed", "suspended")
 
 
 def local_state(
-    job_dir: JobDir, state: JobState, *, is_ours: bool, last_time: float | None
+    job_dir: JobDir,
+    state: JobState,
+    *,
+    is_ours: bool,
+    is_running: bool,
+    last_time: float | None,
 ) -> JobState:
     """What a job's events add up to, with what its directory tells beyond them.
 
@@ -25,6 +30,7 @@ def local_state(
         job_dir: Of the job.
         state: What the events add up to.
         is_ours: A launcher of ours has written some of them.
+        is_running: Whether that launcher lived before the events were read.
         last_time: When the last one was written; None where there is none.
 
     Raises:
@@ -38,7 +44,7 @@ def local_state(
         return state
     if not is_ours:
         return dataclasses.replace(state, message=_last_sign(last_time))
-    if not job_dir.is_running():
+    if not is_running:
         return dataclasses.replace(
             state, state="lost", message="the launcher is gone and did not say how the job ended"
         )

@@ -4,7 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
-__all__ = ["path_of", "remove_all", "remove_older", "steps_in"]
+__all__ = ["others_in", "path_of", "remove_all", "remove_older", "steps_in"]
 
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 _PARTIAL = re.compile(r"\.step-(\d{9,})\..*\.partial")
@@ -29,6 +29,15 @@ def remove_all(folder: Path) -> None:
     for path in folder.iterdir():
         if _NAME.fullmatch(path.name) or _PARTIAL.fullmatch(path.name):
             path.unlink(missing_ok=True)
+
+
+def others_in(folder: Path) -> list[Path]:
+    """What is in a folder of checkpoints beside them and what writers left behind."""
+    return [
+        path
+        for path in folder.iterdir()
+        if not (_NAME.fullmatch(path.name) or _PARTIAL.fullmatch(path.name))
+    ]
 
 
 def remove_older(folder: Path, written: int, *, keep: int) -> None:

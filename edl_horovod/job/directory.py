@@ -4,8 +4,10 @@ import contextlib
 import enum
 import fcntl
 import os
+import re
+import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, overload
@@ -196,20 +198,41 @@ class JobDir:
         return resolved.load(self.config)
 
     def is_running(self) -> bool:
-        """Whether the job's launcher is alive: it is there and holds the lock of its pid file."""
+        """Whether the job's launcher is alive: only the lock of its pid file says so.
+
+        The number in that file may be another process' by now, or one of another machine.
+        """
         try:
             with self.launcher_pid.open() as stream:
-                os.kill(int(stream.read()), 0)
                 return _is_locked(stream.fileno())
-        except (FileNotFoundError, ProcessLookupError, ValueError):
+        except (FileNotFoundError, NotADirectoryError):
             return False
         except PermissionError:
             return True
 
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep launchers and removers out, for a process of the job that no launcher looks after.
+
+        Where a launcher holds the directory, it keeps them out itself.
+        """
+        with self.writing():
+            lock = os.open(self.launcher_pid, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield
+        finally:
+            os.close(lock)
+
     def foreign(self) -> list[str]:
         """The names of what is in the directory and is no job's."""
-        ours = {entry.name for entry in _ENTRIES}
-        return sorted(path.name for path in self.path.iterdir() if path.name not in ours)
+        found = [path for path in self.path.iterdir() if not _is_ours(path.name)]
+        if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
+            found += checkpoint_files.others_in(self.checkpoints)
+        if self.logs.is_dir() and not self.logs.is_symlink():
+            found += [path for path in self.logs.iterdir() if path.suffix != ".log"]
+        return sorted(str(path.relative_to(self.path)) for path in found)
 
     def remove(self, *, is_dry_run: bool = False) -> list[Path]:
         """Remove the directory.
@@ -221,7 +244,7 @@ class JobDir:
             What is removed: all that is in it, and the directory itself.
 
         Raises:
-            ConfigError: A launcher works in it.
+            ConfigError: A process of the job works in it.
             OutputError: It is no job's directory, holds something that is not a job's, or cannot be
                 written.
         """
@@ -237,22 +260,36 @@ class JobDir:
                 received=self._received,
                 cure="Move that away first.",
             )
-        with self.writing(), self.launcher_pid.open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
+        with self.writing(), contextlib.ExitStack() as stack:
+            if is_dry_run:
+                is_busy = self.is_running()
+            else:
+                lock = stack.enter_context(self.launcher_pid.open("a"))
+                is_busy = not _try_to_lock(lock.fileno())
+            if is_busy:
                 raise ConfigError(
                     "The job is running, so its directory is not removed.",
                     received=self._received,
                     cure=f"Stop it first: edl stop {self}",
-                ) from error
-            # The marker goes last: what a failure leaves can be removed the same way.
+                )
+            # The marker goes last: what a failure leaves is known as a job's, and removed as such.
             there = sorted(self.path.iterdir(), key=lambda path: (path == self.marker, path))
             if not is_dry_run:
-                for path in there:
-                    _remove(path)
-                self.path.rmdir()
+                self._remove_aside(there)
             return [*there, self.path]
+
+    def _remove_aside(self, there: Sequence[Path]) -> None:
+        """Remove the directory under another name, so that nobody begins to use it meanwhile."""
+        path = self.path.resolve()
+        doomed = path.with_name(f"{path.name}.deleted-{secrets.token_hex(4)}")
+        path.rename(doomed)
+        for each in there:
+            gone = doomed / each.name
+            if gone.is_dir() and not gone.is_symlink():
+                shutil.rmtree(gone)
+            else:
+                gone.unlink(missing_ok=True)
+        doomed.rmdir()
 
     @property
     def _received(self) -> str:
@@ -260,6 +297,14 @@ class JobDir:
 
 
 _ENTRIES = [entry for entry in vars(JobDir).values() if isinstance(entry, _Entry)]
+_OURS = {entry.name for entry in _ENTRIES}
+_PARTIAL = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.partial")
+
+
+def _is_ours(name: str) -> bool:
+    """Whether an entry has this name, or was being written under it when its writer was killed."""
+    partial = _PARTIAL.fullmatch(name)
+    return name in _OURS or (partial is not None and partial["name"] in _OURS)
 
 
 def with_job_dir(config: JobConfig) -> JobConfig:
@@ -279,9 +324,16 @@ def _remove(path: Path) -> None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """A number alone may be another process' by now, where the launcher was killed."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     return False
+
+
+def _try_to_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TextIO
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -68,6 +69,12 @@ def hold(
                 received={"job_dir": str(job_dir)},
                 cure="Wait for it, or choose another output or job_dir.",
             ) from error
+        if not _is_still_there(lock, job_dir):
+            raise ConfigError(
+                f"{job_dir} was removed while this job began to use it.",
+                received={"job_dir": str(job_dir)},
+                cure="Start the job again.",
+            )
         try:
             with job_dir.writing():
                 lock.truncate(0)
@@ -82,6 +89,14 @@ def hold(
             yield
         finally:
             job_dir.clear("at_end")
+
+
+def _is_still_there(lock: TextIO, job_dir: JobDir) -> bool:
+    """Whether the lock that is held is that of the directory, which may have been removed."""
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), job_dir.launcher_pid.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _fill(

@@ -283,6 +283,10 @@ class Client:
     def _find(self, job: str | os.PathLike[str]) -> tuple[Jobs, str]:
         """The jobs of the first launch target that knows the job by this name."""
         name = os.fspath(job)
+        if not name:
+            raise ConfigError(
+                "A job needs a name.", received="''", cure="Give its directory or name."
+            )
         kinds = (kind for kind in target.TARGETS if target.find(kind).names(name))
         kind = next(kinds, "local")  # What says of a path that no job is there.
         if kind not in self._opened:

@@ -1,5 +1,6 @@
 """Jobs on this machine, known by their directories, as the verbs and the client see them."""
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,14 +52,17 @@ class LocalJobs(Jobs):
         """Where the job is, from its events and from whether its launcher lives."""
         _config_of(job)
         job_dir = JobDir(Path(job))
+        # Before its events are read: a launcher writes how the job ended, and only then ends.
+        is_running = job_dir.is_running()
         happened = events.read(job_dir.events)
         state = local_state(
             job_dir,
             summarize(happened),
             is_ours=any(recorded.source == "launcher" for recorded in happened),
+            is_running=is_running,
             last_time=happened[-1].time if happened else None,
         )
-        return JobStatus(progress=state, is_at_rest=not job_dir.is_running())
+        return JobStatus(progress=state, is_at_rest=not is_running)
 
     def source(self, job: str) -> Source:
         """The directory, where a job may also come later."""
@@ -171,23 +175,27 @@ class LocalJobs(Jobs):
 
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
         """Remove the directory, where it is provably a job's and nobody works in it."""
-        happened = events.read(JobDir(Path(job)).events)
-        if happened and not any(recorded.source == "launcher" for recorded in happened):
+        job_dir = JobDir(Path(os.path.abspath(job)))
+        if job_dir.events.exists() and not any(
+            recorded.source == "launcher" for recorded in events.read(job_dir.events)
+        ):
             raise ConfigError(
                 "edl did not launch this job, so nobody knows here whether it still runs.",
                 received=repr(job),
                 cure="Remove the directory by hand once the job has ended.",
             )
-        found = JobDir(Path(job)).remove(is_dry_run=is_dry_run)
+        found = job_dir.remove(is_dry_run=is_dry_run)
         return [str(path) for path in found]
 
     def _row(self, job: str) -> JobRow:
         try:
             progress = self.status(job).progress
             num_wanted = sum(hosts.read(JobDir(Path(job)).hosts).values())
+            first = next(events.Tail(JobDir(Path(job)).events).new_events(), None)
+            created = first.time if first else os.stat(job).st_mtime
         except (ConfigError, OSError) as error:
             progress, num_wanted = replace(summarize(()), message=str(error)), 0
-        first = next(events.Tail(JobDir(Path(job)).events).new_events(), None)
+            created = time.time()
         return JobRow(
             job=job,
             namespace="",
@@ -197,7 +205,7 @@ class LocalJobs(Jobs):
             num_wanted=num_wanted,
             step=progress.step,
             total_steps=progress.total_steps,
-            created=first.time if first else os.stat(job).st_mtime,
+            created=created,
         )
 
     def _worker_of_rank(self, job: str, rank: int) -> str:
@@ -258,9 +266,14 @@ def event_line(recorded: events.Recorded) -> EventLine:
 
 def _jobs_below(folder: str) -> Iterator[str]:
     """Directories of jobs; no job lies in another's directory."""
+    if not os.path.isdir(folder):
+        raise ConfigError(
+            "There is no such folder.", received=repr(folder), cure="Give folders that hold jobs."
+        )
     for path, folders, _ in os.walk(folder):
-        if marker.kind_of(Path(path)) == KIND:
-            yield path
-            folders.clear()
+        with contextlib.suppress(PermissionError):
+            if marker.kind_of(Path(path)) == KIND:
+                yield path
+                folders.clear()
         depth = len(Path(path).relative_to(folder).parts)
         folders[:] = [name for name in folders if depth < LIST_DEPTH and not name.startswith(".")]

@@ -36,7 +36,8 @@ def wait(
         if on_status is not None:
             on_status(now)
         reached = _REACHED[condition]
-        if now.state in reached:
+        is_stopped = now.state == "suspended" and now.is_at_rest
+        if now.state in reached or (is_stopped and condition == "ended"):
             return now
         if now.state in _FAILED and condition != "deleted":
             raise JobFailed(f"Job {job} {now.state}: {now.message} See edl logs {job}.")

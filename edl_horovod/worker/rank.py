@@ -59,9 +59,10 @@ def be_rank(
     warm: AbstractContextManager[Work],
 ) -> bool:
     """Work as a rank until dismissed or done; returns whether no other is needed in its place."""
-    if not environment.has_launcher:
-        check_is_free(config)  # At their end ranks ask only for other jobs' results.
     with ExitStack() as stack:
+        if not environment.has_launcher:
+            check_is_free(config)  # At their end ranks ask only for other jobs' results.
+            stack.enter_context(JobDir.of(config).in_use())
         membership = make_membership(environment, config, events, framework_of(config).horovod)
         stack.callback(membership.close)
         _leave_on_sigterm(membership)

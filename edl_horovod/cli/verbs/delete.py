@@ -24,8 +24,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         if flags.dry_run:
             print("".join(f"{what} would be removed\n" for what in found), end="")
             return 0
-        state = client.status(flags.job, is_brief=True).state
-        confirm(f"Delete job {flags.job}, which is {state}?", is_yes=flags.yes)
+        if not flags.yes:
+            state = client.status(flags.job, is_brief=True).state
+            confirm(f"Delete job {flags.job}, which is {state}?", is_yes=False)
         client.delete(flags.job)
     print(f"job {flags.job} is deleted; its output stays")
     return 0

@@ -28,7 +28,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     job, note = flags.job, " (dry run)" if flags.dry_run else ""
     with client_of(flags) as client:
         if loss := client.loss_at_stop(job):
-            confirm(f"{loss} Stop it all the same?", is_yes=flags.yes)
+            confirm(f"{loss} Stop it all the same?", is_yes=flags.yes or flags.dry_run)
         if not (flags.dry_run or flags.no_wait):
             print("waiting for the job to end; Ctrl-C does not undo the stop", file=sys.stderr)
         client.stop(
@@ -38,5 +38,10 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             wait=not flags.no_wait,
             on_status=StatusDisplay(job),
         )
+        waited = not (flags.dry_run or flags.no_wait)
+        state = client.status(job, is_brief=True).state if waited else ""
+    if state in ("finished", "failed"):
+        print(f"job {job} has {state} before it was stopped")
+        return 0
     print(f"job {job} is stopped{note}; it goes on by: edl resume {job}")
     return 0

@@ -50,10 +50,15 @@ class DirectorySource:
     def look(self) -> Look:
         """The job as it is now."""
         try:
+            is_running = self._job_dir.is_running()
             self._read()
             history = self._history
             state = local_state(
-                self._job_dir, history.state, is_ours=history.is_ours, last_time=history.last_time
+                self._job_dir,
+                history.state,
+                is_ours=history.is_ours,
+                is_running=is_running,
+                last_time=history.last_time,
             )
         except ConfigError as error:
             return Look(time=time.time(), trouble=str(error), http_status=NOT_FOUND)

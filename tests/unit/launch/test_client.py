@@ -15,6 +15,7 @@ from edl_horovod.config.schema import CheckpointConfig, JobConfig
 from edl_horovod.errors import ConfigError, JobFailed, OutputError, TimedOut
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.hold import hold
 from edl_horovod.launch import waiting
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.launch.target import TARGETS
@@ -297,3 +298,100 @@ def test_a_dashboard_listens_until_it_is_closed(running: JobDir, client: Client)
     with client.dashboard(running.path) as dashboard:
         assert dashboard.url.startswith("http://127.0.0.1:")
         assert not dashboard.is_public
+
+
+@pytest.mark.parametrize("place", ["checkpoints/mine/thesis.txt", "logs/notes.txt"])
+def test_what_is_not_the_jobs_is_found_below_it_too(
+    tmp_path: Path, client: Client, place: str
+) -> None:
+    job = make_job(tmp_path / "m.job", state="finished")
+    mine = job.path / place
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(OutputError, match="what is not the job's"):
+        client.delete(job.path)
+    assert mine.read_text() == "mine"
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path, client: Client) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "step-000000001.safetensors").write_text("good")
+    job = make_job(tmp_path / "m.job", state="finished")
+    job.checkpoints.symlink_to(elsewhere)
+    client.delete(job.path)
+    assert os.listdir(tmp_path) == ["elsewhere"]
+    assert (elsewhere / "step-000000001.safetensors").exists()
+
+
+def test_what_a_killed_writer_left_is_the_jobs(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "m.job", state="finished")
+    (job.path / ".config.yaml.0a0a0a0a.partial").touch()
+    client.delete(job.path)
+    assert not job.path.exists()
+
+
+def test_the_current_folder_is_deleted_by_its_name_and_no_name_is_refused(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path / "m.job", state="finished")
+    monkeypatch.chdir(job.path)
+    with pytest.raises(ConfigError, match="A job needs a name"):
+        client.delete("")
+    client.delete(".")
+    assert os.listdir(tmp_path) == []
+
+
+def test_ranks_without_a_launcher_keep_the_directory(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "m.job", state="failed")
+    with job.in_use():
+        with pytest.raises(ConfigError, match="is running"):
+            client.delete(job.path)
+        with (
+            pytest.raises(ConfigError, match="Another job runs"),
+            hold(
+                job,
+                job.read_config(),
+                hosts={},
+                secret_file=None,
+                is_left=False,
+                has_coordinator=True,
+            ),
+        ):
+            pass
+    assert job.logs.is_dir()
+    client.delete(job.path)
+
+
+def test_a_worker_that_waits_to_be_launched_keeps_the_directory(
+    tmp_path: Path, client: Client
+) -> None:
+    job = JobDir(tmp_path / "m.job")
+    job.claim()
+    EventLog(job.events, "localhost:0").close()
+    with pytest.raises(ConfigError, match="edl did not launch"):
+        client.delete(job.path)
+
+
+@pytest.mark.parametrize("number", ["1", "99999999999999999999", "rubbish"])
+def test_a_number_alone_is_no_running_launcher(tmp_path: Path, client: Client, number: str) -> None:
+    job = make_job(tmp_path / "m.job")
+    job.launcher_pid.write_text(number)
+    assert client.status(job.path).state == "lost"
+
+
+def test_a_launcher_of_another_machine_is_known_by_its_lock(
+    running: JobDir, client: Client
+) -> None:
+    running.launcher_pid.write_text("4194399")
+    assert client.status(running.path).state == "running"
+
+
+def test_a_stopped_job_has_ended(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "m.job", state="suspended")
+    assert client.wait(job.path, "ended", timeout_seconds=5) is not None
+
+
+def test_list_refuses_what_is_no_folder(tmp_path: Path, client: Client) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        client.list([tmp_path / "nothing"])
