@@ -6,7 +6,7 @@ DEMO ?= demo
 RUNS ?= 20
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-RECIPE := $(shell find docker/horovod -type f)
+RECIPE := $(shell find docker/horovod -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
