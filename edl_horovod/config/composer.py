@@ -4,7 +4,6 @@ Text settings (paths, globs, names) are used verbatim, so a path needs no quotes
 shell; where their value is a string in the quotes of Hydra's grammar, they get what stands within.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import (
+    FILE_LISTS,
     SET_BY_US,
     dict_key_of,
     flat,
@@ -39,6 +39,7 @@ from edl_horovod.config.overrides import (
 )
 from edl_horovod.config.paths import check_no_secrets, make_absolute
 from edl_horovod.config.search import SearchConfig
+from edl_horovod.config.secrets import secrets_in
 from edl_horovod.config.session import origins
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
@@ -46,8 +47,6 @@ from edl_horovod.files.url_secrets import without_secrets
 __all__ = ["Composer", "Sweeper"]
 
 _MISSING = "???"
-_ENVIRONMENT = re.compile(r"\$\{oc\.env:\s*(\w+)")
-_SECRET = re.compile(r"passw|secret|token(?!iz)|credential|api_?key|access_?key|private_?key", re.I)
 
 
 @dataclass(frozen=True)
@@ -166,6 +165,7 @@ class Composer:
         words = [*given.for_hydra, *of_hydra]
         try:
             composed = hydra.compose(self._name, overrides=words, return_hydra_config=True)
+            self._check_secrets(composed.hydra.sweeper, given, "hydra.sweeper")
             name = composed.hydra.runtime.choices["hydra/sweeper"]
             found = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
@@ -280,12 +280,13 @@ class Composer:
                 OmegaConf.update(composed, key, value, force_add=True)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
             raise self._explained(e, given) from e
-        self._check_files(composed, given)
+        self._check_set_by_us(composed, given)
         if "task" in self._annotations:
             composed.task = self._verb
         if self._first is None:
             self._first = composed
         OmegaConf.copy_cache(self._first, composed)
+        self._check_secrets(composed, given)
         return composed
 
     def _check_name(self) -> None:
@@ -307,29 +308,33 @@ class Composer:
                 cure=f"Begin it with the line `defaults: [{self._start}, _self_]`.",
             )
 
-    def _check_files(self, composed: DictConfig, given: _Given) -> None:
-        """Refuse what a file must not say: keys that only we set, and secrets.
-
-        Everything composed is written to the job's directory. The password in the URL of a model
-        zoo alone is left out there, so it may come from a variable.
-        """
+    def _check_set_by_us(self, composed: DictConfig, given: _Given) -> None:
+        """Refuse a file that sets a key that only we set."""
         raw = OmegaConf.to_container(composed, resolve=False)
+        assert isinstance(raw, dict)
         for key, value in flat(raw):
             if key in SET_BY_US and value not in ("", _MISSING):
-                where = self._where(key, given)
-                raise self._unknown(key, f"{key}={value}", where=where)
-            names = _ENVIRONMENT.findall(value) if isinstance(value, str) else []
-            secret = next((name for name in names if _SECRET.search(name)), "")
-            if secret and key != "model_zoo":
-                raise ConfigError(
-                    f"{key} takes a value that seems to be a secret, and settings are written to"
-                    " the job's directory.",
-                    received=f"{key}={value}",
-                    cure=(
-                        f"{self._where(key, given)} Leave it out; the ranks can read {secret} from"
-                        " their environment, and pods get it by kubernetes.secret_env."
-                    ),
-                )
+                raise self._unknown(key, f"{key}={value}", where=self._where(key, given))
+
+    def _check_secrets(self, composed: DictConfig, given: _Given, prefix: str = "") -> None:
+        """Refuse secrets, for everything composed is written to the job's directory.
+
+        The password in the URL of a model zoo alone is left out there, so it may come from a
+        variable. URLs of data have an error of their own.
+        """
+        for secret in secrets_in(composed, prefix):
+            key, variable = secret.key, secret.variable
+            if key == "model_zoo" or (key in FILE_LISTS and not variable):
+                continue
+            cure = "Leave it out; the ranks can read a secret from their environment"
+            if variable:
+                cure = f"Leave it out; the ranks can read {variable} from their environment"
+            raise ConfigError(
+                f"{key} takes a value that seems to be a secret, and settings are written to the"
+                " job's directory.",
+                received=f"{key}={secret.text}",
+                cure=f"{self._where(key, given)} {cure}, and pods get it by kubernetes.secret_env.",
+            )
 
     def _check_needed(self, values: dict[str, Any]) -> None:
         """Name everything that is missing at once, with what it means."""

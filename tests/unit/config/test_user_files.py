@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
+from omegaconf.basecontainer import BaseContainer
 
 from edl_horovod.cli.main import main
 from edl_horovod.config import fields
@@ -213,6 +215,90 @@ def test_a_directory_that_is_not_there_is_refused(tmp_path: Path):
 def test_a_variable_that_is_no_secret_is_taken(theirs: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TOKENIZER", "/t")
     assert composed(theirs, "+experiment=mnist", "params.t=${oc.env:TOKENIZER}").params["t"] == "/t"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "params.a=${oc.env:DB_PASSWORD}",
+        """params.a='${oc.env:"DB_PASSWORD"}'""",
+        "kubernetes.env.a='${ oc.env:DB_PASSWORD}'",
+        "kubernetes.env.a='${oc.env :DB_PASSWORD}'",
+        "params.a=[${oc.env:DB_PASSWORD}]",
+        "params={a: [1, '${oc.env:DB_PASSWORD}']}",
+        "params.a='${oc.decode:${oc.env:DB_PASSWORD}}'",
+        "params.a='${oc.env:${oc.env:NAME_OF_IT}}'",
+        "params.a=${oc.env:DATABASE_URL}",
+        "params.a='${oc.create:[${oc.env:DATABASE_URL}]}'",
+        "params.a=${model_zoo}",
+        "params.a='postgres://me:s3cr3t@host/a'",
+        "train.batch_size=${oc.env:DB_PASSWORD}",
+        """kubernetes.env.a='${oc.env:"DB_PASSWORD"}'""",
+        "kubernetes.env.a=${oc.env:DATABASE_URL}",
+        "output=/o/${oc.env:DB_PASSWORD,none}",
+    ],
+)
+def test_a_secret_is_refused_however_it_is_written(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, override: str
+):
+    monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
+    monkeypatch.setenv("NAME_OF_IT", "DB_PASSWORD")
+    monkeypatch.setenv("DATABASE_URL", "postgres://me:s3cr3t@host/a")
+    monkeypatch.setenv("GIT_TOKEN", "s3cr3t")
+    zoo = "model_zoo=git+https://me:${oc.env:GIT_TOKEN}@host/zoo@v1"
+
+    said = refusal(theirs, "+experiment=mnist", zoo, override)
+
+    assert said.startswith(override.partition("=")[0])
+    assert "takes a value that seems to be a secret" in said
+    assert "s3cr3t" not in said
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        """{a: '${oc.env:"DB_PASSWORD"}'}""",
+        "{a: ['${oc.env:DB_PASSWORD}']}",
+        "{a: '${params.b}', b: {c: '${ oc.env:DB_PASSWORD}'}}",
+        "{a: {x: '${params.b}'}, b: {y: '${params.a}', z: '${oc.env:DB_PASSWORD}'}}",
+    ],
+)
+def test_a_secret_in_a_file_is_refused_with_the_file(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, params: str
+):
+    monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
+    head = "# @package _global_\ndefaults: [mnist, _self_]\n"
+    write(theirs / "experiment" / "wrong.yaml", f"{head}params: {params}\n")
+
+    said = refusal(theirs, "+experiment=wrong")
+
+    assert "takes a value that seems to be a secret" in said
+    assert f"It stands in {theirs}/experiment/wrong.yaml." in said
+    assert "s3cr3t" not in said
+
+
+def test_a_secret_among_the_values_of_a_sweep_is_refused(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
+    write(
+        theirs / "grid.yaml",
+        "defaults: [config, _self_]\n"
+        "hydra: {sweeper: {params: {params.a: 'choice(${oc.env:DB_PASSWORD},b)'}}}\n",
+    )
+
+    with pytest.raises(ConfigError, match="seems to be a secret") as error:
+        expand(["+experiment=mnist"], ConfigFiles(str(theirs), "grid"))
+    assert "s3cr3t" not in str(error.value)
+
+
+def test_a_resolver_that_a_program_has_replaced_stays(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(BaseContainer._resolvers, "oc.env", lambda *_: "/theirs")
+
+    assert composed(theirs, "+experiment=mnist").data == "/theirs/*.recordio"
+    assert OmegaConf.create({"a": "${oc.env:X}"}).a == "/theirs"
 
 
 def test_a_password_for_a_model_zoo_may_come_from_the_environment(
