@@ -35,12 +35,13 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             received={"DIR": target},
             cure="Give the name of a new directory.",
         )
-    ignored = shutil.ignore_patterns("__pycache__")
-    if not flags.dry_run:
-        shutil.copytree(source, target, dirs_exist_ok=True, ignore=ignored)
     for file in sorted(source.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
-            print(target / file.relative_to(source))
+            copy = target / file.relative_to(source)
+            if not flags.dry_run:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, copy)  # Not its mode: an installation may be read-only.
+            print(copy)
     print(f"\ncd {shlex.quote(str(target))}\nedl train --config-dir conf +experiment=first")
     return 0
 

@@ -1,10 +1,13 @@
+import shutil
+import stat
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.cli.main import main
+from edl_horovod.cli.verbs import init
 from edl_horovod.config.compose import compose
-from edl_horovod.config.conf_files import ConfigFiles
+from edl_horovod.config.conf_files import ConfigFiles, starter_dir
 from edl_horovod.errors import OutputError
 
 
@@ -29,6 +32,23 @@ def test_a_project_is_written_whose_experiments_compose(
 def test_an_empty_directory_is_taken(tmp_path: Path):
     assert main(["init", str(tmp_path)]) == 0
     assert (tmp_path / "README.md").exists()
+
+
+def test_modes_are_those_of_new_files_and_of_the_users_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    installed, project = tmp_path / "installed", tmp_path / "project"
+    shutil.copytree(starter_dir(), installed)
+    for path in (installed, *installed.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    monkeypatch.setattr(init, "starter_dir", lambda: installed)
+    project.mkdir()
+    project.chmod(0o700)
+
+    assert main(["init", str(project)]) == 0
+
+    assert stat.S_IMODE(project.stat().st_mode) == 0o700
+    assert all(path.stat().st_mode & stat.S_IWUSR for path in project.rglob("*"))
 
 
 def test_a_directory_that_holds_something_is_left_alone(
