@@ -35,9 +35,9 @@ class ConfigFiles:
                 received=f"--config-dir={self.directory}",
                 cure="Give a directory with .yaml files.",
             )
-        for file in sorted(path.rglob("*.yaml")):
-            ours = conf_dir() / file.relative_to(path)
-            if ours.is_file() and ours.read_bytes() != file.read_bytes():
+        for ours in sorted(conf_dir().rglob("*.yaml")):
+            file = path / ours.relative_to(conf_dir())
+            if file.is_file() and ours.read_bytes() != file.read_bytes():
                 raise ConfigError(
                     f"{file} has the name of a file of edl_horovod, which Hydra finds first.",
                     received=f"--config-dir={self.directory}",

@@ -208,6 +208,13 @@ def test_a_file_that_ours_would_hide_is_refused(theirs: Path):
     assert "has the name of a file of edl_horovod" in refusal(theirs, "+experiment=mnist")
 
 
+def test_a_file_that_ours_would_hide_is_found_behind_a_link(theirs: Path, tmp_path: Path):
+    write(tmp_path / "elsewhere" / "local.yaml", "kind: mpi\n")
+    (theirs / "launch").symlink_to(tmp_path / "elsewhere")
+
+    assert "has the name of a file of edl_horovod" in refusal(theirs, "+experiment=mnist")
+
+
 def test_a_directory_that_is_not_there_is_refused(tmp_path: Path):
     assert "does not exist. Received: --config-dir=" in refusal(tmp_path / "none")
 
