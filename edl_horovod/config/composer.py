@@ -4,6 +4,8 @@ Text settings (paths, globs, names) are used verbatim, so a path needs no quotes
 shell; where their value is a string in the quotes of Hydra's grammar, they get what stands within.
 """
 
+import json
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +49,7 @@ from edl_horovod.files.url_secrets import without_secrets
 __all__ = ["Composer", "Sweeper"]
 
 _MISSING = "???"
+_HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ class Composer:
                 yield from self._lines(value, f"{key}.", given, found)
                 continue
             dumped = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
-            text = dumped.splitlines()[0]
+            lines = dumped.removesuffix("...\n").splitlines()
+            text = lines[0] if len(lines) == 1 else json.dumps(value, ensure_ascii=False)
             origin = self._origin(key, given, found)
             yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
 
@@ -161,6 +165,13 @@ class Composer:
             if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
                 reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
                 raise ConfigError(reason, received=override.typed, cure="Leave it out.")
+            if is_within(override.key, "hydra.sweeper.params"):
+                name = override.key.removeprefix("hydra.sweeper.params").removeprefix(".")
+                raise ConfigError(
+                    "A command gives the values of a sweep to the setting itself.",
+                    received=override.typed,
+                    cure=f"Write {name or 'key'}=a,b.",
+                )
         given = self._sort(overrides, {})
         words = [*given.for_hydra, *of_hydra]
         try:
@@ -168,7 +179,7 @@ class Composer:
             self._check_secrets(composed.hydra.sweeper, given, "hydra.sweeper")
             name = composed.hydra.runtime.choices["hydra/sweeper"]
             found = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+        except _HYDRA_ERRORS as e:
             raise self._explained(e, given) from e
         assert isinstance(found, dict)
         if name not in ("basic", "optuna"):
@@ -177,7 +188,15 @@ class Composer:
                 received=f"hydra/sweeper={name}",
                 cure=did_you_mean(str(name), ("basic", "optuna")),
             )
-        params = {str(key): str(value) for key, value in (found.pop("params") or {}).items()}
+        given_params = found.pop("params") or {}
+        for key, value in given_params.items():
+            if isinstance(value, Mapping):
+                raise ConfigError(
+                    "hydra.sweeper.params takes keys with dots.",
+                    received=f"hydra.sweeper.params.{key}={value}",
+                    cure=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
+                )
+        params = {str(key): str(value) for key, value in given_params.items()}
         search = resolved.build(SearchConfig, found, source="") if name == "optuna" else None
         return Sweeper(params, search, self._loader)
 
@@ -263,7 +282,7 @@ class Composer:
             return []
         try:
             return list(self._loader.get_group_options(group, config_name=self._name))
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+        except _HYDRA_ERRORS as e:
             raise self._explained(e, _Given()) from e
 
     def _compose(self, given: _Given) -> DictConfig:
@@ -278,7 +297,7 @@ class Composer:
             self._check_is_complete(composed)
             for key, value in given.values.items():
                 OmegaConf.update(composed, key, value, force_add=True)
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as e:
+        except _HYDRA_ERRORS as e:
             raise self._explained(e, given) from e
         self._check_set_by_us(composed, given)
         if "task" in self._annotations:
@@ -375,7 +394,7 @@ class Composer:
             return ""
         try:
             found = origins(self._loader, self._name, given.for_hydra)
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError):
+        except _HYDRA_ERRORS:
             return ""
         files = [file for name, file in found.items() if is_within(name, key)]
         return f" It stands in {files[-1]}." if files else ""
@@ -387,6 +406,15 @@ class Composer:
 
     def _explained(self, error: Exception, given: _Given) -> ConfigError:
         """Hydra's error as one of ours, naming the key, what was given, and the file."""
+        if isinstance(error, UnicodeDecodeError):
+            # Hydra's reader of files knows the path, and its error does not say it.
+            frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+            paths = [frame["full_path"] for frame in frames if "full_path" in frame]
+            return ConfigError(
+                "A file of settings is not text in UTF-8.",
+                received=str(paths[-1]) if paths else "",
+                cure="Save it in UTF-8.",
+            )
         cause: BaseException | None = error
         while cause is not None and not getattr(cause, "full_key", None):
             cause = cause.__cause__ or cause.__context__

@@ -183,6 +183,15 @@ def test_a_file_that_is_no_yaml_is_named(theirs: Path):
     assert "broken.yaml" in refusal(theirs, "+experiment=broken")
 
 
+def test_a_file_that_is_not_utf_8_is_named(theirs: Path):
+    file = theirs / "experiment" / "latin.yaml"
+    file.write_bytes("# @package _global_\nmodel_def: m\xfc\n".encode("latin-1"))
+
+    said = refusal(theirs, "+experiment=latin")
+
+    assert said == (f"A file of settings is not text in UTF-8. Received: {file}. Save it in UTF-8.")
+
+
 def test_a_choice_that_a_file_misspells_is_told_with_the_choices(theirs: Path):
     write(
         theirs / "experiment" / "typo.yaml",
@@ -343,6 +352,15 @@ def test_settings_that_are_not_complete_are_shown_too():
     assert "output: ???  # default" in describe("prepare", ["data=x"], ConfigFiles())
 
 
+def test_a_value_with_several_lines_is_shown_in_one():
+    for override in ("params.a='one\ntwo: #3'", f"params.a={'word ' * 4000}"):
+        shown = describe("train", [override], ConfigFiles())
+        assert (
+            yaml.safe_load(shown)["params"]
+            == compose("train", [override, "model_def=m", "data=/d", "output=/o"]).params
+        )
+
+
 @pytest.mark.parametrize("quoted", ['"a=1, b=2"', "'a=1, b=2'", "a=1, b=2"])
 def test_params_are_read_with_quotes_of_hydra_and_without(theirs: Path, quoted: str):
     config = composed(theirs, "+experiment=mnist", f"params={quoted}")
@@ -378,6 +396,27 @@ def test_a_sweep_goes_over_experiments_and_takes_values_of_files(theirs: Path):
     ]
     config = composed(theirs, *points[-1].overrides, "output=/o", name="grid")
     assert (config.model_def, config.train.epochs, config.train.learning_rate) == ("other", 9, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("override", "cure"),
+    [
+        ("hydra.sweeper.params.train.epochs=1", r"Write train\.epochs=a,b\."),
+        ("hydra.sweeper.params={train.epochs: 1}", r"Write key=a,b\."),
+    ],
+)
+def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override: str, cure: str):
+    with pytest.raises(ConfigError, match=cure):
+        expand([override])
+
+
+def test_values_of_a_sweep_in_a_file_have_keys_with_dots(theirs: Path):
+    write(
+        theirs / "grid.yaml",
+        "defaults: [config, _self_]\nhydra: {sweeper: {params: {train: {epochs: '1,2'}}}}\n",
+    )
+    with pytest.raises(ConfigError, match=r"Write train\.epochs: a,b in one line"):
+        expand(["+experiment=mnist"], ConfigFiles(str(theirs), "grid"))
 
 
 CHOICES = sorted(conf_dir().glob("*/*.yaml"))
