@@ -27,7 +27,7 @@ from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
 
-__all__ = ["SweepJob", "SweepPlan", "SweepResult", "claim_folder", "make_plan", "run"]
+__all__ = ["SweepJob", "SweepPlan", "SweepResult", "claim_folder", "comparable", "make_plan", "run"]
 
 _NAME_LENGTH = 80
 _MAY_DIFFER = (
@@ -201,7 +201,7 @@ def _is_done(config: JobConfig) -> bool:
     output = Path(config.output)
     if config.overwrite or not (output / "trained_model.pb").is_file():
         return False
-    before, now = (_flat(one) for one in (resolved.load(output / resolved.FILE_NAME), config))
+    before, now = (comparable(one) for one in (resolved.load(output / resolved.FILE_NAME), config))
     other = [key for key in now if now[key] != before.get(key)]
     if other:
         shown = ", ".join(f"{key}={before.get(key)!r}, now {now[key]!r}" for key in other[:3])
@@ -213,8 +213,8 @@ def _is_done(config: JobConfig) -> bool:
     return True
 
 
-def _flat(config: JobConfig) -> dict[str, Any]:
-    """Keys with dots to values, without those that do not change the result."""
+def comparable(config: JobConfig) -> dict[str, Any]:
+    """Keys with dots to values, without those that do not change the result, and no password."""
     # A job that is done read a fetched zoo from a folder; this one names it as the user does.
     zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
     flat: dict[str, Any] = {"model_zoo": zoo}

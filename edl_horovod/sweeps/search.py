@@ -3,6 +3,7 @@
 The study is a file in the sweep's folder, so the same command goes on with it.
 """
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +16,16 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.sweep import Parsed, Search
 from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
-from edl_horovod.sweeps.run import SweepJob, SweepPlan, SweepResult, claim_folder, make_plan, run
+from edl_horovod.files.output_dir import writing
+from edl_horovod.sweeps.run import (
+    SweepJob,
+    SweepPlan,
+    SweepResult,
+    claim_folder,
+    comparable,
+    make_plan,
+    run,
+)
 
 try:
     import optuna
@@ -31,6 +41,8 @@ __all__ = ["STUDY", "best_of", "run_search"]
 STUDY = "study.journal"
 """The file of the study, in the sweep's folder."""
 _NAME = "edl_horovod"
+_SETTINGS = "settings"
+"""The attribute of the study that holds what must not change while it goes on."""
 _ENDED = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.WAITING)
 
 
@@ -45,7 +57,8 @@ def run_search(
         run_job: Runs one job to its end; an `EdlError` is its failure, `Interrupted` the search's.
 
     Raises:
-        ConfigError: The settings are wrong, or no evaluation has the metric.
+        ConfigError: The settings are wrong or not those of the study that is there, or no
+            evaluation has the metric.
         OutputError: The folder holds something else, or cannot be written.
     """
     space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
@@ -58,8 +71,14 @@ def run_search(
             received={"validation_data": ""},
             cure="Give validation_data.",
         )
-    claim_folder(Path(trial_plan.output))
-    study = _open(Path(trial_plan.output) / STUDY, config)
+    path = Path(trial_plan.output) / STUDY
+    with writing(path.parent):
+        claim_folder(path.parent)
+        if trial_plan.configs[0].overwrite:
+            path.unlink(missing_ok=True)
+    study = _open(path, config)
+    _check_settings(study, path, _settings(config, space, trial_plan.configs[0]))
+    _try_again(study)
     plan = _earlier(search, files, study) or replace(trial_plan, jobs=(), configs=())
     result = SweepResult(output=plan.output, jobs=plan.jobs)
     done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
@@ -93,7 +112,7 @@ def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:
 
 
 def _open(path: Path, config: SearchConfig) -> optuna.Study:
-    """The study, with jobs that failed or were interrupted first among those to come."""
+    """The study, a new one where there is none."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     samplers: dict[str, Any] = {
         "tpe": optuna.samplers.TPESampler,
@@ -107,16 +126,58 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
         direction=config.direction,
         load_if_exists=True,
     )
-    if study.direction.name.lower() != config.direction:
-        raise ConfigError(
-            f"The study in {path} looks in the other direction.",
-            received={"hydra.sweeper.direction": config.direction},
-            cure="Give another output for another search.",
-        )
     seed = config.sampler.seed
     if seed is not None:
         seed += len(study.trials)  # A study that goes on must not draw the same numbers again.
     study.sampler = samplers[config.sampler.name](seed=seed)
+    return study
+
+
+def _settings(
+    config: SearchConfig,
+    space: dict[str, optuna.distributions.BaseDistribution],
+    first: JobConfig,
+) -> dict[str, Any]:
+    """What the values of a study depend on, as its file gives it back.
+
+    Args:
+        config: What is searched for.
+        space: Keys to what is chosen from.
+        first: A job with values that depend on the space alone.
+    """
+    found = {
+        **comparable(first),
+        **{key: str(distribution) for key, distribution in space.items()},
+        "hydra.sweeper.metric": config.metric,
+        "hydra.sweeper.direction": config.direction,
+    }
+    copied: dict[str, Any] = json.loads(json.dumps(found))
+    return copied
+
+
+def _check_settings(study: optuna.Study, path: Path, now: dict[str, Any]) -> None:
+    """Keep the settings of a new study, and compare those of one that goes on.
+
+    Raises:
+        ConfigError: The study was made with other settings.
+    """
+    before = study.user_attrs.get(_SETTINGS)
+    if before is None:
+        study.set_user_attr(_SETTINGS, now)
+        return
+    keys = dict.fromkeys([*reversed(now), *before])
+    other = [key for key in keys if now.get(key) != before.get(key)]
+    if other:
+        shown = [f"{key}={before.get(key)!r}, now {now.get(key)!r}" for key in other]
+        raise ConfigError(
+            f"The study in {path} is one with other settings.",
+            received="; ".join(shown[:3]),
+            cure="Give another output, or overwrite=true to begin a new study.",
+        )
+
+
+def _try_again(study: optuna.Study) -> None:
+    """Put jobs that failed or were interrupted first among those to come."""
     again = [trial for trial in study.trials if trial.state not in _ENDED]
     ended = [trial.params for trial in study.trials if trial.state in _ENDED]
     for trial in again:
@@ -125,7 +186,6 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
         if trial.params not in ended:
             study.enqueue_trial(trial.params)
             ended.append(trial.params)
-    return study
 
 
 def _earlier(search: Search, files: ConfigFiles, study: optuna.Study) -> SweepPlan | None:

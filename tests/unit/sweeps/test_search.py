@@ -130,7 +130,46 @@ def test_a_wrong_search_is_refused(edl, trainings, words: list[str], told: str):
     assert re.search(re.escape(told), err)
 
 
-def test_a_study_has_one_direction(edl):
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([RATE, "train.epochs=7"], "train.epochs=1, now 7"),
+        (["train.learning_rate=interval(0.001,2)"], "train.learning_rate='FloatDistribution"),
+        ([RATE, "train.epochs=1,2"], "train.epochs=1, now"),
+        (["train.learning_rate=0.1,0.2"], "train.learning_rate='FloatDistribution"),
+        (["train.epochs=1,2"], "train.learning_rate='FloatDistribution"),
+        ([RATE, "hydra.sweeper.metric=loss"], "metric='accuracy', now 'loss'"),
+        ([RATE, "hydra.sweeper.direction=minimize"], "direction='maximize', now 'minimize'"),
+    ],
+)
+def test_a_study_goes_on_with_its_own_settings_alone(
+    edl, trainings, tmp_path: Path, words: list[str], told: str
+):
     edl(RATE)
-    code, _, err = edl(RATE, "hydra.sweeper.direction=minimize", "hydra.sweeper.metric=loss")
-    assert (code, "looks in the other direction" in err) == (2, True)
+    before = (tmp_path / "s" / "sweep.json").read_text()
+
+    code, _, err = edl(*words)
+
+    assert (code, len(trainings.rates)) == (2, 6)
+    assert told in err
+    assert "overwrite=true" in err
+    assert (tmp_path / "s" / "sweep.json").read_text() == before
+
+
+def test_overwrite_begins_a_new_study(edl, trainings, tmp_path: Path):
+    edl(RATE)
+    code, _, _ = edl(
+        "train.learning_rate=interval(2,3)", "hydra.sweeper.n_trials=4", "overwrite=true"
+    )
+
+    assert code == 0
+    assert [row["state"] for row in rows(tmp_path)] == ["finished"] * 4
+    assert all(2 <= (rate or 0) <= 3 for rate in trainings.rates[6:])
+    assert len(trainings.rates) == 10
+    assert all(row["metrics"] for row in rows(tmp_path))
+
+
+def test_a_study_s_settings_may_be_spelled_in_another_way(edl, trainings):
+    edl(RATE)
+    code, _, _ = edl("train.learning_rate=tag(log, interval(1e-3,1.0))", "log_level=debug")
+    assert (code, len(trainings.rates)) == (0, 6)
