@@ -5,7 +5,7 @@ The study is a file in the sweep's folder, so the same command goes on with it.
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,12 +79,13 @@ def run_search(
     study = _open(path, config)
     _check_settings(study, path, _settings(config, space, trial_plan.configs[0]))
     _try_again(study)
-    plan = _earlier(search, files, study) or replace(trial_plan, jobs=(), configs=())
+    plan_of = _planner(search, files, trial_plan)
+    plan = _earlier(plan_of, study) or replace(trial_plan, jobs=(), configs=())
     result = SweepResult(output=plan.output, jobs=plan.jobs)
     done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     for _ in range(config.n_trials - len(done)):
         trial = study.ask(space)
-        one = make_plan([search.point(trial.params)], files)
+        one = plan_of([trial.params])
         if one.jobs[0].name not in [job.name for job in plan.jobs]:
             plan = SweepPlan(
                 output=plan.output,
@@ -188,11 +189,30 @@ def _try_again(study: optuna.Study) -> None:
             ended.append(trial.params)
 
 
-def _earlier(search: Search, files: ConfigFiles, study: optuna.Study) -> SweepPlan | None:
+def _planner(
+    search: Search, files: ConfigFiles, first: SweepPlan
+) -> Callable[[Sequence[Mapping[str, Any]]], SweepPlan]:
+    """What plans jobs, by their values, in the folders of the first plan.
+
+    A folder with `${now:...}` in its name would be another one for each plan.
+    """
+    job_dir = first.configs[0].job_dir
+    place = {"output": first.output, "job_dir": job_dir and str(Path(job_dir).parent)}
+
+    def plan(all_values: Sequence[Mapping[str, Any]]) -> SweepPlan:
+        points = [replace(search.point(values), values=place) for values in all_values]
+        return make_plan(points, files)
+
+    return plan
+
+
+def _earlier(
+    plan_of: Callable[[Sequence[Mapping[str, Any]]], SweepPlan], study: optuna.Study
+) -> SweepPlan | None:
     """The jobs that the study has already; None where it has none."""
     trials = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-    points = {str(trial.params): search.point(trial.params) for trial in trials}
-    return make_plan(list(points.values()), files) if points else None
+    points = {str(trial.params): trial.params for trial in trials}
+    return plan_of(list(points.values())) if points else None
 
 
 def _value(job: SweepJob, metric: str) -> float:

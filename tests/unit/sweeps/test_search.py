@@ -173,3 +173,14 @@ def test_a_study_s_settings_may_be_spelled_in_another_way(edl, trainings):
     edl(RATE)
     code, _, _ = edl("train.learning_rate=tag(log, interval(1e-3,1.0))", "log_level=debug")
     assert (code, len(trainings.rates)) == (0, 6)
+
+
+def test_the_time_in_a_folder_s_name_is_that_of_the_search(edl, trainings, tmp_path: Path):
+    now = "${now:%H-%M-%S-%f}"
+    code, _, _ = edl(RATE, f"output={tmp_path}/at-{now}", f"job_dir={tmp_path}/jobs-{now}")
+
+    assert code == 0
+    (output,) = tmp_path.glob("at-*")
+    (job_dir,) = tmp_path.glob("jobs-*")
+    assert len(list(output.glob("learning_rate=*/trained_model.pb"))) == 6
+    assert len(list(job_dir.glob("learning_rate=*/events.jsonl"))) == 6

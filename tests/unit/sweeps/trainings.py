@@ -51,7 +51,7 @@ class Trainings(LocalTarget):
         output.mkdir(parents=True, exist_ok=config.overwrite)
         (output / "trained_model.pb").touch()
         resolved.dump(config, output / "config.yaml")
-        job_dir.mkdir(exist_ok=True)
+        job_dir.mkdir(parents=True, exist_ok=True)
         with EventLog(job_dir / "events.jsonl", "test") as log:
             log.write(event("job", state="starting"))
             log.write(event("step", step=5, loss=rate))
