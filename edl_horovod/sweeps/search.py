@@ -17,6 +17,7 @@ from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.sweep import Parsed, Search
 from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
 from edl_horovod.files.output_dir import writing
+from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.sweeps.run import (
     SweepJob,
     SweepPlan,
@@ -246,6 +247,12 @@ def _distribution(key: str, parsed: Parsed) -> optuna.distributions.BaseDistribu
             f"{key} has no value to choose from.",
             received=str(parsed.input_line),
             cure=f"Write {key}=choice(a,b) or {key}=interval(low,high).",
+        )
+    if (shown := [without_secrets(text) for text in texts]) != texts:
+        raise ConfigError(
+            f"{key} holds a password or a token, which would be written to {STUDY}.",
+            received=f"{key}={','.join(shown)}",
+            cure="Leave it out, and let Git find it by a credential helper.",
         )
     numbers = parsed.is_range_sweep() and not value.shuffle and value.step
     if isinstance(numbers, int) and numbers > 0 and isinstance(value.start, int):

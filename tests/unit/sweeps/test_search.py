@@ -184,3 +184,13 @@ def test_the_time_in_a_folder_s_name_is_that_of_the_search(edl, trainings, tmp_p
     (job_dir,) = tmp_path.glob("jobs-*")
     assert len(list(output.glob("learning_rate=*/trained_model.pb"))) == 6
     assert len(list(job_dir.glob("learning_rate=*/events.jsonl"))) == 6
+
+
+def test_a_password_is_not_searched(edl, trainings, tmp_path: Path):
+    zoos = ",".join(f"git+https://me:s3cr3t@host/{name}@main" for name in "ab")
+    code, out, err = edl(f"model_zoo={zoos}")
+
+    assert (code, trainings.rates) == (2, [])
+    assert "model_zoo holds a password" in err
+    assert "s3cr3t" not in out + err
+    assert not (tmp_path / "s").exists()
