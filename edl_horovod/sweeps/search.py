@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
         cure=f"To get it, {how_to_install('optuna')}.",
     ) from error
 
-__all__ = ["STUDY", "best_of", "run_search"]
+__all__ = ["STUDY", "best_of", "check_search", "run_search"]
 
 STUDY = "study.journal"
 """The file of the study, in the sweep's folder."""
@@ -45,6 +45,20 @@ _NAME = "edl_horovod"
 _SETTINGS = "settings"
 """The attribute of the study that holds what must not change while it goes on."""
 _ENDED = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.WAITING)
+
+
+def check_search(search: Search, files: ConfigFiles) -> None:
+    """Check what can be known before the first job; nothing is written.
+
+    Args:
+        search: What is searched.
+        files: What the user brings.
+
+    Raises:
+        ConfigError: The settings are wrong.
+        OutputError: The folder holds something else.
+    """
+    _checked(search, files)
 
 
 def run_search(
@@ -62,16 +76,9 @@ def run_search(
             evaluation has the metric.
         OutputError: The folder holds something else, or cannot be written.
     """
-    space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
+    space, trial_plan = _checked(search, files)
     config = search.sweeper.search
     assert config is not None
-    trial_plan = make_plan([search.point(values) for values in _corners(space)], files)
-    if not trial_plan.configs[0].validation_data:
-        raise ConfigError(
-            "A search compares evaluations.",
-            received={"validation_data": ""},
-            cure="Give validation_data.",
-        )
     path = Path(trial_plan.output) / STUDY
     with writing(path.parent):
         claim_folder(path.parent)
@@ -104,6 +111,21 @@ def run_search(
         else:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
     return result
+
+
+def _checked(
+    search: Search, files: ConfigFiles
+) -> tuple[dict[str, optuna.distributions.BaseDistribution], SweepPlan]:
+    """What is chosen from, and a plan with each value that may be wrong."""
+    space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
+    plan = make_plan([search.point(values) for values in _corners(space)], files)
+    if not plan.configs[0].validation_data:
+        raise ConfigError(
+            "A search compares evaluations.",
+            received={"validation_data": ""},
+            cure="Give validation_data.",
+        )
+    return space, plan
 
 
 def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:

@@ -49,13 +49,14 @@ def run(overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_qu
 def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet: bool) -> int:
     config = search.sweeper.search
     assert config is not None
+    from edl_horovod.sweeps import search as searches
+
     if is_dry_run:
+        searches.check_search(search, files)
         print(f"{config.n_trials} jobs, chosen by Optuna to {config.direction} {config.metric}:")
         for parsed in search.space.values():
             print(f"  {parsed.input_line}")
         return 0
-    from edl_horovod.sweeps import search as searches
-
     result = searches.run_search(search, files, _Runner([], is_quiet=is_quiet))
     _print_result(result)
     if best := searches.best_of(result, config):

@@ -194,3 +194,19 @@ def test_a_password_is_not_searched(edl, trainings, tmp_path: Path):
     assert "model_zoo holds a password" in err
     assert "s3cr3t" not in out + err
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["validation_data="], "Give validation_data"),
+        (["train.epochs=1,many"], "train.epochs must be of type int"),
+        (["launch=kubernetes"], "submit jobs one by one"),
+    ],
+)
+def test_a_dry_run_checks_what_a_search_does(edl, tmp_path: Path, words: list[str], told: str):
+    code, out, err = edl(RATE, *words, "--dry-run")
+
+    assert (code, out) == (2, "")
+    assert told in err
+    assert not (tmp_path / "s").exists()
