@@ -92,12 +92,15 @@ class SweepResult:
         return any(job.state == "interrupted" for job in self.jobs)
 
 
-def make_plan(points: Sequence[Point], files: ConfigFiles = NO_FILES) -> SweepPlan:
+def make_plan(
+    points: Sequence[Point], files: ConfigFiles = NO_FILES, *, is_part: bool = False
+) -> SweepPlan:
     """Compose and check the settings of all jobs, before the first one starts.
 
     Args:
         points: The combinations of settings; their `output` is the folder of the whole sweep.
         files: What the user brings.
+        is_part: Whether the sweep has points besides these, from whose folders theirs must differ.
 
     Raises:
         ConfigError: A job's settings are wrong.
@@ -115,7 +118,7 @@ def make_plan(points: Sequence[Point], files: ConfigFiles = NO_FILES) -> SweepPl
     all_chosen = [
         {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
     ]
-    names = _names(all_chosen)
+    names = _names(all_chosen, is_part=is_part)
     placed = tuple(
         replace(
             config,
@@ -250,10 +253,11 @@ def claim_folder(output: Path) -> None:
     marker.claim(output, "sweep", received=f"output={str(output)!r}")
 
 
-def _names(all_chosen: Sequence[dict[str, str]]) -> list[str]:
+def _names(all_chosen: Sequence[dict[str, str]], *, is_part: bool) -> list[str]:
     """A folder's name for each job, which says what is special and does not depend on the others.
 
-    So a sweep that is widened later finds its earlier results again.
+    So a sweep that is widened later finds its earlier results again. Where nobody knows the others,
+    any name that does not hold its values as they are has a digest of them.
     """
     keys = list(all_chosen[0])
     leaves = [key.rpartition(".")[2] for key in keys]
@@ -265,7 +269,7 @@ def _names(all_chosen: Sequence[dict[str, str]]) -> list[str]:
     names = [re.sub(r"[^\w=.+-]+", "_", text, flags=re.ASCII).strip("_") for text in raw]
     return [
         name
-        if len(name) <= _NAME_LENGTH and names.count(name) == 1
+        if len(name) <= _NAME_LENGTH and names.count(name) == 1 and (name == text or not is_part)
         else f"{name[:_NAME_LENGTH]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         for name, text in zip(names, raw, strict=True)
     ]

@@ -118,7 +118,7 @@ def _checked(
 ) -> tuple[dict[str, optuna.distributions.BaseDistribution], SweepPlan]:
     """What is chosen from, and a plan with each value that may be wrong."""
     space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
-    plan = make_plan([search.point(values) for values in _corners(space)], files)
+    plan = make_plan([search.point(values) for values in _corners(space)], files, is_part=True)
     if not plan.configs[0].validation_data:
         raise ConfigError(
             "A search compares evaluations.",
@@ -224,7 +224,7 @@ def _planner(
 
     def plan(all_values: Sequence[Mapping[str, Any]]) -> SweepPlan:
         points = [replace(search.point(values), values=place) for values in all_values]
-        return make_plan(points, files)
+        return make_plan(points, files, is_part=True)
 
     return plan
 

@@ -210,3 +210,19 @@ def test_a_dry_run_checks_what_a_search_does(edl, tmp_path: Path, words: list[st
     assert (code, out) == (2, "")
     assert told in err
     assert not (tmp_path / "s").exists()
+
+
+def test_values_that_look_alike_in_a_name_have_their_own_jobs(edl, trainings, tmp_path: Path):
+    code, _, _ = edl("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")
+
+    assert code == 0
+    assert {row["chosen"]["params.units"] for row in rows(tmp_path)} == {
+        "[10,20]",
+        "[[10],20]",
+        "plain",
+    }
+    names = [row["name"] for row in rows(tmp_path)]
+    assert len(set(names)) == 3
+    assert "units=plain" in names
+    assert edl("params.units=choice([10,20],[[10],20],plain)", "hydra.sweeper.n_trials=12")[0] == 0
+    assert len(trainings.rates) == 3
