@@ -1,10 +1,7 @@
 """The index of a data set: which record is where, over many sorted files."""
 
 import bisect
-import hashlib
-import json
 import operator
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,15 +16,12 @@ from edl_horovod.records import index_file
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks
 from edl_horovod.records.files.local import expand
 from edl_horovod.records.files.remote import is_remote, reconnect
-from edl_horovod.records.index_file import CHUNK, IndexedFile, Tables
 from edl_horovod.records.record_format import RecordFormat
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
+from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 
-__all__ = ["MAX_BLOCK_RECORDS", "Index"]
-
-MAX_BLOCK_RECORDS = 4096
-"""A chunk with more records is several blocks."""
+__all__ = ["Index"]
 
 _FILES_AT_ONCE = 16
 """Remote files that are scanned side by side: a scan mostly waits for answers."""
@@ -215,21 +209,9 @@ def _scan(paths: Sequence[str], record_format: RecordFormat) -> Tables:
         parts.append(_table(found))  # A tenth of the memory that the objects take.
     _check_headers(files)
     chunks = np.concatenate(parts)
-    counts = chunks["num_records"].astype(np.int64)
-    if not counts.sum():
+    if not len(chunks):
         raise _no_records(paths, skipped_chunks=sum(file.skipped_chunks for file in files))
-    chunk_starts = np.cumsum(counts) - counts
-    block_starts, block_counts = _blocks(chunk_starts, counts)
-    for array in (chunks, chunk_starts, block_starts, block_counts):
-        array.flags.writeable = False
-    return Tables(
-        files=tuple(files),
-        chunks=chunks,
-        chunk_starts=chunk_starts,
-        block_starts=block_starts,
-        block_counts=block_counts,
-        fingerprint=_fingerprint(files, parts),
-    )
+    return Tables.of(files, chunks)
 
 
 def _scanned(paths: Sequence[str], record_format: RecordFormat) -> Iterator[FileChunks]:
@@ -274,30 +256,3 @@ def _no_records(paths: Sequence[str], *, skipped_chunks: int) -> DataError:
         f"There are no records in the data. Received: {len(paths)} files ({shown}),"
         f" of which {skipped_chunks} damaged chunks were left out. Check how they were made."
     )
-
-
-def _blocks(chunk_starts: _Integers, chunk_counts: _Integers) -> tuple[_Integers, _Integers]:
-    num_blocks = -(-chunk_counts // MAX_BLOCK_RECORDS)
-    chunk_of = np.repeat(np.arange(len(chunk_counts)), num_blocks)
-    first_block = np.cumsum(num_blocks) - num_blocks
-    skipped = (np.arange(len(chunk_of)) - first_block[chunk_of]) * MAX_BLOCK_RECORDS
-    counts = np.minimum(MAX_BLOCK_RECORDS, chunk_counts[chunk_of] - skipped)
-    return chunk_starts[chunk_of] + skipped, counts
-
-
-def _fingerprint(files: Sequence[IndexedFile], tables: Sequence[NDArray[Any]]) -> str:
-    """Digest of names, sizes, counts and checksums; the folder above all files is not in it."""
-    places = [_place(file.path) for file in files]
-    above = os.path.commonpath([os.path.dirname(place) for place in places])
-    digest = hashlib.sha256()
-    for file, table, place in zip(files, tables, places, strict=True):
-        name = os.path.relpath(place, above)
-        digest.update(json.dumps([name, file.size_bytes, file.num_chunks]).encode())
-        columns = [table[name] for name in ("offset", "checksum", "num_records")]
-        digest.update(np.stack(columns, axis=1).astype("<i8").tobytes())
-        digest.update(file.header)
-    return digest.hexdigest()[:32]
-
-
-def _place(path: str) -> str:
-    return os.path.abspath(f"/{path}" if is_remote(path) else path)

@@ -10,17 +10,16 @@ import base64
 import contextlib
 import fcntl
 import hashlib
-import itertools
 import json
 import logging
 import mmap
 import os
+import stat
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,10 @@ from numpy.typing import NDArray
 
 from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.records.files.remote import is_remote
+from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 
 __all__ = [
-    "CHUNK",
-    "IndexedFile",
     "State",
-    "Tables",
     "building",
     "load",
     "save",
@@ -52,59 +49,9 @@ _MAGIC = b"EDLINDX1"
 _START = struct.Struct("<8sQQ")
 _ALIGNMENT = 64
 
-CHUNK = np.dtype(
-    [
-        ("offset", "<i8"),
-        ("checksum", "<u4"),
-        ("compressed_bytes", "<u4"),
-        ("num_records", "<u4"),
-        ("number", "<u4"),
-        ("codec", "<u4"),
-        ("header_bytes", "<u4"),
-    ]
-)
-"""A row for each chunk; the columns are those of `ChunkInfo`."""
-
 _ARRAYS = {"chunks": CHUNK} | {
     name: np.dtype("<i8") for name in ("chunk_starts", "block_starts", "block_counts")
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexedFile:
-    """A file of an index."""
-
-    path: str
-    size_bytes: int
-    num_chunks: int
-    """Chunks that can be read."""
-    skipped_chunks: int
-    skipped_records: int
-    header: bytes
-    """The first line of a CSV file that has one; not a record."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Tables:
-    """What an index holds; the arrays are read-only."""
-
-    files: tuple[IndexedFile, ...]
-    """The files, sorted by path."""
-    chunks: NDArray[Any]
-    """The chunks of all files, of type `CHUNK`."""
-    chunk_starts: NDArray[np.int64]
-    """First record id of each chunk."""
-    block_starts: NDArray[np.int64]
-    """First record id of each block: a chunk, or a part of a chunk with very many records."""
-    block_counts: NDArray[np.int64]
-    """Number of records of each block."""
-    fingerprint: str
-    """Differs where the records or their numbers do."""
-
-    @cached_property
-    def file_ends(self) -> list[int]:
-        """For each file the number of the chunk after its last."""
-        return list(itertools.accumulate(file.num_chunks for file in self.files))
 
 
 @dataclass(frozen=True)
@@ -141,10 +88,18 @@ def state_of(paths: Sequence[str], settings: Mapping[str, Any]) -> State | None:
 
 
 def load(state: State, folder: Path) -> Tables | None:
-    """The index of these files in a folder; None where there is none, or it is out of date."""
+    """The index of these files in a folder.
+
+    Anyone who may write into the folder may leave a file of that name. So only a file of an owner
+    who could as well change the data is read, and its tables must be those of a scan.
+
+    Returns:
+        None where there is no index, or it is out of date, damaged or of a stranger.
+    """
     path = _path(state, folder)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", buffering=0, opener=_opened) as file:
+            _check_file(os.fstat(file.fileno()), owners=_owners(state, folder))
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return _tables(mapped, state, folder)
     except FileNotFoundError:
@@ -219,6 +174,23 @@ def _path(state: State, folder: Path) -> Path:
     return folder / f".edl_horovod.{hashlib.sha256(named.encode()).hexdigest()[:16]}.index"
 
 
+def _opened(path: str, flags: int) -> int:
+    # A link may lead anywhere, and without O_NONBLOCK a pipe of that name is waited at for ever.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _owners(state: State, folder: Path) -> set[int]:
+    """The users who could change the data or take the folder's place, and this one."""
+    return {0, os.geteuid(), os.stat(state.paths[0]).st_uid, os.stat(folder).st_uid}
+
+
+def _check_file(found: os.stat_result, *, owners: Set[int]) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no regular file")
+    if found.st_uid not in owners:
+        raise ValueError(f"it belongs to user {found.st_uid}, who owns neither data nor folder")
+
+
 def _names(state: State, folder: Path) -> list[str]:
     """The files' paths from the folder of the index, so that both may move together."""
     return [os.path.relpath(path, folder) for path in state.paths]
@@ -247,4 +219,8 @@ def _tables(mapped: mmap.mmap, state: State, folder: Path) -> Tables | None:
         IndexedFile(**file | {"path": each, "header": base64.b64decode(file["header"])})
         for file, each in zip(header["files"], state.paths, strict=True)
     ]
-    return Tables(files=tuple(files), fingerprint=header["fingerprint"], **arrays)
+    if [file.size_bytes for file in files] != [size for size, _ in state.stats]:
+        raise ValueError("its files have other sizes than it is for")
+    tables = Tables(files=tuple(files), fingerprint=header["fingerprint"], **arrays)
+    tables.check()
+    return tables

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.files.local import expand
-from edl_horovod.records.index import MAX_BLOCK_RECORDS, Index
+from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
+from edl_horovod.records.tables import MAX_BLOCK_RECORDS
 
 
 def write(path: str | Path, records: Sequence[bytes], *, chunk_bytes: int = 1 << 20) -> None:

@@ -1,13 +1,19 @@
 """An index on the disk: taken for files that are as they were when it was written, else not."""
 
+import json
 import os
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import Codec
@@ -15,6 +21,7 @@ from edl_horovod.records.index import Index
 from edl_horovod.records.index_file import SMALL_BYTES
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Writer
+from edl_horovod.records.tables import CHUNK, MAX_BLOCK_RECORDS
 
 RECORD_BYTES = 100_000
 
@@ -179,3 +186,125 @@ def test_of_processes_that_start_together_one_scans(
         assert len({one.result().fingerprint for one in opened}) == 1
     assert caplog.text.count("left out bytes 0 to") == 1
     assert {one.result().skipped_chunks for one in opened} == {1}
+
+
+def index_beside(data: Path) -> Path:
+    Index.open(str(data), folder=data)
+    (path,) = data.glob(".*.index")
+    return path
+
+
+def edit(path: Path, change: Callable[[NDArray[Any]], None]) -> None:
+    """Change the chunks of an index whose checksum fits again afterwards."""
+    content = bytearray(path.read_bytes())
+    magic, header_bytes, _ = struct.unpack_from("<8sQQ", content)
+    length = json.loads(content[24 : 24 + header_bytes])["lengths"]["chunks"]
+    change(np.frombuffer(content, CHUNK, length, 24 + header_bytes))
+    struct.pack_into("<8sQQ", content, 0, magic, header_bytes, zlib.crc32(content[24:]))
+    path.write_bytes(content)
+
+
+def duplicate(chunks: NDArray[Any]) -> None:
+    chunks[1] = chunks[0]
+
+
+def overlap(chunks: NDArray[Any]) -> None:
+    chunks["compressed_bytes"][0] += 1
+
+
+def pass_end_of_first_file(chunks: NDArray[Any]) -> None:
+    last = int(np.flatnonzero(chunks["offset"][1:] == 0)[0])
+    chunks["compressed_bytes"][last] += 1
+
+
+def begin_before_the_file(chunks: NDArray[Any]) -> None:
+    chunks["offset"][0] = np.iinfo(np.int64).min
+
+
+def take_records_away(chunks: NDArray[Any]) -> None:
+    chunks["num_records"][0] = 0
+
+
+def move_a_record(chunks: NDArray[Any]) -> None:
+    chunks["num_records"][:2] += np.array([1, -1]).astype("<u4")
+
+
+def change_checksum(chunks: NDArray[Any]) -> None:
+    chunks["checksum"][0] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (duplicate, "overlap"),
+        (overlap, "overlap"),
+        (pass_end_of_first_file, "overlap or pass the end of a file"),
+        (begin_before_the_file, "begins before its file"),
+        (take_records_away, "a chunk has no records"),
+        (move_a_record, "chunk_starts do not fit"),
+        (change_checksum, "fingerprint does not fit"),
+    ],
+)
+def test_an_index_that_no_scan_gives_is_passed_over(
+    data: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: Callable[[NDArray[Any]], None],
+    why: str,
+) -> None:
+    path = index_beside(data)
+    scanned = Index.open(str(data))
+    edit(path, change)
+    with Reader.open(str(data)) as reader:
+        assert [int.from_bytes(record[:4], "little") for record in reader] == [
+            *range(scanned.num_records)
+        ]
+    assert "is passed over" in caplog.text
+    assert why in caplog.text
+
+
+def test_an_index_of_chunks_of_several_blocks_is_taken(
+    tmp_path: Path, job: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Writer(tmp_path / "a.recordio", codec=Codec.NONE, chunk_bytes=8 << 20) as writer:
+        for _ in range(3 * MAX_BLOCK_RECORDS):
+            writer.write(bytes(SMALL_BYTES // MAX_BLOCK_RECORDS // 2))
+    (tmp_path / "b.recordio").touch()  # A file may have no chunk at all.
+    scanned = Index.open(str(tmp_path), folder=job, max_chunk_bytes=8 << 20)
+    mapped = Index.open(str(tmp_path), folder=job, max_chunk_bytes=8 << 20)
+    assert mapped.block_counts.tolist() == scanned.block_counts.tolist()
+    assert len(mapped.block_counts) > mapped.num_chunks
+    assert "is passed over" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory"])
+def test_what_is_no_regular_file_is_no_index(
+    data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    path = index_beside(data)
+    elsewhere = path.rename(tmp_path / "elsewhere")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(elsewhere)
+    else:
+        path.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(Index.open, str(data))
+        try:
+            assert opened.result(timeout=20).num_chunks > 0
+        finally:
+            if not opened.done():
+                os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # Lets go of the reader.
+    assert "is passed over" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_an_index_of_a_stranger_is_no_index(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = index_beside(data)
+    os.chown(path, 12345, -1)
+    Index.open(str(data))
+    assert "it belongs to user 12345" in caplog.text
+    caplog.clear()
+    os.chown(data / "a.recordio", 12345, -1)  # Who could write other records need not forge.
+    Index.open(str(data))
+    assert "is passed over" not in caplog.text
