@@ -62,7 +62,7 @@ def test_the_leader_can_be_killed_too(start, counting, tmp_path):
     job.wait_for_ring(2, after=first)
     # Also the survivor that the dead member owed nothing hears of it at once, not by a time-out.
     lost = next(e for e in job.events("reset") if e.event.new_size == 2)
-    assert lost["old_size"] == 3
+    assert lost.event.old_size == 3
     assert lost.event.seconds < 3
     (tmp_path / "hurry").touch()
     job.succeed()
