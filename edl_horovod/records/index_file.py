@@ -42,8 +42,11 @@ log = logging.getLogger(__name__)
 
 SMALL_BYTES = 4 << 20
 """Data of fewer bytes is scanned by every process: that takes no longer than to map an index."""
-LONGEST_WAIT_SECONDS = 60.0
-"""How long a process waits for another one to build an index, before it scans the files itself."""
+LONGEST_WAIT_SECONDS = 600.0
+"""How long a process waits for another one to build an index, before it scans the files itself.
+
+The lock of a process that dies is free at once, and a scan of ten million chunks takes minutes.
+"""
 
 _MAGIC = b"EDLINDX1"
 _START = struct.Struct("<8sQQ")
