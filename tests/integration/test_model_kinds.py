@@ -55,7 +55,7 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
     model = (tmp_path / "out").rename(tmp_path / "model")
 
     again = start("evaluate", f"trained_model={model}", f"data={data}").succeed()
-    metrics = again.events("job")[-1]["metrics"]
+    metrics = again.events("job")[-1].event.metrics
     np.testing.assert_allclose(metrics["mse"], metrics["loss"], rtol=1e-5)
     np.testing.assert_allclose(metrics["rmse"], np.sqrt(metrics["loss"]), rtol=1e-5)
     np.testing.assert_allclose(metrics["r2"], trained["r2"], rtol=1e-5)

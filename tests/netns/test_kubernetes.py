@@ -76,7 +76,7 @@ def test_workers_and_launcher_come_back(job, say):
         lambda: [e for e in job.events("job") if e.event.state == "taken over"], "a takeover", 90
     )[0].time
     steps = [e for e in job.events("step") if killed_at < e.time]
-    say(f"the ring of {steps[-1]['size']} trained on without a launcher")
+    say(f"the ring of {steps[-1].event.size} trained on without a launcher")
     job.train_on(size=2, since=taken)
     worker_uid = job.nodes.pods["count-worker-0"]["metadata"]["uid"]
     assert job.nodes.containers[worker_uid].num_starts == 1, "no worker was started anew for it"
