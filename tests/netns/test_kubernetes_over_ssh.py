@@ -154,7 +154,7 @@ def test_mpirun_goes_on_from_the_checkpoint_when_a_pod_is(how, job, say):
     job.wait_for(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", 60)
     assert job.nodes.pods["count-launcher-0"]["status"]["phase"] == "Failed"
     (failed,) = [e for e in job.events("job") if e.event.state == "failed"]
-    say(f"a pod was {how}: the launcher failed {failed['time'] - lost_at:.1f} s later")
+    say(f"a pod was {how}: the launcher failed {failed.time - lost_at:.1f} s later")
     assert "count-worker-1" in failed.event.message
     lost.host.mend()
     (taken,) = job.wait_for(lambda: taken_over(job), "the next launcher's ring", 60)
