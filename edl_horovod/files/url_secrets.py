@@ -4,12 +4,13 @@ import re
 
 __all__ = ["without_secrets"]
 
-_USER = re.compile(r"(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/?#\s]*)@")
-_QUERY = re.compile(r"(?P<url>https?://[^?#\s,]*)\?(?P<query>[^\s,'\"]*)")
+# Each pattern goes over a text once, however long it is: a scheme is tried only where its run of
+# letters begins, and a URL is matched whether or not it has a query.
+_USER = re.compile(r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z0-9+.-]*)://(?P<user>[^/?#\s]*)@")
+_QUERY = re.compile(r"(?P<url>https?://[^?#\s,]*)(?:\?(?P<query>[^\s,'\"]*))?")
+_SECRET_KEYS = ("key", "sig", "pwd")
 _SECRET = re.compile(
-    r"(?:^|[&;])(?:key|sig|pwd|[^=&;]*(?:signature|credential|token|secret|passw|auth|api.?key"
-    r"|access.?key)[^=&;]*)=",
-    re.IGNORECASE,
+    r"signature|credential|token|secret|passw|auth|api.?key|access.?key", re.IGNORECASE
 )
 
 
@@ -27,4 +28,14 @@ def _without_user(found: re.Match[str]) -> str:
 
 
 def _without_query(found: re.Match[str]) -> str:
-    return f"{found['url']}?..." if _SECRET.search(found["query"]) else found[0]
+    query = found["query"]
+    return f"{found['url']}?..." if query and _grants_access(query) else found[0]
+
+
+def _grants_access(query: str) -> bool:
+    keys = (
+        key
+        for key, equals, _ in (part.partition("=") for part in re.split("[&;]", query))
+        if equals
+    )
+    return any(key.lower() in _SECRET_KEYS or _SECRET.search(key) for key in keys)

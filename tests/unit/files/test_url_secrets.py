@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from edl_horovod.files.url_secrets import without_secrets
@@ -39,3 +41,28 @@ def test_passwords_and_tokens_are_left_out(text, shown):
 )
 def test_what_holds_none_stays(text):
     assert without_secrets(text) == text
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "x",
+        "http://",
+        "https://h/a?",
+        "://",
+        "a@",
+        "https://h/a?token",
+        "token",
+        "&token",
+        "=key;",
+        "a://b:",
+    ],
+)
+def test_a_long_text_takes_time_in_proportion_to_its_length(part):
+    def seconds(length):
+        text = part * (length // len(part))
+        started = time.process_time()
+        without_secrets(text)
+        return time.process_time() - started
+
+    assert seconds(1 << 20) < 64 * max(seconds(1 << 16), 0.005)
