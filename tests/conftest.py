@@ -6,8 +6,10 @@ import signal
 import hypothesis
 import pytest
 
-# An example may take as long as it likes: on a busy machine any of them can.
-hypothesis.settings.register_profile("tests", deadline=None)
+# An example may take as long as it likes, and so may its making: on a busy machine any of them can.
+hypothesis.settings.register_profile(
+    "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("tests")
 
 # What a shell runs in the background ignores Ctrl-C, and so would all that the tests start.

@@ -29,8 +29,8 @@ opened = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in
 for sock in opened:
     sock.connect_ex(("127.0.0.1", port))
 for sock in opened:
-    assert select.select([], [sock], [], 10)[1], "not connected"
-    sock.settimeout(10)
+    assert select.select([], [sock], [], 60)[1], "not connected"
+    sock.settimeout(60)
     with contextlib.suppress(ConnectionError):
         sock.sendall(data)
 print("all are open", flush=True)
@@ -202,7 +202,7 @@ def test_thousands_of_half_open_connections(play, few_files, resident_bytes, dat
             seconds = time.monotonic() - began
             assert len(job.coordinator._server._strangers) <= workers.MAX_STRANGERS
             assert resident_bytes() - before < MAX_GROWTH_BYTES
-            assert seconds < 5
+            assert seconds < 20
 
     play(scenario)
 
