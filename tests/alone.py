@@ -1,8 +1,8 @@
 """The only rank of a ring, in this process and without a launcher."""
 
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.ring.world import World
 
 ME = WorkerIdentity(host="localhost", slot=0)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from edl_horovod.frameworks import FrameworkEntry
+from edl_horovod.config.frameworks import FrameworkEntry
 from edl_horovod.frameworks.values import Array, Batch, EvaluationSums, Output, StepSums
 from edl_horovod.records.steps import NO_IDS, StepRecords
 

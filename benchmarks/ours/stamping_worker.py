@@ -15,10 +15,10 @@ from typing import Any
 import horovod.tensorflow as hvd
 
 from benchmarks.elastic.stamps import Stamper
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.world import World
 from edl_horovod.worker import main as worker
 
 __all__ = ["DEVICE_VARIABLE", "FOLDER_VARIABLE"]

@@ -5,9 +5,9 @@ from typing import Any
 
 from edl_horovod.config import params as params_text
 from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.kubernetes import KubernetesConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.frameworks import FRAMEWORKS
 
 __all__ = [
     "CheckpointConfig",

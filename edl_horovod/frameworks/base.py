@@ -262,7 +262,7 @@ class Step(Protocol):
 
 
 class Framework(Protocol):
-    """What a model is written in; `frameworks.FRAMEWORKS` finds it by its name."""
+    """What a model is written in; `config.frameworks.FRAMEWORKS` finds it by its name."""
 
     @property
     def name(self) -> str:

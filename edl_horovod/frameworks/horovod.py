@@ -20,7 +20,7 @@ from horovod.common.exceptions import HorovodInternalError
 from edl_horovod.coordinator.keepalive import VANISHED_SECONDS
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.ring.world import World
+from edl_horovod.frameworks.world import World
 
 __all__ = ["NEEDED_PATCH", "Horovod", "complaint"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from edl_horovod.frameworks.base import Collectives
 from edl_horovod.frameworks.values import StepSums
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
-from edl_horovod.ring.world import World
 
 __all__ = ["RingLedger", "open_ledger"]
 

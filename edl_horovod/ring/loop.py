@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ResetEvent
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.state import RingState
-from edl_horovod.ring.world import World
 
 __all__ = ["Work", "run"]
 

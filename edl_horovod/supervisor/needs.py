@@ -3,8 +3,8 @@
 import importlib.util
 import shutil
 
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.errors import MissingDependency, how_to_install
-from edl_horovod.frameworks import FRAMEWORKS
 from edl_horovod.supervisor.plan import Command
 
 __all__ = ["require_mpi", "require_worker_packages"]

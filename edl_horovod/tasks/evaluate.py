@@ -12,13 +12,13 @@ from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework
 from edl_horovod.frameworks.values import Array, EvaluationSums
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
-from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.opening import open_trained
 

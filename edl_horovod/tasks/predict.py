@@ -25,6 +25,7 @@ from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, staged
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import Batches, Collectives, Framework, Prediction
 from edl_horovod.frameworks.values import Array
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
@@ -35,7 +36,6 @@ from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
-from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 from edl_horovod.tasks.opening import open_trained

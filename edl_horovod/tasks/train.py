@@ -13,6 +13,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
 from edl_horovod.frameworks.base import Batches, Callbacks, Framework, Step, Variable
 from edl_horovod.frameworks.values import Array, EvaluationSums, StepSums
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent, StepEvent
 from edl_horovod.job.identity import WorkerIdentity
@@ -25,7 +26,6 @@ from edl_horovod.ring.ledger import RingLedger, open_ledger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import NEVER, Counters, RingState
-from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
 from edl_horovod.tasks.opening import open_data

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import DataError
-from edl_horovod.frameworks import FRAMEWORKS, find_framework
 from edl_horovod.frameworks.base import Framework
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
@@ -29,7 +29,9 @@ def framework_of(config: JobConfig) -> Framework:
         # What is wrong with the trained model is told where the task opens it.
         with contextlib.suppress(OSError, DataError):
             name = read_message(Path(config.trained_model)).framework
-    return find_framework(name if name in FRAMEWORKS else config.framework)
+    entry = FRAMEWORKS[name if name in FRAMEWORKS else config.framework]
+    framework: Framework = importlib.import_module(entry.module).FRAMEWORK
+    return framework
 
 
 @contextlib.contextmanager

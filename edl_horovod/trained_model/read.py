@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.config import resolved
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
 from edl_horovod.files.json_text import numbers
-from edl_horovod.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.base import Variable
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.models.parts import PlainModels

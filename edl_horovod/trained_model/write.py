@@ -10,10 +10,10 @@ from pathlib import Path
 
 from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.base import Framework, Model
 from edl_horovod.models import zoo_files
 from edl_horovod.models.lookup import import_root

@@ -8,7 +8,7 @@ from typing import Any
 from edl_horovod.errors import EdlError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.ring.world import World
+from edl_horovod.frameworks.world import World
 
 __all__ = ["EXIT_AT_SIGTERM", "Dismissed", "Membership"]
 

@@ -42,9 +42,9 @@ from edl_horovod.coordinator.wire import (
 from edl_horovod.errors import EdlError, kind_of
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
+from edl_horovod.frameworks.world import World
 from edl_horovod.ring.membership.activity import Activity
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
-from edl_horovod.ring.world import World
 
 __all__ = ["CoordinatedMembership", "CoordinatedTimings", "CoordinatorAddress"]
 

@@ -16,9 +16,9 @@ from edl_horovod.errors import EdlError, JobFailed, kind_of
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, JobEvent
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.ring.world import World
 
 __all__ = ["HorovodDriverMembership"]
 

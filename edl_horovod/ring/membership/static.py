@@ -7,8 +7,8 @@ from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_in
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
+from edl_horovod.frameworks.world import World
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.world import World
 
 __all__ = ["StaticMembership"]
 

@@ -12,10 +12,10 @@ import pytest
 
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.errors import JobFailed
+from edl_horovod.frameworks.world import World
 from edl_horovod.job import events
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
-from edl_horovod.ring.world import World
 
 
 class FormsAtOnce:

@@ -16,11 +16,11 @@ from edl_horovod.files import marker
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.keras.framework import FRAMEWORK
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, read
 from edl_horovod.models import zoo
 from edl_horovod.records.reader import Reader
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 from edl_horovod.tasks import predict as module
 from edl_horovod.tasks.opening import open_data

@@ -21,7 +21,7 @@ def world():
     """This rank's ring, formed as horovodrun described it."""
     import horovod.tensorflow as hvd
 
-    from edl_horovod.ring.world import World
+    from edl_horovod.frameworks.world import World
 
     # The rank knows its place already; 1 would ask the elastic driver, which is not there.
     os.environ["HOROVOD_ELASTIC"] = "0"

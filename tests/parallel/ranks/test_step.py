@@ -19,12 +19,12 @@ from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.metrics import Measured
 from edl_horovod.frameworks.keras.step import NO_OPTIONS, KerasStep
 from edl_horovod.frameworks.values import Array
+from edl_horovod.frameworks.world import World
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.index import Index
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.reader import Reader
 from edl_horovod.ring.state import Counters, RingState
-from edl_horovod.ring.world import World
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
 from tests.parallel.agreement import assert_same_everywhere

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.frameworks import FRAMEWORKS
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
+from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.world import World
 from edl_horovod.tasks import warm as prepare
 from tests import numpy_framework
 from tests.parallel.agreement import assert_same_everywhere

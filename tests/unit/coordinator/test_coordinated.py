@@ -14,6 +14,7 @@ import pytest
 from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.world import World
 from edl_horovod.ring.membership import coordinated
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.ring.membership.coordinated import (
@@ -22,7 +23,6 @@ from edl_horovod.ring.membership.coordinated import (
     CoordinatedTimings,
     CoordinatorAddress,
 )
-from edl_horovod.ring.world import World
 
 SECRET = b"the job's secret"
 LIMIT_SECONDS = 8.0

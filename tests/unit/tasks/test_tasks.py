@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from edl_horovod.config.compose import compose
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.tasks import TASKS, Task
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks import FRAMEWORKS
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.events import EventLog
 from edl_horovod.records.reader import Reader
