@@ -64,12 +64,12 @@ def main() -> int:
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
-            log.error(
-                "The job's directory cannot be written any more: %s. Received: job_dir=%r. %s",
-                error,
-                str(job_dir),
-                cure_of(error),
+            unwritable = OutputError(
+                f"The job's directory cannot be written any more: {error}.",
+                received={"job_dir": job_dir.path},
+                cure=cure_of(error),
             )
+            log.error("%s", unwritable)
             return OutputError.exit_code
     return 0
 

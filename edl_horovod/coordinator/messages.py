@@ -4,10 +4,12 @@ A message is one flat JSON object: its `kind` and the fields of its class. A fie
 default is left out. Kinds and fields that a newer version added are passed over.
 """
 
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from edl_horovod.coordinator.wire import WireError
+from edl_horovod.job.json_fields import FieldError, Format
+from edl_horovod.job.outcome import Failure, Success
 
 __all__ = [
     "RANK_FIELDS",
@@ -33,11 +35,19 @@ __all__ = [
 RANK_FIELDS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 """Of a `Place`; in the order in which horovodrun's driver tells them."""
 
-_Class = TypeVar("_Class")
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What one end of a connection says to the other."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, kind: str) -> None:
+        cls.kind = kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hello:
+class Hello(Message, kind="hello"):
     """A worker's first message on a connection: all that an earlier connection may have lost."""
 
     worker: str
@@ -56,7 +66,7 @@ class Hello:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
+class Ready(Message, kind="ready"):
     """The worker is in no ring and waits for a place."""
 
     generation: int
@@ -68,26 +78,26 @@ class Ready:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formed:
+class Formed(Message, kind="formed"):
     """The worker is in the ring of a generation and has the ring's state."""
 
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaving:
+class Leaving(Message, kind="leaving"):
     """The worker asks to be left out of the next ring."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class Progress(Message, kind="progress"):
     """How many steps of the job are done."""
 
     step: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pong:
+class Pong(Message, kind="pong"):
     """The answer to a ping, with what the worker's main thread does."""
 
     generation: int
@@ -100,27 +110,26 @@ class Pong:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class Finished(Message, kind="finished"):
     """The job is done."""
 
-    result: dict[str, Any]
+    result: Success
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed:
+class Failed(Message, kind="failed"):
     """The job, or a newcomer, cannot go on."""
 
-    error: dict[str, Any]
-    """Its kind as `error`, and its `message`."""
+    error: Failure
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ping:
+class Ping(Message, kind="ping"):
     """The coordinator asks for a sign of life."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Place(Message, kind="assign"):
     """A worker's place in a ring that is about to form. The names of its ranks are Horovod's."""
 
     worker: str
@@ -141,7 +150,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(Message, kind="change"):
     """The worker's ring is to be replaced."""
 
     generation: int
@@ -149,21 +158,21 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dump:
+class Dump(Message, kind="dump"):
     """The worker is to write the stacks of its threads into its log."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class End:
+class End(Message, kind="end"):
     """The worker hangs: it is to write its stacks and end at once."""
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop:
+class Stop(Message, kind="stop"):
     """The worker is dismissed."""
 
     reason: str
@@ -173,47 +182,12 @@ class Stop:
     """Whether this worker is the one that must keep the job's state."""
 
 
-Message = (
-    Hello
-    | Ready
-    | Formed
-    | Leaving
-    | Progress
-    | Pong
-    | Finished
-    | Failed
-    | Ping
-    | Place
-    | Change
-    | Dump
-    | End
-    | Stop
-)
-
-_KINDS: dict[str, type[Message]] = {
-    "hello": Hello,
-    "ready": Ready,
-    "formed": Formed,
-    "leaving": Leaving,
-    "progress": Progress,
-    "pong": Pong,
-    "finished": Finished,
-    "failed": Failed,
-    "ping": Ping,
-    "assign": Place,
-    "change": Change,
-    "dump": Dump,
-    "end": End,
-    "stop": Stop,
-}
-_NAMES = {cls: kind for kind, cls in _KINDS.items()}
+_FORMATS = {cls.kind: Format(cls, omits_defaults=True) for cls in Message.__subclasses__()}
 
 
 def encode(message: Message) -> dict[str, Any]:
     """The JSON object of a message."""
-    values = {each.name: getattr(message, each.name) for each in fields(message)}
-    given = {e.name: values[e.name] for e in fields(message) if values[e.name] != e.default}
-    return {"kind": _NAMES[type(message)], **given}
+    return {"kind": message.kind, **_FORMATS[message.kind].write(message)}
 
 
 def decode(values: dict[str, Any]) -> Message | None:
@@ -222,26 +196,8 @@ def decode(values: dict[str, Any]) -> Message | None:
     Raises:
         WireError: A field is missing or has the wrong type.
     """
-    cls = _KINDS.get(values["kind"])
-    return None if cls is None else _build(cls, values)
-
-
-def _build(cls: type[_Class], values: dict[str, Any]) -> _Class:
-    given = {}
-    for each in fields(cls):  # type: ignore[arg-type]  # All of them are dataclasses.
-        if each.name in values:
-            given[each.name] = _checked(values["kind"], each, values[each.name])
-        elif each.default is MISSING:
-            raise WireError(f"a message {values['kind']!r} lacks the field {each.name!r}")
-    return cls(**given)
-
-
-def _checked(kind: str, each: Field[Any], value: Any) -> Any:
-    if each.type is float and type(value) is int:
-        return float(value)
-    if each.type == tuple[str, ...]:
-        if isinstance(value, list) and all(isinstance(part, str) for part in value):
-            return tuple(value)
-    elif type(value) is (dict if each.type == dict[str, Any] else each.type):
-        return value
-    raise WireError(f"the field {each.name!r} of a message {kind!r} has the wrong type")
+    try:
+        form = _FORMATS.get(values["kind"])
+        return None if form is None else form.read(values)
+    except FieldError as error:
+        raise WireError(f"in a message {values['kind']!r} {error}") from error

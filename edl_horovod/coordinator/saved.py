@@ -1,10 +1,11 @@
 """The state of a coordinator that outlives it: `coordinator.json` in the job directory (D12b)."""
 
 import logging
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.files.whole_file import read_json, write_json
+from edl_horovod.job.json_fields import Format
 
 __all__ = ["SavedRing", "load", "save", "save_change"]
 
@@ -28,23 +29,21 @@ class SavedRing:
     """Ages of the members; without them a restart would deal the ranks anew."""
 
 
+_FORMAT = Format(SavedRing)
+
+
 def load(path: Path) -> SavedRing | None:
     """What an earlier coordinator of the job saved; None for the first one.
 
     Raises:
         JobFailed: The file is damaged.
     """
-    state = read_json(path, *(field.name for field in fields(SavedRing)), cure=_CURE)
-    if state is None:
-        return None
-    return SavedRing(
-        **{**state, "members": tuple(state["members"]), "orders": tuple(state["orders"])}
-    )
+    return read_json(path, _FORMAT.read, cure=_CURE)
 
 
 def save(path: Path, ring: SavedRing) -> None:
     """Replace what was saved."""
-    write_json(path, asdict(ring))
+    write_json(path, _FORMAT.write(ring))
 
 
 def save_change(path: Path, ring: SavedRing) -> None:

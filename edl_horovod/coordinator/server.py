@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from typing import Any
+from dataclasses import replace
 
 from edl_horovod.coordinator import saved
 from edl_horovod.coordinator.failed_peers import FailedPeers
@@ -28,9 +28,9 @@ from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.errors import NotEnoughWorkers
-from edl_horovod.files.whole_file import write_json
-from edl_horovod.job import hosts
+from edl_horovod.job import hosts, outcome
 from edl_horovod.job.events import EventLog, GenerationEvent, JobEvent, WorkerEvent
+from edl_horovod.job.outcome import Failure, Outcome, Success
 
 __all__ = ["Coordinator"]
 
@@ -62,7 +62,7 @@ class Coordinator:
         self._generation = 0
         self._members: tuple[str, ...] = ()
         self._reason = "start"
-        self._result: dict[str, Any] | None = None
+        self._outcome: Outcome | None = None
         self._heartbeat = Heartbeat()
         self._forming = Forming(
             self._server,
@@ -100,10 +100,10 @@ class Coordinator:
                 self._timings.fellow_seconds, self._heartbeat.wake
             )
 
-    async def run(self) -> dict[str, Any] | None:
-        """Serve until the job has a result, and return it: `state`, and what belongs to that state.
+    async def run(self) -> Outcome | None:
+        """Serve until the job's outcome is known, write it to the job's directory and return it.
 
-        Returns None where this coordinator had to end before there was one. A coordinator that
+        Returns None where this coordinator had to end before. A coordinator that
         is started again for the same job finds its number and its port, and adopts the ring that
         goes on without it.
 
@@ -120,7 +120,7 @@ class Coordinator:
             asyncio.create_task(self._limit.watch()),
         ]
         try:
-            while self._result is None and not self._is_left():
+            while self._outcome is None and not self._is_left():
                 await self._advance(port)
         except NotEnoughWorkers:
             saved.save_change(self._file, self._ring(port))
@@ -129,17 +129,17 @@ class Coordinator:
         finally:
             for task in watch:
                 task.cancel()
-        if self._result is None:
+        if self._outcome is None:
             log.info("ending; %d members train on", len(self._members))
             saved.save_change(self._file, self._ring(port))
             self._server.close()
             return None
-        log.info("job %s", self._result["state"])
+        log.info("job %s", "finished" if isinstance(self._outcome, Success) else "failed")
         # Before the workers go: a coordinator that dies while they do must not start the job anew.
-        write_json(self._settings.job_dir.result, self._result)
+        outcome.save(self._settings.job_dir.result, self._outcome)
         await self._say_goodbye()
         self._server.close()
-        return self._result
+        return self._outcome
 
     # -- what happens
 
@@ -156,7 +156,7 @@ class Coordinator:
                 worker.leave()
                 self._reason = f"{worker.label} leaves"
             case Finished():
-                self._end({"state": "finished", **message.result})
+                self._end(message.result)
             case Failed():
                 self._on_failed(worker, message.error)
             case Pong():
@@ -179,7 +179,7 @@ class Coordinator:
             self._events.write(WorkerEvent(worker=worker.label, state="warm"))
             self._reason = f"{worker.label} is warm"
         log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
-        if self._result is not None:
+        if self._outcome is not None:
             worker.send(Stop(reason="the job is over", is_over=True))
 
     def _on_ready(self, worker: Worker, ready: Ready) -> None:
@@ -189,19 +189,20 @@ class Coordinator:
             worker.unreached.update(ready.unreached)
             log.info("worker %s left the ring: %s", worker.label, ready.reason)
 
-    def _on_failed(self, worker: Worker, error: dict[str, Any]) -> None:
+    def _on_failed(self, worker: Worker, failure: Failure) -> None:
         if not self._members or worker.name in self._members:
-            self._end({"state": "failed", "worker": worker.label, **error})
+            self._end(replace(failure, worker=worker.label))
             return
         # A newcomer's own trouble, as a host without the data: it must not end a ring that trains.
-        message = str(error.get("message", ""))
         worker.leave()
-        self._events.write(WorkerEvent(worker=worker.label, state="failed", message=message))
-        log.warning("worker %s cannot join: %s", worker.label, message)
+        self._events.write(
+            WorkerEvent(worker=worker.label, state="failed", message=failure.message)
+        )
+        log.warning("worker %s cannot join: %s", worker.label, failure.message)
         worker.send(Stop(reason="it failed, and the ring goes on without it"))
 
     def _on_lost(self, worker: Worker) -> None:
-        if self._result is None:
+        if self._outcome is None:
             state = "left" if worker.is_leaving else "lost"
             self._events.write(WorkerEvent(worker=worker.label, state=state))
             log.info("worker %s is gone", worker.label)
@@ -221,9 +222,9 @@ class Coordinator:
         self._reason = reason
         self._heartbeat.wake()
 
-    def _end(self, result: dict[str, Any]) -> None:
-        if self._result is None:
-            self._result = result
+    def _end(self, outcome: Outcome) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
             self._heartbeat.is_over = True
 
     async def _watch_hosts(self) -> None:
@@ -347,7 +348,7 @@ class Coordinator:
         await self._forming.gather(members, self._generation + 1)
         if time.monotonic() - asked_at > self._timings.sign_of_life_seconds:
             asked_at = await self._forming.ask_for_sign_of_life(members)  # A step can be long.
-        if self._result is not None:
+        if self._outcome is not None:
             return
         target = self._roster.answering(self._members, asked_at)
         former, self._members = self._members, ()

@@ -3,14 +3,16 @@
 import json
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from edl_horovod.errors import JobFailed
 from edl_horovod.files import json_text
 
 __all__ = ["read_json", "sync", "write_bytes", "write_json", "write_text"]
+
+_Value = TypeVar("_Value")
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
@@ -62,12 +64,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json_text.dumps(value))
 
 
-def read_json(path: Path, *needed: str, cure: str) -> dict[str, Any] | None:
-    """Read a JSON object from a file; None if the file does not exist.
+def read_json(path: Path, parse: Callable[[dict[str, Any]], _Value], *, cure: str) -> _Value | None:
+    """Read a value from a file that holds a JSON object; None if the file does not exist.
 
     Args:
         path: The file.
-        needed: Keys that the object must have.
+        parse: Makes the value of the object, or raises a ValueError that says what it lacks.
         cure: What to do if the file is damaged, as a sentence.
 
     Raises:
@@ -79,20 +81,25 @@ def read_json(path: Path, *needed: str, cure: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     try:
-        value = json.loads(content)
-        what = "it holds no JSON object" if not isinstance(value, dict) else ""
+        return parse(_object(content))
     except ValueError as error:
-        value, what = {}, f"it is no JSON text ({error})" if content.strip() else "it is empty"
-    if missing := [key for key in needed if not what and key not in value]:
-        what = f"it lacks {', '.join(missing)}"
-    if what:
         raise JobFailed(
-            f"A file of the job is damaged: {what}.",
+            f"A file of the job is damaged: {error}.",
             received=f"{str(path)!r}, {len(content)} bytes",
             cure=f"A power loss or a fault of the disk may have done that. {cure}",
-        )
-    found: dict[str, Any] = value
-    return found
+        ) from error
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    if not content.strip():
+        raise ValueError("it is empty")
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON text ({error})") from error
+    if isinstance(value, dict):
+        return value
+    raise ValueError("it holds no JSON object")
 
 
 def sync(path: Path) -> None:

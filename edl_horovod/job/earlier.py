@@ -1,13 +1,12 @@
 """What an earlier job, or an earlier launcher of the same one, left in a job's directory."""
 
-import json
-
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.errors import ConfigError, OutputError
-from edl_horovod.job import checkpoint_files
+from edl_horovod.errors import ConfigError, JobFailed, OutputError
+from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.outcome import Success
 
 __all__ = ["has_ended_well", "require_same_model", "settle_checkpoints", "where_it_goes_on"]
 
@@ -105,10 +104,9 @@ def where_it_goes_on(config: JobConfig, job_dir: JobDir) -> str:
 def has_ended_well(job_dir: JobDir) -> bool:
     """Whether the earlier job delivered its result, so that its checkpoints may go."""
     try:
-        result = json.loads(job_dir.result.read_text())
-    except (OSError, ValueError):
+        return isinstance(outcome.load(job_dir.result), Success)
+    except (OSError, JobFailed):
         return False
-    return bool(result.get("state") == "finished")
 
 
 def _model_of(config: JobConfig) -> dict[str, str]:

@@ -9,20 +9,18 @@ this version does not know, and so is a field.
 A number that is not finite is null, here as in all JSON of ours.
 """
 
-import dataclasses
 import errno
 import json
 import logging
-import math
 import os
 import time
-import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from edl_horovod.files import json_text
+from edl_horovod.job.json_fields import Format
 
 __all__ = [
     "AutoscaleEvent",
@@ -58,12 +56,13 @@ class Event:
 
     kind: ClassVar[str]
 
+    def __init_subclass__(cls, kind: str) -> None:
+        cls.kind = kind
+
 
 @dataclass(frozen=True, kw_only=True)
-class JobEvent(Event):
+class JobEvent(Event, kind="job"):
     """The job is in another state."""
-
-    kind = "job"
 
     state: str
     """`starting`, `taken over` (by another launcher), `running`, `waiting`, `finished`, `failed`,
@@ -76,10 +75,8 @@ class JobEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerEvent(Event):
+class WorkerEvent(Event, kind="worker"):
     """A worker is in another state."""
-
-    kind = "worker"
 
     worker: str
     """`host:slot`"""
@@ -91,19 +88,15 @@ class WorkerEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoordinatorEvent(Event):
+class CoordinatorEvent(Event, kind="coordinator"):
     """A coordinator has started."""
-
-    kind = "coordinator"
 
     pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationEvent(Event):
+class GenerationEvent(Event, kind="generation"):
     """The coordinator has dealt the places of a ring."""
-
-    kind = "generation"
 
     generation: int
     size: int
@@ -116,10 +109,8 @@ class GenerationEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResetEvent(Event):
+class ResetEvent(Event, kind="reset"):
     """A ring has formed and begins to work."""
-
-    kind = "reset"
 
     generation: int
     old_size: int
@@ -133,10 +124,8 @@ class ResetEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoscaleEvent(Event):
+class AutoscaleEvent(Event, kind="autoscale"):
     """The ring may have another number of ranks."""
-
-    kind = "autoscale"
 
     limit: int
     """Most ranks of a ring from now on."""
@@ -144,10 +133,8 @@ class AutoscaleEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepEvent(Event):
+class StepEvent(Event, kind="step"):
     """A step is done: the first of each ring, the job's last, and at most five a second."""
-
-    kind = "step"
 
     step: int
     total_steps: int
@@ -163,10 +150,8 @@ class StepEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationEvent(Event):
+class EvaluationEvent(Event, kind="evaluation"):
     """The model was evaluated after a step."""
-
-    kind = "evaluation"
 
     step: int
     metrics: dict[str, float]
@@ -174,10 +159,8 @@ class EvaluationEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgressEvent(Event):
+class ProgressEvent(Event, kind="progress"):
     """Where evaluate, predict or prepare is."""
-
-    kind = "progress"
 
     records: int
     """Records, or files of `prepare`."""
@@ -189,10 +172,8 @@ class ProgressEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointEvent(Event):
+class CheckpointEvent(Event, kind="checkpoint"):
     """A checkpoint was written, could not be written, or is damaged."""
-
-    kind = "checkpoint"
 
     state: str
     """`written`, `failed`, `damaged`"""
@@ -203,10 +184,8 @@ class CheckpointEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscoveryEvent(Event):
+class DiscoveryEvent(Event, kind="discovery"):
     """Host discovery in a cluster."""
-
-    kind = "discovery"
 
     state: str
     """`current`, `stale` (the API server does not answer), `replaced` (a failed pod)"""
@@ -214,10 +193,8 @@ class DiscoveryEvent(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogEvent(Event):
+class LogEvent(Event, kind="log"):
     """Something that people should read."""
-
-    kind = "log"
 
     message: str
 
@@ -236,107 +213,10 @@ OnEvents = Callable[[list[Recorded]], None]
 """Called with the job's new events."""
 
 
-class _Damaged(Exception):
-    """A field is missing, or is not what it must be."""
-
-
 _LAST_TIME = 253_402_300_800
 """The year 10000: what comes after it is no date."""
-_MAX_COUNT = 1 << 63
 
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise _Damaged
-
-
-def _count(value: object) -> int:
-    if isinstance(value, int) and -_MAX_COUNT < value < _MAX_COUNT:
-        return value
-    raise _Damaged
-
-
-def _number(value: object) -> float:
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        raise _Damaged
-    return _count(value)
-
-
-def _number_or_null(value: object) -> float | None:
-    return None if value is None else _number(value)
-
-
-def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise _Damaged
-
-
-def _names(value: object) -> tuple[str, ...]:
-    if isinstance(value, list):
-        return tuple(map(_text, value))
-    raise _Damaged
-
-
-def _metrics(value: object) -> dict[str, float]:
-    if isinstance(value, dict):
-        return {
-            name: math.nan if number is None else _number(number) for name, number in value.items()
-        }
-    raise _Damaged
-
-
-_CHECKS: dict[Any, Callable[[object], Any]] = {
-    str: _text,
-    str | None: _text,
-    int: _count,
-    int | None: _count,
-    float: _number,
-    float | None: _number_or_null,
-    bool: _flag,
-    tuple[str, ...]: _names,
-    dict[str, float]: _metrics,
-    dict[str, float] | None: _metrics,
-}
-
-
-class _Format:
-    """How the lines of one kind are read and written, found once for its class."""
-
-    def __init__(self, event: type[Event]) -> None:
-        types, fields = typing.get_type_hints(event), dataclasses.fields(event)
-        self._event = event
-        self._checks = [(field.name, _CHECKS[types[field.name]]) for field in fields]
-        self._defaults = {
-            field.name: field.default
-            for field in fields
-            if field.default is not dataclasses.MISSING
-        }
-        self.left_out = {name for name, default in self._defaults.items() if default is None}
-        """Fields that are not written where they are None."""
-
-    def read(self, found: dict[str, Any]) -> Event:
-        """The event in a line.
-
-        Raises:
-            _Damaged: A field is not what it must be.
-            KeyError: One is missing.
-        """
-        # As the class's own `__init__` does, which takes three times as long for each field.
-        event = object.__new__(self._event)
-        values, defaults = event.__dict__, self._defaults
-        for name, check in self._checks:
-            if name in defaults and name not in found:
-                values[name] = defaults[name]
-            else:
-                values[name] = check(found[name])
-        return event
-
-
-_FORMATS = {event.kind: _Format(event) for event in Event.__subclasses__()}
+_FORMATS = {event.kind: Format(event) for event in Event.__subclasses__()}
 _decode = json.JSONDecoder().decode
 
 
@@ -355,7 +235,7 @@ def parse(line: bytes | str) -> Recorded | None:
         is_date = isinstance(time, int | float) and 0 <= time < _LAST_TIME
         if is_date and isinstance(source, str) and found["kind"] in _FORMATS:
             return Recorded(time, source, _FORMATS[found["kind"]].read(found))
-    except (ValueError, LookupError, TypeError, RecursionError, _Damaged):
+    except (ValueError, LookupError, TypeError, RecursionError):
         pass
     log.debug("a damaged line in the event log, or one of another version: %r", line[:200])
     return None
@@ -370,12 +250,7 @@ def line_of(recorded: Recorded) -> str:
 
 def fields_of(event: Event) -> dict[str, Any]:
     """An event's own fields, as a log has them."""
-    left_out = _FORMATS[event.kind].left_out
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in vars(event).items()
-        if value is not None or name not in left_out
-    }
+    return _FORMATS[event.kind].write(event)
 
 
 class EventLog:

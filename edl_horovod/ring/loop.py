@@ -3,11 +3,11 @@
 import logging
 import time
 from abc import ABC, abstractmethod
-from typing import Any
 
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ResetEvent
+from edl_horovod.job.outcome import Success
 from edl_horovod.ring.membership.base import Dismissed, Membership
 from edl_horovod.ring.state import RingState
 
@@ -33,13 +33,13 @@ class Work(ABC):
         """
 
     @abstractmethod
-    def finish(self, world: World) -> dict[str, Any]:
+    def finish(self, world: World) -> Success:
         """Bring the result to its place, once; all ranks call it, the leader writes.
 
         Called again by the survivors if a rank is lost in it.
 
         Returns:
-            The job's result: `steps`, `metrics`, `output`.
+            The job's result.
 
         Raises:
             CollectiveFailed: A member was lost.
@@ -65,7 +65,7 @@ class Work(ABC):
         return 0
 
 
-def run(work: Work, membership: Membership, events: EventLog) -> dict[str, Any]:
+def run(work: Work, membership: Membership, events: EventLog) -> Success:
     """Work until the job is done, through as many rings as it takes.
 
     Args:

@@ -10,17 +10,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator import saved
 from edl_horovod.coordinator.decide import num_workers
 from edl_horovod.coordinator.ring_size import largest_ring
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed, of_kind
-from edl_horovod.files.json_text import numbers
-from edl_horovod.files.whole_file import read_json
-from edl_horovod.job import hosts
+from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed
+from edl_horovod.job import hosts, outcome
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import where_it_goes_on
@@ -37,6 +34,7 @@ from edl_horovod.job.events import (
     follow,
 )
 from edl_horovod.job.hold import hold, is_of_job
+from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.records.sources.table import check_sources
@@ -124,16 +122,16 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
         try:
             with _signals_interrupt(), _own_temporary_files(plan) as run_as:
                 run_ring = _run_static if plan.coordinator is None else _run_elastic
-                result = _result(plan.job_dir) or run_ring(run_as, events, show)
+                ended = _outcome(plan) or run_ring(run_as, events, show)
                 # A job that was asked to stop may have ended by itself meanwhile.
-                result = result or _result(plan.job_dir)
-                if result is None:
+                ended = ended or _outcome(plan)
+                if ended is None:
                     raise _Stopped(
                         "The job was stopped; all its processes have ended.",
                         cure=f"It goes on by: edl resume {plan.job_dir}",
                     )
-                if result["state"] != "finished":
-                    raise _reported(result)
+                if isinstance(ended, Failure):
+                    raise ended.as_error()
         except EdlError as error:
             state = "suspended" if isinstance(error, _Stopped) else "failed"
             events.write(JobEvent(state=state, task=config.task, message=str(error)))
@@ -143,13 +141,21 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
             events.write(JobEvent(state="failed", task=config.task, message="interrupted"))
             show()
             raise Interrupted("The job was interrupted; all its processes have ended.") from error
-        events.write(JobEvent(state="finished", task=config.task, **_shown(result)))
+        events.write(
+            JobEvent(
+                state="finished",
+                task=config.task,
+                steps=ended.steps,
+                metrics=ended.metrics,
+                output=ended.output,
+            )
+        )
         show()
     return JobResult(
-        output=str(result.get("output", "")),
+        output=ended.output,
         job_dir=str(plan.job_dir),
-        steps=int(result["steps"]),
-        metrics=numbers(result["metrics"]),
+        steps=ended.steps,
+        metrics=ended.metrics,
         seconds=time.monotonic() - began,
     )
 
@@ -168,13 +174,13 @@ def check_inputs(config: JobConfig) -> None:
             lookup.require_zoo(config.model_zoo)
     elif not os.path.isdir(config.trained_model):
         raise ConfigError(
-            "trained_model must be a directory. "
-            f"Received: trained_model={config.trained_model!r}, which is not one."
+            "trained_model must be a directory, and this is not one.",
+            received={"trained_model": config.trained_model},
         )
     if config.init_from and not os.path.isdir(config.init_from):
         raise ConfigError(
-            "init_from must be the directory of a trained model. "
-            f"Received: init_from={config.init_from!r}, which is no directory."
+            "init_from must be the directory of a trained model, and this is no directory.",
+            received={"init_from": config.init_from},
         )
     check_is_free(config)
     check_places(config)
@@ -192,10 +198,6 @@ def _with_local_zoo(config: JobConfig) -> JobConfig:
     return replace(
         config, model_zoo=str(zoo.path), model_zoo_source=zoo.source, model_zoo_commit=zoo.commit
     )
-
-
-def _shown(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: result[name] for name in ("steps", "metrics", "output") if name in result}
 
 
 @contextlib.contextmanager
@@ -236,8 +238,8 @@ def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
         yield replace(plan, worker=put(plan.worker), ring=put(plan.ring))
 
 
-def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any] | None:
-    """The result of the job; None where it was asked to stop."""
+def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
+    """The outcome of the job; None where it was asked to stop."""
     assert plan.coordinator is not None
     log_dir = plan.job_dir.logs
     coordinator = Kept("coordinator", plan.coordinator, log_dir)
@@ -255,9 +257,9 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
             patience = plan.config.elastic.restart_backoff_seconds
             slots = Slots(worker, log_dir, events, backoff_seconds=patience)
         events.write(JobEvent(state="running", task=plan.config.task))
-        while (result := _result(plan.job_dir)) is None:
+        while (ended := _outcome(plan)) is None:
             for child in kept:
-                child.keep(is_over=lambda: _result(plan.job_dir) is not None)
+                child.keep(is_over=lambda: _outcome(plan) is not None)
             if slots is not None:
                 _keep_slots(plan, hosts_file, slots)
             found = show()
@@ -268,9 +270,9 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, An
                 grace_seconds = max(grace_seconds, STOP_SECONDS)
                 return None
             time.sleep(POLL_SECONDS)
-        if slots is not None and result["state"] == "finished":
+        if slots is not None and isinstance(ended, Success):
             _let_go(slots)
-        return result
+        return ended
     finally:
         children = [*(slots.processes if slots else []), *(one.child for one in kept)]
         end_all(children, seconds=grace_seconds)
@@ -309,9 +311,8 @@ def _address(job_dir: JobDir, coordinator: Child) -> str:
     return f"{ring.address}:{ring.port}"
 
 
-def _result(job_dir: JobDir) -> dict[str, Any] | None:
-    cure = "Remove it, and start the job again; with resume=auto it goes on from its checkpoint."
-    return read_json(job_dir.result, "state", cure=cure)
+def _outcome(plan: LaunchPlan) -> Outcome | None:
+    return outcome.load(plan.job_dir.result)
 
 
 def _note(events: list[Recorded], slots: Slots) -> None:
@@ -346,13 +347,8 @@ def _let_go(slots: Slots) -> None:
         child.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _reported(result: dict[str, Any]) -> EdlError:
-    """The error that a worker or the coordinator reported, as the class it had there."""
-    return of_kind(str(result.get("error")), result.get("message", "The job failed."))
-
-
-def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any] | None:
-    """The result of the job; None where it was asked to stop."""
+def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
+    """The outcome of the job; None where it was asked to stop."""
     assert plan.ring is not None
     log_dir = plan.job_dir.logs
     program = Path(plan.ring.argv[0]).name
@@ -365,17 +361,17 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> dict[str, Any
         events.write(JobEvent(state="running", task=plan.config.task))
         while (code := ring.exit_code) is None:
             for child in kept:
-                child.keep(is_over=lambda: _result(plan.job_dir) is not None)
+                child.keep(is_over=lambda: _outcome(plan) is not None)
             show()
             if plan.job_dir.stop_request.exists():
                 return None
             time.sleep(POLL_SECONDS)
     finally:
         end_all([*([ring] if ring else []), *(one.child for one in kept)])
-    result = _result(plan.job_dir)
-    if result is None:
+    ended = _outcome(plan)
+    if ended is None:
         raise JobFailed(
             f"{program} ended with {code} before the job was done. Its log "
             f"({ring.log_path}) ends:\n{ring.tail()}"
         )
-    return result
+    return ended

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError
@@ -15,6 +14,7 @@ from edl_horovod.frameworks.values import Array, EvaluationSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.job.outcome import Success
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
@@ -184,7 +184,7 @@ class EvaluateWork(Work):
                 return False
         return True
 
-    def finish(self, world: World) -> dict[str, Any]:
+    def finish(self, world: World) -> Success:
         """The means; every rank has them, the leader writes them where that is wanted."""
         sums = EvaluationSums.of(self._total.numpy())
         metrics = self._evaluator.metrics(sums)
@@ -192,12 +192,12 @@ class EvaluateWork(Work):
             if world.is_leader:
                 _write_metrics(self._config, metrics)
             self._evaluator.over_ring(sums, world)  # All ranks: each has done the last segment.
-        return {
-            "steps": self._evaluator.num_steps,
-            "metrics": metrics,
-            "examples": int(sums.num_examples),
-            "output": self._config.output,
-        }
+        return Success(
+            steps=self._evaluator.num_steps,
+            metrics=metrics,
+            examples=int(sums.num_examples),
+            output=self._config.output,
+        )
 
 
 def _write_metrics(config: JobConfig, metrics: dict[str, float]) -> None:

@@ -29,6 +29,7 @@ from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.job.outcome import Success
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
@@ -168,7 +169,7 @@ class PredictWork(Work):
                 self._complete_segment(waiting.popleft(), world, membership)
         return self.state.step >= num_segments
 
-    def finish(self, world: World) -> dict[str, Any]:
+    def finish(self, world: World) -> Success:
         """Put the output together; the others wait, and take over if the leader is lost."""
         if world.is_leader and self._encoder is None:
             message = (
@@ -182,11 +183,11 @@ class PredictWork(Work):
         if not world.is_alone:
             # All ranks: each has done the last segment.
             self._collectives.sum(np.zeros(()), "edl.predict")
-        return {
-            "steps": self._plan.steps_per_epoch,
-            "metrics": {},
-            "output": self._config.output,
-        }
+        return Success(
+            steps=self._plan.steps_per_epoch,
+            metrics={},
+            output=self._config.output,
+        )
 
     def _predict(self, first_step: int, predicting: ThreadPoolExecutor) -> Iterator[_Predicted]:
         """Step after step, in order, while those that follow are computed."""

@@ -4,7 +4,6 @@ import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent, StepEvent
 from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.job.outcome import Success
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records.plan import DataPlan
@@ -235,7 +235,7 @@ class TrainWork(Work):
             if sums.wants_change:
                 return False
 
-    def finish(self, world: World) -> dict[str, Any]:
+    def finish(self, world: World) -> Success:
         """Write the trained model; the others wait, and take over if the leader is lost."""
         if world.is_leader:
             # Kept, so that a longer training can go on from here.
@@ -257,11 +257,11 @@ class TrainWork(Work):
         if not world.is_alone:
             # All ranks: each has done the last step.
             self._framework.collectives.sum(np.zeros(()), "edl.finish")
-        return {
-            "steps": self.state.step,
-            "metrics": self._final_metrics(),
-            "output": self._config.output,
-        }
+        return Success(
+            steps=self.state.step,
+            metrics=self._final_metrics(),
+            output=self._config.output,
+        )
 
     def dismissed(self, *, has_state: bool) -> None:
         """Save the last step if this rank led or its ring broke: it may be the whole job that ends.

@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from edl_horovod.job import events, hosts
+from edl_horovod.job import events, hosts, outcome
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.outcome import Success
 from tests import counting_job
 from tests.netns.lab import INTERFACE
 
@@ -140,6 +141,6 @@ class HostsJob(Watched):
         self.hurry()
         result = self.job_dir / "result.json"
         self.wait_for(result.exists, "a result")
-        assert json.loads(result.read_text())["state"] == "finished", self.describe()
+        assert isinstance(outcome.load(result), Success), self.describe()
         codes = [child.wait(20) for child in (self.coordinator, *self.workers.values())]
         assert set(codes) == {0}, self.describe()

@@ -3,12 +3,12 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from edl_horovod.errors import EdlError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.outcome import Success
 
 __all__ = ["EXIT_AT_SIGTERM", "Dismissed", "Membership"]
 
@@ -81,7 +81,7 @@ class Membership(ABC):
     def progress(self, step: int) -> None:
         """Report how many steps are done; at most about once a second."""
 
-    def finished(self, result: dict[str, Any]) -> None:
+    def finished(self, result: Success) -> None:
         """Report that the job is done; every rank does so."""
 
     def report_error(self, error: EdlError) -> None:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edl_horovod.coordinator.keepalive import notice_vanished_host
@@ -39,10 +39,11 @@ from edl_horovod.coordinator.wire import (
     new_nonce,
     nonce_of,
 )
-from edl_horovod.errors import EdlError, kind_of
+from edl_horovod.errors import EdlError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.activity import Activity
 from edl_horovod.ring.membership.base import EXIT_AT_SIGTERM, Dismissed, Membership
 
@@ -198,14 +199,15 @@ class CoordinatedMembership(Membership):
                 self._step = step
                 self._send(Progress(step=step))
 
-    def finished(self, result: dict[str, Any]) -> None:
+    def finished(self, result: Success) -> None:
         """Report to the coordinator, and wait until it dismisses this worker."""
         self._last_word(Finished(result=result))
 
     def report_error(self, error: EdlError) -> None:
         """Report to the coordinator, which ends the job."""
-        described = {"error": kind_of(error), "message": _shortened(str(error))}
-        self._last_word(Failed(error=described))
+        failure = Failure.of(error)
+        shortened = replace(failure, message=_shortened(failure.message))
+        self._last_word(Failed(error=shortened))
 
     def close(self) -> None:
         """Leave the ring and hang up."""

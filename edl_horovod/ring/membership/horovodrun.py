@@ -12,12 +12,13 @@ from typing import Any
 
 from edl_horovod.coordinator.keepalive import notice_vanished_host
 from edl_horovod.coordinator.messages import RANK_FIELDS, Place
-from edl_horovod.errors import EdlError, JobFailed, kind_of
-from edl_horovod.files.whole_file import write_json
+from edl_horovod.errors import EdlError, JobFailed
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
+from edl_horovod.job import outcome
 from edl_horovod.job.events import EventLog, JobEvent
+from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import Dismissed, Membership
 
 __all__ = ["HorovodDriverMembership"]
@@ -87,24 +88,23 @@ class HorovodDriverMembership(Membership):
     def failed(self, failure: CollectiveFailed, step: int) -> None:
         """Do nothing: the driver notices failures when processes end."""
 
-    def finished(self, result: dict[str, Any]) -> None:
+    def finished(self, result: Success) -> None:
         """Let the leader write the result and the event."""
         if self._place.rank == 0:
-            write_json(self._result, {"state": "finished", **result})
+            outcome.save(self._result, result)
             self._events.write(
                 JobEvent(
                     state="finished",
-                    steps=result["steps"],
-                    metrics=result["metrics"],
-                    output=result["output"],
+                    steps=result.steps,
+                    metrics=result.metrics,
+                    output=result.output,
                 )
             )
 
     def report_error(self, error: EdlError) -> None:
         """Let the leader write the failure; the error of another rank does not end the job."""
         if self._place.rank == 0:
-            described = {"error": kind_of(error), "message": str(error)}
-            write_json(self._result, {"state": "failed", **described})
+            outcome.save(self._result, Failure.of(error))
             self._events.write(JobEvent(state="failed", message=str(error)))
 
     def _ask(self) -> Place:

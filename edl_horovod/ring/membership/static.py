@@ -1,13 +1,13 @@
 """Membership of the ranks that mpirun started: one ring for the whole job (D15)."""
 
 from pathlib import Path
-from typing import Any
 
-from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_install, kind_of
-from edl_horovod.files.whole_file import write_json
+from edl_horovod.errors import EdlError, JobFailed, MissingDependency, how_to_install
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.world import World
+from edl_horovod.job import outcome
+from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import Membership
 
 __all__ = ["StaticMembership"]
@@ -55,15 +55,14 @@ class StaticMembership(Membership):
     def failed(self, failure: CollectiveFailed, step: int) -> None:
         """Do nothing: `join` ends the job."""
 
-    def finished(self, result: dict[str, Any]) -> None:
+    def finished(self, result: Success) -> None:
         """Let the leader write the result."""
         if self._communicator.Get_rank() == 0:
-            write_json(self._result, {"state": "finished", **result})
+            outcome.save(self._result, result)
 
     def report_error(self, error: EdlError) -> None:
         """Write the failure, and end the other ranks, which may wait in a collective."""
-        described = {"error": kind_of(error), "message": str(error)}
-        write_json(self._result, {"state": "failed", **described})
+        outcome.save(self._result, Failure.of(error))
         self._communicator.Abort(error.exit_code)
 
     def close(self) -> None:

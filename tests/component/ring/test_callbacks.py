@@ -55,7 +55,7 @@ def test_they_are_told_of_each_epoch_once_with_the_means_of_all_steps(train, use
     counts = [24, 24, 24, 24, 4]
     mean = np.average([training.losses[step] for step in range(6, 11)], weights=counts)
     np.testing.assert_allclose(recorder.logs["loss"], mean, rtol=1e-6)
-    assert recorder.logs["val_loss"] == training.result["metrics"]["loss"]
+    assert recorder.logs["val_loss"] == training.result.metrics["loss"]
 
 
 def test_a_training_that_goes_on_has_the_callbacks_it_had(train, use, tmp_path):

@@ -24,7 +24,7 @@ def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, t
     found = events.read(tmp_path / "whole" / "events.jsonl")
     evaluations = [e for e in found if e.event.kind == "evaluation"]
     best = evaluations[-3]
-    assert whole.result["metrics"] == best.event.metrics
+    assert whole.result.metrics == best.event.metrics
     assert f"at step {best.event.step}" in next(
         e.event.message for e in found if e.event.kind == "log"
     )
@@ -34,7 +34,7 @@ def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, t
     train(*SETTINGS, held_out, until=best.event.step + 1)
     second = train(*SETTINGS, held_out, "resume=must")
     assert max(second.losses) == max(whole.losses)
-    assert second.result["metrics"] == pytest.approx(whole.result["metrics"], rel=1e-5)
+    assert second.result.metrics == pytest.approx(whole.result.metrics, rel=1e-5)
     ours, theirs = (
         dict(read_params(trained_model.read(tmp_path / name).params_files))
         for name in ("job-out", "whole-out")

@@ -3,7 +3,6 @@
 The ring and Horovod's listener are stand-ins.
 """
 
-import json
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,7 +12,8 @@ import pytest
 from edl_horovod.coordinator.messages import Place
 from edl_horovod.errors import JobFailed
 from edl_horovod.frameworks.world import World
-from edl_horovod.job import events
+from edl_horovod.job import events, outcome
+from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.ring.membership.horovodrun import HorovodDriverMembership
 
@@ -81,7 +81,7 @@ def log(tmp_path):
         yield log
 
 
-RESULT = {"steps": 7, "metrics": {}, "output": "/out"}
+RESULT = Success(steps=7, metrics={}, output="/out")
 PLACE = Place(
     worker="b:0",
     rank=1,
@@ -186,9 +186,8 @@ def test_the_leader_alone_tells_of_the_end(membership, driver, tmp_path):
     membership.join(7)
     membership.finished(RESULT)
     result = tmp_path / "result.json"
-    assert json.loads(result.read_text()) == {"state": "finished", **RESULT}
+    assert outcome.load(result) == RESULT
     membership.report_error(JobFailed("no"))
-    failed = {"state": "failed", "error": "JobFailed", "message": "no"}
-    assert json.loads(result.read_text()) == failed
+    assert outcome.load(result) == Failure(error="JobFailed", message="no")
     told = events.read(tmp_path / "events.jsonl")
     assert [(e.event.state, e.event.message) for e in told] == [("finished", ""), ("failed", "no")]

@@ -70,7 +70,7 @@ def test_the_last_evaluation_is_not_lost_with_those_who_made_it(train, tmp_path)
     second = train(EPOCHS, held_out, "resume=must")
     assert second.losses == {}
     assert second.result == first.result
-    assert second.result["metrics"]["loss"] > 0
+    assert second.result.metrics["loss"] > 0
 
 
 def test_an_evaluation_that_a_lost_leader_told_is_made_but_told_no_second_time(train, tmp_path):
@@ -90,7 +90,7 @@ def test_an_evaluation_may_be_new_where_a_training_goes_on(train, tmp_path):
     train(EPOCHS, until=7)
     second = train(EPOCHS, f"validation_data={tmp_path}/data/part-0.recordio", "resume=must")
     assert min(second.losses) == 8
-    assert second.result["metrics"]["loss"] > 0
+    assert second.result.metrics["loss"] > 0
 
 
 @pytest.mark.parametrize(

@@ -8,5 +8,5 @@ def test_a_job_trains_on_records_in_memory(train, monkeypatch):
 
     trained = train("data=numbers:100", "train.epochs=2")
 
-    assert trained.result["steps"] == 2 * 5
+    assert trained.result.steps == 2 * 5
     assert trained.losses[10] < trained.losses[1]

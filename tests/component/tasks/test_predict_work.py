@@ -176,7 +176,7 @@ def test_an_output_folder_holds_parts_and_a_schema_that_reads_them(
         *(f"part-0000{n}-of-00003.recordio" for n in range(3)),
         "schema.json",
     ]
-    assert result["output"] == str(output)
+    assert result.output == str(output)
     assert not list((tmp_path / "job").iterdir())
     schema = json.loads((output / "schema.json").read_text())
     dtypes = {"float_list": tf.float32, "int64_list": tf.int64}
@@ -266,7 +266,7 @@ def test_a_processor_gets_every_batch_in_order_within_a_lane(make_work):
 def test_a_processor_takes_the_place_of_an_output(make_work, tmp_path: Path):
     work = make_work(MODEL_FILE + PROCESSOR, output="")
     run_ring(work, size=1, num_segments=NUM_SEGMENTS)
-    assert work.finish(LEADER)["output"] == ""
+    assert work.finish(LEADER).output == ""
     assert work._loaded.module.CALLS
     assert not (tmp_path / "job").exists()
 

@@ -88,8 +88,8 @@ def test_early_stopping_is_that_of_one_process(world):
     ring, ours = train(world, "stops", *settings)
     assert_same_everywhere([ring.state.variables["job/early_stopping"].numpy()])
     single, theirs = train(ALONE, "stops-alone", *settings)
-    assert ours["steps"] == theirs["steps"] < 150
-    np.testing.assert_allclose(ours["metrics"]["loss"], theirs["metrics"]["loss"], rtol=1e-4)
+    assert ours.steps == theirs.steps < 150
+    np.testing.assert_allclose(ours.metrics["loss"], theirs.metrics["loss"], rtol=1e-4)
     assert ring._stopping.best[0] == single._stopping.best[0]
 
 
@@ -121,7 +121,7 @@ def test_callbacks_change_all_ranks_alike(world, monkeypatch):
     assert rate == pytest.approx(0.05 / 4)
     assert_same_everywhere([*weights(ring), np.float64(rate)])
     single, theirs = train(ALONE, "called-alone", "train.epochs=9")
-    assert ours["steps"] == theirs["steps"] == 25
+    assert ours.steps == theirs.steps == 25
     for one, other in zip(weights(ring), weights(single), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
@@ -133,5 +133,5 @@ def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world,
     ring, ours = train(world, "numpy", *settings, model_def="line")
     assert_same_everywhere(weights(ring))
     single, theirs = train(ALONE, "numpy-alone", *settings, model_def="line")
-    assert ours["metrics"]["loss"] == pytest.approx(theirs["metrics"]["loss"])
+    assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"])
     np.testing.assert_allclose(weights(ring)[0], weights(single)[0], rtol=1e-9)

@@ -15,6 +15,7 @@ from edl_horovod.coordinator.wire import Channel, new_nonce
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
+from edl_horovod.job.outcome import Success
 from edl_horovod.ring.membership import coordinated
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.ring.membership.coordinated import (
@@ -240,11 +241,11 @@ def test_a_worker_that_is_still_getting_warm_ends_at_once(membership, monkeypatc
 
 def test_the_result_is_told_again_to_a_coordinator_that_was_restarted(membership, coordinator):
     call = trained(membership, coordinator)
-    finishing = Doing(membership.finished, {"steps": 7})
-    assert call.hear("finished")["result"] == {"steps": 7}
+    finishing = Doing(membership.finished, Success(steps=7, metrics={}, output=""))
+    assert call.hear("finished")["result"]["steps"] == 7
     call.hang_up()
     call = coordinator.accept()
-    assert call.hear("finished")["result"] == {"steps": 7}
+    assert call.hear("finished")["result"]["steps"] == 7
     call.send("stop", reason="the job is over")
     assert finishing.end().error is None
 

@@ -6,6 +6,7 @@ import pytest
 
 from edl_horovod.coordinator import messages
 from edl_horovod.coordinator.wire import WireError
+from edl_horovod.job.outcome import Failure, Success
 
 PLACE = messages.Place(
     worker="a:0:1:2",
@@ -55,11 +56,11 @@ LINES = [
         '{"kind":"pong","generation":4,"doing":"works","what":"step 17","seconds":0.5}',
     ),
     (
-        messages.Finished(result={"steps": 7}),
-        '{"kind":"finished","result":{"steps":7}}',
+        messages.Finished(result=Success(steps=7, metrics={"auc": 0.5}, output="/out")),
+        '{"kind":"finished","result":{"steps":7,"metrics":{"auc":0.5},"output":"/out"}}',
     ),
     (
-        messages.Failed(error={"error": "DataError", "message": "no files"}),
+        messages.Failed(error=Failure(error="DataError", message="no files")),
         '{"kind":"failed","error":{"error":"DataError","message":"no files"}}',
     ),
     (messages.Ping(), '{"kind":"ping"}'),
@@ -100,7 +101,7 @@ def test_kinds_and_fields_of_a_newer_version_are_passed_over():
     [("slot", "0"), ("slot", True), ("slot", 0.0), ("is_ready", 1), ("worker", None), ("host", [])],
 )
 def test_a_field_of_the_wrong_type_is_refused(field, value):
-    with pytest.raises(WireError, match=f"'{field}' of a message 'hello' has the wrong type"):
+    with pytest.raises(WireError, match=f"message 'hello' the field '{field}' has the wrong type"):
         messages.decode({**messages.encode(HELLO), field: value})
 
 
@@ -117,5 +118,5 @@ def test_a_whole_number_of_seconds_is_a_number_of_seconds():
 
 
 def test_a_field_that_is_missing_is_refused():
-    with pytest.raises(WireError, match="'change' lacks the field 'generation'"):
+    with pytest.raises(WireError, match="'change' the field 'generation' is missing"):
         messages.decode({"kind": "change"})

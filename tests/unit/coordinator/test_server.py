@@ -1,7 +1,6 @@
 """The coordinator: who is in the ring, whatever workers, hosts and connections do."""
 
 import asyncio
-import json
 import threading
 import time
 
@@ -10,6 +9,8 @@ import pytest
 from edl_horovod.coordinator import saved
 from edl_horovod.coordinator.wire import MAX_LINE_BYTES
 from edl_horovod.errors import JobFailed, NotEnoughWorkers
+from edl_horovod.job import outcome
+from edl_horovod.job.outcome import Failure, Success
 
 
 def test_the_first_ring_waits_for_all_that_were_asked_for(play):
@@ -525,8 +526,7 @@ def test_a_result_ends_the_job_and_dismisses_everybody(play):
         await job.ring(first, second)
         first.send("finished", result={"steps": 7, "metrics": {}, "output": "/out"})
         second.send("finished", result={"steps": 7, "metrics": {}, "output": "/out"})
-        result = await job.end()
-        assert result == {"state": "finished", "steps": 7, "metrics": {}, "output": "/out"}
+        assert await job.end() == Success(steps=7, metrics={}, output="/out")
         assert first.kinds()[-1] == second.kinds()[-1] == "stop"
 
     play(scenario, num_start=2)
@@ -539,7 +539,7 @@ def test_the_result_is_on_disk_before_the_workers_go(play):
         await job.ring(first)
         first.send("finished", result={"steps": 7, "metrics": {}, "output": "/out"})
         await job.until(lambda: "stop" in first.kinds())
-        assert json.loads((job.dir / "result.json").read_text())["state"] == "finished"
+        assert isinstance(outcome.load(job.dir / "result.json"), Success)
         late = await job.worker(1)
         await job.until(lambda: late.kinds() == ["stop"])
         first.hang_up()
@@ -552,9 +552,8 @@ def test_a_members_error_ends_the_job(play):
         first = await job.worker(0)
         await job.ring(first)
         first.send("failed", error={"error": "TrainingError", "message": "loss=nan"})
-        result = await job.end()
-        assert result["error"] == "TrainingError"
-        assert result["worker"] == "localhost:0"
+        told = Failure(worker="localhost:0", error="TrainingError", message="loss=nan")
+        assert await job.end() == told
 
     play(scenario)
 
@@ -563,7 +562,7 @@ def test_an_error_before_the_first_ring_ends_the_job(play):
     async def scenario(job):
         first = await job.worker(0, is_ready=False)
         first.send("failed", error={"error": "UserCodeError", "message": "line 3"})
-        assert (await job.end())["error"] == "UserCodeError"
+        assert (await job.end()).error == "UserCodeError"
         assert first.place is None
 
     play(scenario)

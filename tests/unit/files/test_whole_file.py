@@ -80,7 +80,7 @@ def test_a_name_is_never_on_the_disk_before_its_content(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_not_there_is_no_damage(tmp_path):
-    assert read_json(tmp_path / "result.json", "state", cure="") is None
+    assert read_json(tmp_path / "result.json", dict, cure="") is None
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,16 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path):
         (b"\xff\xfe", "it is no JSON text"),
         (b'{"state": "fin', "it is no JSON text"),
         (b"[]", "it holds no JSON object"),
-        (b"{}", "it lacks state"),
+        (b"{}", "it has no state"),
     ],
 )
 def test_a_damaged_file_is_told_as_what_it_is_where_it_is_and_what_to_do(tmp_path, content, what):
+    def parse(found):
+        raise ValueError(f"it has {len(found) or 'no'} state")
+
     (tmp_path / "result.json").write_bytes(content)
     with pytest.raises(JobFailed) as told:
-        read_json(tmp_path / "result.json", "state", cure="Remove it.")
+        read_json(tmp_path / "result.json", parse, cure="Remove it.")
     said = str(told.value)
     assert what in said
     assert str(tmp_path / "result.json") in said

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import json
 import threading
 from pathlib import Path
 
@@ -13,9 +12,10 @@ from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
-from edl_horovod.job import checkpoint_files
+from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.hold import hold
+from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 
 OURS = (
@@ -55,7 +55,7 @@ def take(plan):
 
 
 def end_well(plan):
-    (plan.job_dir.result).write_text(json.dumps({"state": "finished"}))
+    outcome.save(plan.job_dir.result, Success(steps=7, metrics={}, output="o"))
 
 
 def contents(folder):
@@ -134,7 +134,7 @@ def test_checkpoints_of_another_model_are_not_gone_on_from(tmp_path):
 def test_a_job_that_failed_before_it_had_anything_may_be_corrected(tmp_path):
     plan = plan_of(tmp_path, "model_def=m.Mistyped")
     take(plan)
-    (plan.job_dir.result).write_text(json.dumps({"state": "failed"}))
+    outcome.save(plan.job_dir.result, Failure(error="DataError", message="no files"))
     take(plan_of(tmp_path))
 
 

@@ -1,15 +1,15 @@
 """Checkpoints of an earlier job are kept, removed or a reason to stop; never lost by accident."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError
-from edl_horovod.job import checkpoint_files
+from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.earlier import settle_checkpoints
+from edl_horovod.job.outcome import Failure, Success
 
 CONFIG = JobConfig(task="train", data="d", output="/out", model_def="m")
 
@@ -54,10 +54,10 @@ def test_those_behind_a_link_to_another_disk_may_go_too(job_dir):
 
 
 def test_those_of_a_job_that_delivered_its_result_may_go(job_dir):
-    (job_dir / "result.json").write_text(json.dumps({"state": "failed"}))
+    outcome.save(job_dir / "result.json", Failure(error="DataError", message="no files"))
     with pytest.raises(OutputError):
         settle_checkpoints(CONFIG, JobDir(job_dir))
-    (job_dir / "result.json").write_text(json.dumps({"state": "finished"}))
+    outcome.save(job_dir / "result.json", Success(steps=10, metrics={}, output="o"))
     settle_checkpoints(CONFIG, JobDir(job_dir))
     assert steps(job_dir) == []
 

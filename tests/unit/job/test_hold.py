@@ -12,9 +12,10 @@ import pytest
 
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError, JobFailed, OutputError
-from edl_horovod.job import checkpoint_files, events, hosts
+from edl_horovod.job import checkpoint_files, events, hosts, outcome
 from edl_horovod.job.earlier import where_it_goes_on
 from edl_horovod.job.hold import hold, is_of_job
+from edl_horovod.job.outcome import Failure, Success
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.run import run_plan
@@ -90,7 +91,7 @@ def plan_over_ssh(plan):
 def test_a_ring_that_ended_with_its_launcher_leaves_checkpoint_ledger_and_events(plan_over_ssh):
     plan = plan_over_ssh
     leave_traces(plan)
-    (plan.job_dir.result).write_text(json.dumps({"state": "failed"}))
+    outcome.save(plan.job_dir.result, Failure(error="DataError", message="no files"))
     for folder in ("checkpoints", "ledger"):
         (plan.job_dir.path / folder).mkdir()
     checkpoint_files.path_of(plan.job_dir.checkpoints, 40).touch()
@@ -116,8 +117,7 @@ def test_a_ring_that_left_no_checkpoint_begins_anew_and_says_so(plan_over_ssh):
 
 def test_a_job_whose_launcher_was_lost_at_the_very_end_has_finished(plan_over_ssh):
     leave_traces(plan_over_ssh)
-    result = {"state": "finished", "steps": 7, "metrics": {}, "output": "o"}
-    plan_over_ssh.job_dir.result.write_text(json.dumps(result))
+    outcome.save(plan_over_ssh.job_dir.result, Success(steps=7, metrics={}, output="o"))
 
     assert run_plan(plan_over_ssh).steps == 7
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.job.outcome import Success
 from edl_horovod.ring.loop import run
 
 
@@ -47,7 +48,7 @@ class Job:
 
     def finish(self, world):
         self._call("finish")
-        return {"steps": self.step}
+        return Success(steps=self.step, metrics={}, output="")
 
     def records_seen(self):
         return 0
@@ -67,7 +68,7 @@ BROKEN = {
 
 def test_an_undisturbed_job_forms_one_ring():
     job = Job()
-    assert run(job, job, job) == {"steps": 1}
+    assert run(job, job, job) == Success(steps=1, metrics={}, output="")
     assert job.calls == RING
 
 

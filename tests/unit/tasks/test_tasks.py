@@ -49,13 +49,13 @@ def run(tmp_path, monkeypatch):
 
 def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path):
     trained = run("train", *TRAIN, "validation_data=numbers:30")
-    assert trained["steps"] == 100
-    assert trained["metrics"]["loss"] < 1e-4
+    assert trained.steps == 100
+    assert trained.metrics["loss"] < 1e-4
 
     model = f"trained_model={tmp_path / 'out'}"
     evaluated = run("evaluate", model, data="numbers:30", output="scores", job="e")
-    assert evaluated["metrics"] == pytest.approx(trained["metrics"])
-    assert evaluated["examples"] == 30
+    assert evaluated.metrics == pytest.approx(trained.metrics)
+    assert evaluated.examples == 30
 
     run("predict", model, data="numbers:30", output="p.recordio", job="p")
     with Reader.open(str(tmp_path / "p.recordio")) as reader:
@@ -81,10 +81,10 @@ def test_the_best_weights_are_written_where_a_training_stops_early(run, tmp_path
         "train.early_stopping.restore_best=true",
     ]
     trained = run("train", *TRAIN, *settings)
-    assert trained["steps"] < 100
+    assert trained.steps < 100
     model = f"trained_model={tmp_path / 'out'}"
     evaluated = run("evaluate", model, data="numbers:30", output="scores", job="e")
-    assert evaluated["metrics"] == pytest.approx(trained["metrics"])
+    assert evaluated.metrics == pytest.approx(trained.metrics)
 
 
 def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
@@ -100,7 +100,7 @@ def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch):
         shared="counters",
     )
     monkeypatch.setitem(TASKS, "add", task)
-    assert run("add", "framework=numpy", data="numbers:100")["metrics"] == {"total": 100.0}
+    assert run("add", "framework=numpy", data="numbers:100").metrics == {"total": 100.0}
     with pytest.raises(ConfigError, match=r"launch.np .* counters.*launch.np=4, counters=3"):
         check_start(compose("add", ["data=d", "launch.np=4"]))
     with pytest.raises(ConfigError, match="add needs data"):

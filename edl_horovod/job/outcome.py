@@ -1,0 +1,79 @@
+"""How a job ended: what `result.json` holds, and what its workers report at their end."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeAlias
+
+from edl_horovod.errors import EdlError, kind_of, of_kind
+from edl_horovod.files.whole_file import read_json, write_json
+from edl_horovod.job.json_fields import FieldError, Format
+
+__all__ = ["Failure", "Outcome", "Success", "load", "save"]
+
+_CURE = "Remove it, and start the job again; with resume=auto it goes on from its checkpoint."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Success:
+    """The job is done."""
+
+    steps: int
+    metrics: dict[str, float]
+    """Of the last evaluation; empty where nothing was evaluated."""
+    examples: int | None = None
+    """Number of those that were evaluated."""
+    output: str
+    """Path of what the job made; empty where it made no file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """The job, or a newcomer to its ring, cannot go on."""
+
+    worker: str | None = None
+    """Who reported that to the coordinator, as `host:slot`."""
+    error: str
+    """Kind of the error; see `kind_of`."""
+    message: str
+
+    @classmethod
+    def of(cls, error: EdlError) -> Self:
+        """The failure that an error is for the job."""
+        return cls(error=kind_of(error), message=str(error))
+
+    def as_error(self) -> EdlError:
+        """The error, as the class that it had in the process that reported it."""
+        return of_kind(self.error, self.message)
+
+
+Outcome: TypeAlias = Success | Failure
+
+_FORMATS: dict[str, Format[Any]] = {"finished": Format(Success), "failed": Format(Failure)}
+
+
+def save(path: Path, outcome: Outcome) -> None:
+    """Write a job's `result.json`.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    state = "finished" if isinstance(outcome, Success) else "failed"
+    write_json(path, {"state": state, **_FORMATS[state].write(outcome)})
+
+
+def load(path: Path) -> Outcome | None:
+    """Read a job's `result.json`; None where the job has none yet.
+
+    Raises:
+        JobFailed: The file is damaged.
+        OSError: It cannot be read.
+    """
+    return read_json(path, _parse, cure=_CURE)
+
+
+def _parse(found: dict[str, Any]) -> Outcome:
+    form = _FORMATS.get(str(found.get("state")))
+    if form is None:
+        raise FieldError("its state is neither finished nor failed")
+    outcome: Outcome = form.read(found)
+    return outcome
