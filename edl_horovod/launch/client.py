@@ -2,14 +2,12 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from edl_horovod.errors import ConfigError, MissingDependency, NoCluster
 from edl_horovod.job.events import OnEvents
 from edl_horovod.launch import target, waiting
 from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, OnStatus
-from edl_horovod.launch.local_jobs import LocalJobs
 from edl_horovod.supervisor.run import JobResult
 
 if TYPE_CHECKING:
@@ -39,9 +37,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -64,12 +60,14 @@ class Client:
                 jobs of the cluster.
             all_namespaces: Jobs in all namespaces of the cluster.
         """
-        if folders is not None:
-            return LocalJobs().list([os.fspath(folder) for folder in folders])
-        from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
-
-        with KubernetesJobs(**self._place) as jobs:
-            return jobs.list(all_namespaces=all_namespaces)
+        is_detached = folders is None
+        kinds = [kind for kind in target.TARGETS if target.find(kind).is_detached == is_detached]
+        # Targets may share their jobs, as those of this machine do.
+        each = {type(jobs): jobs for jobs in map(self._open, kinds)}
+        paths = [os.fspath(folder) for folder in folders or ()]
+        return [
+            row for jobs in each.values() for row in jobs.list(paths, all_namespaces=all_namespaces)
+        ]
 
     def status(self, job: str | os.PathLike[str], *, is_brief: bool = False) -> JobStatus:
         """Where a job is, and what it waits for.
@@ -138,12 +136,8 @@ class Client:
         return Dashboard(jobs.source(name), host=host, port=port)
 
     def is_here(self, job: str | os.PathLike[str]) -> bool:
-        """Whether a job is one of this machine.
-
-        Args:
-            job: Its directory or its name.
-        """
-        return isinstance(self._find(job)[0], LocalJobs)
+        """Whether a job is one of this machine."""
+        return not target.find(self._kind(os.fspath(job))).is_detached
 
     # -- waiting
 
@@ -197,11 +191,7 @@ class Client:
         return jobs.scale(name, num_ranks, is_dry_run=is_dry_run)
 
     def loss_at_stop(self, job: str | os.PathLike[str]) -> str:
-        """What `stop` would lose, as a sentence; empty where the job goes on from a checkpoint.
-
-        Args:
-            job: Its directory or its name.
-        """
+        """What `stop` would lose, as a sentence; empty where the job goes on from a checkpoint."""
         jobs, name = self._find(job)
         return jobs.loss_at_stop(name)
 
@@ -287,14 +277,19 @@ class Client:
             raise ConfigError(
                 "A job needs a name.", received="''", cure="Give its directory or name."
             )
+        try:
+            return self._open(self._kind(name)), name
+        except (NoCluster, MissingDependency) as error:
+            raise type(error)(
+                f"There is no directory of a job {name!r} here, so it is taken for the name of "
+                f"a job in a cluster. {error}"
+            ) from error
+
+    def _kind(self, name: str) -> str:
         kinds = (kind for kind in target.TARGETS if target.find(kind).names(name))
-        kind = next(kinds, "local")  # What says of a path that no job is there.
+        return next(kinds, "local")  # What says of a path that no job is there.
+
+    def _open(self, kind: str) -> Jobs:
         if kind not in self._opened:
-            try:
-                self._opened[kind] = target.find(kind).jobs(**self._place)
-            except (NoCluster, MissingDependency) as error:
-                raise type(error)(
-                    f"There is no directory of a job {name!r} here, so it is taken for the name of "
-                    f"a job in a cluster. {error}"
-                ) from error
-        return self._opened[kind], name
+            self._opened[kind] = target.find(kind).jobs(**self._place)
+        return self._opened[kind]

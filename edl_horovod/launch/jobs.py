@@ -3,16 +3,27 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from edl_horovod.cluster.status import JobView
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays.page.sources import Source
-from edl_horovod.job.events import OnEvents
+from edl_horovod.errors import ConfigError
+from edl_horovod.job.events import OnEvents, Recorded, fields_of
 from edl_horovod.job.state import JobState
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["EventLine", "JobRow", "JobStatus", "Jobs", "LogLine", "OnStatus"]
+__all__ = [
+    "EventLine",
+    "JobRow",
+    "JobStatus",
+    "Jobs",
+    "LogLine",
+    "OnStatus",
+    "event_line",
+    "member_of",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,26 +110,26 @@ OnStatus = Callable[[JobStatus], None]
 
 
 class Jobs(ABC):
-    """The jobs of one launch target; close them, or use them in a `with`.
+    """The jobs of one launch target; close them.
 
     Each method takes the job as `LaunchTarget.names` knows it, and raises an EdlError where there
     is no such job.
     """
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the connections."""
 
     @abstractmethod
+    def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
+        """The jobs that are there; see `Client.list`."""
+
+    @abstractmethod
     def exists(self, job: str) -> bool:
         """Whether there is such a job."""
+
+    @abstractmethod
+    def config(self, job: str) -> JobConfig:
+        """The settings of the job."""
 
     @abstractmethod
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
@@ -148,9 +159,17 @@ class Jobs(ABC):
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
         """Change how many ranks the job has; returns the old number."""
 
-    @abstractmethod
     def loss_at_stop(self, job: str) -> str:
         """What a stop would lose, as a sentence; empty where the job goes on from a checkpoint."""
+        config = self.config(job)
+        if not TASKS[config.task].keeps_state or config.checkpoint.is_on:
+            return ""
+        step = self.status(job).progress.step
+        lost = f"its {step} steps are lost and " if step else ""
+        return (
+            f"Job {job} saves no checkpoints (checkpoint.every_steps=0, "
+            f"checkpoint.every_seconds=0), so {lost}it would begin again."
+        )
 
     @abstractmethod
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
@@ -169,3 +188,32 @@ class Jobs(ABC):
     @abstractmethod
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
         """Remove the job; returns what is removed."""
+
+
+def member_of(job: str, progress: JobState, rank: int) -> str:
+    """The worker that has a rank in the ring now.
+
+    Raises:
+        ConfigError: The ring has no such rank.
+    """
+    members = progress.members
+    if not 0 <= rank < len(members):
+        raise ConfigError(
+            f"The ring of job {job} has no rank {rank}.",
+            received=f"--rank={rank}, and a ring of {len(members)}",
+            cure=f"See edl status {job}.",
+        )
+    return members[rank]
+
+
+def event_line(recorded: Recorded) -> EventLine:
+    """An event of ours as a line."""
+    fields = fields_of(recorded.event)
+    return EventLine(
+        time=recorded.time,
+        origin="edl",
+        kind=recorded.event.kind,
+        source=recorded.source,
+        text=" ".join(f"{key}={value}" for key, value in fields.items() if value != ""),
+        fields=fields,
+    )

@@ -1,11 +1,12 @@
 """launch=kubernetes: a job that is submitted to a cluster and runs there without us."""
 
 import contextlib
+import copy
 import logging
 import re
 import secrets
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,6 +30,7 @@ from edl_horovod.job.events import OnEvents
 from edl_horovod.launch.target import DryRun, LaunchTarget, SubmittedJob
 
 if TYPE_CHECKING:
+    from edl_horovod.cluster.client import Cluster
     from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
 
 __all__ = ["KubernetesPlan", "KubernetesTarget"]
@@ -145,7 +147,7 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         return KubernetesJobs(namespace=namespace, context=context)
 
 
-def _rehearse_one(cluster: Any, item: dict[str, Any]) -> None:
+def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:
     """Have the API server check one object.
 
     Nobody may give away a right that he does not have, so the API server looks up the Role of a
@@ -168,7 +170,7 @@ def _rehearse_one(cluster: Any, item: dict[str, Any]) -> None:
         )
 
 
-def _check_is_free(cluster: Any, name: str) -> None:
+def _check_is_free(cluster: "Cluster", name: str) -> None:
     """Find out before an image is built, which takes its time, whether the cluster takes MPIJobs.
 
     Raises:
@@ -179,10 +181,7 @@ def _check_is_free(cluster: Any, name: str) -> None:
         cluster.get("MPIJob", name)
     except (ObjectNotFound, ClusterForbidden):
         return  # Who may not look may still create.
-    raise ObjectConflict(
-        f"mpijob/{name} exists already in namespace {cluster.namespace}. Received: "
-        f"kubernetes.name={name}. Choose another one, or remove what is there."
-    )
+    raise _taken(f"mpijob/{name}", cluster.namespace, {"kubernetes.name": name})
 
 
 def _namespace(config: JobConfig) -> str:
@@ -206,7 +205,7 @@ def _new_name(config: JobConfig) -> str:
     return f"{words[: JOB_NAME_CHARACTERS - ENDING_CHARACTERS - 1].rstrip('-')}-{ending}"
 
 
-def _create(cluster: Any, job: JobManifests, *, is_suspended: bool) -> None:
+def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> None:
     """Make the MPIJob without pods, then what its pods need, owned by it; then let it go.
 
     So no pod ever starts without its parts, and whatever happens to us the cluster's garbage
@@ -214,7 +213,8 @@ def _create(cluster: Any, job: JobManifests, *, is_suspended: bool) -> None:
     """
     made: list[dict[str, Any]] = []
     try:
-        held = _changed(job.mpijob, {"spec": {"runPolicy": {"suspend": True}}})
+        held = copy.deepcopy(job.mpijob)
+        held["spec"]["runPolicy"]["suspend"] = True
         with _told_by_name(job.mpijob, cluster.namespace):
             owner = cluster.create(held)
         made.append(owner)
@@ -226,9 +226,9 @@ def _create(cluster: Any, job: JobManifests, *, is_suspended: bool) -> None:
             "blockOwnerDeletion": False,
         }
         for part in job.parts:
-            owned = _changed(part, {"metadata": {"ownerReferences": [reference]}})
+            metadata = {**part["metadata"], "ownerReferences": [reference]}
             with _told_by_name(part, cluster.namespace):
-                made.append(cluster.create(owned))
+                made.append(cluster.create({**part, "metadata": metadata}))
         if not is_suspended:
             go = {"spec": {"runPolicy": {"suspend": False}}}
             cluster.patch("MPIJob", owner["metadata"]["name"], go)
@@ -240,7 +240,7 @@ def _create(cluster: Any, job: JobManifests, *, is_suspended: bool) -> None:
         raise
 
 
-def _undo(cluster: Any, made: list[dict[str, Any]]) -> str:
+def _undo(cluster: "Cluster", made: list[dict[str, Any]]) -> str:
     """Remove what was made, the last first; returns what stays."""
     left = []
     for item in reversed(made):
@@ -275,15 +275,6 @@ def _with_what_is_left(
     return type(error)(f"{error}{more}")
 
 
-def _changed(item: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The object with other values at some places within."""
-    result = dict(item)
-    for key, value in changes.items():
-        is_inner = isinstance(value, dict) and isinstance(item.get(key), dict)
-        result[key] = _changed(item[key], value) if is_inner else value
-    return result
-
-
 @contextlib.contextmanager
 def _told_by_name(item: dict[str, Any], namespace: str) -> Iterator[None]:
     """Say of an object that cannot be made what to do about it."""
@@ -291,8 +282,12 @@ def _told_by_name(item: dict[str, Any], namespace: str) -> Iterator[None]:
     try:
         yield
     except ObjectConflict as error:
-        said = str(error).partition("Received: ")[2]
-        raise ObjectConflict(
-            f"{name} exists already in namespace {namespace}. Received: {said} Choose another "
-            "kubernetes.name, or remove what is there."
-        ) from error
+        raise _taken(name, namespace, error.received) from error
+
+
+def _taken(name: str, namespace: str, received: Mapping[str, object] | str) -> ObjectConflict:
+    return ObjectConflict(
+        f"{name} exists already in namespace {namespace}.",
+        received=received,
+        cure="Choose another kubernetes.name, or remove what is there.",
+    )

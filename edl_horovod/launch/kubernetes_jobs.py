@@ -3,22 +3,45 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from edl_horovod.cluster.events import seconds_of
-from edl_horovod.cluster.jobs import ClusterJobs
-from edl_horovod.cluster.status import ENDED
-from edl_horovod.config.tasks import TASKS
+import yaml
+
+from edl_horovod.cluster import labels
+from edl_horovod.cluster.client import Cluster
+from edl_horovod.cluster.events import events_of, seconds_of
+from edl_horovod.cluster.logs import read_logs
+from edl_horovod.cluster.pod_log import events_in
+from edl_horovod.cluster.preflight import warn_of_resume
+from edl_horovod.cluster.status import ENDED, JobView, view, views
+from edl_horovod.cluster.styles import style_of
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.coordinator.ring_size import check_change
 from edl_horovod.displays.page.sources import ClusterSource, Source
-from edl_horovod.errors import ClusterError, ObjectNotFound
+from edl_horovod.errors import ClusterError, ConfigError, ObjectConflict, ObjectNotFound
 from edl_horovod.job.events import OnEvents, Recorded
-from edl_horovod.job.state import JobState
-from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
-from edl_horovod.launch.local_jobs import event_line
+from edl_horovod.job.state import JobState, summarize
+from edl_horovod.launch.jobs import (
+    EventLine,
+    JobRow,
+    Jobs,
+    JobStatus,
+    LogLine,
+    event_line,
+    member_of,
+)
 
 __all__ = ["KubernetesJobs"]
 
 log = logging.getLogger(__name__)
 
+Object = dict[str, Any]
+
+LOG_LINES = 2000
+"""Of the launcher's log, from which a job's progress is read."""
+CONFLICTS = 5
+"""Times that a change is tried again which somebody else's change came before."""
 LOOK_SECONDS = 2.0
 """Between two looks for new events."""
 LEAVING_SECONDS = 60.0
@@ -26,7 +49,11 @@ LEAVING_SECONDS = 60.0
 
 
 class KubernetesJobs(Jobs):
-    """The jobs of one namespace."""
+    """The jobs of one namespace.
+
+    All methods raise ClusterError where the cluster refuses or cannot be reached, and
+    ObjectNotFound where there is no such job.
+    """
 
     def __init__(self, *, namespace: str = "", context: str = "") -> None:
         """Read the credentials, as kubectl finds them, or those of this pod.
@@ -38,53 +65,62 @@ class KubernetesJobs(Jobs):
         Raises:
             NoCluster: None is configured.
         """
-        self._jobs = ClusterJobs(namespace=namespace, context=context)
+        self._cluster = Cluster.connect(context=context, namespace=namespace)
 
     def close(self) -> None:
         """Close the connections."""
-        self._jobs.close()
+        self._cluster.close()
 
-    def list(self, *, all_namespaces: bool = False) -> list[JobRow]:
-        """The jobs that this package made, by name.
+    # -- looking
 
-        Args:
-            all_namespaces: Not only of this one.
-        """
+    def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
+        """The jobs that this package made, by name; `num_ready` and `num_wanted` count pods."""
+        ours = labels.jobs_selector()
+        jobs, pods = (
+            self._cluster.find(kind, labels=ours, all_namespaces=all_namespaces)
+            for kind in ("MPIJob", "Pod")
+        )
         return [
             JobRow(
-                job=view.name,
-                namespace=view.namespace,
-                state=view.state,
-                message=view.message,
-                num_ready=view.num_warm,
-                num_wanted=view.num_wanted,
+                job=found.name,
+                namespace=found.namespace,
+                state=found.state,
+                message=found.message,
+                num_ready=found.num_warm,
+                num_wanted=found.num_wanted,
                 step=None,
                 total_steps=0,
-                created=view.created,
+                created=found.created,
             )
-            for view in self._jobs.find(all_namespaces=all_namespaces)
+            for found in sorted(views(jobs, pods), key=lambda one: (one.namespace, one.name))
         ]
 
     def exists(self, job: str) -> bool:
         """Whether there is such a job."""
         try:
-            self._jobs.status(job)
+            self._mpijob(job)
         except ObjectNotFound:
             return False
         return True
 
+    def config(self, job: str) -> JobConfig:
+        """The settings that the job was submitted with."""
+        self._mpijob(job)  # Where there is none, that is what the error says.
+        text = self._cluster.get("ConfigMap", labels.owned_name(job))["data"][resolved.FILE_NAME]
+        return resolved.from_dict(yaml.safe_load(text))
+
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
         """The job, its pods, what they wait for, and where the training is."""
-        view = self._jobs.status(job)
+        found = self._view(job)
         return JobStatus(
             progress=JobState() if is_brief else self._progress(job),
-            in_cluster=view,
-            is_at_rest=all(pod.state in ("succeeded", "failed") for pod in view.pods),
+            in_cluster=found,
+            is_at_rest=all(pod.state in ("succeeded", "failed") for pod in found.pods),
         )
 
     def source(self, job: str) -> Source:
         """The cluster."""
-        return ClusterSource(self._jobs, job)
+        return ClusterSource(job, lambda: self._view(job), lambda: self._own_events(job))
 
     def logs(
         self,
@@ -95,16 +131,29 @@ class KubernetesJobs(Jobs):
         follow: bool = False,
         tail: int | None = None,
     ) -> Iterator[LogLine]:
-        """What the pods wrote."""
-        for pod, text in self._jobs.logs(job, rank=rank, pod=worker, follow=follow, tail=tail):
-            yield LogLine(pod, text)
+        """What the pods wrote, as it comes or pod by pod."""
+        self._mpijob(job)  # Where there is none, that is what the error says.
+        if rank is not None:
+            # A member is called `<pod>.<UID>:<slot>`.
+            worker = member_of(job, summarize(self._own_events(job)), rank).partition(".")[0]
+
+        def is_over() -> bool:
+            try:
+                return self._view(job).state in (*ENDED, "suspended")
+            except ObjectNotFound:
+                return True
+
+        lines = read_logs(
+            self._cluster, job, only=worker, tail=tail, is_over=is_over if follow else None
+        )
+        return (LogLine(pod, text) for pod, text in lines)
 
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """The last of the job's own events, and what Kubernetes says of its objects."""
         seen: set[tuple[object, ...]] = set()
         while True:
-            view = self._jobs.status(job)
-            found = [event_line(event) for event in self._shown_events(job)]
+            state = self._view(job).state
+            found = [event_line(event) for event in self._readable_events(job)]
             found += [
                 EventLine(
                     time=seconds_of(event.time),
@@ -113,63 +162,117 @@ class KubernetesJobs(Jobs):
                     source=event.object,
                     text=event.text,
                 )
-                for event in self._jobs.events(job)
+                for event in events_of(self._mpijob(job), self._cluster.find("Event"))
             ]
             for line in sorted(found, key=lambda line: line.time):
                 key = (line.time, line.origin, line.kind, line.source, line.text)
                 if key not in seen:
                     seen.add(key)
                     yield line
-            if not follow or view.state in (*ENDED, "suspended"):
+            if not follow or state in (*ENDED, "suspended"):
                 return
             time.sleep(LOOK_SECONDS)
 
-    def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
-        """Change how many ranks the job has; those that go leave the ring before they end."""
-        return self._jobs.scale(job, num_ranks, is_dry_run=is_dry_run)
+    # -- changing
 
-    def loss_at_stop(self, job: str) -> str:
-        """What a stop would lose."""
-        config = self._jobs.config(job)
-        if not TASKS[config.task].keeps_state or config.checkpoint.is_on:
-            return ""
-        return (
-            f"Job {job} saves no checkpoints (checkpoint.every_steps=0, "
-            "checkpoint.every_seconds=0), so it would begin again."
-        )
+    def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
+        """Change how many worker pods the job has."""
+        config = self.config(job)
+        slots = config.kubernetes.slots_per_worker
+        if style_of(config).is_static:
+            raise ConfigError(
+                "A static ring cannot change.",
+                received={"kubernetes.style": config.kubernetes.style},
+                cure="Submit the job with kubernetes.style=elastic to scale it.",
+            )
+        check_change(config, num_ranks, received=str(num_ranks), step=slots)
+        workers = {"Worker": {"replicas": num_ranks // slots}}
+        before = self._change(job, {"mpiReplicaSpecs": workers}, "scaled", is_dry_run=is_dry_run)
+        num_pods: int = before["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+        return num_pods * slots
 
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
-        """Suspend the MPIJob."""
-        self._jobs.stop(job, is_dry_run=is_dry_run)
+        """Suspend the MPIJob; the log has a warning where the operator may not resume it."""
+        warn_of_resume(self._cluster, is_dry_run=is_dry_run)
+        self._change(job, {"runPolicy": {"suspend": True}}, "stopped", is_dry_run=is_dry_run)
 
     def stop_seconds(self, job: str) -> float:
         """The grace of the pods, and what the operator takes."""
-        return self._jobs.config(job).kubernetes.grace_seconds + LEAVING_SECONDS
+        return self.config(job).kubernetes.grace_seconds + LEAVING_SECONDS
 
     def resume(
         self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
     ) -> None:
         """Let the job go on in the cluster; returns at once."""
-        self._jobs.resume(job, is_dry_run=is_dry_run)
+        self._change(job, {"runPolicy": {"suspend": False}}, "resumed", is_dry_run=is_dry_run)
 
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
         """Remove the MPIJob and what it owns; what it wrote to volumes stays."""
-        name = self._jobs.status(job).name
+        uid = self._mpijob(job)["metadata"]["uid"]
         if not is_dry_run:
-            self._jobs.delete(job)
-        return [f"mpijob/{name}"]
+            self._cluster.delete("MPIJob", job, uid=uid)
+        return [f"mpijob/{job}"]
+
+    # -- requests
+
+    def _mpijob(self, job: str) -> Object:
+        return self._cluster.get("MPIJob", job)
+
+    def _view(self, job: str) -> JobView:
+        mpijob = self._mpijob(job)
+        pods = self._cluster.find("Pod", labels=labels.pods_selector(job))
+        seen = view(mpijob, pods)
+        if not seen.missing:
+            return seen
+        # Events are many; they are read only where pods are missing.
+        return view(mpijob, pods, events_of(mpijob, self._cluster.find("Event")))
+
+    def _own_events(self, job: str) -> Sequence[Recorded]:
+        """The last of the job's own events, as far as the launcher pod shows them in its log."""
+        launchers = self._cluster.find("Pod", labels=labels.pods_selector(job, labels.LAUNCHER))
+        if not launchers:
+            return []
+        newest = max(launchers, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+        if (newest.get("status") or {}).get("phase", "Pending") == "Pending":
+            return []
+        return list(events_in(self._cluster.log_lines(newest["metadata"]["name"], tail=LOG_LINES)))
 
     def _progress(self, job: str) -> JobState:
         try:
-            return self._jobs.progress(job)
+            return summarize(self._own_events(job))
         except ClusterError as error:
             # State and pods are known all the same; a log may be forbidden, or gone with its node.
             log.warning("Step, loss and ring cannot be read: %s", error)
             return JobState()
 
-    def _shown_events(self, job: str) -> Sequence[Recorded]:
+    def _readable_events(self, job: str) -> Sequence[Recorded]:
         try:
-            return self._jobs.shown_events(job)
+            return self._own_events(job)
         except ClusterError as error:
             log.warning("The job's own events cannot be read: %s", error)
             return []
+
+    def _change(self, job: str, spec: Object, change: str, *, is_dry_run: bool) -> Object:
+        """Change a job's spec, again where somebody else was quicker; returns the job before."""
+        for left in reversed(range(CONFLICTS)):
+            before = self._mpijob(job)
+            state = view(before).state
+            if state in ENDED:
+                raise ConfigError(
+                    f"A job that has ended cannot be {change}.",
+                    received=f"job {job} has {state}",
+                    cure="With the same output and job_dir, a new one goes on from its last "
+                    "checkpoint."
+                    if state == "failed"
+                    else "",
+                )
+            version = {"resourceVersion": before["metadata"]["resourceVersion"]}
+            try:
+                changes = {"metadata": version, "spec": spec}
+                self._cluster.patch("MPIJob", job, changes, is_dry_run=is_dry_run)
+                break
+            except ObjectConflict:
+                if not left:
+                    raise
+                log.info("job %s was changed meanwhile; trying again", job)
+        return before

@@ -3,12 +3,11 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator.ring_size import check_change
 from edl_horovod.displays.page.sources import DirectorySource, Source
 from edl_horovod.displays.status import local_state
@@ -19,12 +18,20 @@ from edl_horovod.job.directory import KIND, JobDir
 from edl_horovod.job.events import OnEvents
 from edl_horovod.job.state import summarize
 from edl_horovod.launch import target
-from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine
+from edl_horovod.launch.jobs import (
+    EventLine,
+    JobRow,
+    Jobs,
+    JobStatus,
+    LogLine,
+    event_line,
+    member_of,
+)
 from edl_horovod.launch.local_logs import read_logs
 from edl_horovod.supervisor.plan import LOCAL_HOST
 from edl_horovod.supervisor.run import STOP_SECONDS, JobResult
 
-__all__ = ["LocalJobs", "event_line", "is_ours"]
+__all__ = ["LocalJobs", "is_ours"]
 
 LIST_DEPTH = 3
 """Folders below the given one in which jobs are looked for."""
@@ -35,12 +42,8 @@ LOOK_SECONDS = 0.2
 class LocalJobs(Jobs):
     """Jobs of launch=local and launch=mpi."""
 
-    def list(self, folders: Iterable[str]) -> list[JobRow]:
-        """The jobs in and below some folders, by their directories.
-
-        Args:
-            folders: Directories of jobs, or folders that hold such.
-        """
+    def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
+        """The jobs in and below some folders, by their directories."""
         found = {os.path.normpath(job) for folder in folders for job in _jobs_below(folder)}
         return [self._row(job) for job in sorted(found)]
 
@@ -48,9 +51,14 @@ class LocalJobs(Jobs):
         """Whether the directory is there."""
         return os.path.isdir(job)
 
+    def config(self, job: str) -> JobConfig:
+        """The settings of the job, where this is the directory of one."""
+        _refuse_results(job)
+        return JobDir(Path(job)).read_config()
+
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
         """Where the job is, from its events and from whether its launcher lives."""
-        _config_of(job)
+        _refuse_results(job)
         job_dir = JobDir(Path(job))
         # Before its events are read: a launcher writes how the job ended, and only then ends.
         is_running = job_dir.is_running()
@@ -80,14 +88,14 @@ class LocalJobs(Jobs):
     ) -> Iterator[LogLine]:
         """What the launcher and the processes that it started wrote."""
         if rank is not None:
-            worker = self._worker_of_rank(job, rank)
-        _config_of(job)
+            worker = member_of(job, self.status(job).progress, rank)
+        self.config(job)
         is_over = (lambda: not JobDir(Path(job)).is_running()) if follow else None
         return read_logs(JobDir(Path(job)).logs, only=worker, tail=tail, is_over=is_over)
 
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """The job's events, as its log has them."""
-        _config_of(job)
+        self.config(job)
         tail = events.Tail(JobDir(Path(job)).events)
         while True:
             is_last = not follow or not JobDir(Path(job)).is_running()
@@ -102,7 +110,7 @@ class LocalJobs(Jobs):
 
     def scale(self, job: str, num_ranks: int, *, is_dry_run: bool = False) -> int:
         """Change how many slots the job has on this machine."""
-        config = _config_of(job)
+        config = self.config(job)
         if not JobDir(Path(job)).is_running():
             raise ConfigError(
                 "The job is not running, so it cannot be scaled.",
@@ -126,21 +134,10 @@ class LocalJobs(Jobs):
             hosts.write(JobDir(Path(job)).hosts, after)
         return before.get(LOCAL_HOST, 0)
 
-    def loss_at_stop(self, job: str) -> str:
-        """What a stop would lose."""
-        config = _config_of(job)
-        if not TASKS[config.task].keeps_state or config.checkpoint.is_on:
-            return ""
-        step = self.status(job).progress.step
-        return (
-            f"Job {job} saves no checkpoints (checkpoint.every_steps=0, "
-            f"checkpoint.every_seconds=0), so its {step} steps are lost and it would begin again."
-        )
-
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
         """Ask the launcher, by a file in the directory: no process is signalled from here."""
         job_dir = JobDir(Path(job))
-        _config_of(job)
+        self.config(job)
         if not job_dir.is_running():
             raise ConfigError(
                 "The job is not running, so it cannot be stopped.",
@@ -159,7 +156,7 @@ class LocalJobs(Jobs):
         self, job: str, *, is_dry_run: bool = False, on_events: OnEvents | None = None
     ) -> JobResult | None:
         """Start the job again here, from its newest checkpoint; returns when it has ended."""
-        config = replace(_config_of(job), job_dir=os.path.abspath(job), resume="auto")
+        config = replace(self.config(job), job_dir=os.path.abspath(job), resume="auto")
         state = self.status(job).state
         if JobDir(Path(job)).is_running() or state == "finished":
             now = "has finished" if state == "finished" else "is running"
@@ -208,31 +205,11 @@ class LocalJobs(Jobs):
             created=created,
         )
 
-    def _worker_of_rank(self, job: str, rank: int) -> str:
-        members = self.status(job).progress.members
-        if not 0 <= rank < len(members):
-            raise ConfigError(
-                f"The ring of job {job} has no rank {rank}.",
-                received=f"--rank={rank}, and a ring of {len(members)}",
-                cure=f"See edl status {job}.",
-            )
-        return members[rank]
-
 
 def is_ours(job: str) -> bool:
     """Whether a name is that of a job's directory, as far as its marker or its settings tell."""
     there = JobDir(Path(job))
     return any(path.exists() for path in (there.marker, there.config, there.events))
-
-
-def _config_of(job: str) -> JobConfig:
-    """The settings of a job.
-
-    Raises:
-        ConfigError: This is not the directory of a job.
-    """
-    _refuse_results(job)
-    return JobDir(Path(job)).read_config()
 
 
 def _refuse_results(job: str) -> None:
@@ -249,19 +226,6 @@ def _refuse_results(job: str) -> None:
 
 def _described(kind: str) -> str:
     return kind if kind.endswith("s") else f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def event_line(recorded: events.Recorded) -> EventLine:
-    """An event of ours as a line."""
-    fields = events.fields_of(recorded.event)
-    return EventLine(
-        time=recorded.time,
-        origin="edl",
-        kind=recorded.event.kind,
-        source=recorded.source,
-        text=" ".join(f"{key}={value}" for key, value in fields.items() if value != ""),
-        fields=fields,
-    )
 
 
 def _jobs_below(folder: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Where a page's looks at a job come from: its directory on this machine, or its cluster."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +13,7 @@ from edl_horovod.job.events import Recorded, Tail
 from edl_horovod.job.state import JobState
 
 if TYPE_CHECKING:
-    from edl_horovod.cluster.jobs import ClusterJobs
+    from edl_horovod.cluster.status import JobView
 
 __all__ = ["ClusterSource", "DirectorySource", "Source"]
 
@@ -35,11 +35,7 @@ class DirectorySource:
     """A job by its directory."""
 
     def __init__(self, job_dir: JobDir) -> None:
-        """Read nothing yet.
-
-        Args:
-            job_dir: Need not be there yet.
-        """
+        """Read nothing yet; the directory need not be there."""
         self.name = str(job_dir)
         self._job_dir = job_dir
         self._path = job_dir.events
@@ -88,24 +84,24 @@ class DirectorySource:
 class ClusterSource:
     """A job in a cluster, by its name; what was last seen stays while the API server is away."""
 
-    def __init__(self, jobs: "ClusterJobs", name: str) -> None:
-        """Ask nothing yet.
-
-        Args:
-            jobs: Those of the job's namespace; whoever opened them closes them.
-            name: Of the job.
-        """
+    def __init__(
+        self,
+        name: str,
+        view: Callable[[], "JobView"],
+        events: Callable[[], Iterable[Recorded]],
+    ) -> None:
+        """Ask nothing yet: later what the cluster has of the job, and its own events."""
         self.name = name
-        self._jobs = jobs
+        self._view, self._events = view, events
         self._last = Look(time=time.time())
 
     def look(self) -> Look:
         """The job as it is now."""
         try:
-            job = self._jobs.status(self.name)
+            job = self._view()
             state = self._last.state or JobState()
             self._last = replace(self._last, time=time.time(), state=state, job=job)
-            self._last = replace(_seen(self._jobs.shown_events(self.name)), job=job)
+            self._last = replace(_seen(self._events()), job=job)
         except ObjectNotFound as error:
             self._last = Look(time=time.time(), trouble=str(error), http_status=NOT_FOUND)
         except ClusterError as error:
