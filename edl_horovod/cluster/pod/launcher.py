@@ -12,6 +12,7 @@ import shlex
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from edl_horovod.cluster import pods
@@ -35,18 +36,8 @@ log = logging.getLogger("edl_horovod.cluster.pod.launcher")
 
 HOSTFILE = "/etc/mpi/hostfile"
 """Where mpi-operator mounts the hosts of mpirun."""
-KEEPALIVE = (
-    "--prtemca",
-    "oob_tcp_keepalive_time",
-    "2",
-    "--prtemca",
-    "oob_tcp_keepalive_intvl",
-    "1",
-    "--prtemca",
-    "oob_tcp_keepalive_probes",
-    "3",
-)
-"""mpirun, and what it started on the pods, notice a host that vanished after 5 s, not 8 minutes."""
+KEEPALIVE = {"time": "2", "intvl": "1", "probes": "3"}
+"""Of mpirun's connections: a host that vanished is noticed after 5 s, not 8 minutes."""
 SSH_KEY = f"{pods.SSH_KEYS}/id_rsa"
 COOLDOWN_SECONDS = ("5", "600")
 """Lower and upper bound of how long horovodrun leaves out a host that failed: 10 to 15 s at first,
@@ -74,10 +65,9 @@ def main() -> int:
         if style_of(config).is_static:
             patience = config.elastic.wait_seconds
             wait_for_workers(Path(HOSTFILE), port=pods.SSH_PORT, seconds=patience)
-        result = run_plan(
-            plan_in_pod(config, args.config, PodEnvironment.of(os.environ)),
-            on_events=PodLog(sys.stdout),
-        )
+        environment = PodEnvironment.of(os.environ, *NEEDED[config.kubernetes.style])
+        plan = plan_in_pod(config, args.config, environment)
+        result = run_plan(plan, on_events=PodLog(sys.stdout))
     except EdlError as error:
         log.error("%s", error)
         return error.exit_code
@@ -91,11 +81,6 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
     mpi-operator holds no launcher back: its `launcherCreationPolicy: WaitForWorkersReady` counts
     the workers of a job that is created suspended, finds that all of none are ready, and never
     counts again.
-
-    Args:
-        hostfile: Of mpirun.
-        port: Of each `sshd`.
-        seconds: How long to wait for all of them.
 
     Raises:
         NotEnoughWorkers: One could not be reached in that time.
@@ -134,13 +119,7 @@ def _why_not(host: str, port: int) -> str:
 
 
 def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironment) -> LaunchPlan:
-    """Decide what the launcher pod starts.
-
-    Args:
-        config: The job, as its pods read it.
-        config_file: Where they read it.
-        environment: Of the launcher pod, with `NEEDED` of the job's style.
-    """
+    """Decide what the launcher pod starts, whose environment has `NEEDED` of the job's style."""
     job_dir = JobDir.of(config)
     style = style_of(config)
     if not style.has_coordinator:
@@ -153,53 +132,43 @@ def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironmen
             # mpi-operator makes one for each MPIJob, so the job's next launcher has it too.
             secret_file=Path(SSH_KEY),
         )
-    secret = environment.secret_file
-    argv = (
-        sys.executable,
-        "-m",
-        "edl_horovod.coordinator",
-        "--job-dir",
-        str(job_dir),
-        "--address",
-        environment.address,
-        "--port",
-        str(pods.COORDINATOR_PORT),
-        "--secret-file",
-        str(secret),
-    )
+    coordinator = {
+        "--job-dir": job_dir,
+        "--address": environment.address,
+        "--port": pods.COORDINATOR_PORT,
+        "--secret-file": environment.secret_file,
+    }
     return LaunchPlan(
         config=config,
         job_dir=job_dir,
         hosts={},
-        coordinator=Command(argv=argv),
+        coordinator=Command(argv=_program("coordinator", coordinator)),
         discovery=_discovery(config, environment),
         grace_seconds=GRACE_SHARE * config.kubernetes.grace_seconds,
-        secret_file=secret,
+        secret_file=environment.secret_file,
     )
+
+
+def _program(module: str, flags: Mapping[str, object]) -> tuple[str, ...]:
+    """The command that runs a module of ours."""
+    return (sys.executable, "-m", f"edl_horovod.{module}", *_words(flags))
+
+
+def _words(flags: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(str(word) for flag in flags.items() for word in flag)
 
 
 def _discovery(config: JobConfig, environment: PodEnvironment) -> Command:
     job_dir = JobDir.of(config)
-    names = style_of(config).host_names
-    argv = (
-        sys.executable,
-        "-m",
-        "edl_horovod.cluster.pod.discovery",
-        "--namespace",
-        environment.namespace,
-        "--job",
-        environment.job,
-        "--slots",
-        str(config.kubernetes.slots_per_worker),
-        "--names",
-        names,
-        "--replace-failed",
-        "--output",
-        str(job_dir.hosts),
-        "--events",
-        str(job_dir.events),
-    )
-    return Command(argv=argv)
+    flags = {
+        "--namespace": environment.namespace,
+        "--job": environment.job,
+        "--slots": config.kubernetes.slots_per_worker,
+        "--names": style_of(config).host_names,
+        "--output": job_dir.hosts,
+        "--events": job_dir.events,
+    }
+    return Command(argv=(*_program("cluster.pod.discovery", flags), "--replace-failed"))
 
 
 def _horovodrun(config: JobConfig, config_file: Path) -> Command:
@@ -207,27 +176,16 @@ def _horovodrun(config: JobConfig, config_file: Path) -> Command:
     # A host whose time-out ends while the driver waits for `min_np` hosts is given a rank, but no
     # process: only where the survivors are always enough may it come back.
     is_forgiving = config.elastic.min_np == 1
-    argv = (
-        "horovodrun",
-        "-np",
-        str(config.launch.np),
-        "--min-np",
-        str(config.elastic.min_np),
-        "--max-np",
-        str(largest_ring(config)),
-        "--elastic-timeout",
-        str(round(config.elastic.wait_seconds)),
-        *(("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if is_forgiving else ()),
-        "--network-interfaces",
-        config.kubernetes.interface,
-        "--host-discovery-script",
-        f"{SCRIPT} {shlex.quote(str(JobDir.of(config).hosts))}",
-        sys.executable,
-        "-m",
-        "edl_horovod.worker",
-        "--config",
-        str(config_file),
-    )
+    flags = {
+        "-np": config.launch.np,
+        "--min-np": config.elastic.min_np,
+        "--max-np": largest_ring(config),
+        "--elastic-timeout": round(config.elastic.wait_seconds),
+        "--network-interfaces": config.kubernetes.interface,
+        "--host-discovery-script": f"{SCRIPT} {shlex.quote(str(JobDir.of(config).hosts))}",
+    }
+    cooldown = ("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if is_forgiving else ()
+    argv = ("horovodrun", *_words(flags), *cooldown, *_program("worker", {"--config": config_file}))
     return Command(argv=argv, environment=pods.thread_variables(config))
 
 
@@ -236,12 +194,17 @@ def _mpirun(config: JobConfig, config_file: Path) -> Command:
     variables = pods.thread_variables(config)
     # An sshd hands none of its pod's variables on to what it starts.
     names = [*variables, *STATIC_RING, *config.kubernetes.env]
+    keepalive = [
+        word
+        for name, value in KEEPALIVE.items()
+        for word in ("--prtemca", f"oob_tcp_keepalive_{name}", value)
+    ]
     handed_on = [word for name in names for word in ("-x", name)]
     return mpirun(
-        (sys.executable, "-m", "edl_horovod.worker", "--config", str(config_file)),
+        _program("worker", {"--config": config_file}),
         num_ranks=config.launch.np,
         variables=variables,
-        flags=("--hostfile", HOSTFILE, "--bind-to", "none", *KEEPALIVE, *handed_on),
+        flags=("--hostfile", HOSTFILE, "--bind-to", "none", *keepalive, *handed_on),
     )
 
 

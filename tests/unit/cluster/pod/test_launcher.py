@@ -4,6 +4,7 @@ import pytest
 
 from edl_horovod.cluster.pod import launcher
 from edl_horovod.cluster.pod.environment import PodEnvironment
+from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError
 
@@ -79,6 +80,14 @@ def test_mpirun_hands_its_variables_to_the_other_pods():
     assert all(f"-x {name}" in said for name in [*made.ring.environment, "COLOUR"])
 
 
-def test_a_manifest_without_our_variables_is_told_so():
-    with pytest.raises(ConfigError, match="EDL_POD_IP"):
-        PodEnvironment.of({"EDL_NAMESPACE": "ml", "EDL_JOB": "mnist"}, *launcher.NEEDED["elastic"])
+def test_a_manifest_without_our_variables_is_told_so(tmp_path, monkeypatch, capsys):
+    settings = ["data=/data/x", "model_def=m", "output=/data/out", "launch=kubernetes"]
+    file = tmp_path / "config.yaml"
+    file.write_text(resolved.to_yaml(compose("train", settings)))
+    monkeypatch.setattr("sys.argv", ["launcher", "--config", str(file)])
+    monkeypatch.setenv("EDL_NAMESPACE", "ml")
+    monkeypatch.setenv("EDL_JOB", "mnist")
+
+    assert launcher.main() == ConfigError.exit_code
+
+    assert "The pod's manifest must set 'EDL_POD_IP'." in capsys.readouterr().err
