@@ -140,12 +140,7 @@ _LAGS: dict[Lag, tuple[str, str]] = {
 
 
 def lag_of_operator(job: str, lag: Lag) -> Cause:
-    """The cause where nobody refuses anything, and the operator does nothing.
-
-    Args:
-        job: Name of the MPIJob.
-        lag: What it has not done.
-    """
+    """The cause where nobody refuses anything, and the operator does nothing."""
     about = f"Job/{job}-launcher" if lag == "launcher" else f"MPIJob/{job}"
     return Cause(about, *_LAGS[lag])
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from edl_horovod.cluster.connection import ANSWER_SECONDS, Call, Connection, Object, broken
@@ -48,9 +47,6 @@ class Cluster:
     def __init__(self, place: Place) -> None:
         """Read the credentials; nothing is sent yet.
 
-        Args:
-            place: From `find_cluster`.
-
         Raises:
             NoCluster: The credentials cannot be used.
         """
@@ -84,9 +80,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -100,14 +94,9 @@ class Cluster:
         return self._connection.answer(Call(self._attempt("get", kind, name=name)))
 
     def create(self, manifest: Mapping[str, Any], *, is_dry_run: bool = False) -> Object:
-        """Make an object.
+        """Make an object, or only have the server check it; returns it as the server has it.
 
-        Args:
-            manifest: Whole; its namespace, if it has one, is this one.
-            is_dry_run: The server checks it and makes nothing.
-
-        Returns:
-            The object as the server has it.
+        The namespace of the manifest, if it has one, is this one.
         """
         kind = kind_of(manifest["kind"], manifest["apiVersion"])
         name = manifest["metadata"].get("name", "")
@@ -117,14 +106,10 @@ class Cluster:
     def patch(
         self, kind: str, name: str, changes: Mapping[str, Any], *, is_dry_run: bool = False
     ) -> Object:
-        """Change an object by a merge patch.
+        """Change an object by a merge patch, in which None removes a key.
 
-        Args:
-            kind: Of the object.
-            name: Of the object.
-            changes: What is to be; None removes a key. With `metadata.resourceVersion` it fails
-                where somebody else changed the object meanwhile.
-            is_dry_run: The server checks it and changes nothing.
+        With `metadata.resourceVersion` it fails where somebody else changed the object meanwhile.
+        In a dry run the server checks the patch and changes nothing.
         """
         attempt = self._attempt("patch", kind, name=name)
         return self._connection.answer(Call(attempt, "PATCH", _checks(is_dry_run), changes))
@@ -134,11 +119,8 @@ class Cluster:
     ) -> None:
         """Have an object and what it owns removed.
 
-        Args:
-            kind: Of the object.
-            name: Of the object.
-            grace_seconds: Instead of the pod's own; 0 kills at once.
-            uid: Only this one, not another that has its name by now.
+        `grace_seconds` replaces the pod's own; 0 kills at once. With a UID another object that has
+        the name by now stays.
         """
         options: Object = {"propagationPolicy": "Background"}
         if grace_seconds is not None:
@@ -150,18 +132,14 @@ class Cluster:
         )
 
     def log_lines(
-        self, pod: str, *, follow: bool = False, tail: int | None = None, since: int | None = None
+        self, pod: str, *, follow: bool = False, tail: int | None = None
     ) -> Iterator[str]:
-        """What a pod's one container wrote.
+        """What a pod's one container wrote: all of it, or the last `tail` lines.
 
-        Args:
-            pod: Its name.
-            follow: Go on until the container ends, or this iterator is closed.
-            tail: Only so many of the last lines.
-            since: Only those of the last so many seconds.
+        Where it is followed, it goes on until the container ends, or this iterator is closed.
         """
-        asked = {"follow": follow or None, "tailLines": tail, "sinceSeconds": since}
-        query = [(key, str(value).lower()) for key, value in asked.items() if value is not None]
+        query = [("follow", "true")] if follow else []
+        query += [] if tail is None else [("tailLines", str(tail))]
         attempt = self._attempt("get", "Pod", name=pod, subresource="log")
         seconds = None if follow else ANSWER_SECONDS
         for line in self._connection.lines(Call(attempt, query=query, answer_seconds=seconds)):
@@ -172,14 +150,7 @@ class Cluster:
     def find(
         self, kind: str, *, labels: str = "", fields: str = "", all_namespaces: bool = False
     ) -> list[Object]:
-        """All objects that the selectors name.
-
-        Args:
-            kind: Of the objects.
-            labels: A label selector.
-            fields: A field selector.
-            all_namespaces: Not only of this one.
-        """
+        """All objects that a label selector and a field selector name."""
         selectors = _selectors(labels, fields)
         try:
             pages = list(self._pages(kind, selectors, all_namespaces))
@@ -198,13 +169,8 @@ class Cluster:
     def watch(self, kind: str, version: str, *, labels: str = "") -> Iterator[WatchEvent]:
         """Changes after a version, until the server ends the watch, which it does after a minute.
 
-        Args:
-            kind: Of the objects.
-            version: Of the list, or of the last event that was seen.
-            labels: A label selector.
-
-        Returns:
-            The changes; the server has answered by then, and each is read as it comes.
+        The version is that of the list, or of the last event that was seen. When this returns, the
+        server has answered; each change is read as it comes.
 
         Raises:
             Expired: The changes since that version are no longer kept; list again. While the

@@ -56,9 +56,6 @@ class Connection:
     def __init__(self, place: Place) -> None:
         """Read the credentials; nothing is sent yet.
 
-        Args:
-            place: From `find_cluster`.
-
         Raises:
             NoCluster: The credentials cannot be used.
         """

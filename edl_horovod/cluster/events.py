@@ -26,12 +26,7 @@ class EventView:
 
 
 def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
-    """The events about a job's objects, not those of an earlier job of its name; oldest first.
-
-    Args:
-        job: The MPIJob.
-        events: Those of its namespace.
-    """
+    """Those of a namespace about a job, not an earlier job of its name; the oldest first."""
     name, created = job["metadata"]["name"], seconds_of(job["metadata"].get("creationTimestamp"))
     ours = [event_view(one) for one in events if labels.is_of_job(name, one["involvedObject"])]
     return sorted(
@@ -41,11 +36,7 @@ def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
 
 
 def event_view(event: Object) -> EventView:
-    """One event, reduced.
-
-    Args:
-        event: As the API server has it.
-    """
+    """One event of the API server, reduced."""
     about, made = event["involvedObject"], event["metadata"].get("creationTimestamp")
     return EventView(
         # Older and newer senders differ in where the time is.

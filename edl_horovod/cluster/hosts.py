@@ -25,11 +25,7 @@ class WorkerPod:
 
 
 def pod_of(manifest: dict[str, Any]) -> WorkerPod:
-    """A pod as the API server describes it, reduced.
-
-    Args:
-        manifest: Of a worker pod.
-    """
+    """A worker pod as the API server describes it, reduced."""
     meta, status = manifest["metadata"], manifest.get("status") or {}
     is_ready = any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
@@ -48,12 +44,6 @@ def pod_of(manifest: dict[str, Any]) -> WorkerPod:
 
 
 def hosts_of(pods: Iterable[WorkerPod], slots: int, *, names: Names = "uid") -> dict[str, int]:
-    """Host name to slots, for each pod that can be given ranks.
-
-    Args:
-        pods: In any order; the answer is sorted, `worker-2` before `worker-10`.
-        slots: Of each pod.
-        names: What the hosts are called.
-    """
+    """Host name to slots, for each pod that can be given ranks; `worker-2` before `worker-10`."""
     usable = sorted((pod for pod in pods if pod.is_usable), key=lambda p: (len(p.name), p.name))
     return {f"{pod.name}.{pod.uid}" if names == "uid" else pod.address: slots for pod in usable}

@@ -48,25 +48,16 @@ VERSION = Kind("Version", "version", "")
 
 
 def kind_of(name: str, api_version: str = "") -> Kind:
-    """The kind of that name.
-
-    Args:
-        name: As in a manifest, for instance `Pod`.
-        api_version: The manifest's, where there is one: it must be the one that we speak.
-    """
+    """The kind that a manifest names; its API version, where it says one, must be ours."""
     kind = KINDS[name]
     assert api_version in ("", kind.api_version), f"{name} {api_version} is not {kind.api_version}"
     return kind
 
 
 def path_of(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
-    """Path of a collection, an object or a part of one at the API server.
+    """Path at the API server: of an object, of a part of it, or without a name of the collection.
 
-    Args:
-        kind: Of the object.
-        namespace: Where it is; None means all namespaces, of a collection.
-        name: Of the object; empty means the collection.
-        subresource: For instance `log`.
+    Without a namespace it is the collection of all namespaces.
     """
     if not kind.api_version:
         return f"/{kind.plural}"

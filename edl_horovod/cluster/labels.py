@@ -53,21 +53,12 @@ def worker_pod(job: str, index: int) -> str:
 
 
 def worker_index(pod: str) -> int:
-    """Place of a worker pod in its job; those that mpi-operator removes first have the highest.
-
-    Args:
-        pod: A name as `worker_pod` makes it.
-    """
+    """Place of a worker pod in its job; those that mpi-operator removes first have the highest."""
     return int(pod.rpartition("-")[2])
 
 
 def is_of_job(job: str, reference: Mapping[str, str]) -> bool:
-    """Whether an event's object belongs to a job, by the names that mpi-operator and we give.
-
-    Args:
-        job: Name of the MPIJob.
-        reference: The `involvedObject` of the event.
-    """
+    """Whether an event's `involvedObject` is a job's, by the names that mpi-operator or we give."""
     name = reference.get("name", "")
     parts = "-(edl|coordinator|config|ssh)|-(launcher|worker)(-.*)?"
     return re.fullmatch(f"{re.escape(job)}({parts})?", name) is not None
@@ -89,12 +80,7 @@ def role_of(labels: Mapping[str, str]) -> str:
 
 
 def pod_labels(job: str, role: str) -> dict[str, str]:
-    """Labels that mpi-operator puts on a job's pods; a Service or a policy selects by them.
-
-    Args:
-        job: Name of the MPIJob.
-        role: `LAUNCHER` or `WORKER`.
-    """
+    """Labels that mpi-operator puts on a job's pods; a Service or a policy selects by them."""
     return {_OPERATOR: "mpi-operator", _JOB_NAME: job, _JOB_ROLE: role}
 
 
@@ -104,12 +90,7 @@ def selector(labels: Mapping[str, str]) -> str:
 
 
 def pods_selector(job: str, role: str = "") -> str:
-    """The label selector that finds a job's pods.
-
-    Args:
-        job: Name of the MPIJob.
-        role: `LAUNCHER` or `WORKER`; empty finds both.
-    """
+    """The label selector that finds a job's pods, of one role or of both."""
     return selector(pod_labels(job, role) if role else {_JOB_NAME: job})
 
 

@@ -46,11 +46,6 @@ class PodLog:
     """Writes events as they come."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Write nothing yet.
-
-        Args:
-            stream: The pod's log.
-        """
         self._stream = stream
         self._last: dict[type[Event], float] = dict.fromkeys(THINNED, 0.0)
         self._left_out: dict[type[Event], Recorded] = {}
@@ -83,11 +78,7 @@ class PodLog:
 
 
 def events_in(lines: Iterable[str]) -> Iterator[Recorded]:
-    """The events among the lines of a log; what else is written there is passed over.
-
-    Args:
-        lines: Of the launcher pod's log; the oldest one may be cut.
-    """
+    """The events among the lines of a log, of which the oldest may be cut, and no other lines."""
     for line in lines:
         if line.startswith('{"time":') and (recorded := parse(line)) is not None:
             yield recorded

@@ -52,12 +52,7 @@ SECRET_MODE = 0o440
 
 
 def launcher(config: JobConfig, name: str) -> Manifest:
-    """The pod that has the coordinator and host discovery, or horovodrun, or mpirun.
-
-    Args:
-        config: The job, as its pods read it.
-        name: Of the job.
-    """
+    """The pod that has the coordinator and host discovery, or horovodrun, or mpirun."""
     settings = config.kubernetes
     variables = [
         _field("EDL_POD_IP", "status.podIP"),
@@ -81,12 +76,7 @@ def launcher(config: JobConfig, name: str) -> Manifest:
 
 
 def worker(config: JobConfig, name: str) -> Manifest:
-    """A pod with one worker process a slot, or with an sshd that another program starts ranks by.
-
-    Args:
-        config: The job, as its pods read it.
-        name: Of the job.
-    """
+    """A pod with a worker process for each slot, or with an sshd for what else starts ranks."""
     settings = config.kubernetes
     if style_of(config).has_coordinator:
         container = _elastic_worker(config, name)

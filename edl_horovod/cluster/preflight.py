@@ -20,9 +20,6 @@ _OPERATOR_NAMESPACES = ("mpi-operator", "kubeflow")
 def check_version(cluster: Cluster) -> None:
     """Refuse a cluster that is too old to carry jobs.
 
-    Args:
-        cluster: Any namespace of it.
-
     Raises:
         ClusterError: Its Kubernetes is too old, or it cannot be asked.
     """

@@ -59,11 +59,6 @@ class Shortage:
 def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
     """Refuse a job that can never start, and warn of one that must wait for others to end.
 
-    Args:
-        cluster: The namespace of the job.
-        mpijob: Its manifest.
-        config: The job.
-
     Raises:
         QuotaExceeded: A quota is below what the pods need together that the job starts with.
         ClusterError: The cluster cannot be asked. Who may not read quotas is not refused.
@@ -95,12 +90,7 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
 
 
 def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
-    """What the pods of a job do not fit in.
-
-    Args:
-        quotas: ResourceQuotas of the namespace.
-        mpijob: Manifest of the job.
-    """
+    """What the pods of a job do not fit in, of the ResourceQuotas of a namespace."""
     needed = _needed(mpijob, mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"])
     found = []
     for quota in filter(_holds_for_our_pods, quotas):
@@ -138,11 +128,7 @@ def num_workers_with_room(quotas: Iterable[Object], mpijob: Object) -> int:
 
 
 def quantity(text: str) -> Decimal:
-    """A number as Kubernetes writes it: `500m`, `2Gi`, `1e3`.
-
-    Args:
-        text: From the API server or from a manifest.
-    """
+    """A number as Kubernetes writes it: `500m`, `2Gi`, `1e3`."""
     found = _QUANTITY.fullmatch(str(text))
     assert found is not None, f"{text!r} is no quantity"
     number, exponent, unit = found.groups()

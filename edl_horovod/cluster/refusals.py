@@ -51,13 +51,7 @@ class Attempt:
 
 
 def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
-    """The error for an answer that is none.
-
-    Args:
-        attempt: What was tried.
-        code: HTTP's.
-        body: Of the answer; from an API server a `Status`, from a proxy anything.
-    """
+    """The error for an HTTP error, whose body is a `Status`, or anything where a proxy sent it."""
     try:
         status = json.loads(body)
     except ValueError:
@@ -71,9 +65,7 @@ def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
 def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
     """The error for a `Status` object, as a watch may carry one.
 
-    Args:
-        attempt: What was tried.
-        status: It has `code`, and `reason`, `message` and `details` if the API server made it.
+    It has `code`, and `reason`, `message` and `details` if the API server made it.
     """
     code, said = int(status.get("code") or 0), str(status.get("message") or "no reason given")
     received = f"{attempt}, HTTP {code}: {said}"

@@ -79,13 +79,9 @@ class JobView:
 
 
 def view(job: Object, pods: Iterable[Object] = (), events: Sequence[EventView] = ()) -> JobView:
-    """What one job is doing.
+    """What one job is doing; its events, the oldest first, say why a pod could not be made.
 
-    Args:
-        job: The MPIJob.
-        pods: Those of the job. What runs is counted here: the operator's own counts are as old
-            as its last look.
-        events: Those of the job, the oldest first; they say why a pod could not even be made.
+    What runs is counted here: the operator's own counts are as old as its last look.
     """
     views = tuple(sorted(map(pod_view, pods), key=_place))
     spec = job["spec"]
@@ -105,12 +101,7 @@ def view(job: Object, pods: Iterable[Object] = (), events: Sequence[EventView] =
 
 
 def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
-    """What several jobs are doing.
-
-    Args:
-        jobs: The MPIJobs.
-        pods: Those of all of them, each with our labels.
-    """
+    """What several jobs are doing; `pods` are those of all of them, each with our labels."""
     pods_of: dict[tuple[str, str], list[Object]] = {}
     for pod in pods:
         meta = pod["metadata"]
@@ -121,11 +112,7 @@ def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
 
 
 def pod_view(pod: Object) -> PodView:
-    """What one pod is doing, and what keeps it from that.
-
-    Args:
-        pod: As the API server has it.
-    """
+    """What one pod is doing, and what keeps it from that."""
     meta, status = pod["metadata"], pod.get("status") or {}
     role = labels.role_of(meta.get("labels") or {})
     containers = status.get("containerStatuses") or []

@@ -52,12 +52,7 @@ def local_state(
 
 
 def as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:
-    """All of it, for programs.
-
-    Args:
-        state: Where the training is.
-        job: What the cluster has of it; None for a job on this machine.
-    """
+    """All that is known, for programs; without a view it is a job on this machine."""
     values = dataclasses.asdict(state)
     del values["recent"]
     values |= {"seconds_left": state.seconds_left, "spares": state.spares}

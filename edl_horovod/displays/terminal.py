@@ -5,8 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from types import TracebackType
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from edl_horovod.displays.text import notable
 from edl_horovod.job.events import OnEvents, ProgressEvent, Recorded, StepEvent
@@ -18,22 +17,6 @@ PLAIN_SECONDS = 5.0
 """Least number of seconds between two plain lines of progress."""
 
 
-class Display(Protocol):
-    """Shows events as they arrive; entered before the first and left after the last."""
-
-    def __call__(self, events: list[Recorded]) -> None:
-        """Show new events."""
-
-    def __enter__(self) -> "Display": ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
 @contextlib.contextmanager
 def open_display(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents]:
     """Open the display that suits stderr: a bar on a terminal, lines elsewhere.
@@ -43,11 +26,9 @@ def open_display(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents]
         unit: What `progress` events count.
     """
     if is_quiet:
-        yield _show_nothing
+        yield lambda events: None
         return
-    display: Display
-    display = LiveDisplay(unit) if sys.stderr.isatty() else PlainDisplay(sys.stderr, unit)
-    with display:
+    with LiveDisplay(unit) if sys.stderr.isatty() else PlainDisplay(sys.stderr, unit) as display:
         yield display
 
 
@@ -159,7 +140,3 @@ class LiveDisplay:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
-
-
-def _show_nothing(events: list[Recorded]) -> None:
-    pass

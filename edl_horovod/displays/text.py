@@ -34,12 +34,9 @@ WORKER_HEADER = ("WORKER", "STATE", "SINCE", "MESSAGE")
 
 
 def job_facts(state: JobState, job: "JobView | None", *, now: float) -> dict[str, str]:
-    """The facts by name; one that is not known is empty.
+    """The facts by name, empty where they are not known; without a view, of a job on this machine.
 
-    Args:
-        state: Where the training is.
-        job: What the cluster has of it; None for a job on this machine.
-        now: Seconds since the epoch.
+    `now` is in seconds since the epoch.
     """
     said = state if job is None else job
     facts = {"state": f"{said.state}: {said.message}" if said.message else said.state}

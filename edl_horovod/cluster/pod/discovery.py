@@ -67,13 +67,7 @@ class Discovery:
     def __init__(
         self, cluster: Cluster, settings: DiscoverySettings, events: EventLog | None = None
     ) -> None:
-        """Prepare; `run` does the work.
-
-        Args:
-            cluster: The job's namespace.
-            settings: The job's facts.
-            events: Where to tell that the API server is away, and back.
-        """
+        """Prepare; `run` does the work, and writes that the API server is away, and back."""
         self._cluster = cluster
         self._settings = settings
         self._events = events

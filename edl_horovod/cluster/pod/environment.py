@@ -25,11 +25,7 @@ class PodEnvironment:
 
     @classmethod
     def of(cls, variables: Mapping[str, str], *needed: str) -> Self:
-        """Read the variables of a process.
-
-        Args:
-            variables: Of the process.
-            needed: Names of those that this kind of pod must have.
+        """Read the variables of a process, of which this kind of pod must have those `needed`.
 
         Raises:
             ConfigError: One of them is missing.

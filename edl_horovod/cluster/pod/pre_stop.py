@@ -66,22 +66,13 @@ def can_leave(hosts: Mapping[str, int], address: str, *, min_np: int) -> bool:
 
     Where too few are left, horovodrun deals no places until another pod is there, its ranks wait
     for that, and mpi-operator makes none as long as this pod is there.
-
-    Args:
-        hosts: Address to slots of the pods that discovery finds.
-        address: Of the pod.
-        min_np: The smallest ring.
+    `hosts` maps the addresses of the pods that discovery finds to their slots.
     """
     return address in hosts or sum(hosts.values()) >= min_np
 
 
 def ranks(address: str, *, processes: Path = Path("/proc")) -> list[int]:
-    """The processes that are ranks which horovodrun started on a host.
-
-    Args:
-        address: What horovodrun calls the host.
-        processes: Where the kernel shows them.
-    """
+    """The processes that are ranks which horovodrun started on the host of this address."""
     found = []
     variable = f"HOROVOD_HOSTNAME={address}".encode()
     for folder in processes.glob("[0-9]*"):

@@ -18,22 +18,13 @@ _MAX_PORT = 65535
 
 
 def url(host: str = HOST, port: int = PORT) -> str:
-    """The URL to type into a browser.
-
-    Args:
-        host: Name or address that the server listens on.
-        port: TCP port.
-    """
+    """The URL to type into a browser for a server that listens on this name or address."""
     name = socket.gethostname() if host in _ANY else host
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket; the caller closes it.
-
-    Args:
-        host: Name or address of this machine.
-        port: TCP port; 0 takes a free one.
+    """Open a listening socket, which the caller closes; port 0 takes a free one.
 
     Raises:
         ConfigError: The address cannot be listened on.
@@ -58,14 +49,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_name_of_ours(header: str, host: str) -> bool:
-    """Whether the `Host` header of a request names this server.
+    """Whether the `Host` header of a request names this server, which listens on `host`.
 
     A foreign web page can have its own host name resolve to this machine and then read what is
     served here (DNS rebinding). It can do so neither with an address nor with our host name.
-
-    Args:
-        header: The `Host` header of the request.
-        host: Name or address that the server listens on.
     """
     try:
         name = urlsplit(f"//{header}").hostname or ""

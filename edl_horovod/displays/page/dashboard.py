@@ -1,7 +1,6 @@
 """The page of one job at an address of this machine."""
 
 import socket
-from types import TracebackType
 from typing import Self
 
 from edl_horovod.displays.page import address, server
@@ -16,12 +15,7 @@ class Dashboard:
     """A page that listens; `serve` answers. Close it, or use it in a `with`."""
 
     def __init__(self, source: Source, *, host: str, port: int) -> None:
-        """Listen.
-
-        Args:
-            source: Where the looks at the job come from.
-            host: Address to listen on.
-            port: Port to listen on; 0 takes a free one.
+        """Listen; port 0 takes a free one.
 
         Raises:
             ConfigError: One cannot listen there.
@@ -47,7 +41,5 @@ class Dashboard:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -22,11 +22,7 @@ class Latest:
     """Takes a look when a reader asks for one."""
 
     def __init__(self, look: Callable[[], Look]) -> None:
-        """Take no look yet.
-
-        Args:
-            look: Takes a look; it is called in a thread, one call at a time.
-        """
+        """Take no look yet; `look` is called in a thread, one call at a time."""
         self._look = look
         self._running: Future[Look] | None = None
         self._begun = 0.0

@@ -42,13 +42,7 @@ class PageTemplate:
         self._template = environment.from_string(_shipped("page.html"))
 
     def render(self, name: str, look: Look, *, now: float) -> bytes:
-        """Render the page in UTF-8.
-
-        Args:
-            name: The job's name.
-            look: What the page shows.
-            now: Seconds since the epoch.
-        """
+        """Render the page in UTF-8; `now` is in seconds since the epoch."""
         facts = {} if look.state is None else job_facts(look.state, look.job, now=now)
         text = self._template.render(
             name=name,

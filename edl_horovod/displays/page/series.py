@@ -17,11 +17,7 @@ class Series:
     """
 
     def __init__(self, max_points: int = MAX_POINTS) -> None:
-        """Start without points.
-
-        Args:
-            max_points: Largest number of kept points beside the last one; at least 2.
-        """
+        """Start without points; at least 2 are kept beside the last one."""
         self._max = max_points
         self._kept: list[Point] = []
         self._last: Point | None = None

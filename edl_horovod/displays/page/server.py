@@ -50,10 +50,7 @@ _MISDIRECTED = 421
 def serve(source: Source, listening: socket.socket, *, host: str) -> None:
     """Serve a job's page until SIGINT or SIGTERM, which then has its usual effect.
 
-    Args:
-        source: The job.
-        listening: The listening socket.
-        host: Name or address that the server listens on, as the user wrote it.
+    `host` is the name or address that the socket listens on, as the user wrote it.
     """
     config = uvicorn.Config(
         application(source, host=host),
@@ -128,12 +125,7 @@ class _Connection(H11Protocol):
 
 
 def application(source: Source, *, host: str) -> "_Guard":
-    """The application: the page, its style sheet and `status.json`, for GET requests only.
-
-    Args:
-        source: The job.
-        host: Name or address that the server listens on.
-    """
+    """The application: the page, its style sheet and `status.json`, for GET requests only."""
     latest, template, style_sheet = Latest(source.look), PageTemplate(), style()
 
     async def page(request: Request) -> Response:
