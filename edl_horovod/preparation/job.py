@@ -34,7 +34,7 @@ OnProgress = Callable[[int, int, int], None]
 
 _BAD_FILES_NAMED = 100
 """Bad files after which a group is given up, if one bad file ends the run."""
-_TELL_SECONDS = 0.1
+_PROGRESS_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
         JobFailed: A process died.
         Interrupted: The user pressed Ctrl-C.
     """
-    tell = on_progress or _tell_nobody
+    progress = on_progress or (lambda *counts: None)
     if config.launch == "mpi":
         from edl_horovod.preparation import mpi
 
-        return mpi.on_all_ranks(lambda open_pool: run_with(open_pool, config, tell))
+        return mpi.on_all_ranks(lambda open_pool: run_with(open_pool, config, progress))
     if int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             "Under mpirun each rank would prepare everything.",
@@ -89,7 +89,7 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
         wanted = config.processes or len(os.sched_getaffinity(0))
         return ProcessPool(settings, min(wanted, num_groups))
 
-    return run_with(open_pool, config, tell)
+    return run_with(open_pool, config, progress)
 
 
 def describe(config: PrepareConfig) -> list[str]:
@@ -112,7 +112,7 @@ def describe(config: PrepareConfig) -> list[str]:
     return [*lines, state] if state else lines
 
 
-def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> PrepareResult:
+def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress) -> PrepareResult:
     """Do what `run` does, with a pool that the caller chooses.
 
     Raises:
@@ -123,18 +123,19 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, tell: OnProgress) -> Pr
     inputs = _inputs(config)
     _check_places(config, inputs)
     manifest = _manifest(config, inputs)
-    config = replace(config, model_zoo=str(git_zoo.bring(config.model_zoo).path))
+    config = replace(config, model_zoo=str(git_zoo.ensure_local(config.model_zoo).path))
     lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
     with open_pool(_group_settings(config), len(manifest.group_starts)) as pool:
         manifest = replace(manifest, source=pool.source())
         with open_partial_run(output, manifest, inputs, overwrite=config.overwrite) as partial:
             try:
-                _do_groups(config, inputs, partial, pool, tell)
+                _do_groups(config, inputs, partial, pool, on_progress)
                 return _finish(config, inputs, partial)
             except KeyboardInterrupt as e:
-                raise Interrupted(f"Interrupted.{_how_to_go_on(partial)}") from e
+                raise Interrupted(f"Interrupted.{_how_to_resume(partial)}") from e
             except EdlError as e:
-                raise type(e)(f"{e}{_how_to_go_on(partial)}") from e
+                e.args = (f"{e}{_how_to_resume(partial)}",)
+                raise
 
 
 def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
@@ -158,7 +159,7 @@ def _check_places(config: PrepareConfig, inputs: Inputs) -> None:
 
 
 def _do_groups(
-    config: PrepareConfig, inputs: Inputs, partial: PartialRun, pool: Pool, tell: OnProgress
+    config: PrepareConfig, inputs: Inputs, partial: PartialRun, pool: Pool, on_progress: OnProgress
 ) -> None:
     if partial.done:
         log.info(
@@ -167,19 +168,19 @@ def _do_groups(
     # An earlier run may have had another limit.
     report.require_few_bad(config, list(partial.done.values()))
 
-    told, told_time = (-1, -1), float("-inf")
+    last_counts, last_time = (-1, -1), float("-inf")
 
     def on_work(num_files: int, num_records: int, *, is_last: bool = False) -> None:
-        nonlocal told, told_time
+        nonlocal last_counts, last_time
         now, counts = time.monotonic(), (partial.num_files + num_files, partial.num_records)
         # The display computes the pace from the last report, so reports without news are left out.
-        if counts != told and (is_last or now - told_time >= _TELL_SECONDS):
-            told, told_time = counts, now
-            tell(counts[0], len(inputs.paths), partial.num_records + num_records)
+        if counts != last_counts and (is_last or now - last_time >= _PROGRESS_SECONDS):
+            last_counts, last_time = counts, now
+            on_progress(counts[0], len(inputs.paths), partial.num_records + num_records)
 
     on_work(0, 0)
     for done in pool.work(_groups_to_do(inputs, partial), on_work):
-        _note(config, inputs, partial, done)
+        _record_group(config, inputs, partial, done)
     on_work(0, 0, is_last=True)
 
 
@@ -190,7 +191,9 @@ def _groups_to_do(inputs: Inputs, partial: PartialRun) -> Iterator[Group]:
             yield Group(number=number, files=inputs.paths[start:stop])
 
 
-def _note(config: PrepareConfig, inputs: Inputs, partial: PartialRun, done: GroupDone) -> None:
+def _record_group(
+    config: PrepareConfig, inputs: Inputs, partial: PartialRun, done: GroupDone
+) -> None:
     may_be_kept = not done.bad or (config.bad_files == "skip" and not done.is_given_up)
     if may_be_kept:
         for bad in done.bad:
@@ -269,14 +272,10 @@ def _group_settings(config: PrepareConfig) -> GroupSettings:
     )
 
 
-def _how_to_go_on(partial: PartialRun) -> str:
+def _how_to_resume(partial: PartialRun) -> str:
     if not partial.done:
         return ""
     return (
         f"\n{len(partial.done)} of {len(partial.group_starts)} groups of files are done and stay in"
         f" {partial.folder}: the same command goes on from there."
     )
-
-
-def _tell_nobody(num_done: int, num_files: int, num_records: int) -> None:
-    pass

@@ -165,13 +165,13 @@ class Index:
         asked = np.asarray(record_ids)
         if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "iu"):
             raise TypeError(
-                "Record ids must be a flat sequence of integers."
-                f" Received: dtype={asked.dtype}, shape={asked.shape}."
+                "Record ids must be a flat sequence of integers, not an array of shape"
+                f" {asked.shape} and dtype {asked.dtype}."
             )
         if asked.size and not 0 <= asked.min() <= asked.max() < self.num_records:
             raise IndexError(
-                f"Record ids go from 0 to {self.num_records - 1}."
-                f" Received: ids from {asked.min()} to {asked.max()}."
+                f"Record ids go from 0 to {self.num_records - 1}; these go from {asked.min()} to"
+                f" {asked.max()}."
             )
         ids = asked.astype(np.int64)
         chunk_starts = self.tables.chunk_starts
@@ -186,7 +186,7 @@ class Index:
 def _sorted_once(paths: Sequence[str]) -> list[str]:
     twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
-        raise DataError(f"A file is given twice. Received: {', '.join(twice)}. Name it once.")
+        raise DataError("A file is given twice.", received=", ".join(twice), cure="Name it once.")
     return sorted(paths)
 
 
@@ -205,8 +205,18 @@ def _scan(paths: Sequence[str], record_format: RecordFormat) -> Tables:
     files: list[IndexedFile] = []
     parts: list[NDArray[Any]] = []
     for found in _scanned(paths, record_format):
-        files.append(_indexed(found))
-        parts.append(_table(found))  # A tenth of the memory that the objects take.
+        # A row of a table takes a tenth of the memory that a chunk's object takes.
+        parts.append(np.array([_ROW(chunk) for chunk in found.chunks], dtype=CHUNK))
+        files.append(
+            IndexedFile(
+                path=found.path,
+                size_bytes=found.size_bytes,
+                num_chunks=len(found.chunks),
+                skipped_chunks=found.skipped_chunks,
+                skipped_records=found.skipped_records,
+                header=found.header,
+            )
+        )
     _check_headers(files)
     chunks = np.concatenate(parts)
     if not len(chunks):
@@ -222,37 +232,25 @@ def _scanned(paths: Sequence[str], record_format: RecordFormat) -> Iterator[File
         yield from pool.map(record_format.scan, paths)
 
 
-def _indexed(file: FileChunks) -> IndexedFile:
-    return IndexedFile(
-        path=file.path,
-        size_bytes=file.size_bytes,
-        num_chunks=len(file.chunks),
-        skipped_chunks=file.skipped_chunks,
-        skipped_records=file.skipped_records,
-        header=file.header,
-    )
-
-
-def _table(file: FileChunks) -> NDArray[Any]:
-    return np.array([_ROW(chunk) for chunk in file.chunks], dtype=CHUNK)
-
-
 def _check_headers(files: Sequence[IndexedFile]) -> None:
     # A file without a line has no header, and no records that it could be wrong for.
     headed = [file for file in files if file.header]
     for file in headed:
         if file.header != headed[0].header:
             raise DataError(
-                "The CSV files have different headers, so their columns would be mixed up."
-                f" Received: {headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
-                f" with {file.header[:80]!r}. Give them the same columns in the same order, or set"
-                " data_plan.csv_header=false if the files have no header line."
+                "The CSV files have different headers, so their columns would be mixed up.",
+                received=f"{headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
+                f" with {file.header[:80]!r}",
+                cure="Give them the same columns in the same order, or set"
+                " data_plan.csv_header=false if the files have no header line.",
             )
 
 
 def _no_records(paths: Sequence[str], *, skipped_chunks: int) -> DataError:
     shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
     return DataError(
-        f"There are no records in the data. Received: {len(paths)} files ({shown}),"
-        f" of which {skipped_chunks} damaged chunks were left out. Check how they were made."
+        "There are no records in the data.",
+        received=f"{len(paths)} files ({shown}), of which {skipped_chunks} damaged chunks were"
+        " left out",
+        cure="Check how they were made.",
     )

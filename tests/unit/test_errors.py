@@ -63,7 +63,6 @@ def test_only_the_error_classes_spell_how_received_values_are_shown():
         "frameworks/horovod.py",
         "frameworks/keras/prediction.py",
         "frameworks/keras/step.py",
-        "records/index.py",
         "ring/checkpoint.py",
         "tasks/examples.py",
         "tasks/predict.py",

@@ -204,7 +204,7 @@ def test_folder_given_as_a_file_is_an_error(tmp_path: Path) -> None:
 
 def test_locate_out_of_range_is_an_index_error(tmp_path: Path) -> None:
     write(tmp_path / "a.recordio", [b"a"])
-    with pytest.raises(IndexError, match="Received: ids from 1 to 1"):
+    with pytest.raises(IndexError, match="these go from 1 to 1"):
         Index.open(str(tmp_path)).locate([1])
 
 
