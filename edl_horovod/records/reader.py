@@ -8,8 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from edl_horovod.records.files.local import FilePool
 from edl_horovod.records.index import Index
 from edl_horovod.records.source import RecordSource
-from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 
 __all__ = ["Reader", "memory_bytes"]
 
@@ -51,48 +49,20 @@ class Reader(RecordSource):
         cls,
         paths: str | Sequence[str],
         *,
-        damaged: str = "raise",
-        csv_header: bool = True,
-        max_chunk_bytes: int = MAX_CHUNK_BYTES,
-        folder: Path | None = None,
         cache_bytes: int = 64 << 20,
+        **how_to_read: Any,
     ) -> Self:
         """Index files and read them.
 
         Args:
             paths: A pattern for `expand`, or paths.
-            damaged: `raise` at a damaged chunk, or `skip` it.
-            csv_header: Whether the first line of each CSV file names the columns.
-            max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
-            folder: Where an index is kept; see `Index.open`.
             cache_bytes: Memory for decoded chunks, in bytes.
+            **how_to_read: Further arguments of `Index.open`.
 
         Raises:
             DataError: A file cannot be read or is damaged, or there are no records at all.
         """
-        index = Index.open(
-            paths,
-            damaged=damaged,
-            csv_header=csv_header,
-            max_chunk_bytes=max_chunk_bytes,
-            folder=folder,
-        )
-        return cls(index, cache_bytes=cache_bytes)
-
-    @property
-    def num_records(self) -> int:
-        """Number of records; ids go from 0 to one less."""
-        return self.index.num_records
-
-    @property
-    def skipped_chunks(self) -> int:
-        """Damaged chunks left out, with `damaged="skip"`."""
-        return self.index.skipped_chunks
-
-    @property
-    def skipped_records(self) -> int:
-        """Records left out with the damaged chunks, as far as their headers tell."""
-        return self.index.skipped_records
+        return cls(Index.open(paths, **how_to_read), cache_bytes=cache_bytes)
 
     def read(self, ids: Sequence[int] | NDArray[np.integer]) -> list[bytes]:
         """The records with these ids, in this order; an id may be asked for twice.
@@ -121,7 +91,7 @@ class Reader(RecordSource):
         largest = int(packed.argmax())
         unpacked = memory_bytes(self.read_chunk(largest))
         ratio = unpacked / int(packed[largest])
-        return int(packed.sum(dtype=np.int64)) * ratio / self.num_records
+        return int(packed.sum(dtype=np.int64)) * ratio / len(self)
 
     def describe(self) -> str:
         """Numbers of files, records and chunks."""
@@ -141,7 +111,7 @@ class Reader(RecordSource):
         return self._cache.get(chunk_number, load=self._load_chunk)
 
     def __len__(self) -> int:
-        return self.num_records
+        return self.index.num_records
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk_number in range(self.index.num_chunks):

@@ -62,7 +62,7 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
     np.testing.assert_allclose(metrics["is_close"], trained["is_close"], atol=0.01)
     start("predict", f"trained_model={model}", f"data={data}", "launch.np=2").succeed()
     with Reader.open(str(tmp_path / "out")) as reader:
-        assert reader.num_records == NUM_RECORDS
+        assert len(reader) == NUM_RECORDS
 
 
 @pytest.mark.long
@@ -78,7 +78,7 @@ def test_a_zoo_of_one_file_trains_and_travels_alone(start, data, tmp_path):
     assert [file.name for file in (model / "zoo").iterdir()] == ["mine.py"]
     start("predict", f"trained_model={model}", f"data={data}").succeed()
     with Reader.open(str(tmp_path / "out")) as reader:
-        assert reader.num_records == NUM_RECORDS
+        assert len(reader) == NUM_RECORDS
 
 
 @pytest.mark.long

@@ -90,7 +90,7 @@ def test_predict_into_one_file(start, data, model, tmp_path):
     job = start("predict", f"trained_model={model}", f"data={data}", f"output={output}")
     job.succeed()
     with Reader.open(str(output)) as reader:
-        assert reader.num_records == NUM_RECORDS
+        assert len(reader) == NUM_RECORDS
 
 
 @pytest.fixture

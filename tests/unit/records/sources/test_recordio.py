@@ -162,7 +162,7 @@ def test_any_records_round_trip_in_any_order(
                 writer.write(record)
 
         with Reader.open(path, cache_bytes=cache_bytes) as reader:
-            assert reader.num_records == len(records)
+            assert len(reader) == len(records)
             assert list(reader) == records
             assert reader.read(ids) == [records[i] for i in ids]
             assert reader.read(np.array(ids, dtype=np.int32)) == [records[i] for i in ids]

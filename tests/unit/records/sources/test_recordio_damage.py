@@ -55,9 +55,9 @@ def read_all(data: bytes, *, damaged: str) -> tuple[list[bytes], int, int]:
         path = os.path.join(folder, "x.recordio")
         Path(path).write_bytes(data)
         with Reader.open(path, damaged=damaged) as reader:
-            records = reader.read(range(reader.num_records))
+            records = reader.read(range(len(reader)))
             assert list(reader) == records
-            return records, reader.skipped_chunks, reader.skipped_records
+            return records, reader.index.skipped_chunks, reader.index.skipped_records
 
 
 def whole_chunks(records: list[bytes]) -> list[int] | None:
@@ -179,6 +179,11 @@ def change(data: bytes, at: int, new: bytes) -> bytes:
     return data[:at] + new + data[at + len(new) :]
 
 
+def header_field(at: int, new: bytes) -> Callable[[bytes, ChunkInfo], bytes]:
+    """Puts other bytes at an offset of the chunk's header."""
+    return lambda data, chunk: change(data, chunk.offset + at, new)
+
+
 @dataclass(frozen=True)
 class Damage:
     """What is done to chunk 2 of a valid file, and what is said about it."""
@@ -186,7 +191,7 @@ class Damage:
     name: str
     apply: Callable[[bytes, ChunkInfo], bytes]
     message: str
-    is_found_at_open: bool
+    is_found_at_open: bool = True
     kept: tuple[int, ...] = (0, 1, 3, 4)
     skipped_records: int = 3
 
@@ -198,78 +203,60 @@ DAMAGES = [
         r"checksum of its payload is 0x\w{8}, expected 0x\w{8}",
         is_found_at_open=False,
     ),
-    Damage(
-        "checksum field",
-        lambda data, c: change(data, c.offset + 4, b"\0\0\0\0"),
-        "checksum",
-        is_found_at_open=False,
-    ),
+    Damage("checksum field", header_field(4, b"\0\0\0\0"), "checksum", is_found_at_open=False),
     Damage(
         "magic",
-        lambda data, c: change(data, c.offset, b"ABCD"),
+        header_field(0, b"ABCD"),
         "starts with 41 42 43 44, expected 04 03 02 01",
-        is_found_at_open=True,
         skipped_records=0,
     ),
     Damage(
         "codec",
-        lambda data, c: change(data, c.offset + 8, b"\7"),
+        header_field(8, b"\7"),
         r"codec is 7, expected one of 0 \(none\), 1 \(snappy\), 2 \(gzip\)",
-        is_found_at_open=True,
         skipped_records=0,
     ),
     Damage(
         "count too large",
-        lambda data, c: change(data, c.offset + 16, b"\4"),
+        header_field(16, b"\4"),
         "ends before record 3 of 4",
         is_found_at_open=False,
         skipped_records=4,
     ),
     Damage(
         "count too small",
-        lambda data, c: change(data, c.offset + 16, b"\2"),
+        header_field(16, b"\2"),
         "bytes are left after its 2 records",
         is_found_at_open=False,
         skipped_records=2,
     ),
-    Damage(
-        "count zero",
-        lambda data, c: change(data, c.offset + 16, b"\0"),
-        "says 0 records",
-        is_found_at_open=True,
-        skipped_records=0,
-    ),
+    Damage("count zero", header_field(16, b"\0"), "says 0 records", skipped_records=0),
     Damage(
         "count absurd",
-        lambda data, c: change(data, c.offset + 16, b"\xff\xff\xff\x7f"),
+        header_field(16, b"\xff\xff\xff\x7f"),
         "says 2147483647 records",
-        is_found_at_open=True,
         skipped_records=0,
     ),
     Damage(
         "size past the end",
-        lambda data, c: change(data, c.offset + 12, b"\xff\xff\0\0"),
+        header_field(12, b"\xff\xff\0\0"),
         r"file ends after \d+ of its 65535 payload bytes",
-        is_found_at_open=True,
     ),
     Damage(
         "size absurd",
-        lambda data, c: change(data, c.offset + 12, b"\xff\xff\xff\xff"),
+        header_field(12, b"\xff\xff\xff\xff"),
         r"file ends after \d+ of its 4294967295 payload bytes",
-        is_found_at_open=True,
     ),
     Damage(
         "cut in a payload",
         lambda data, c: data[: c.payload_offset + 5],
         r"file ends after 5 of its \d+ payload bytes",
-        is_found_at_open=True,
         kept=(0, 1),
     ),
     Damage(
         "cut in a header",
         lambda data, c: data[: c.offset + 7],
         "ends after 7 of the 20 header bytes",
-        is_found_at_open=True,
         kept=(0, 1),
         skipped_records=0,
     ),
@@ -277,19 +264,16 @@ DAMAGES = [
         "bytes inserted in a payload",
         lambda data, c: data[: c.payload_offset] + b"junk" + data[c.payload_offset :],
         "chunk 3 at .*or chunk 2 does not end where its header says",
-        is_found_at_open=True,
     ),
     Damage(
         "bytes deleted from a payload",
         lambda data, c: data[: c.payload_offset] + data[c.payload_offset + 7 :],
         "chunk 3 at .*or chunk 2 does not end where its header says",
-        is_found_at_open=True,
     ),
     Damage(
         "junk between chunks",
         lambda data, c: data[: c.offset] + b"junk \4\3\2\1 junk" + data[c.offset :],
         "starts with 6a 75 6e 6b",
-        is_found_at_open=True,
         kept=(0, 1, 2, 3, 4),
         skipped_records=0,
     ),
@@ -333,7 +317,7 @@ def test_skip_goes_on_after_damage_counts_it_and_warns_once(
         kept = whole_chunks(list(reader))
 
     assert kept == list(case.kept)
-    assert (reader.skipped_chunks, reader.skipped_records) == (1, case.skipped_records)
+    assert (reader.index.skipped_chunks, reader.index.skipped_records) == (1, case.skipped_records)
     assert len(caplog.records) == 1
     assert str(path) in caplog.text
 
