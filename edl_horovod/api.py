@@ -329,7 +329,7 @@ def run_prepare(
     from edl_horovod.models import git_zoo
 
     try:
-        zoo = git_zoo.bring(config.model_zoo)
+        zoo = git_zoo.ensure_local(config.model_zoo)
         return data_prepare.run(replace(config, model_zoo=str(zoo.path)), on_progress)
     except KeyboardInterrupt as error:
         raise Interrupted("prepare was interrupted; all its processes have ended.") from error

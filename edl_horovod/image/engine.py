@@ -54,7 +54,7 @@ class Engine:
         if found is None:
             log.info("pulling %s", reference)
             what = f"The base image {reference} cannot be pulled"
-            with _told_as(RegistryError, what):
+            with _sdk_errors_as(RegistryError, what):
                 lines = self._client.pull(
                     reference.repository,
                     tag=reference.digest or reference.tag,
@@ -77,7 +77,7 @@ class Engine:
         made = Reference(plan.repository, plan.tag(base_id, dockerfile))
         what = f"The image {made} cannot be built"
         log.info("building %s", made)
-        with tempfile.TemporaryFile() as context, _told_as(ImageError, what):
+        with tempfile.TemporaryFile() as context, _sdk_errors_as(ImageError, what):
             write_context(plan, dockerfile, context)
             lines = self._client.build(
                 fileobj=context,
@@ -100,7 +100,7 @@ class Engine:
         """
         what = f"The image {made} cannot be pushed"
         log.info("pushing %s", made)
-        with _told_as(RegistryError, what):
+        with _sdk_errors_as(RegistryError, what):
             lines = self._client.push(
                 made.repository,
                 tag=made.tag,
@@ -196,7 +196,7 @@ def _follow(
     if failure:
         last = [text for text in map(_text, output) if text][-_NUM_LAST_LINES:]
         said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
-        raise error(f"{what}: {_hinted(failure)}{said}")
+        raise error(f"{what}: {_with_hint(failure)}{said}")
     return output
 
 
@@ -205,7 +205,7 @@ def _text(line: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _told_as(error: type[ImageError | RegistryError], what: str) -> Iterator[None]:
+def _sdk_errors_as(error: type[ImageError | RegistryError], what: str) -> Iterator[None]:
     """Turn exceptions of the SDK into one of our errors."""
     import docker.errors
     import requests.exceptions
@@ -213,7 +213,7 @@ def _told_as(error: type[ImageError | RegistryError], what: str) -> Iterator[Non
     try:
         yield
     except (docker.errors.DockerException, requests.exceptions.RequestException) as e:
-        raise error(f"{what}: {_hinted(_cause(e))}") from e
+        raise error(f"{what}: {_with_hint(_cause(e))}") from e
 
 
 def _cause(error: BaseException) -> str:
@@ -222,7 +222,7 @@ def _cause(error: BaseException) -> str:
     return " ".join(str(explanation or error).split())
 
 
-def _hinted(said: str) -> str:
+def _with_hint(said: str) -> str:
     """The builder's message with a hint at what to do."""
     said = said.strip().rstrip(".")
     lower = said.lower()

@@ -37,7 +37,7 @@ def plan_of(config: ImageConfig) -> ImagePlan:
     Raises:
         EdlError: A setting is wrong, or the zoo cannot be fetched.
     """
-    zoo = git_zoo.bring(config.model_zoo)
+    zoo = git_zoo.ensure_local(config.model_zoo)
     return make_plan(zoo, base_image=config.base_image, repository=config.image_repository)
 
 
@@ -81,7 +81,7 @@ def ensure(config: JobConfig) -> JobConfig:
         made = _make(plan, push=True)
         return replace(config, image=made.digest)
     _check_parts(config)
-    zoo = git_zoo.bring(config.model_zoo)
+    zoo = git_zoo.ensure_local(config.model_zoo)
     made = _make(_job_plan(config, zoo), push=True)
     return replace(
         config,

@@ -14,11 +14,11 @@ from edl_horovod.models.overrides import Overrides, find_parts
 from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, PlainModels, part_of
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["Found", "find"]
+__all__ = ["ModelDefinition", "find"]
 
 
 @dataclass(frozen=True)
-class Found:
+class ModelDefinition:
     """A model as a spec class that can be made."""
 
     kind: type[ElasticDLSpec]
@@ -46,7 +46,7 @@ class _Candidate:
 
 def find(
     zoo: Path, model_def: str, overrides: Overrides, plain_models: PlainModels | None
-) -> Found:
+) -> ModelDefinition:
     """Find the one model of this name and load its file.
 
     An `ElasticDLSpec` counts first; only where there is none, a model without a spec.
@@ -70,7 +70,7 @@ def find(
             candidates = _plain(group, modules, overrides, zoo, plain_models)
         complete = {id(one.value): one for one in candidates if not one.missing}
         if len(complete) == 1:
-            return _found(next(iter(complete.values())), overrides, zoo, plain_models)
+            return _definition(next(iter(complete.values())), overrides, zoo, plain_models)
         if complete:
             raise _ambiguous(model_def, complete.values(), zoo)
         incomplete = candidates[-1] if candidates else incomplete
@@ -134,9 +134,9 @@ def _values(group: FileGroup, modules: list[ModuleType]) -> list[tuple[str, Any,
     ]
 
 
-def _found(
+def _definition(
     one: _Candidate, overrides: Overrides, zoo: Path, plain_models: PlainModels | None
-) -> Found:
+) -> ModelDefinition:
     set_by_user = find_parts(overrides, one.module, zoo=zoo)
     if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
         own = part_of(one.value, one.module, one.symbol, zoo=zoo).full_name
@@ -154,7 +154,7 @@ def _found(
         assert plain_models is not None, "only a framework makes a spec of parts"
         kind = plain_models.with_parts(kind, parts)
     names |= {key: part.full_name for key, part in set_by_user.items()}
-    return Found(kind=kind, module=one.module, symbol=one.symbol, parts=names)
+    return ModelDefinition(kind=kind, module=one.module, symbol=one.symbol, parts=names)
 
 
 def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCodeError:

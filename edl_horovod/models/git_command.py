@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
-from edl_horovod.models.git_url import VOUCHED_SCHEMES, GitZoo
+from edl_horovod.models.git_url import AUTHENTICATED_SCHEMES, GitZoo
 
 __all__ = ["GitError", "environment", "git"]
 
@@ -77,7 +77,7 @@ _HELPER = (
 def environment(zoo: GitZoo) -> dict[str, str]:
     """The environment of a command of Git for a zoo."""
     inherited = {k: v for k, v in os.environ.items() if k not in _OF_ANOTHER_REPOSITORY}
-    schemes = (*VOUCHED_SCHEMES, "http", "git") if zoo.is_pinned else VOUCHED_SCHEMES
+    schemes = (*AUTHENTICATED_SCHEMES, "http", "git") if zoo.is_pinned else AUTHENTICATED_SCHEMES
     return (
         inherited
         | _login(zoo)

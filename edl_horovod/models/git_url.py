@@ -11,12 +11,12 @@ from pathlib import Path
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["VOUCHED_SCHEMES", "GitZoo", "parse"]
+__all__ = ["AUTHENTICATED_SCHEMES", "GitZoo", "parse"]
 
-VOUCHED_SCHEMES = ("https", "ssh", "file")
+AUTHENTICATED_SCHEMES = ("https", "ssh", "file")
 """Schemes with which a branch or a tag cannot be forged on the way."""
 
-_SCHEMES = (*VOUCHED_SCHEMES, "http", "git")
+_SCHEMES = (*AUTHENTICATED_SCHEMES, "http", "git")
 _WITH_LOGIN = ("https", "http")
 _FORM = "Write git+https://host/repo.git@REF, and #subdirectory=path for a part of it."
 _URL = re.compile(r"(?P<git>git\+)?(?P<scheme>[A-Za-z][A-Za-z0-9.-]*)://")
@@ -126,7 +126,7 @@ def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
                 " now."
             ),
         )
-    if scheme not in VOUCHED_SCHEMES and not zoo.is_pinned:
+    if scheme not in AUTHENTICATED_SCHEMES and not zoo.is_pinned:
         raise ConfigError(
             f"Over {scheme}:// anybody on the way can say what a branch or a tag is, and the zoo's"
             " code runs here.",

@@ -18,7 +18,7 @@ from edl_horovod.errors import ConfigError, MissingDependency, OutputError, cure
 from edl_horovod.models.git_command import GitError, git
 from edl_horovod.models.git_url import GitZoo, parse
 
-__all__ = ["FetchedZoo", "GitZoo", "bring", "cache", "fetch", "parse"]
+__all__ = ["FetchedZoo", "GitZoo", "ensure_local", "cache", "fetch", "parse"]
 
 _ASK_SECONDS = 60.0
 _PART_OF_COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -40,7 +40,7 @@ class FetchedZoo:
     """Commit of the ref at the time of fetching."""
 
 
-def bring(model_zoo: str) -> FetchedZoo:
+def ensure_local(model_zoo: str) -> FetchedZoo:
     """Return the zoo that `model_zoo` names; fetch it if it is in Git.
 
     Raises:

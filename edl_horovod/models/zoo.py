@@ -11,7 +11,7 @@ from typing import Any
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.elasticdl_module import OUTPUTS_PROCESSOR
-from edl_horovod.models.find import Found, find
+from edl_horovod.models.find import ModelDefinition, find
 from edl_horovod.models.lookup import import_root, list_definitions, require_zoo
 from edl_horovod.models.overrides import Overrides
 from edl_horovod.models.parts import METHODS, PlainModels
@@ -158,7 +158,7 @@ def load_spec(
 
 
 def _make(
-    found: Found, zoo: Path, *, params: Mapping[str, Any], context: dict[str, Any] | None
+    found: ModelDefinition, zoo: Path, *, params: Mapping[str, Any], context: dict[str, Any] | None
 ) -> ElasticDLSpec:
     constructor = declared(found.kind)
     own = {

@@ -174,18 +174,18 @@ def open_partial_run(
             _lock(opened.enter_context((folder / _LOCK).open("a")), folder)
             saved = _saved_manifest(folder)
             done = {} if saved is None else _done(folder)
-            why_not = [] if saved is None else _why_not(manifest, saved, done, inputs)
-            if why_not and not overwrite:
+            mismatches = [] if saved is None else _mismatches(manifest, saved, done, inputs)
+            if mismatches and not overwrite:
                 raise OutputError(
                     "An earlier run was interrupted, and this one does not fit it:"
-                    f" {'; '.join(why_not)}.",
+                    f" {'; '.join(mismatches)}.",
                     received={"output": output},
                     cure=(
                         "Give the same command again to go on, or overwrite=true to begin anew"
                         f" ({folder} goes)."
                     ),
                 )
-            if saved is None or why_not:
+            if saved is None or mismatches:
                 _begin(folder, manifest)
                 done = {}
             else:
@@ -211,8 +211,8 @@ def saved_state(output: Path, manifest: Manifest, inputs: Inputs) -> str:
     if saved is None:
         return ""
     done = _done(folder)
-    if why_not := _why_not(manifest, saved, done, inputs):
-        return f"an interrupted run does not fit: {'; '.join(why_not)}"
+    if mismatches := _mismatches(manifest, saved, done, inputs):
+        return f"an interrupted run does not fit: {'; '.join(mismatches)}"
     return f"an interrupted run goes on: {len(done)} of {len(saved.group_starts)} groups are done"
 
 
@@ -286,7 +286,7 @@ def _done(folder: Path) -> _Done:
     return found
 
 
-def _why_not(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs) -> list[str]:
+def _mismatches(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs) -> list[str]:
     """Reasons why a run cannot continue an earlier one; empty if it can."""
     found = manifest.differences(saved)
     if manifest.paths_digest != saved.paths_digest:

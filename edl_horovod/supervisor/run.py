@@ -193,7 +193,7 @@ def _with_local_zoo(config: JobConfig) -> JobConfig:
     if git_zoo.parse(config.model_zoo) is None:
         lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
         return config
-    zoo = git_zoo.bring(config.model_zoo)
+    zoo = git_zoo.ensure_local(config.model_zoo)
     lookup.file_groups(lookup.require_zoo(str(zoo.path)), config.model_def)
     return replace(
         config, model_zoo=str(zoo.path), model_zoo_source=zoo.source, model_zoo_commit=zoo.commit

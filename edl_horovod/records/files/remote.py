@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_horovod.errors import DataError, MissingDependency, did_you_mean, how_to_install
 from edl_horovod.records.files.input_file import InputFile
-from edl_horovod.records.files.remote_errors import Trouble, explained, trouble_of
+from edl_horovod.records.files.remote_errors import FailureKind, as_data_errors, failure_kind
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying
@@ -26,7 +26,7 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
-_PASSING = (Trouble.TIMEOUT, Trouble.UNREACHABLE, Trouble.BUSY)
+_PASSING = (FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.BUSY)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _found(part: str) -> Mapping[str, Any]:
 
 
 def _is_missing(error: DataError) -> bool:
-    return error.__cause__ is not None and trouble_of(error.__cause__) is Trouble.MISSING
+    return error.__cause__ is not None and failure_kind(error.__cause__) is FailureKind.MISSING
 
 
 def _url(part: str, name: str) -> str:
@@ -229,7 +229,7 @@ def _options(system: _System) -> dict[str, Any]:
 def _ask(url: str, method: str, *arguments: object, **settings: object) -> Any:
     """What a method of the file system answers, tried a few times where the trouble may pass."""
     system = _system(url)
-    with explained(url):
+    with as_data_errors(url):
         try:
             fs = _file_system(system)
             retrying = _retrying(url, num_tries=system.num_tries)
@@ -258,7 +258,7 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
         )
 
     return Retrying(
-        retry=retry_if_exception(lambda e: trouble_of(e) in _PASSING),
+        retry=retry_if_exception(lambda e: failure_kind(e) in _PASSING),
         stop=stop_after_attempt(num_tries),
         wait=wait_exponential_jitter(
             multiplier=FIRST_WAIT_SECONDS, max=LONGEST_WAIT_SECONDS, jitter=FIRST_WAIT_SECONDS

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 from edl_horovod.errors import DataError
 
-__all__ = ["Trouble", "explained", "trouble_of"]
+__all__ = ["FailureKind", "as_data_errors", "failure_kind"]
 
 
-class Trouble(enum.Enum):
+class FailureKind(enum.Enum):
     """Kinds of failure of a remote request; each value is the message about a `{url}`."""
 
     CREDENTIALS = (
@@ -47,7 +47,7 @@ _CONNECTION_WORDS = ("Connect", "Disconnected", "Payload", "IncompleteRead", "St
 _BUSY_NUMBERS = (errno.EBUSY, getattr(errno, "EREMOTEIO", errno.EIO))
 
 
-def trouble_of(error: BaseException) -> Trouble | None:
+def failure_kind(error: BaseException) -> FailureKind | None:
     """What kind of failure an error is; None for a bug, ours or a library's."""
     chain = list(_chain(error))
     if not any(isinstance(e, OSError) or _library(e) in _LIBRARIES for e in chain):
@@ -55,28 +55,28 @@ def trouble_of(error: BaseException) -> Trouble | None:
     names = [type(e).__name__ for e in chain]
     statuses = [status for e in chain for status in _status(e)]
     if any(word in name for name in names for word in _CREDENTIAL_WORDS):
-        return Trouble.CREDENTIALS
+        return FailureKind.CREDENTIALS
     if any(isinstance(e, PermissionError) for e in chain) or {401, 403} & set(statuses):
-        return Trouble.FORBIDDEN
+        return FailureKind.FORBIDDEN
     if any(word in f"{type(e).__name__} {e}".lower() for e in chain for word in _BUCKET_WORDS):
-        return Trouble.NO_BUCKET
+        return FailureKind.NO_BUCKET
     if any(isinstance(e, TimeoutError) or "Timeout" in type(e).__name__ for e in chain):
-        return Trouble.TIMEOUT
+        return FailureKind.TIMEOUT
     if any(isinstance(e, OSError) and e.errno in _BUSY_NUMBERS for e in chain):
-        return Trouble.BUSY
+        return FailureKind.BUSY
     if any(status == 429 or status >= 500 for status in statuses):
-        return Trouble.BUSY
+        return FailureKind.BUSY
     if any(isinstance(e, ConnectionError) for e in chain) or any(
         word in name for name in names for word in _CONNECTION_WORDS
     ):
-        return Trouble.UNREACHABLE
+        return FailureKind.UNREACHABLE
     if isinstance(error, FileNotFoundError) or 404 in statuses:
-        return Trouble.MISSING
-    return Trouble.OTHER
+        return FailureKind.MISSING
+    return FailureKind.OTHER
 
 
 @contextlib.contextmanager
-def explained(url: str) -> Iterator[None]:
+def as_data_errors(url: str) -> Iterator[None]:
     """Turn failures of remote requests into errors that a user can read.
 
     Args:
@@ -88,12 +88,12 @@ def explained(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as e:  # At the border to libraries that may not be there to be named.
-        trouble = trouble_of(e)
-        if trouble is None:
+        kind = failure_kind(e)
+        if kind is None:
             raise
         said = str(e).splitlines()[0] if str(e) else type(e).__name__
         raise DataError(
-            trouble.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {said}"
+            kind.value.format(url=url), received=f"path={url!r}, {type(e).__name__}: {said}"
         ) from e
 
 

@@ -15,7 +15,7 @@ import pytest
 from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose
 from edl_horovod.errors import ConfigError
-from edl_horovod.models.git_zoo import bring, parse
+from edl_horovod.models.git_zoo import ensure_local, parse
 from tests.kube import certificates
 
 TOKEN = "s3cr3t-t0ken"
@@ -102,7 +102,7 @@ def server(tmp_path: Path, monkeypatch) -> Iterator[PrivateServer]:
 
 
 def test_no_process_list_shows_the_password_of_a_zoo(server: PrivateServer):
-    zoo = bring(server.url(f"me:{TYPED}@"))
+    zoo = ensure_local(server.url(f"me:{TYPED}@"))
 
     assert (zoo.path / "mnist.py").read_text() == "x = 1\n"
     assert f"me:{PASSWORD}" in server.logins()
@@ -115,7 +115,7 @@ def test_a_password_is_written_nowhere(server: PrivateServer, tmp_path: Path, ca
     helper = f"[credential]\nhelper = store --file={tmp_path}/stored\n"
     (tmp_path / "gitconfig").write_text(helper)
     with caplog.at_level(0):
-        zoo = bring(server.url(f"me:{TYPED}@"))
+        zoo = ensure_local(server.url(f"me:{TYPED}@"))
 
     held = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in held if TOKEN.encode() in path.read_bytes()]
@@ -124,7 +124,7 @@ def test_a_password_is_written_nowhere(server: PrivateServer, tmp_path: Path, ca
 
 def test_a_wrong_password_is_told_without_it(server: PrivateServer):
     with pytest.raises(ConfigError, match=r"cannot be read: .*Authentication failed") as error:
-        bring(server.url(f"me:{TOKEN}-of-yesterday@"))
+        ensure_local(server.url(f"me:{TOKEN}-of-yesterday@"))
     assert TOKEN not in str(error.value)
     assert f"me:{TOKEN}-of-yesterday" in server.logins()
 
@@ -132,7 +132,7 @@ def test_a_wrong_password_is_told_without_it(server: PrivateServer):
 def test_a_helper_of_the_users_own_gives_the_password_of_a_user(server: PrivateServer, tmp_path):
     shell = f"!f() {{ echo username=me; echo 'password={PASSWORD}'; }}; f"
     (tmp_path / "gitconfig").write_text(f'[credential]\nhelper = "{shell}"\n')
-    assert bring(server.url("me@")).commit
+    assert ensure_local(server.url("me@")).commit
     assert f"me:{PASSWORD}" in server.logins()
 
 
@@ -140,7 +140,7 @@ def test_what_the_environment_tells_git_beside_it_still_counts(server: PrivateSe
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.extraHeader")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "X-Team: vision")
-    assert bring(server.url(f"me:{TYPED}@")).commit
+    assert ensure_local(server.url(f"me:{TYPED}@")).commit
     assert {one.get("x-team") for one in server.headers} == {"vision"}
 
 

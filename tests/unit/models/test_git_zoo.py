@@ -16,7 +16,7 @@ import pytest
 import edl_horovod
 from edl_horovod.errors import ConfigError, MissingDependency
 from edl_horovod.models import git_command, git_zoo
-from edl_horovod.models.git_zoo import GitZoo, bring, fetch, parse
+from edl_horovod.models.git_zoo import GitZoo, ensure_local, fetch, parse
 
 
 @dataclass
@@ -129,7 +129,7 @@ def test_every_kind_of_ref_gives_its_commit(repository: Repository, kind):
     else:
         refs |= {"branch": "main", "HEAD": "HEAD"}
 
-    zoo = bring(repository.url(refs[kind]))
+    zoo = ensure_local(repository.url(refs[kind]))
 
     assert zoo.path.name == commit
     assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "first = 1\n"
@@ -138,10 +138,10 @@ def test_every_kind_of_ref_gives_its_commit(repository: Repository, kind):
 
 
 def test_a_branch_that_moved_gives_its_new_commit(repository: Repository):
-    first = bring(repository.url(repository.commit("x = 1\n")))
+    first = ensure_local(repository.url(repository.commit("x = 1\n")))
     repository.commit("x = 2\n")
 
-    second = bring(repository.url("main") + "#subdirectory=zoo")
+    second = ensure_local(repository.url("main") + "#subdirectory=zoo")
 
     assert first.path.joinpath("zoo", "mnist.py").read_text() == "x = 1\n"
     assert second.path.joinpath("mnist.py").read_text() == "x = 2\n"
@@ -150,17 +150,18 @@ def test_a_branch_that_moved_gives_its_new_commit(repository: Repository):
 
 def test_a_commit_that_was_fetched_needs_no_repository(repository: Repository):
     url = repository.url(repository.commit("x = 1\n"))
-    first = bring(url)
+    first = ensure_local(url)
     shutil.rmtree(repository.path)
 
-    assert bring(url) == first
+    assert ensure_local(url) == first
 
 
 def test_two_jobs_at_once_share_what_both_fetched(repository: Repository, cache: Path):
     commit = repository.commit("x = 1\n")
     url = repository.url("main")
     code = (
-        "import sys; from edl_horovod.models.git_zoo import bring; print(bring(sys.argv[1]).path)"
+        "import sys; from edl_horovod.models.git_zoo import ensure_local;"
+        " print(ensure_local(sys.argv[1]).path)"
     )
     jobs = [
         subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
@@ -178,33 +179,33 @@ def test_an_unknown_ref_is_named_with_what_there_is(repository: Repository, ref,
     repository.commit("x = 1\n")
     repository.git("tag", "v1")
     with pytest.raises(ConfigError, match=rf"no branch, tag or commit '{ref}'.*HEAD, main, v1"):
-        bring(repository.url(ref))
+        ensure_local(repository.url(ref))
     assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
 
 
 def test_an_unknown_subdirectory_is_named_with_what_there_is(repository: Repository):
     repository.commit("x = 1\n")
     with pytest.raises(ConfigError, match=r"has no 'zo'.*At its root: zoo\. Did you mean 'zoo'"):
-        bring(repository.url("main") + "#subdirectory=zo")
+        ensure_local(repository.url("main") + "#subdirectory=zo")
 
 
 def test_a_link_out_of_the_repository_is_no_zoo(repository: Repository, tmp_path: Path):
     (repository.path / "out").symlink_to(tmp_path)
     repository.commit("x = 1\n")
     with pytest.raises(ConfigError, match="has no 'out'"):
-        bring(repository.url("main") + "#subdirectory=out")
+        ensure_local(repository.url("main") + "#subdirectory=out")
 
 
 @pytest.mark.parametrize("where", ["file:///no/such/repository", "https://127.0.0.1:9/a"])
 def test_a_repository_that_does_not_answer_is_one_error(where):
     with pytest.raises(ConfigError, match=r"cannot be read: fatal: .*Check the URL") as error:
-        bring(f"git+{where}@main")
+        ensure_local(f"git+{where}@main")
     assert "\n" not in str(error.value)
 
 
 def test_what_ssh_says_of_a_host_is_told():
     with pytest.raises(ConfigError, match=r"cannot be read: ssh: .* Connection refused\. Received"):
-        bring("git+ssh://git@127.0.0.1:9/a@main")
+        ensure_local("git+ssh://git@127.0.0.1:9/a@main")
 
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch):
@@ -212,7 +213,7 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"git+https://127.0.0.1:{server.getsockname()[1]}/a@main"
         with pytest.raises(ConfigError, match="no answer within 1 s"):
-            bring(url)
+            ensure_local(url)
 
 
 def test_no_git_says_so(monkeypatch):
@@ -225,14 +226,14 @@ def test_submodules_are_missed_aloud(repository: Repository, caplog):
     (repository.path / ".gitmodules").write_text("")
     repository.commit("x = 1\n")
     with caplog.at_level(logging.WARNING):
-        bring(repository.url("main"))
+        ensure_local(repository.url("main"))
     assert "submodules" in caplog.text
 
 
 def test_the_repository_of_a_git_hook_around_us_is_left_alone(repository: Repository, monkeypatch):
     commit = repository.commit("x = 1\n")
     monkeypatch.setenv("GIT_DIR", "/no/such/place")
-    assert bring(repository.url("main")).path.name == commit
+    assert ensure_local(repository.url("main")).path.name == commit
 
 
 def test_prepare_takes_its_function_from_git(repository: Repository, tmp_path: Path):
@@ -252,7 +253,7 @@ def test_prepare_takes_its_function_from_git(repository: Repository, tmp_path: P
 def test_a_repository_is_fetched_over_http(repository: Repository):
     commit = repository.commit("x = 1\n")
     with served_over_http(repository) as url:
-        zoo = bring(f"{url}@{commit}")
+        zoo = ensure_local(f"{url}@{commit}")
     assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "x = 1\n"
     assert zoo.path.name == commit
 
@@ -271,7 +272,7 @@ def test_a_full_hash_is_that_commit_whatever_else_is_called_so(
         url = f"git+file://{repository.path}"
         if server == "of whole repositories":
             url = stack.enter_context(served_over_http(repository))
-        zoo = bring(f"{url}@{spelling(pinned)}")
+        zoo = ensure_local(f"{url}@{spelling(pinned)}")
 
     assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "x = 'pinned'\n"
     assert (zoo.commit, zoo.path.name) == (pinned, pinned)
@@ -283,7 +284,7 @@ def test_a_hash_that_only_a_name_is_like_is_no_commit(repository: Repository, ki
     name = "0123456789" * 4
     repository.git("update-ref", f"refs/{kind}/{name}", other)
     with pytest.raises(ConfigError, match=f"has no commit '{name}'"):
-        bring(repository.url(name))
+        ensure_local(repository.url(name))
     assert not [path for folder in cache.iterdir() for path in folder.iterdir()]
 
 
@@ -292,7 +293,7 @@ def test_the_hash_of_a_tag_object_is_no_commit(repository: Repository):
     repository.git("tag", "-a", "v1", "-m", "a tag")
     tag = repository.git("rev-parse", "v1")
     with pytest.raises(ConfigError, match=f"is the hash of no commit.*it leads to {commit}"):
-        bring(repository.url(tag))
+        ensure_local(repository.url(tag))
 
 
 @pytest.mark.parametrize("scheme", ["http", "git"])
