@@ -9,12 +9,7 @@ __all__ = ["dumps", "numbers"]
 
 
 def dumps(value: Any, **options: Any) -> str:
-    """Serialize a value; numbers that JSON cannot represent (NaN and infinities) become null.
-
-    Args:
-        value: Dicts with text keys, lists, tuples, text, numbers, booleans and None.
-        options: Passed to `json.dumps`.
-    """
+    """Serialize a value; numbers that JSON cannot represent (NaN and infinities) become null."""
     try:
         return json.dumps(value, allow_nan=False, **options)
     except ValueError:

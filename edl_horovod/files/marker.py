@@ -31,12 +31,7 @@ _RANDOM_BYTES = 8
 
 
 def write(folder: Path, kind: str, **more: Any) -> None:
-    """Put the marker into a folder.
-
-    Args:
-        folder: A folder that we made, or that was empty.
-        kind: What the folder is.
-        **more: Further fields of the marker.
+    """Put the marker into a folder that we made, or that was empty.
 
     Raises:
         OSError: It cannot be written.
@@ -103,10 +98,7 @@ def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = 
 
 @contextlib.contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """A temporary folder beside an output, which is removed when the `with` ends.
-
-    Args:
-        output: Absolute path of the output; missing parents are made.
+    """A temporary folder beside an output (absolute), removed when the `with` ends.
 
     Raises:
         OSError: The folder cannot be made.
@@ -136,11 +128,7 @@ def work_folder(output: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(output: Path) -> None:
-    """Remove the temporary folders of processes of this machine that were killed.
-
-    Args:
-        output: Absolute path of the output that they were making.
-    """
+    """Remove the temporary folders of an output whose processes, of this machine, were killed."""
     host = rf"[\w.-]{{1,{_HOST_CHARACTERS}}}"
     ending = re.compile(rf"{host}-\d+-[0-9a-f]{{{2 * _RANDOM_BYTES}}}", re.ASCII)
     start = f"{output.name}.partial-"

@@ -16,12 +16,7 @@ _Value = TypeVar("_Value")
 
 
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Write a file and sync it to the disk; readers see the old or the new content.
-
-    Args:
-        path: The file.
-        text: The new content.
-        is_private: Whether only its owner may read it, whatever the umask allows.
+    """Write a text as one file; see `write_bytes`.
 
     Raises:
         OSError: The file cannot be written; the old one is unchanged.

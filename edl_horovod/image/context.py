@@ -10,14 +10,9 @@ __all__ = ["write_context"]
 
 
 def write_context(plan: ImagePlan, dockerfile: str, stream: IO[bytes]) -> None:
-    """Write the build context to a stream, and rewind the stream.
+    """Write the build context to a seekable stream, and rewind the stream.
 
     Owners, times and most modes are left out, so that equal files give equal layers for everybody.
-
-    Args:
-        plan: What the image is made of.
-        dockerfile: The text of the Dockerfile.
-        stream: A seekable binary stream.
     """
     with tarfile.open(fileobj=stream, mode="w") as tar:
         _add(tar, "Dockerfile", dockerfile.encode())

@@ -33,11 +33,6 @@ class Engine:
     """A connection to a builder; close it, or use it in a `with`."""
 
     def __init__(self, client: "APIClient") -> None:
-        """Take over a client.
-
-        Args:
-            client: A client of the SDK that has answered; `close` closes it.
-        """
         self._client = client
 
     def base(self, reference: Reference) -> tuple[str, str]:

@@ -44,10 +44,6 @@ def plan_of(config: ImageConfig) -> ImagePlan:
 def build(config: ImageConfig, *, push: bool = False) -> BuiltImage:
     """Build the image of a model zoo, and push it if asked.
 
-    Args:
-        config: The settings.
-        push: Whether to push the image to its registry.
-
     Raises:
         EdlError: A setting is wrong, or the image cannot be built or pushed.
     """
@@ -61,9 +57,6 @@ def ensure(config: JobConfig) -> JobConfig:
     `/model_zoo` or at the path in `model_zoo`. Otherwise training builds an image and pushes it.
     Evaluation and prediction use the image that the trained model names, if `trust` allows it; if
     it names none, they build one from the model's copy of the zoo.
-
-    Args:
-        config: The job's resolved settings.
 
     Raises:
         EdlError: A setting is wrong or missing, or the image cannot be built or pushed.
@@ -94,9 +87,6 @@ def ensure(config: JobConfig) -> JobConfig:
 
 def as_if_built(config: JobConfig) -> JobConfig:
     """Return the job as `ensure` would; nothing is fetched, built or pushed.
-
-    Args:
-        config: The job's resolved settings.
 
     Raises:
         EdlError: A setting is wrong or missing.

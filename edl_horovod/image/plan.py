@@ -52,12 +52,7 @@ class ImagePlan:
         return sum(file.stat().st_size for file in self.files.values())
 
     def dockerfile(self, *, base: str, user: str) -> str:
-        """The text of the Dockerfile.
-
-        Args:
-            base: Name of the base image.
-            user: User of the base image, and so of this one; empty for root.
-        """
+        """The text of the Dockerfile; `user` is that of the base image, empty for root."""
         lines = [f"FROM {base}"]
         lines += ["USER root"] if user else []
         if self.has_requirements:
@@ -72,12 +67,7 @@ class ImagePlan:
         return "".join(f"{line}\n" for line in lines)
 
     def tag(self, base_id: str, dockerfile: str) -> str:
-        """A unique tag: a digest of everything that the image is made of.
-
-        Args:
-            base_id: ID of the base image.
-            dockerfile: The text of the Dockerfile.
-        """
+        """A unique tag: a digest of everything that the image is made of."""
         digest = hashlib.sha256(f"{base_id}\n{dockerfile}\0".encode())
         for name, file in self.files.items():
             content = file.read_bytes()
@@ -90,13 +80,7 @@ class ImagePlan:
 def make_plan(
     zoo: FetchedZoo, *, base_image: str, repository: str, needs_requirements: bool = True
 ) -> ImagePlan:
-    """Decide what an image of a zoo is made of.
-
-    Args:
-        zoo: The zoo, on this machine.
-        base_image: Name of the base image.
-        repository: Repository of the new image.
-        needs_requirements: Whether a folder without `requirements.txt` is an error.
+    """Decide what an image of a zoo, on this machine, is made of.
 
     Raises:
         ConfigError: A name is not valid, or the zoo cannot be put into an image.

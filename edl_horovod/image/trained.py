@@ -20,9 +20,6 @@ log = logging.getLogger(__name__)
 def image_of(config: JobConfig) -> Reference | None:
     """Return the image that a model was trained in; None if it was trained without one.
 
-    Args:
-        config: The job that evaluates the model or predicts with it.
-
     Raises:
         ConfigError: The trained model cannot be read here, or `trust` does not allow its image.
         DataError: The trained model is damaged.

@@ -58,10 +58,6 @@ def declared(function: Callable[..., Any]) -> Declared:
 def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
     """Call a function with the values that it declares, or with all of them if it has `**kwargs`.
 
-    Args:
-        function: The user's function, method or class.
-        available: Values by the names of their parameters.
-
     Returns:
         What the function returned.
 
@@ -102,12 +98,7 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
 
 
 def wrong_optimizer(returned: object, label: str) -> UserCodeError:
-    """The error for a value that is not an optimizer of Keras 3.
-
-    Args:
-        returned: What the user's function returned.
-        label: Names that function.
-    """
+    """The error for what the function `label` returned where an optimizer of Keras 3 must be."""
     return UserCodeError(
         f"{label} must return a Keras 3 optimizer.",
         received=type(returned).__name__,

@@ -41,11 +41,6 @@ class Overrides:
 def find_parts(overrides: Overrides, module: ModuleType, *, zoo: Path) -> Parts:
     """Resolve the names to symbols of the model's module, of the zoo, or of Keras.
 
-    Args:
-        overrides: The names.
-        module: The file of the model.
-        zoo: Absolute path of the zoo.
-
     Raises:
         ConfigError: A name is not defined.
         UserCodeError: A name is ambiguous, or its file raised an exception.

@@ -42,14 +42,7 @@ Parts = Mapping[str, Part]
 
 
 def part_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Part:
-    """A part that is defined in a file of a zoo.
-
-    Args:
-        value: The user's object.
-        module: The loaded file.
-        symbol: Name of the object in the file, with dots inside a class.
-        zoo: Absolute path of the zoo.
-    """
+    """A part that a file of a zoo defines; a symbol inside a class has dots."""
     file = Path(str(module.__file__))
     inside = file.relative_to(import_root(zoo)).with_suffix("").parts
     return Part(value, ".".join((*inside, symbol)), f"{symbol} of {file}")

@@ -13,10 +13,7 @@ FILE_NAME = "trained_model.pb"
 
 
 def read_message(path: Path) -> TrainedModel:
-    """Read the description of a trained model.
-
-    Args:
-        path: The trained model's directory.
+    """Read the description of a trained model from its directory.
 
     Raises:
         OSError: The file cannot be read.
@@ -29,12 +26,7 @@ def read_message(path: Path) -> TrainedModel:
 
 
 def damaged_model(path: Path, why: str) -> DataError:
-    """The error for a trained model that is damaged.
-
-    Args:
-        path: The trained model's directory.
-        why: What is wrong, as a clause.
-    """
+    """The error for a trained model that is damaged; `why` is a clause."""
     why = why.removesuffix(".")
     return DataError(
         f"The trained model {path} is damaged: {why}.",

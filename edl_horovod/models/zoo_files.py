@@ -22,11 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def walk(zoo: Path) -> Iterator[Path]:
-    """The files of a folder that may belong to the zoo, without hidden and compiled ones.
-
-    Args:
-        zoo: The folder.
-    """
+    """The files of a folder that may belong to the zoo, without hidden and compiled ones."""
     for folder, folders, names in os.walk(zoo):
         if folder != str(zoo) and any(name in names for name in _NOT_A_ZOO):
             folders.clear()
@@ -36,11 +32,7 @@ def walk(zoo: Path) -> Iterator[Path]:
 
 
 def require_inside(zoo: Path, files: Iterable[Path]) -> None:
-    """Refuse links out of the zoo, because they would copy other files of this machine.
-
-    Args:
-        zoo: The folder.
-        files: Paths relative to the folder.
+    """Refuse links out of a zoo, because they would copy other files of this machine.
 
     Raises:
         ConfigError: One of them is not a file, or is a link to a file elsewhere.
@@ -60,10 +52,8 @@ def require_inside(zoo: Path, files: Iterable[Path]) -> None:
 def sources(zoo: Path) -> list[Path]:
     """The files of a zoo that are copied into a trained model: sorted, relative paths.
 
-    Sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB); nothing hidden.
-
-    Args:
-        zoo: Folder of model files, or one file, which is copied alone.
+    Sources and small texts (`.py`, `.txt`, `.yaml`, `.json`, `.md` up to 1 MiB); nothing hidden. Of
+    a zoo that is one file, that file.
 
     Raises:
         ConfigError: One of them is a link that leads out of the zoo.
@@ -95,12 +85,7 @@ def digest(zoo: Path, files: Sequence[Path]) -> str:
 
 
 def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: bool) -> None:
-    """Refuse a trained model's code if it has changed since the training.
-
-    Args:
-        trained_model: The directory.
-        recorded: The digest that was recorded with the model.
-        trusts_changes: Whether the user allows changed code; a warning is logged then.
+    """Refuse a trained model's code that has changed since the training; if trusted, log it.
 
     Raises:
         DataError: The code has changed.

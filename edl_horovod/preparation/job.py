@@ -62,10 +62,6 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
     The result depends neither on the number of processes nor on interruptions. After an
     interruption a run with the same settings continues and does not repeat finished groups.
 
-    Args:
-        config: The settings.
-        on_progress: Called from time to time.
-
     Raises:
         DataError: There is no input file, too many cannot be prepared, or none gives a record.
         OutputError: The output, or an interrupted run, is in the way, or cannot be written.

@@ -34,10 +34,7 @@ def is_first_rank() -> bool:
 
 
 def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
-    """Call a function on rank 0 while the others work for it; return its result on every rank.
-
-    Args:
-        lead: Called with a function that opens the pool of the other ranks.
+    """Call `lead` with the pool of the other ranks on rank 0; return its result on every rank.
 
     Raises:
         EdlError: What `lead` raised on rank 0; the others raise it too.

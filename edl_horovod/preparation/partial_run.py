@@ -79,14 +79,6 @@ class PartialRun:
     def __init__(
         self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
     ) -> None:
-        """Continue from what `open_partial_run` has read.
-
-        Args:
-            folder: The partial folder.
-            manifest: The manifest with which the run started.
-            done: Finished groups by number.
-            lines: `groups.jsonl`, open for appending.
-        """
         self.folder = folder
         self.group_starts = manifest.group_starts
         self.done = done
@@ -104,10 +96,6 @@ class PartialRun:
 
         Its shards are on the disk, but the line is not synced, because all processes would wait for
         the disk. If the line is lost, the group is done again.
-
-        Args:
-            done: The group, whose shards are complete.
-            states_digest: `Inputs.digest_of_states` of its files.
         """
         self._lines.write(json.dumps({"states": states_digest, **asdict(done)}) + "\n")
         self._lines.flush()
@@ -157,11 +145,7 @@ def open_partial_run(
 ) -> Iterator[PartialRun]:
     """Start a run or continue an earlier one; if no group gets done, the folder is removed.
 
-    Args:
-        output: The output directory of the run.
-        manifest: What this run depends on.
-        inputs: The input files.
-        overwrite: Whether an earlier run that does not fit may be discarded.
+    With `overwrite` an earlier run that does not fit is discarded.
 
     Raises:
         OutputError: An earlier run does not fit, or the folder cannot be written.

@@ -23,14 +23,7 @@ def open_position_file() -> BinaryIO:
 
 
 def write_position(descriptor: int, group: int, file: int, num_records: int) -> None:
-    """Write the position of this process.
-
-    Args:
-        descriptor: Descriptor of the position file.
-        group: Number of the group.
-        file: Number of the file within the group.
-        num_records: Records that the group's earlier files gave.
-    """
+    """Write the position: a file of a group, and the records that its earlier files gave."""
     os.pwrite(descriptor, _PLACE.pack(group, file, num_records), 0)
 
 

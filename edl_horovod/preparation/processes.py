@@ -65,12 +65,6 @@ class ProcessPool:
     """Processes that do one group at a time each; use it in a `with`, which ends all of them."""
 
     def __init__(self, settings: GroupSettings, num_processes: int) -> None:
-        """Start no process yet.
-
-        Args:
-            settings: Settings of the run.
-            num_processes: Largest number of concurrent processes.
-        """
         self._settings = settings
         self._num_processes = num_processes
         self._processes: list[_PoolProcess] = []
@@ -113,10 +107,6 @@ class ProcessPool:
 
     def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
         """Do the groups; yield each one when it is done, in any order.
-
-        Args:
-            groups: The groups; the next one is taken when a process is free.
-            on_work: Called with the files and records of the groups in progress.
 
         Raises:
             EdlError: A process had an error that ends the run; `JobFailed` if a process died.

@@ -45,10 +45,6 @@ def check(output: str) -> Path:
 def write(output: str, bad: Sequence[BadFile]) -> str:
     """Write `<output>.bad_files.jsonl`, or remove an older one if there are no bad files.
 
-    Args:
-        output: The output directory.
-        bad: The bad files.
-
     Returns:
         The path; empty if there are no bad files.
     """
@@ -62,11 +58,7 @@ def write(output: str, bad: Sequence[BadFile]) -> str:
 
 
 def require_few_bad(config: PrepareConfig, groups: Sequence[GroupDone]) -> None:
-    """End the run if there are too many bad files.
-
-    Args:
-        config: The settings, which give the limit.
-        groups: The finished groups.
+    """End the run if there are more bad files than its settings allow.
 
     Raises:
         DataError: There are too many; the list has been written.

@@ -69,11 +69,7 @@ class State:
 
 
 def state_of(paths: Sequence[str], settings: Mapping[str, Any]) -> State | None:
-    """The state of files, to be taken before they are scanned.
-
-    Args:
-        paths: The sorted paths.
-        settings: What else the result of a scan depends on.
+    """The state of files, given by their sorted paths, to be taken before they are scanned.
 
     Returns:
         None where no index is kept: the data is small, or not on a file system of this host.
@@ -141,11 +137,7 @@ def save(state: State, tables: Tables, folder: Path) -> None:
 
 @contextlib.contextmanager
 def building(folder: Path) -> Iterator[None]:
-    """Hold back other processes that would build an index in a folder, where that is possible.
-
-    Args:
-        folder: It is made if it is not there.
-    """
+    """Hold back other processes that would build an index in a folder, which is made if needed."""
     descriptor = -1
     # A folder that cannot be made, or a file system without locks: every process scans.
     with contextlib.suppress(OSError):

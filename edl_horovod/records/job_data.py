@@ -31,13 +31,7 @@ def open_source(data: str, settings: DataSettings, *, folder: Path | None = None
 def plan_of(
     source: RecordSource, settings: DataSettings, *, global_batch: int, is_training: bool
 ) -> DataPlan:
-    """The order of a source's records.
-
-    Args:
-        source: Of the job.
-        settings: The job's `data_plan`.
-        global_batch: Records of a step, over all ranks.
-        is_training: Only then is anything shuffled.
+    """The order of a source's records, which are shuffled for training alone.
 
     Raises:
         DataError: The records that tell the size of all cannot be read or are damaged.

@@ -36,10 +36,7 @@ def choose_num_lanes(global_batch: int, wanted: int) -> int:
 def lanes_of_rank(rank: int, size: int, num_lanes: int) -> range:
     """The contiguous lanes that a rank owns; groups differ by one lane at most.
 
-    Args:
-        rank: 0 to size - 1.
-        size: Ranks in the ring, at most `num_lanes`.
-        num_lanes: Lanes of the job.
+    A ring has at most as many ranks as there are lanes.
     """
     assert 0 <= rank < size <= num_lanes, (rank, size, num_lanes)
     return range(rank * num_lanes // size, (rank + 1) * num_lanes // size)

@@ -109,20 +109,13 @@ class DataPlan:
 
 
 class FilledSteps:
-    """Of a range of steps of the job, those in which some lanes have records.
+    """Of the steps from `first` to before `last`, those in which some lanes have records.
 
-    In the last step of an epoch the shorter lanes may have none.
+    Steps are counted from 0 over all epochs. In the last step of an epoch the shorter lanes may
+    have none.
     """
 
     def __init__(self, plan: DataPlan, lanes: range, *, first: int, last: int) -> None:
-        """Count them.
-
-        Args:
-            plan: The job's plan.
-            lanes: The lanes to read.
-            first: Step of the job, counted from 0 over all epochs.
-            last: The step after the last one wanted.
-        """
         longest = max((stop - start for start, stop in map(plan.lane_bounds, lanes)), default=0)
         self._per_epoch = plan.steps_per_epoch
         self._filled_per_epoch = -(-longest // plan.lane_batch)
@@ -150,12 +143,6 @@ class EpochOrder:
     """The order of one epoch: from (step, lane) to record ids."""
 
     def __init__(self, plan: DataPlan, epoch: int) -> None:
-        """Shuffle the blocks of this epoch.
-
-        Args:
-            plan: The job's plan.
-            epoch: Counted from 0.
-        """
         self._plan = plan
         self._epoch = epoch
         blocks = np.arange(len(plan.block_counts))
@@ -169,11 +156,7 @@ class EpochOrder:
         self._grid = lru_cache(maxsize=2)(self._make_grid)
 
     def records(self, step: int, lanes: range) -> Ids:
-        """Ids of the records that some lanes give to a step, lane after lane.
-
-        Args:
-            step: Step within the epoch, counted from 0.
-            lanes: The lanes to read.
+        """Ids of the records that some lanes give to a step of the epoch, lane after lane.
 
         Returns:
             Shape (records,); shorter than lanes * lane_batch in an epoch's last step, maybe empty.

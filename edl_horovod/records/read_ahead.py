@@ -11,14 +11,9 @@ _WORTH_READS = 8
 
 
 class ReadAhead(InputFile):
-    """Another file, for small reads by one thread that go forward, as those of chunk headers."""
+    """Another file, closed with this one, for small reads by one thread that go forward."""
 
     def __init__(self, file: InputFile) -> None:
-        """Read nothing yet.
-
-        Args:
-            file: What to read; closed with this one.
-        """
         super().__init__(file.path)
         self._file = file
         self._start = 0

@@ -27,16 +27,11 @@ class Reader(RecordSource):
     """Reads records by id, one chunk at a time; for use by several threads.
 
     A chunk is read and decoded when one of its records is first asked for, then kept while there
-    is room. Reading ids that are near each other is therefore cheap, in any order.
+    is room: `cache_bytes`, but always for the latest chunk. Reading ids that are near each other
+    is therefore cheap, in any order.
     """
 
     def __init__(self, index: Index, *, cache_bytes: int = 64 << 20) -> None:
-        """Open no file yet.
-
-        Args:
-            index: The records.
-            cache_bytes: Memory for decoded chunks, in bytes. The latest chunk is always kept.
-        """
         self.index = index
         self.block_starts = index.block_starts
         self.block_counts = index.block_counts

@@ -105,22 +105,14 @@ class SourceKind(abc.ABC):
         """
 
     def check(self, given: Sequence[str]) -> None:
-        """Find what is wrong and can be found quickly, before a job starts.
-
-        Args:
-            given: What the job's settings say in this way: its `data`, its `validation_data`.
+        """Find quickly what is wrong with all `data` of one job of this kind, before it starts.
 
         Raises:
             DataError: Something is not there, or cannot be read together.
         """
 
     def absolute(self, data: str, make_absolute: Callable[[str], str]) -> str:
-        """The same where the working directory is another one.
-
-        Args:
-            data: What the user says.
-            make_absolute: Does it for one path, and leaves a URL as it is.
-        """
+        """The same `data` with paths made absolute; `make_absolute` leaves a URL as it is."""
         return data
 
     def local_patterns(self, data: str) -> Iterator[str]:

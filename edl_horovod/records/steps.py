@@ -40,16 +40,10 @@ class StepRecords:
     """Reads the records of step after step; a restart points it at other lanes or another step.
 
     Each restart begins a new run. `take_run` and `read` are called by the thread that reads ahead,
-    the other methods by the thread that computes steps.
+    the other methods by the thread that computes steps. The source is called by one at a time.
     """
 
     def __init__(self, source: RecordSource, plan: DataPlan) -> None:
-        """Begin with an empty run.
-
-        Args:
-            source: Reads the records; called by one thread at a time.
-            plan: Says which records a step holds.
-        """
         self._source = source
         self._plan = plan
         self._run = self._make_run(0, range(0), 0, 0)
@@ -62,13 +56,7 @@ class StepRecords:
         return self._run.number
 
     def restart(self, lanes: range, first_step: int, last_step: int) -> None:
-        """Begin the next run.
-
-        Args:
-            lanes: The lanes to read.
-            first_step: Step of the job, counted from 0 over all epochs.
-            last_step: The step after the last one wanted.
-        """
+        """Begin the next run: the steps, over all epochs, from the first to before the last."""
         # A new object: threads that read ahead may still work on the run before.
         self._run = self._make_run(self._run.number + 1, lanes, first_step, last_step)
 
@@ -90,9 +78,6 @@ class StepRecords:
 
     def take_run(self, iterator: int) -> tuple[int, int]:
         """Number of the latest run and how many steps it reads.
-
-        Args:
-            iterator: Number of the iterator that asks.
 
         Returns:
             `NO_STEP` and 0 where this iterator has taken that run before.
@@ -140,23 +125,12 @@ class ExpectedRestart:
     """A restart that begins in a thread before it is certain to be wanted."""
 
     def __init__(self, restart: Callable[[range, int, int], None]) -> None:
-        """Begin nothing yet.
-
-        Args:
-            restart: Takes lanes, first step and last step, and makes the first step ready.
-        """
         self._restart = restart
         self._thread: threading.Thread | None = None
         self._done: tuple[range, int, int] | None = None
 
     def begin(self, lanes: range, first_step: int, last_step: int) -> None:
-        """Begin the restart; one that was begun before is waited for.
-
-        Args:
-            lanes: The lanes to read.
-            first_step: Step of the job, counted from 0 over all epochs.
-            last_step: The step after the last one wanted.
-        """
+        """Begin the restart; one that was begun before is waited for."""
         self._wait()
         self._done = None
 

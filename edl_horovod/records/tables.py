@@ -71,12 +71,7 @@ class Tables:
 
     @classmethod
     def of(cls, files: Sequence[IndexedFile], chunks: NDArray[Any]) -> Self:
-        """The tables of files that have at least one chunk between them.
-
-        Args:
-            files: The files, sorted by path.
-            chunks: Their chunks, of type `CHUNK`, each with at least one record.
-        """
+        """The tables of files, sorted by path, that have at least one chunk between them."""
         counts = chunks["num_records"].astype(np.int64)
         chunk_starts = np.cumsum(counts) - counts
         block_starts, block_counts = _blocks(chunk_starts, counts)

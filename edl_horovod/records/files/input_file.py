@@ -27,11 +27,6 @@ class InputFile(Closeable):
     """A file open for reading at any offset."""
 
     def __init__(self, path: str) -> None:
-        """Remember the path.
-
-        Args:
-            path: As the user would write it.
-        """
         self.path = path
 
     @property
@@ -41,11 +36,7 @@ class InputFile(Closeable):
 
     @abc.abstractmethod
     def read_at(self, offset: int, *, num_bytes: int) -> bytes:
-        """Read bytes; fewer than asked for only where the file ends.
-
-        Args:
-            offset: Of the first byte, before the end of the file.
-            num_bytes: How many.
+        """Read bytes from an offset in the file; fewer than asked for only where the file ends.
 
         Raises:
             DataError: The read failed.
@@ -53,17 +44,9 @@ class InputFile(Closeable):
 
 
 class LocalFile(InputFile):
-    """A file that this host's system can open."""
+    """A file that this host's system can open; a `DataError` if it cannot."""
 
     def __init__(self, path: str) -> None:
-        """Open the file.
-
-        Args:
-            path: A local path.
-
-        Raises:
-            DataError: It is not there, or may not be read.
-        """
         super().__init__(path)
         try:
             self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

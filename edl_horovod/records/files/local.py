@@ -3,7 +3,6 @@
 import glob
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 
 from edl_horovod.errors import DataError, did_you_mean
@@ -23,15 +22,10 @@ class FilePool:
     """
 
     def __init__(self, *, max_idle: int = 64) -> None:
-        """Open nothing yet.
-
-        Args:
-            max_idle: Number of files kept open while nobody reads them.
-        """
         self._max_idle = max_idle
         self._lock = threading.Lock()
-        self._idle: OrderedDict[str, list[InputFile]] = OrderedDict()
-        self._num_idle = 0
+        self._idle: list[InputFile] = []
+        """The least recently read one first."""
         self._is_closed = False
 
     def read_at(self, path: str, *, offset: int, num_bytes: int) -> bytes:
@@ -50,9 +44,7 @@ class FilePool:
         """Close every file; one that is being read is closed when that read ends."""
         with self._lock:
             self._is_closed = True
-            idle = [file for files in self._idle.values() for file in files]
-            self._idle.clear()
-            self._num_idle = 0
+            idle, self._idle = self._idle, []
         for file in idle:
             file.close()
 
@@ -60,39 +52,23 @@ class FilePool:
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"{path} is read after its reader was closed.")
-            files = self._idle.get(path)
-            if files:
-                self._num_idle -= 1
-                file = files.pop()
-                if not files:
-                    del self._idle[path]
-                return file
+            for place, file in enumerate(self._idle):
+                if file.path == path:
+                    return self._idle.pop(place)
         return open_input(path)
 
     def _give_back(self, file: InputFile) -> None:
-        surplus: InputFile | None = None
+        surplus: InputFile | None = file
         with self._lock:
-            if self._is_closed:
-                surplus = file
-            else:
-                self._idle.setdefault(file.path, []).append(file)
-                self._idle.move_to_end(file.path)
-                self._num_idle += 1
-                if self._num_idle > self._max_idle:
-                    path, oldest = next(iter(self._idle.items()))
-                    surplus = oldest.pop(0)
-                    self._num_idle -= 1
-                    if not oldest:
-                        del self._idle[path]
+            if not self._is_closed:
+                self._idle.append(file)
+                surplus = self._idle.pop(0) if len(self._idle) > self._max_idle else None
         if surplus is not None:
             surplus.close()
 
 
 def open_input(path: str) -> InputFile:
-    """Open a file for reading at any offset, wherever it is.
-
-    Args:
-        path: A local path, or a URL as `s3://bucket/name`.
+    """Open a file, by its path or a URL as `s3://bucket/name`, for reading at any offset.
 
     Raises:
         DataError: A local file is not there or may not be read. A remote one is asked for only
@@ -137,11 +113,7 @@ def expand(
 
 
 def local_paths(pattern: str) -> Iterator[str]:
-    """What a pattern names on this machine: folders, and the files in them; nothing else is asked.
-
-    Args:
-        pattern: A path or a glob without a scheme.
-    """
+    """The folders, and the files in them, that a path or glob without a scheme names."""
     path = os.path.expanduser(pattern)
     yield from [path] if os.path.exists(path) else glob.glob(path, recursive=True)
     yield from _local_matches(pattern, suffixes=tuple(FORMATS), is_recursive=False)

@@ -79,9 +79,6 @@ def failure_kind(error: BaseException) -> FailureKind | None:
 def as_data_errors(url: str) -> Iterator[None]:
     """Turn failures of remote requests into errors that a user can read.
 
-    Args:
-        url: What is asked for.
-
     Raises:
         DataError: With the library's error as its cause.
     """

@@ -134,13 +134,7 @@ class _Scan:
         return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0
 
     def _add(self, data: bytes, rows: Rows, *, offset: int) -> None:
-        """Cut rows into chunks, the header aside.
-
-        Args:
-            data: The bytes of the rows.
-            rows: Where they start and end in `data`.
-            offset: First byte of `data` in the file.
-        """
+        """Cut whole rows, which begin at `offset` in the file, into chunks; the header aside."""
         is_record = ~rows.is_empty
         row = 0
         if self.wants_header and not self.header and is_record.any():

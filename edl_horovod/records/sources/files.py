@@ -53,10 +53,7 @@ KIND = _Files()
 
 
 def format_of(paths: Sequence[str]) -> FileFormat:
-    """The one format of some files, by their names.
-
-    Args:
-        paths: At least one, in any order.
+    """The one format of some files, at least one, by their names.
 
     Raises:
         DataError: Their formats differ, or a file is compressed and its format has no chunks.

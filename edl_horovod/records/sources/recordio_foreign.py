@@ -14,10 +14,7 @@ _TFRECORD_HEADER = struct.Struct("<8sI")
 
 
 def refuse_foreign_file(file: InputFile) -> None:
-    """Raise if the file has a format that is known and not read.
-
-    Args:
-        file: Whose first chunk cannot be read.
+    """Raise if a file whose first chunk cannot be read has a format that is known and not read.
 
     Raises:
         DataError: It is a TFRecord file, or one that an old pyrecordio wrote.
@@ -45,10 +42,7 @@ def refuse_foreign_file(file: InputFile) -> None:
 
 
 def refuse_unknown_file(file: InputFile) -> None:
-    """Raise if the file does not start as a RecordIO file does.
-
-    Args:
-        file: Whose first chunk cannot be read.
+    """Raise if a file whose first chunk cannot be read does not start as RecordIO files do.
 
     Raises:
         DataError: It starts with other bytes.

@@ -63,7 +63,10 @@ _NO_ROOM = "failed to write whole buffer"
 
 
 class DamagedChunkError(DataError):
-    """A chunk cannot be read. `lost_records` is how many its header promised, 0 if unknown."""
+    """A chunk, known by its number and its first byte in a file, cannot be read.
+
+    `problem` is a clause; `lost_records` is how many its header promised, 0 if unknown.
+    """
 
     kind = "damaged"
     _advice = (
@@ -81,16 +84,6 @@ class DamagedChunkError(DataError):
         lost_records: int = 0,
         received: Mapping[str, object] | str = "",
     ) -> None:
-        """Say what is wrong with which chunk.
-
-        Args:
-            problem: What was found and what was expected.
-            path: The file.
-            number: Position of the chunk in the file.
-            offset: First byte of the chunk.
-            lost_records: Number of records by the chunk's header.
-            received: The setting that refuses the chunk.
-        """
         super().__init__(
             f"{path}: chunk {number} at byte {offset} is {self.kind}: {problem}.",
             received=received,
@@ -112,22 +105,12 @@ class ChunkTooLargeError(DamagedChunkError):
 
 
 def max_chunk_records(max_chunk_bytes: int) -> int:
-    """Most records of a chunk: in Python each takes memory of its own, even an empty one.
-
-    Args:
-        max_chunk_bytes: Most bytes of a chunk before compression.
-    """
+    """Most records of a chunk: in Python each takes memory of its own, even an empty one."""
     return max_chunk_bytes // _LEAST_RECORD_BYTES
 
 
 def encode_chunk(payload: bytes | bytearray, *, codec: Codec, num_records: int) -> bytes:
-    """The chunk that holds a payload.
-
-    Args:
-        payload: Each record after its length.
-        codec: How to compress it.
-        num_records: Number of records in the payload.
-    """
+    """The chunk that holds a payload: records, each after its length."""
     match codec:
         case Codec.NONE:
             compressed = bytes(payload)
@@ -141,13 +124,7 @@ def encode_chunk(payload: bytes | bytearray, *, codec: Codec, num_records: int) 
 
 
 def parse_header(header: bytes, *, path: str, number: int, offset: int) -> ChunkInfo:
-    """What a chunk's header says, once it is plausible.
-
-    Args:
-        header: 20 bytes, or fewer if the file ends within them.
-        path: The file, for the error.
-        number: Position of the chunk in the file.
-        offset: First byte of the header.
+    """What a chunk's header says, once it is plausible; it is short where the file ends in it.
 
     Raises:
         DamagedChunkError: The header cannot be one of a chunk.
@@ -184,15 +161,10 @@ def parse_header(header: bytes, *, path: str, number: int, offset: int) -> Chunk
 def check_size(chunk: ChunkInfo, *, max_chunk_bytes: int, path: str) -> None:
     """Refuse a chunk that holds too much by what its header says, before its payload is read.
 
-    Args:
-        chunk: What the header says.
-        max_chunk_bytes: Most bytes before compression. What does not compress becomes larger by
-            little, and no chunk is expected to become twice as large.
-        path: The file, for the error.
-
     Raises:
         ChunkTooLargeError: There are too many bytes or records.
     """
+    # What does not compress becomes larger by little, and no chunk becomes twice as large.
     most_bytes = max_chunk_bytes * (1 if chunk.codec is Codec.NONE else 2)
     most_records = max_chunk_records(max_chunk_bytes)
     if chunk.compressed_bytes > most_bytes:
@@ -222,15 +194,10 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        """Hold nothing yet."""
         self._of_thread = threading.local()
 
     def room(self, num_bytes: int) -> memoryview:
-        """Some memory, valid until this thread asks again.
-
-        Args:
-            num_bytes: At least so much. What is never written to costs nothing.
-        """
+        """At least so much memory, valid until this thread asks again."""
         held: memoryview | None = getattr(self._of_thread, "held", None)
         if held is None or len(held) < num_bytes:
             held = self._of_thread.held = np.empty(num_bytes, dtype=np.uint8).data
@@ -247,12 +214,7 @@ def decode_chunk(
 ) -> list[bytes]:
     """The records of a chunk, after its checksum was verified.
 
-    Args:
-        payload: As it is in the file.
-        chunk: What the chunk's header says.
-        path: The file, for the error.
-        max_chunk_bytes: Most bytes before compression. Decompressing stops there.
-        scratch: For who decodes many chunks.
+    Decompressing stops at `max_chunk_bytes`. Who decodes many chunks gives a `scratch`.
 
     Raises:
         DamagedChunkError: The payload is not what the header promises, or is too large.
@@ -289,11 +251,7 @@ class _PayloadError(Exception):
 
 
 class _TooLarge(_PayloadError):
-    def __init__(self, *, compressed_bytes: int, max_bytes: int) -> None:
-        super().__init__(
-            f"its payload of {compressed_bytes} bytes decompresses to more than {max_bytes} bytes"
-            f" (data_plan.max_chunk_bytes={max_bytes})"
-        )
+    """The payload is larger than is accepted."""
 
 
 def _decompress(
@@ -308,7 +266,10 @@ def _decompress(
         num_bytes = decompress_into(compressed, room)
     except cramjam.DecompressionError as e:
         if len(room) == max_bytes and _NO_ROOM in str(e):
-            raise _TooLarge(compressed_bytes=len(compressed), max_bytes=max_bytes) from e
+            raise _TooLarge(
+                f"its payload of {len(compressed)} bytes decompresses to more than {max_bytes}"
+                f" bytes (data_plan.max_chunk_bytes={max_bytes})"
+            ) from e
         name = codec.name.lower()
         raise _PayloadError(f"its {name} payload cannot be decompressed: {e}") from e
     return room[:num_bytes]

@@ -46,8 +46,7 @@ def read_chunks(
     check_policy(damaged)
     with open_input(path) as opened:
         file = ReadAhead(opened) if is_remote(path) else opened
-        source = _Source(file, max_chunk_bytes)
-        return _scan_strictly(source) if damaged == "raise" else _scan_skipping(source)
+        return _scan(_Source(file, max_chunk_bytes), is_skipping=damaged == "skip")
 
 
 @dataclass(frozen=True)
@@ -80,38 +79,34 @@ class _Source:
         )
 
 
-def _scan_strictly(source: _Source) -> FileChunks:
+def _scan(source: _Source, *, is_skipping: bool) -> FileChunks:
     file = source.file
     chunks: list[ChunkInfo] = []
-    offset = 0
-    while offset < file.size_bytes:
-        try:
-            chunk = source.chunk_at(offset, number=len(chunks))
-        except DamagedChunkError:
-            if offset == 0:
-                refuse_foreign_file(file)
-                refuse_unknown_file(file)
-            raise
-        chunks.append(chunk)
-        offset = chunk.end_offset
-    return FileChunks(path=file.path, size_bytes=file.size_bytes, chunks=tuple(chunks))
-
-
-def _scan_skipping(source: _Source) -> FileChunks:
-    file = source.file
-    chunks: list[ChunkInfo] = []
-    skipped_chunks = skipped_records = 0
-    offset = 0
+    skipped_chunks = skipped_records = offset = 0
     while offset < file.size_bytes:
         chunk: ChunkInfo | None = None
         try:
             chunk = source.chunk_at(offset, number=len(chunks) + skipped_chunks)
-            source.verify(chunk)
+            if is_skipping:
+                source.verify(chunk)
         except DamagedChunkError as e:
             if offset == 0:
                 refuse_foreign_file(file)
+            if offset == 0 and not is_skipping:
+                refuse_unknown_file(file)
+            if not is_skipping:
+                raise
             end = _end_of_damage(source, offset, chunk=chunk)
-            _warn(e, path=file.path, start=offset, end=end)
+            log.warning(
+                "%s: left out bytes %d to %d, a %s chunk of %s records: %s"
+                " (data_plan.damaged=skip)",
+                file.path,
+                offset,
+                end,
+                e.kind,
+                e.lost_records or "an unknown number of",
+                e.problem,
+            )
             skipped_chunks += 1
             skipped_records += e.lost_records
             offset = end
@@ -124,18 +119,6 @@ def _scan_skipping(source: _Source) -> FileChunks:
         chunks=tuple(chunks),
         skipped_chunks=skipped_chunks,
         skipped_records=skipped_records,
-    )
-
-
-def _warn(damage: DamagedChunkError, *, path: str, start: int, end: int) -> None:
-    log.warning(
-        "%s: left out bytes %d to %d, a %s chunk of %s records: %s (data_plan.damaged=skip)",
-        path,
-        start,
-        end,
-        damage.kind,
-        damage.lost_records or "an unknown number of",
-        damage.problem,
     )
 
 

@@ -24,21 +24,14 @@ FORMATS = {
 
 
 def kind_of(data: str) -> "SourceKind":
-    """The kind of source that a setting names.
-
-    Args:
-        data: A job's `data` or `validation_data`.
-    """
+    """The kind of source that a job's `data` or `validation_data` names."""
     scheme = data[: data.find(":")] if ":" in data else ""
     kind: SourceKind = importlib.import_module(SCHEMES.get(scheme, SCHEMES[""])).KIND
     return kind
 
 
 def check_sources(given: Sequence[str]) -> None:
-    """Find what is wrong with the data of a job and can be found quickly, before it starts.
-
-    Args:
-        given: Its `data` and `validation_data`; empty ones are passed over.
+    """Find quickly what is wrong with a job's `data` and `validation_data`; "" is passed over.
 
     Raises:
         DataError: Something is not there, or cannot be read together.
@@ -51,11 +44,7 @@ def check_sources(given: Sequence[str]) -> None:
 
 
 def file_format(name: str) -> "FileFormat":
-    """The format of a file by its name.
-
-    Args:
-        name: Its path in lower case.
-    """
+    """The format of a file by its path in lower case."""
     suffix = next((end for end in FORMATS if name.endswith(end)), next(iter(FORMATS)))
     found: FileFormat = importlib.import_module(FORMATS[suffix]).FORMAT
     return found
