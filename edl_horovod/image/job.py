@@ -61,9 +61,23 @@ def ensure(config: JobConfig) -> JobConfig:
     Raises:
         EdlError: A setting is wrong or missing, or the image cannot be built or pushed.
     """
+    return _with_image(config, is_dry_run=False)
+
+
+def as_if_built(config: JobConfig) -> JobConfig:
+    """Return the job as `ensure` would; nothing is fetched, built or pushed.
+
+    Raises:
+        EdlError: A setting is wrong or missing.
+    """
+    return _with_image(config, is_dry_run=True)
+
+
+def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
     if config.image:
         given = replace(config, image=str(reference.parse(config.image, "image")))
         return replace(given, model_zoo=_zoo_of_given(config)) if _is_train(config) else given
+    unbuilt = f"{config.image_repository}:{UNBUILT}"
     if not _is_train(config):
         from edl_horovod.image import trained
 
@@ -71,9 +85,12 @@ def ensure(config: JobConfig) -> JobConfig:
             return replace(config, image=str(found))
         _check_parts(config)
         plan = _job_plan(config, trained.zoo_of(config), needs_requirements=False)
-        made = _make(plan, push=True)
-        return replace(config, image=made.digest)
+        return replace(config, image=unbuilt if is_dry_run else _make(plan, push=True).digest)
     _check_parts(config)
+    if is_dry_run:
+        name = PurePath(config.model_zoo).name
+        is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
+        return replace(config, image=unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
     zoo = git_zoo.ensure_local(config.model_zoo)
     made = _make(_job_plan(config, zoo), push=True)
     return replace(
@@ -83,29 +100,6 @@ def ensure(config: JobConfig) -> JobConfig:
         model_zoo_source=zoo.source,
         model_zoo_commit=zoo.commit,
     )
-
-
-def as_if_built(config: JobConfig) -> JobConfig:
-    """Return the job as `ensure` would; nothing is fetched, built or pushed.
-
-    Raises:
-        EdlError: A setting is wrong or missing.
-    """
-    if config.image:
-        return ensure(config)
-    unbuilt = replace(config, image=f"{config.image_repository}:{UNBUILT}")
-    if not _is_train(config):
-        from edl_horovod.image import trained
-
-        if found := trained.image_of(config):
-            return replace(config, image=str(found))
-        _check_parts(config)
-        _job_plan(config, trained.zoo_of(config), needs_requirements=False)
-        return unbuilt
-    _check_parts(config)
-    name = PurePath(config.model_zoo).name
-    is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
-    return replace(unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
 
 
 def _is_train(config: JobConfig) -> bool:

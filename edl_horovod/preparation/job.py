@@ -4,7 +4,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,11 +80,12 @@ def run(config: PrepareConfig, on_progress: OnProgress | None = None) -> Prepare
             cure="Add launch=mpi, or start it without mpirun.",
         )
 
-    def open_pool(settings: GroupSettings, num_groups: int) -> AbstractContextManager[Pool]:
-        wanted = config.processes or len(os.sched_getaffinity(0))
-        return ProcessPool(settings, min(wanted, num_groups))
-
-    return run_with(open_pool, config, progress)
+    num_processes = config.processes or len(os.sched_getaffinity(0))
+    return run_with(
+        lambda settings, num_groups: ProcessPool(settings, min(num_processes, num_groups)),
+        config,
+        progress,
+    )
 
 
 def describe(config: PrepareConfig) -> list[str]:
@@ -158,9 +158,8 @@ def _do_groups(
     config: PrepareConfig, inputs: Inputs, partial: PartialRun, pool: Pool, on_progress: OnProgress
 ) -> None:
     if partial.done:
-        log.info(
-            "Going on: %d of %d groups are done.", len(partial.done), len(partial.group_starts)
-        )
+        num_groups = len(partial.manifest.group_starts)
+        log.info("Going on: %d of %d groups are done.", len(partial.done), num_groups)
     # An earlier run may have had another limit.
     report.require_few_bad(config, list(partial.done.values()))
 
@@ -181,9 +180,9 @@ def _do_groups(
 
 
 def _groups_to_do(inputs: Inputs, partial: PartialRun) -> Iterator[Group]:
-    for number in range(len(partial.group_starts)):
+    for number in range(len(partial.manifest.group_starts)):
         if number not in partial.done:
-            start, stop = partial.bounds(number)
+            start, stop = partial.manifest.bounds(number)
             yield Group(number=number, files=inputs.paths[start:stop])
 
 
@@ -195,7 +194,7 @@ def _record_group(
         for bad in done.bad:
             log.warning("Left out: %s: %s", bad.path, bad.reason)
         with writing(Path(config.output)):
-            partial.add(done, inputs.digest_of_states(*partial.bounds(done.number)))
+            partial.add(done, inputs.digest_of_states(*partial.manifest.bounds(done.number)))
     if done.bad:
         report.require_few_bad(config, [*partial.done.values(), done])
 
@@ -271,7 +270,8 @@ def _group_settings(config: PrepareConfig) -> GroupSettings:
 def _how_to_resume(partial: PartialRun) -> str:
     if not partial.done:
         return ""
+    num_groups = len(partial.manifest.group_starts)
     return (
-        f"\n{len(partial.done)} of {len(partial.group_starts)} groups of files are done and stay in"
+        f"\n{len(partial.done)} of {num_groups} groups of files are done and stay in"
         f" {partial.folder}: the same command goes on from there."
     )

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, TypeVar
 
 from edl_horovod.errors import ConfigError, EdlError, JobFailed, MissingDependency, how_to_install
@@ -49,7 +49,12 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
         # All ranks get here before anything can fail on one of them: entering is collective.
         with MPICommExecutor(world, root=0) as executor:
             if executor is not None:
-                outcome = lead(_opener(executor, num_workers=world.Get_size() - 1))
+                num_workers = world.Get_size() - 1
+                outcome = lead(
+                    lambda settings, num_groups: contextlib.nullcontext(
+                        _MpiPool(executor, settings, min(num_workers, num_groups))
+                    )
+                )
     except EdlError as e:
         outcome = e
     finally:
@@ -61,7 +66,8 @@ def on_all_ranks(lead: Callable[[OpenPool], ResultT]) -> ResultT:
 
 
 class _MpiPool:
-    def __init__(self, executor: Executor, settings: GroupSettings, num_workers: int) -> None:
+    # mpi4py does not say that it is a concurrent.futures.Executor.
+    def __init__(self, executor: Any, settings: GroupSettings, num_workers: int) -> None:
         self._executor = executor
         self._settings = settings
         self._num_workers = num_workers
@@ -69,7 +75,7 @@ class _MpiPool:
     def source(self) -> str:
         settings = self._settings
         loading = self._executor.submit(source_digest, settings.model_zoo, settings.model_def)
-        return loading.result()
+        return str(loading.result())
 
     def work(self, groups: Iterator[Group], on_work: OnWork) -> Iterator[GroupDone]:
         running: set[Future[GroupDone]] = set()
@@ -86,17 +92,6 @@ class _MpiPool:
         finally:
             for one in running:
                 one.cancel()
-
-
-def _opener(executor: Any, *, num_workers: int) -> OpenPool:
-    def open_pool(
-        settings: GroupSettings, num_groups: int
-    ) -> contextlib.AbstractContextManager[_MpiPool]:
-        return contextlib.nullcontext(
-            _MpiPool(executor, settings, num_workers=min(num_workers, num_groups))
-        )
-
-    return open_pool
 
 
 def _world() -> Any:

@@ -56,6 +56,11 @@ class Manifest:
     group_starts: list[int]
     """Number of the first file of each group."""
 
+    def bounds(self, group: int) -> tuple[int, int]:
+        """Number of a group's first file, and of the file after its last one."""
+        start, *rest = self.group_starts[group : group + 2]
+        return start, rest[0] if rest else self.num_files
+
     def differences(self, saved: "Manifest") -> list[str]:
         """Describe the differences from an earlier run; empty if that run can be continued.
 
@@ -80,16 +85,11 @@ class PartialRun:
         self, folder: Path, manifest: Manifest, done: dict[int, GroupDone], lines: TextIO
     ) -> None:
         self.folder = folder
-        self.group_starts = manifest.group_starts
+        self.manifest = manifest
         self.done = done
         self.num_files = sum(one.num_files for one in done.values())
         self.num_records = sum(one.num_records for one in done.values())
         self._lines = lines
-        self._stops = [*manifest.group_starts[1:], manifest.num_files]
-
-    def bounds(self, group: int) -> tuple[int, int]:
-        """Number of a group's first file, and of the file after its last one."""
-        return self.group_starts[group], self._stops[group]
 
     def add(self, done: GroupDone, states_digest: str) -> None:
         """Record that a group is done.
@@ -275,9 +275,8 @@ def _mismatches(manifest: Manifest, saved: Manifest, done: _Done, inputs: Inputs
     found = manifest.differences(saved)
     if manifest.paths_digest != saved.paths_digest:
         return found
-    stops = [*saved.group_starts[1:], saved.num_files]
     for number, (states, _) in sorted(done.items()):
-        start, stop = saved.group_starts[number], stops[number]
+        start, stop = saved.bounds(number)
         if inputs.digest_of_states(start, stop) != states:
             found.append(
                 f"an input file has changed since it was prepared, one of the {stop - start} of"

@@ -220,7 +220,14 @@ def _scan(paths: Sequence[str], record_format: RecordFormat) -> Tables:
     _check_headers(files)
     chunks = np.concatenate(parts)
     if not len(chunks):
-        raise _no_records(paths, skipped_chunks=sum(file.skipped_chunks for file in files))
+        shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+        skipped = sum(file.skipped_chunks for file in files)
+        raise DataError(
+            "There are no records in the data.",
+            received=f"{len(paths)} files ({shown}), of which {skipped} damaged chunks were left"
+            " out",
+            cure="Check how they were made.",
+        )
     return Tables.of(files, chunks)
 
 
@@ -244,13 +251,3 @@ def _check_headers(files: Sequence[IndexedFile]) -> None:
                 cure="Give them the same columns in the same order, or set"
                 " data_plan.csv_header=false if the files have no header line.",
             )
-
-
-def _no_records(paths: Sequence[str], *, skipped_chunks: int) -> DataError:
-    shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-    return DataError(
-        "There are no records in the data.",
-        received=f"{len(paths)} files ({shown}), of which {skipped_chunks} damaged chunks were"
-        " left out",
-        cure="Check how they were made.",
-    )
