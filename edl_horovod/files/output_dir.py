@@ -173,15 +173,9 @@ def staged(
 def publish(
     folder: Path, output: Path, kind: str, *, overwrite: bool, old: Path, job: str = ""
 ) -> None:
-    """Rename a complete directory to the output.
+    """Rename a complete directory, on the output's file system, to the output (absolute).
 
-    Args:
-        folder: The directory, on the output's file system.
-        output: Absolute path of the output.
-        kind: One of KINDS.
-        overwrite: Whether an earlier result there may be replaced.
-        old: Where an earlier result is kept until the new one is in place.
-        job: The job_dir of the job that made the directory, if a job did.
+    An earlier result is kept in `old` until the new one is in place. The rest is as for `staged`.
 
     Raises:
         OutputError: The output is in the way, or cannot be written.

@@ -29,10 +29,7 @@ def write_bytes(
 ) -> None:
     """Write a file and sync it to the disk; readers see the old or the new content.
 
-    Args:
-        path: The file.
-        parts: The new content, in pieces.
-        is_private: Whether only its owner may read it, whatever the umask allows.
+    Only the owner may read a private file, whatever the umask allows.
 
     Raises:
         OSError: The file cannot be written; the old one is unchanged.

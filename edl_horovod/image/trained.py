@@ -37,10 +37,8 @@ def image_of(config: JobConfig) -> Reference | None:
             f"The trained model names the image that its pods would run: {found}. An image is a"
             " program, and whoever wrote the model chose it.",
             received={"trained_model": config.trained_model, "image": ""},
-            cure=(
-                f"Give it, image={found}, or another one; trust=image takes what a trained model"
-                " names."
-            ),
+            cure=f"Give it, image={found}, or another one; trust=image takes what a trained model"
+            " names.",
         )
     log.info("The pods run the image that the trained model names: %s.", found)
     return found

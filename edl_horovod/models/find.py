@@ -87,17 +87,14 @@ def find(
 
 def _specs(group: FileGroup, modules: list[ModuleType], overrides: Overrides) -> list[_Candidate]:
     return [
-        _Candidate(value, module, symbol, _missing_methods(value, overrides))
+        _Candidate(
+            value, module, symbol, tuple(sorted(value.__abstractmethods__ - overrides.methods))
+        )
         for symbol, value, module in _values(group, modules)
         if inspect.isclass(value)
         and issubclass(value, ElasticDLSpec)
         and value is not ElasticDLSpec
     ]
-
-
-def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[str, ...]:
-    abstract: frozenset[str] = getattr(kind, "__abstractmethods__", frozenset())
-    return tuple(sorted(abstract - overrides.methods))
 
 
 def _plain(
@@ -145,10 +142,7 @@ def _definition(
     else:
         assert plain_models is not None
         kind = ElasticDLSpec  # type: ignore[type-abstract]  # Made concrete below.
-        parts = {
-            **plain_models.parts_of(one.value, one.module, one.symbol, zoo=zoo),
-            **set_by_user,
-        }
+        parts = {**plain_models.parts_of(one.value, one.module, one.symbol, zoo=zoo), **set_by_user}
         names = {key: parts[key].full_name for key in REQUIRED}
     if parts:
         assert plain_models is not None, "only a framework makes a spec of parts"

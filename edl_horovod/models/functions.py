@@ -13,12 +13,7 @@ __all__ = ["load_function"]
 
 
 def load_function(model_zoo: str, model_def: str, name: str) -> Callable[..., Any]:
-    """Return a function of the file that a `model_def` means.
-
-    Args:
-        model_zoo: Folder of model files, or one file.
-        model_def: As in `load_spec`; the file need not hold a spec.
-        name: The function's name.
+    """Return a function of the file that a `model_def` means; the file need not hold a spec.
 
     Raises:
         ConfigError: The zoo does not exist.

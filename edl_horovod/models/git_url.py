@@ -121,10 +121,8 @@ def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
         raise ConfigError(
             "The Git URL names no ref.",
             received={"model_zoo": f"git+{zoo.url}"},
-            cure=(
-                "Add @ and a tag, a branch or a commit, or @HEAD for the default branch as it is"
-                " now."
-            ),
+            cure="Add @ and a tag, a branch or a commit, or @HEAD for the default branch as it is"
+            " now.",
         )
     if scheme not in AUTHENTICATED_SCHEMES and not zoo.is_pinned:
         raise ConfigError(

@@ -76,8 +76,6 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
     raise ConfigError(
         f"The model zoo {zoo} does not define {name!r}.",
         received=f"{key}={name}",
-        cure=(
-            f"Write file.function or a function of {file}:"
-            f" {', '.join(functions) or 'it has none'}.{did_you_mean(name, functions)}"
-        ),
+        cure=f"Write file.function or a function of {file}:"
+        f" {', '.join(functions) or 'it has none'}.{did_you_mean(name, functions)}",
     )

@@ -117,16 +117,11 @@ class GroupDone:
 
 
 def prepare_group(
-    settings: GroupSettings,
-    group: Group,
-    on_file: Callable[[int, int], None] | None = None,
+    settings: GroupSettings, group: Group, on_file: Callable[[int, int], None] | None = None
 ) -> GroupDone:
     """Turn a group of input files into shards.
 
-    Args:
-        settings: Settings of the run.
-        group: The files.
-        on_file: Called before each file with its number in the group and the records so far.
+    `on_file` is called before each file with its number in the group and the records so far.
 
     Raises:
         UserCodeError: The model file cannot be loaded or does not have the function.

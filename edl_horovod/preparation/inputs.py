@@ -99,13 +99,7 @@ def cut(
     """Cut the inputs into groups; return the number of each group's first file.
 
     A process turns one group at a time into shards, and a restart does not repeat finished groups.
-    By default a group is about one shard, or smaller if there would be too few groups.
-
-    Args:
-        sizes: Sizes of the files in bytes.
-        files_per_group: Number of files in a group; 0 chooses the default.
-        records_per_shard: Largest number of records in a shard.
-        bytes_per_shard: Largest size of a shard in bytes.
+    With `files_per_group` 0 it is about one shard, or smaller if there would be too few groups.
     """
     if files_per_group:
         return list(range(0, len(sizes), files_per_group))
@@ -188,8 +182,6 @@ def _no_file(part: str) -> DataError:
     return DataError(
         "There is no input file.",
         received={"data": part},
-        cure=(
-            "Give a file, a folder, a glob such as images/*/*.png, @list.txt with a path on each"
-            " line, or several with commas."
-        ),
+        cure="Give a file, a folder, a glob such as images/*/*.png, @list.txt with a path on each"
+        " line, or several with commas.",
     )

@@ -164,10 +164,8 @@ def open_partial_run(
                     "An earlier run was interrupted, and this one does not fit it:"
                     f" {'; '.join(mismatches)}.",
                     received={"output": output},
-                    cure=(
-                        "Give the same command again to go on, or overwrite=true to begin anew"
-                        f" ({folder} goes)."
-                    ),
+                    cure="Give the same command again to go on, or overwrite=true to begin anew"
+                    f" ({folder} goes).",
                 )
             if saved is None or mismatches:
                 _begin(folder, manifest)

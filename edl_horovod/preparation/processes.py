@@ -161,11 +161,10 @@ class ProcessPool:
                 yield process, message
         for process in self._processes:
             # A child that the user's code started may keep the output of a dead process open.
-            if process.has_ended() and not self._has_more(process):
+            if process.has_ended() and not any(
+                key.data is process for key, _ in self._selector.select(0)
+            ):
                 raise _died(process, len(self._processes))
-
-    def _has_more(self, process: _PoolProcess) -> bool:
-        return any(key.data is process for key, _ in self._selector.select(0))
 
     def _kill(self) -> None:
         for process in self._processes:

@@ -18,7 +18,7 @@ import stat
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,7 @@ from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 
-__all__ = [
-    "State",
-    "building",
-    "load",
-    "save",
-    "state_of",
-]
+__all__ = ["State", "building", "load", "save", "state_of"]
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +91,13 @@ def load(state: State, folder: Path) -> Tables | None:
     """
     path = _path(state, folder)
     try:
-        with open(path, "rb", buffering=0, opener=_opened) as file:
-            _check_file(os.fstat(file.fileno()), owners=_owners(state, folder))
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # A link may lead anywhere; a pipe of that name would be waited at for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            _check_file(os.fstat(descriptor), state, folder)
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
         return _tables(mapped, state, folder)
     except FileNotFoundError:
         return None
@@ -169,17 +167,9 @@ def _path(state: State, folder: Path) -> Path:
     return folder / f".edl_horovod.{hashlib.sha256(named.encode()).hexdigest()[:16]}.index"
 
 
-def _opened(path: str, flags: int) -> int:
-    # A link may lead anywhere, and without O_NONBLOCK a pipe of that name is waited at for ever.
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-def _owners(state: State, folder: Path) -> set[int]:
-    """The users who could change the data or take the folder's place, and this one."""
-    return {0, os.geteuid(), os.stat(state.paths[0]).st_uid, os.stat(folder).st_uid}
-
-
-def _check_file(found: os.stat_result, *, owners: Set[int]) -> None:
+def _check_file(found: os.stat_result, state: State, folder: Path) -> None:
+    # The users who could change the data or take the folder's place, and this one.
+    owners = (0, os.geteuid(), os.stat(state.paths[0]).st_uid, os.stat(folder).st_uid)
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("it is no regular file")
     if found.st_uid not in owners:

@@ -12,12 +12,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "DataPlan",
-    "EpochOrder",
-    "FilledSteps",
-    "choose_window",
-]
+__all__ = ["DataPlan", "EpochOrder", "FilledSteps", "choose_window"]
 
 MOST_WINDOW = 1024
 _NO_RECORD = -1

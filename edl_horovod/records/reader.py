@@ -41,11 +41,7 @@ class Reader(RecordSource):
 
     @classmethod
     def open(
-        cls,
-        paths: str | Sequence[str],
-        *,
-        cache_bytes: int = 64 << 20,
-        **how_to_read: Any,
+        cls, paths: str | Sequence[str], *, cache_bytes: int = 64 << 20, **how_to_read: Any
     ) -> Self:
         """Index files and read them.
 

@@ -122,11 +122,8 @@ def local_paths(pattern: str) -> Iterator[str]:
 def parts_of(pattern: str) -> Iterator[str]:
     """The paths, globs and URLs in a pattern, as for `expand`."""
     parts = [pattern] if os.path.exists(pattern) else pattern.split(",")
-    return (_without_file_scheme(part.strip()) for part in parts if part.strip())
-
-
-def _without_file_scheme(part: str) -> str:
-    return part.removeprefix("file://") if part.startswith("file:///") else part
+    for part in filter(None, map(str.strip, parts)):
+        yield part.removeprefix("file://") if part.startswith("file:///") else part
 
 
 def _local_matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:

@@ -100,12 +100,7 @@ def reconnect() -> None:
 
 
 def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
-    """The files that a remote path, folder or glob means, in any order.
-
-    Args:
-        part: With a scheme.
-        suffixes: Ends of the names that are taken from a folder.
-        is_recursive: Whether a folder means what is in its subfolders, too.
+    """The files that a URL of a file, folder or glob means, in any order; see `expand`.
 
     Raises:
         DataError: The place cannot be listed.
@@ -183,10 +178,8 @@ def _system(url: str) -> _System:
         raise DataError(
             f"Data cannot be read from {scheme}://.",
             received={"path": url},
-            cure=(
-                "Use a path, or one of"
-                f" {', '.join(f'{name}://' for name in known)}.{did_you_mean(scheme, known)}"
-            ),
+            cure="Use a path, or one of"
+            f" {', '.join(f'{name}://' for name in known)}.{did_you_mean(scheme, known)}",
         )
     return system
 

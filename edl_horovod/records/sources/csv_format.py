@@ -173,10 +173,8 @@ class _Scan:
         return DataError(
             f"{self.file.path} is damaged: {problem}.",
             received={"path": self.file.path},
-            cure=(
-                "Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
-                " to leave such lines out."
-            ),
+            cure="Quote the whole field and double the quotes in it, or set data_plan.damaged=skip"
+            " to leave such lines out.",
         )
 
     def _next_line(self, rest: bytes, offset: int) -> int:

@@ -20,13 +20,7 @@ from edl_horovod.records.sources.recordio_format import (
 )
 from edl_horovod.records.sources.recordio_scan import read_chunks
 
-__all__ = [
-    "ChunkInfo",
-    "Codec",
-    "Writer",
-    "decode_chunk",
-    "read_chunks",
-]
+__all__ = ["ChunkInfo", "Codec", "Writer", "decode_chunk", "read_chunks"]
 
 _LENGTH = struct.Struct("<I")
 _MAX_RECORDS = max_chunk_records(MAX_CHUNK_BYTES)

@@ -23,21 +23,17 @@ def refuse_foreign_file(file: InputFile) -> None:
         raise DataError(
             f"{file.path} is a TFRecord file, and data is read from RecordIO and CSV files.",
             received={"path": file.path},
-            cure=(
-                "Turn it into RecordIO by edl prepare, with a"
-                " prepare_data_for_a_single_file(filename) that yields record.numpy() for each"
-                " record in tf.data.TFRecordDataset(filename)."
-            ),
+            cure="Turn it into RecordIO by edl prepare, with a"
+            " prepare_data_for_a_single_file(filename) that yields record.numpy() for each"
+            " record in tf.data.TFRecordDataset(filename).",
         )
     if _has_old_layout(file):
         raise DataError(
             f"{file.path} was written by pyrecordio 0.0.1 to 0.0.4. Its chunks have the same magic"
             " number but another layout (header order, CRC-32C, raw snappy) that is not read here.",
             received={"path": file.path},
-            cure=(
-                "Read it with the pyrecordio that wrote it, and write the records again with"
-                " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6."
-            ),
+            cure="Read it with the pyrecordio that wrote it, and write the records again with"
+            " edl_horovod.records.sources.recordio.Writer or pyrecordio>=0.0.6.",
         )
 
 
@@ -53,11 +49,9 @@ def refuse_unknown_file(file: InputFile) -> None:
             f"{file.path} is no RecordIO file: it starts with {start.hex(' ')}, expected"
             f" {MAGIC_BYTES.hex(' ')}.",
             received={"path": file.path},
-            cure=(
-                "Make RecordIO files of your own by edl prepare; the name of a CSV file ends in"
-                " .csv. If this was a RecordIO file whose beginning is damaged,"
-                " data_plan.damaged=skip leaves out what is damaged."
-            ),
+            cure="Make RecordIO files of your own by edl prepare; the name of a CSV file ends in"
+            " .csv. If this was a RecordIO file whose beginning is damaged,"
+            " data_plan.damaged=skip leaves out what is damaged.",
         )
 
 
