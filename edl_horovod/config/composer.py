@@ -176,7 +176,7 @@ class Composer:
         words = [*given.for_hydra, *of_hydra]
         try:
             composed = hydra.compose(self._name, overrides=words, return_hydra_config=True)
-            self._check_secrets(composed.hydra.sweeper, given, "hydra.sweeper")
+            self._check_secrets(composed, given, "hydra.sweeper")
             name = composed.hydra.runtime.choices["hydra/sweeper"]
             found = OmegaConf.to_container(composed.hydra.sweeper, resolve=True)
         except _HYDRA_ERRORS as e:
@@ -335,13 +335,13 @@ class Composer:
             if key in SET_BY_US and value not in ("", _MISSING):
                 raise self._unknown(key, f"{key}={value}", where=self._where(key, given))
 
-    def _check_secrets(self, composed: DictConfig, given: _Given, prefix: str = "") -> None:
+    def _check_secrets(self, composed: DictConfig, given: _Given, section: str = "") -> None:
         """Refuse secrets, for everything composed is written to the job's directory.
 
         The password in the URL of a model zoo alone is left out there, so it may come from a
         variable. URLs of data have an error of their own.
         """
-        for secret in secrets_in(composed, prefix):
+        for secret in secrets_in(composed, section):
             key, variable = secret.key, secret.variable
             if key == "model_zoo" or (key in FILE_LISTS and not variable):
                 continue

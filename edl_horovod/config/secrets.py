@@ -1,22 +1,23 @@
 """Find the secrets in composed settings, which are written to the job's directory."""
 
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig
-from omegaconf.basecontainer import BaseContainer
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from edl_horovod.config.overrides import escaped
 from edl_horovod.files.url_secrets import without_secrets
 
 __all__ = ["Secret", "secrets_in"]
 
 _NAME = re.compile(r"passw|secret|token(?!iz)|credential|api_?key|access_?key|private_?key", re.I)
 _ENVIRONMENT = "oc.env"
+_RECORDING = "edl_horovod.recorded_env"
+"""Takes the place of `oc.env` in a copy of the settings."""
 
 
 @dataclass(frozen=True)
@@ -31,46 +32,57 @@ class Secret:
     """The environment variable whose name says that it holds a secret; empty for a URL."""
 
 
-def secrets_in(settings: DictConfig, prefix: str = "") -> Iterator[Secret]:
+def secrets_in(settings: DictConfig, section: str = "") -> Iterator[Secret]:
     """The settings that read a variable with a secret's name, or hold a URL with a password.
 
-    Each setting is resolved, so what it refers to counts too, however it is written. A setting that
-    cannot be resolved is left to the caller.
+    Each setting is resolved, so what it refers to counts too, however it is written; only an
+    `oc.env` whose own name is put together, `${oc.${a}:NAME}`, is not seen. A setting that cannot
+    be resolved is left to the caller.
 
     Args:
         settings: As they were composed.
-        prefix: What their keys begin with.
+        section: The key of those to look at; empty for all.
     """
+    copy = OmegaConf.create(_recording(OmegaConf.to_container(settings, resolve=False)))
+    assert isinstance(copy, DictConfig)
+    part = OmegaConf.select(copy, section) if section else copy
     with _variables_read() as variables:
-        yield from _walk(settings, prefix, (), variables)
+        yield from _walk(part, section, (), variables)
+
+
+def _recording(value: Any) -> Any:
+    """The same with another resolver in the place of `oc.env`, wherever a text names it."""
+    if isinstance(value, Mapping):
+        return {name: _recording(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_recording(item) for item in value]
+    return value.replace(_ENVIRONMENT, _RECORDING) if isinstance(value, str) else value
 
 
 def _walk(
     container: DictConfig | ListConfig,
     prefix: str,
-    above: tuple[BaseContainer, ...],
+    above: tuple[DictConfig | ListConfig, ...],
     variables: list[str],
     *,
     is_key: bool = True,
 ) -> Iterator[Secret]:
-    if container._is_none() or container._is_missing():
-        return
     above = (*above, container)
     is_list = isinstance(container, ListConfig)
-    for name in range(len(container)) if is_list else list(container.keys()):
+    raw: Any = OmegaConf.to_container(container, resolve=False)
+    for name in range(len(raw)) if is_list else raw:
         key = prefix if is_list or not is_key else f"{prefix}.{name}".removeprefix(".")
-        raw: Any = container._get_node(name)
         variables.clear()
         value: Any = None
         # It may be missing, or not be resolved because of what a variable holds.
         with suppress(OmegaConfBaseException):
             value = container[name]
-        text = without_secrets(str(raw._value()))
+        text = without_secrets(str(raw[name]).replace(_RECORDING, _ENVIRONMENT))
         if variable := next(filter(_NAME.search, variables), ""):
             yield Secret(key, text, variable)
         elif isinstance(value, DictConfig | ListConfig):
             if not any(value is other for other in above):
-                is_own = is_key and not is_list and not raw._is_interpolation()
+                is_own = is_key and not is_list and not OmegaConf.is_interpolation(container, name)
                 yield from _walk(value, key, above, variables, is_key=is_own)
         elif isinstance(value, str) and without_secrets(value) != value:
             yield Secret(key, text, "")
@@ -78,19 +90,21 @@ def _walk(
 
 @contextmanager
 def _variables_read() -> Iterator[list[str]]:
-    """The names that `${oc.env:NAME}` reads in this thread, in whatever way it is written."""
-    # OmegaConf has no public way to put back a resolver that a program has replaced.
-    resolvers = BaseContainer._resolvers
-    original, thread = resolvers[_ENVIRONMENT], threading.get_ident()
+    """The names that settings read which `_recording` gave, in whatever way they are written.
+
+    `oc.env` itself stays, because there is no public way to put back one that a program has
+    replaced. The names are gathered for one composition at a time.
+    """
     variables: list[str] = []
 
-    def recording(root: Any, parent: Any, node: Any, args: Any, texts: Any) -> Any:
-        if threading.get_ident() == thread:
-            variables.append(str(args[0]) if args else "")
-        return original(root, parent, node, args, texts)
+    def recorded(*args: Any) -> Any:
+        variables.append(str(args[0]) if args else "")
+        names = ",".join(f"${{args.{number}}}" for number in range(len(args)))
+        call = {"args": escaped(list(args)), "value": f"${{{_ENVIRONMENT}:{names}}}"}
+        return _recording(OmegaConf.create(call).value)
 
-    resolvers[_ENVIRONMENT] = recording
+    OmegaConf.register_new_resolver(_RECORDING, recorded, replace=True)
     try:
         yield variables
     finally:
-        resolvers[_ENVIRONMENT] = original
+        OmegaConf.clear_resolver(_RECORDING)

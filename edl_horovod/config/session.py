@@ -125,6 +125,5 @@ def _schema_node(config_class: type) -> DictConfig:
 def _thaw(node: DictConfig) -> None:
     OmegaConf.set_readonly(node, None)
     for key in node:
-        child = node._get_node(key)
-        if isinstance(child, DictConfig):
+        if isinstance(child := node.get(key), DictConfig):
             _thaw(child)

@@ -1,12 +1,13 @@
 """A user's own directory of settings, as Hydra's users expect it."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from omegaconf import OmegaConf
-from omegaconf.basecontainer import BaseContainer
+from omegaconf.resolvers import oc
 
 from edl_horovod.cli.main import main
 from edl_horovod.config import fields
@@ -244,6 +245,7 @@ def test_a_variable_that_is_no_secret_is_taken(theirs: Path, monkeypatch: pytest
         "params={a: [1, '${oc.env:DB_PASSWORD}']}",
         "params.a='${oc.decode:${oc.env:DB_PASSWORD}}'",
         "params.a='${oc.env:${oc.env:NAME_OF_IT}}'",
+        "params.a='${oc.decode:${oc.env:READS_IT}}'",
         "params.a=${oc.env:DATABASE_URL}",
         "params.a='${oc.create:[${oc.env:DATABASE_URL}]}'",
         "params.a=${model_zoo}",
@@ -259,6 +261,7 @@ def test_a_secret_is_refused_however_it_is_written(
 ):
     monkeypatch.setenv("DB_PASSWORD", "s3cr3t")
     monkeypatch.setenv("NAME_OF_IT", "DB_PASSWORD")
+    monkeypatch.setenv("READS_IT", "${oc.env:DB_PASSWORD}")
     monkeypatch.setenv("DATABASE_URL", "postgres://me:s3cr3t@host/a")
     monkeypatch.setenv("GIT_TOKEN", "s3cr3t")
     zoo = "model_zoo=git+https://me:${oc.env:GIT_TOKEN}@host/zoo@v1"
@@ -308,13 +311,21 @@ def test_a_secret_among_the_values_of_a_sweep_is_refused(
     assert "s3cr3t" not in str(error.value)
 
 
-def test_a_resolver_that_a_program_has_replaced_stays(
-    theirs: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(BaseContainer._resolvers, "oc.env", lambda *_: "/theirs")
+@pytest.fixture
+def replaced_env() -> Iterator[None]:
+    OmegaConf.register_new_resolver(
+        "oc.env", lambda name: f"https://me:{name}@theirs", replace=True
+    )
+    yield
+    OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
-    assert composed(theirs, "+experiment=mnist").data == "/theirs/*.recordio"
-    assert OmegaConf.create({"a": "${oc.env:X}"}).a == "/theirs"
+
+@pytest.mark.usefixtures("replaced_env")
+def test_a_resolver_that_a_program_has_replaced_stays_and_its_secrets_are_refused(theirs: Path):
+    said = refusal(theirs, "+experiment=mnist", "params.a=${oc.env:X}")
+
+    assert "seems to be a secret" in said
+    assert OmegaConf.create({"a": "${oc.env:X}"}).a == "https://me:X@theirs"
 
 
 def test_a_password_for_a_model_zoo_may_come_from_the_environment(
