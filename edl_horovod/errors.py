@@ -6,7 +6,8 @@ A message says what is wrong, where, what was received and what to do next.
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
 
 __all__ = [
     "ClusterError",
@@ -55,12 +56,29 @@ class EdlError(Exception):
     def __init__(
         self, what: str, *, received: Mapping[str, object] | str = "", cure: str = ""
     ) -> None:
+        self.what = what.strip()
         self.received = received
         self.cure = cure.strip()
         if isinstance(received, Mapping):
             received = ", ".join(f"{key}={_shown(value)}" for key, value in received.items())
         found = f"Received: {received.removesuffix('.')}." if received else ""
-        super().__init__(" ".join(filter(None, (what.strip(), found, self.cure))))
+        super().__init__(" ".join(filter(None, (self.what, found, self.cure))))
+
+    def with_more_cure(self, more: str) -> Self:
+        """The same error with more sentences about what to do; they bring their own space."""
+        return type(self)(self.what, received=self.received, cure=f"{self.cure}{more}")
+
+    def reworded(self, change: Callable[[str], str]) -> Self:
+        """The same error with all of its texts changed, and the values that show such a text."""
+        received = self.received
+        if isinstance(received, str):
+            received = change(received)
+        else:
+            received = {
+                key: value if change(_shown(value)) == _shown(value) else change(str(value))
+                for key, value in received.items()
+            }
+        return type(self)(change(self.what), received=received, cure=change(self.cure))
 
 
 class JobFailed(EdlError):

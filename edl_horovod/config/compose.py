@@ -140,7 +140,6 @@ def _composer(config_class: type[ConfigT], verb: str, files: ConfigFiles) -> Ite
         with open_hydra(config_class, start, files) as loader:
             yield Composer(config_class, verb, start=start, name=files.name, loader=loader)
     except ConfigError as e:
-        shown = without_secrets(str(e))
-        if shown == str(e):
+        if without_secrets(str(e)) == str(e):
             raise
-        raise ConfigError(shown) from None  # Its cause shows what was typed, too.
+        raise e.reworded(without_secrets) from None  # Its cause shows what was typed, too.

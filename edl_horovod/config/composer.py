@@ -129,7 +129,7 @@ class Composer:
             where = next((file for key in keys if (file := self._where(key, given))), "")
             if not where:
                 raise
-            raise ConfigError(f"{e}{where}") from e
+            raise e.with_more_cure(where) from e
 
     def description(self, overrides: Sequence[str]) -> str:
         """The settings as YAML, with comments."""
@@ -189,6 +189,12 @@ class Composer:
                 cure=did_you_mean(str(name), ("basic", "optuna")),
             )
         given_params = found.pop("params") or {}
+        if not isinstance(given_params, Mapping):
+            raise ConfigError(
+                "hydra.sweeper.params must be a dict of settings with several values.",
+                received={"hydra.sweeper.params": given_params},
+                cure=f"{self._where('hydra.sweeper.params', given)} Write {{key: 'a,b'}}.",
+            )
         for key, value in given_params.items():
             if isinstance(value, Mapping):
                 raise ConfigError(

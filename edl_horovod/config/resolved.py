@@ -101,7 +101,7 @@ def build(config_class: type[ConfigT], values: dict[str, Any], *, source: str) -
     except ConfigError as e:
         if not source:
             raise
-        raise ConfigError(f"{source}: {e}") from e
+        raise ConfigError(f"{source}: {e.what}", received=e.received, cure=e.cure) from e
 
 
 def wrong_type(key: str, received: str, annotation: Any, *, cure: str = "") -> ConfigError:

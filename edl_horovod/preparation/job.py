@@ -130,8 +130,7 @@ def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress
             except KeyboardInterrupt as e:
                 raise Interrupted(f"Interrupted.{_how_to_resume(partial)}") from e
             except EdlError as e:
-                e.args = (f"{e}{_how_to_resume(partial)}",)
-                raise
+                raise e.with_more_cure(_how_to_resume(partial)) from e
 
 
 def _check_places(config: PrepareConfig, inputs: Inputs) -> None:

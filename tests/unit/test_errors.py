@@ -56,6 +56,17 @@ def test_an_error_keeps_its_fields_when_it_is_pickled():
     assert (str(back), back.received, back.cure) == (str(error), {"data": "/d"}, "Mend it.")
 
 
+def test_an_error_that_is_changed_keeps_its_kind_and_its_other_fields():
+    error = Damaged("It is wrong.", received={"data": "/d", "np": 3}, cure="Mend it.")
+
+    more = error.with_more_cure(" Try again.")
+    changed = more.reworded(lambda text: text.replace("/d", "/x"))
+
+    assert str(more) == f"{error} Try again."
+    assert (type(changed), changed.received) == (Damaged, {"data": "/x", "np": 3})
+    assert str(changed) == "It is wrong. Received: data='/x', np=3. Mend it. Try again."
+
+
 def test_only_the_error_classes_spell_how_received_values_are_shown():
     package = Path(errors.__file__).parent
     # What is left to convert; remove a module from this list with its last text.

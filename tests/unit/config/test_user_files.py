@@ -421,12 +421,24 @@ def test_a_command_gives_values_of_a_sweep_to_the_setting_itself(override: str, 
         expand([override])
 
 
-def test_values_of_a_sweep_in_a_file_have_keys_with_dots(theirs: Path):
+@pytest.mark.parametrize(
+    ("sweeper", "params", "told"),
+    [
+        ("basic", "{train: {epochs: '1,2'}}", r"Write train\.epochs: a,b in one line"),
+        ("basic", "3", r"hydra\.sweeper\.params .*It stands in .*grid\.yaml"),
+        ("optuna", "3", r"must be a dict .*hydra\.sweeper\.params=3\. It stands in .*grid\.yaml"),
+    ],
+)
+def test_values_of_a_sweep_in_a_file_are_a_dict_with_dots_in_its_keys(
+    theirs: Path, sweeper: str, params: str, told: str
+):
     write(
         theirs / "grid.yaml",
-        "defaults: [config, _self_]\nhydra: {sweeper: {params: {train: {epochs: '1,2'}}}}\n",
+        f"defaults: [config, override hydra/sweeper: {sweeper}, _self_]\n"
+        f"hydra: {{sweeper: {{params: {params}}}}}\n",
     )
-    with pytest.raises(ConfigError, match=r"Write train\.epochs: a,b in one line"):
+
+    with pytest.raises(ConfigError, match=told):
         expand(["+experiment=mnist"], ConfigFiles(str(theirs), "grid"))
 
 
