@@ -1,13 +1,9 @@
-"""One composition with an open Hydra: who reads which setting, the checks, and the errors.
-
-Text settings (paths, globs, names) are used verbatim, so a path needs no quotes but those for the
-shell; where their value is a string in the quotes of Hydra's grammar, they get what stands within.
-"""
+"""One composition with an open Hydra: put together, checked, and its errors explained."""
 
 import json
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import hydra
@@ -17,28 +13,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
-from edl_horovod.config.conf_files import conf_dir
-from edl_horovod.config.fields import (
-    FILE_LISTS,
-    SET_BY_US,
-    dict_key_of,
-    flat,
-    is_within,
-    needed,
-    settings,
-    unknown_key,
-)
-from edl_horovod.config.overrides import (
-    Override,
-    all_told,
-    checked_for_hydra,
-    escaped,
-    param_of,
-    split,
-    unquoted,
-)
+from edl_horovod.config.fields import FILE_LISTS, SET_BY_US, flat, is_within, needed, settings
+from edl_horovod.config.given import Given, Sorter
+from edl_horovod.config.overrides import split
 from edl_horovod.config.paths import check_no_secrets, make_absolute
 from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.secrets import secrets_in
@@ -68,19 +46,6 @@ class Sweeper:
         return self.search is not None
 
 
-@dataclass(frozen=True)
-class _Given:
-    """The settings of one composition, sorted by who reads them."""
-
-    for_hydra: list[str] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)
-    """Keys with dots to values; what OmegaConf would resolve in them is meant so."""
-    typed: dict[str, str] = field(default_factory=dict)
-    """Keys to how they were given, for errors."""
-    choices: list[str] = field(default_factory=list)
-    """Choices of files, as they were given."""
-
-
 class Composer:
     """Composes configurations of one class while Hydra is open."""
 
@@ -101,8 +66,7 @@ class Composer:
         self._start = start
         self._name = name or start
         self._loader = loader
-        self._annotations = {each.key: each.annotation for each in settings(config_class)}
-        self._sections = {key.partition(".")[0] for key in self._annotations if "." in key}
+        self._sorter = Sorter(config_class, name=self._name, loader=loader)
         self._first: DictConfig | None = None
 
     def config(self, overrides: Sequence[str], values: Mapping[str, Any]) -> Any:
@@ -140,12 +104,12 @@ class Composer:
         return "\n".join(self._lines(tree, "", given, found))
 
     def _lines(
-        self, tree: dict[Any, Any], prefix: str, given: _Given, found: dict[str, str]
+        self, tree: dict[Any, Any], prefix: str, given: Given, found: dict[str, str]
     ) -> Iterator[str]:
         indent = "  " * prefix.count(".")
         for name, value in tree.items():
             key = f"{prefix}{name}"
-            if key not in self._annotations:
+            if key not in self._sorter.annotations:
                 yield f"{indent}{name}:"
                 yield from self._lines(value, f"{key}.", given, found)
                 continue
@@ -206,92 +170,23 @@ class Composer:
         search = resolved.build(SearchConfig, found, source="") if name == "optuna" else None
         return Sweeper(params, search, self._loader)
 
-    def _origin(self, key: str, given: _Given, found: dict[str, str]) -> str:
+    def _origin(self, key: str, given: Given, found: dict[str, str]) -> str:
         if key == "task":
             return f"edl {self._verb}"
         parts = [file for name, file in found.items() if is_within(name, key)]
         if any(is_within(key, name) for name in given.typed):
             parts = []
-        if self._typed(key, given):
+        if given.typed_as(key):
             parts.append("command line")
         return ", ".join(dict.fromkeys(parts)) or "default"
 
-    def _sort(self, overrides: Sequence[str], values: Mapping[str, Any]) -> _Given:
-        """Decide who reads which setting.
-
-        Raises:
-            ConfigError: Some are unknown or malformed; all of them are named.
-        """
-        given = _Given()
-        params: dict[str, Any] = {}
-        with all_told() as telling:
-            for text in overrides:
-                with telling():
-                    override = split(text)
-                    self._sort_one(override, given, params)
-            for key, value in values.items():
-                with telling():
-                    given.typed[key] = f"{key}={value}"
-                    if dict_key_of(key, self._annotations) == "params":
-                        params_text.put(params, key, escaped(value), received=given.typed[key])
-                    elif key in self._annotations or dict_key_of(key, self._annotations):
-                        given.values[key] = escaped(value)
-                    else:
-                        raise self._unknown(key, given.typed[key])
-        if params:
-            params_text.check(params)
-            given.values["params"] = params
-        return given
-
-    def _sort_one(self, override: Override, given: _Given, params: dict[str, Any]) -> None:
-        key, value = override.key, override.value
-        in_dict = dict_key_of(key, self._annotations)
-        is_choice = not in_dict and key not in self._annotations and not value.startswith("{")
-        if is_choice:
-            given.choices.append(override.typed)
-        else:
-            given.typed[key] = override.typed
-        if in_dict == "params":
-            param = escaped(param_of(override), self._is_reference)
-            params_text.put(params, key, param, received=override.typed)
-        elif in_dict:
-            given.for_hydra.append(f"++{checked_for_hydra(override)}")
-        elif key in SET_BY_US or key not in self._annotations:
-            given.for_hydra.append(self._group_choice(override))
-        elif self._annotations[key] is str:
-            given.values[key] = escaped(unquoted(value), self._is_reference)
-        else:
-            given.for_hydra.append(checked_for_hydra(override))
-
-    def _group_choice(self, override: Override) -> str:
-        """The override for Hydra that chooses a file of a group, or sets several keys of it."""
-        group = override.key.partition("@")[0]
-        is_ours = group in self._sections
-        choices = self._choices(group)
-        if not is_ours and (not choices or (conf_dir() / group).is_dir()):
-            raise self._unknown(override.key, override.typed)
-        if is_ours and override.value.startswith("{"):
-            return checked_for_hydra(override)
-        if override.value not in (*choices, "null"):
-            keys = f", or set one of its keys: {group}.key=value" if is_ours else ""
-            raise ConfigError(
-                f"{group} must be one of {', '.join(choices)}{keys}.",
-                received=override.typed,
-                cure=did_you_mean(override.value, choices),
-            )
-        # A group of ours is in the list of defaults already, so that a + would change nothing.
-        prefix = "" if is_ours else override.prefix
-        return f"{prefix}{override.key}={override.value}"
-
-    def _choices(self, group: str) -> list[str]:
-        if group.partition("/")[0].partition(".")[0] == "hydra":
-            return []
+    def _sort(self, overrides: Sequence[str], values: Mapping[str, Any]) -> Given:
         try:
-            return list(self._loader.get_group_options(group, config_name=self._name))
+            return self._sorter.sort(overrides, values)
         except _HYDRA_ERRORS as e:
-            raise self._explained(e, _Given()) from e
+            raise self._explained(e, Given()) from e
 
-    def _compose(self, given: _Given) -> DictConfig:
+    def _compose(self, given: Given) -> DictConfig:
         """The settings together, with interpolations.
 
         Raises:
@@ -306,7 +201,7 @@ class Composer:
         except _HYDRA_ERRORS as e:
             raise self._explained(e, given) from e
         self._check_set_by_us(composed, given)
-        if "task" in self._annotations:
+        if "task" in self._sorter.annotations:
             composed.task = self._verb
         if self._first is None:
             self._first = composed
@@ -333,15 +228,15 @@ class Composer:
                 cure=f"Begin it with the line `defaults: [{self._start}, _self_]`.",
             )
 
-    def _check_set_by_us(self, composed: DictConfig, given: _Given) -> None:
+    def _check_set_by_us(self, composed: DictConfig, given: Given) -> None:
         """Refuse a file that sets a key that only we set."""
         raw = OmegaConf.to_container(composed, resolve=False)
         assert isinstance(raw, dict)
         for key, value in flat(raw):
             if key in SET_BY_US and value not in ("", _MISSING):
-                raise self._unknown(key, f"{key}={value}", where=self._where(key, given))
+                raise self._sorter.unknown(key, f"{key}={value}", where=self._where(key, given))
 
-    def _check_secrets(self, composed: DictConfig, given: _Given, section: str = "") -> None:
+    def _check_secrets(self, composed: DictConfig, given: Given, section: str = "") -> None:
         """Refuse secrets, for everything composed is written to the job's directory.
 
         The password in the URL of a model zoo alone is left out there, so it may come from a
@@ -373,30 +268,9 @@ class Composer:
             names = " and ".join([", ".join(wanted[:-1]), wanted[-1]][len(wanted) == 1 :])
             raise ConfigError(f"{self._verb} needs {names}. Give what is missing:{lines}")
 
-    def _is_reference(self, name: str, is_call: bool) -> bool:
-        """Whether `${name}` or `${name:...}` in a text means another value."""
-        if is_call:
-            return bool(OmegaConf.has_resolver(name))
-        return name in self._annotations or bool(dict_key_of(name, self._annotations))
-
-    def _unknown(self, key: str, received: str, *, where: str = "") -> ConfigError:
-        """The error for a key that cannot be set, with the keys that can be."""
-        theirs = [
-            group
-            for group in self._loader.list_groups("")
-            if group != "hydra" and not (conf_dir() / group).is_dir()
-        ]
-        groups = ""
-        if theirs:
-            groups = f" Groups of --config-dir: {', '.join(theirs)}.{did_you_mean(key, theirs)}"
-        elif received.startswith("+"):
-            groups = " Groups of your own are in the directory that --config-dir names."
-        reason = unknown_key(key, self._class, hidden=SET_BY_US)
-        return ConfigError(f"{reason}{groups}", received=received, cure=where)
-
-    def _where(self, key: str, given: _Given) -> str:
+    def _where(self, key: str, given: Given) -> str:
         """A sentence with the file that a value stands in; empty where it was typed."""
-        if self._typed(key, given):
+        if given.typed_as(key):
             return ""
         try:
             found = origins(self._loader, self._name, given.for_hydra)
@@ -405,12 +279,7 @@ class Composer:
         files = [file for name, file in found.items() if is_within(name, key)]
         return f" It stands in {files[-1]}." if files else ""
 
-    def _typed(self, key: str, given: _Given) -> str:
-        """How a user typed a key, or the section or the dict around it; else empty."""
-        names = [name for name in given.typed if is_within(key, name) or is_within(name, key)]
-        return given.typed[names[-1]] if names else ""
-
-    def _explained(self, error: Exception, given: _Given) -> ConfigError:
+    def _explained(self, error: Exception, given: Given) -> ConfigError:
         """Hydra's error as one of ours, naming the key, what was given, and the file."""
         if isinstance(error, UnicodeDecodeError):
             # Hydra's reader of files knows the path, and its error does not say it.
@@ -425,9 +294,7 @@ class Composer:
         while cause is not None and not getattr(cause, "full_key", None):
             cause = cause.__cause__ or cause.__context__
         key = str(getattr(cause, "full_key", None) or "")
-        typed = (
-            self._typed(key, given) if key else " ".join([*given.choices, *given.typed.values()])
-        )
+        typed = given.typed_as(key) if key else " ".join([*given.choices, *given.typed.values()])
         where = self._where(key, given) if key else ""
         if isinstance(cause, InterpolationResolutionError):
             reason = str(cause).partition("\n")[0]
@@ -436,17 +303,17 @@ class Composer:
                 received=typed or key,
                 cure=f"{where} Write ${{oc.env:NAME}}, ${{now:%Y-%m-%d}} or ${{key}}.",
             )
-        if key in self._annotations:
+        if key in self._sorter.annotations:
             value = typed.partition("=")[2] if key in given.typed else "..."
             (meaning,) = (each.meaning for each in settings(self._class) if each.key == key)
             cure = f"{where} {meaning}"
-            return resolved.wrong_type(key, value, self._annotations[key], cure=cure)
-        is_unknown = not any(name.startswith(f"{key}.") for name in self._annotations)
+            return resolved.wrong_type(key, value, self._sorter.annotations[key], cure=cure)
+        is_unknown = not any(name.startswith(f"{key}.") for name in self._sorter.annotations)
         if key and is_unknown and not is_within(key, "hydra"):
             group = key.partition(".")[0]
-            if where and group not in self._sections and self._choices(group):
+            if where and group not in self._sorter.sections and self._sorter.choices(group):
                 where += " Begin the file with the line `# @package _global_`."
-            return self._unknown(key, typed or f"{key}=...", where=where)
+            return self._sorter.unknown(key, typed or f"{key}=...", where=where)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return ConfigError(
             f"The settings cannot be put together. {' '.join(lines).rstrip('.')}.",
