@@ -2,7 +2,7 @@
 
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["LOG_LEVELS", "check", "check_choice", "check_given"]
+__all__ = ["LOG_LEVELS", "check", "check_choice", "check_given", "check_least"]
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -19,6 +19,23 @@ def check(is_right: bool, key: str, value: object, rule: str) -> None:
             received={key: value},
             cure=f"Give {key} another value, or leave it out.",
         )
+
+
+def check_least(section: str, settings: object, **least: int) -> None:
+    """Refuse numbers of a section that are too small; None is not looked at.
+
+    Args:
+        section: Its key; empty for the root.
+        settings: Its values.
+        least: The least value of each setting.
+
+    Raises:
+        ConfigError: One is too small.
+    """
+    for name, lowest in least.items():
+        value = getattr(settings, name)
+        key = f"{section}.{name}".removeprefix(".")
+        check(value is None or value >= lowest, key, value, f"must be {lowest} or more")
 
 
 def check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:

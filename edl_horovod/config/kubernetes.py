@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from edl_horovod.config.checks import check, check_choice
+from edl_horovod.config.checks import check, check_choice, check_least
 
 __all__ = ["JOB_NAME_CHARACTERS", "KubernetesConfig", "LauncherPodConfig", "WorkerPodConfig"]
 
@@ -41,7 +41,7 @@ class WorkerPodConfig:
     def __post_init__(self) -> None:
         _check_quantities("kubernetes.worker", self.cpu, self.memory)
         _check_nodes("kubernetes.worker", self.node_selector, self.tolerations)
-        check(self.gpus >= 0, "kubernetes.worker.gpus", self.gpus, "must be 0 or more")
+        check_least("kubernetes.worker", self, gpus=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +118,8 @@ class KubernetesConfig:
         )
         rule = f"must be lower-case letters, digits and -, at most {JOB_NAME_CHARACTERS} of them"
         check(is_name, "kubernetes.name", self.name, rule)
-        for name in ("slots_per_worker", "grace_seconds"):
-            check(
-                getattr(self, name) >= 1, f"kubernetes.{name}", getattr(self, name), "must be >= 1"
-            )
-        for name in ("backoff_limit", "ttl_seconds_after_finished"):
-            value = getattr(self, name)
-            check(value is None or value >= 0, f"kubernetes.{name}", value, "must be 0 or more")
+        check_least("kubernetes", self, slots_per_worker=1, grace_seconds=1)
+        check_least("kubernetes", self, backoff_limit=0, ttl_seconds_after_finished=0)
         for secret in self.image_pull_secrets:
             rule = "must be a list of names of secrets"
             check(isinstance(secret, str), "kubernetes.image_pull_secrets", secret, rule)

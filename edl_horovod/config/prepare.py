@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given
+from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given, check_least
 
 __all__ = ["PrepareConfig"]
 
@@ -55,23 +55,14 @@ class PrepareConfig:
             check_given("model_def", self.model_def, "a file of the zoo")
         is_file = self.output.endswith(".recordio")
         check(not is_file, "output", self.output, "must name a directory, not a .recordio file")
-        for key in ("records_per_shard", "bytes_per_shard"):
-            check(getattr(self, key) >= 1, key, getattr(self, key), "must be 1 or more")
-        for key in ("files_per_group", "processes", "max_bad_files"):
-            check(getattr(self, key) >= 0, key, getattr(self, key), "must be 0 or more")
-        check(
-            bool(self.prefix) and "/" not in self.prefix,
-            "prefix",
-            self.prefix,
-            "must be the start of a file name",
-        )
+        check_least("", self, records_per_shard=1, bytes_per_shard=1)
+        check_least("", self, files_per_group=0, processes=0, max_bad_files=0)
+        is_name = bool(self.prefix) and "/" not in self.prefix
+        check(is_name, "prefix", self.prefix, "must be the start of a file name")
         check_choice("codec", self.codec, ("none", "snappy", "gzip"))
         check_choice("launch", self.launch, ("local", "mpi"))
-        check(
-            self.launch == "local" or not self.processes,
-            "processes",
-            self.processes,
-            "is for launch=local; with launch=mpi the number is what mpirun -n says",
-        )
+        is_local = self.launch == "local" or not self.processes
+        rule = "is for launch=local; with launch=mpi the number is what mpirun -n says"
+        check(is_local, "processes", self.processes, rule)
         check_choice("bad_files", self.bad_files, ("raise", "skip"))
         check_choice("log_level", self.log_level, LOG_LEVELS)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edl_horovod.config import params as params_text
-from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given
+from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given, check_least
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.kubernetes import KubernetesConfig
 from edl_horovod.config.tasks import TASKS
@@ -51,25 +51,8 @@ class DataConfig:
     """Whether the first line of each CSV file names the columns, and so is no record."""
 
     def __post_init__(self) -> None:
-        check(self.lanes >= 0, "data_plan.lanes", self.lanes, "must be 0 or more")
-        check(
-            self.shuffle_window >= 0,
-            "data_plan.shuffle_window",
-            self.shuffle_window,
-            "must be 0 or more",
-        )
-        check(
-            self.prefetch_steps >= 1,
-            "data_plan.prefetch_steps",
-            self.prefetch_steps,
-            "must be 1 or more",
-        )
-        check(
-            self.max_chunk_bytes >= 1,
-            "data_plan.max_chunk_bytes",
-            self.max_chunk_bytes,
-            "must be 1 or more",
-        )
+        least = {"lanes": 0, "shuffle_window": 0, "prefetch_steps": 1, "max_chunk_bytes": 1}
+        check_least("data_plan", self, **least)
         check_choice("data_plan.damaged", self.damaged, ("raise", "skip"))
 
 
@@ -90,9 +73,7 @@ class EarlyStoppingConfig:
 
     def __post_init__(self) -> None:
         check_choice("train.early_stopping.mode", self.mode, ("min", "max"))
-        for name, least in (("patience", 1), ("min_delta", 0)):
-            value = getattr(self, name)
-            check(value >= least, f"train.early_stopping.{name}", value, f"must be {least} or more")
+        check_least("train.early_stopping", self, patience=1, min_delta=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,22 +105,10 @@ class TrainConfig:
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
-        for name, least in (("clip_norm", 0), ("clip_value", 0), ("accumulate_steps", 1)):
-            value = getattr(self, name)
-            check(value >= least, f"train.{name}", value, f"must be {least} or more")
+        check_least("train", self, clip_norm=0, clip_value=0, accumulate_steps=1, batch_size=1)
+        check_least("train", self, epochs=1, max_steps=0, learning_rate=0, evaluate_steps=0)
         precisions = ("float32", "mixed_bfloat16", "mixed_float16")
         check_choice("train.precision", self.precision, precisions)
-        check(self.batch_size >= 1, "train.batch_size", self.batch_size, "must be 1 or more")
-        check(self.epochs >= 1, "train.epochs", self.epochs, "must be 1 or more")
-        rate = self.learning_rate
-        check(rate is None or rate >= 0, "train.learning_rate", rate, "must not be negative")
-        check(self.max_steps >= 0, "train.max_steps", self.max_steps, "must be 0 or more")
-        check(
-            self.evaluate_steps >= 0,
-            "train.evaluate_steps",
-            self.evaluate_steps,
-            "must be 0 or more",
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +124,7 @@ class CheckpointConfig:
     """Checkpoints that are kept; older ones are removed."""
 
     def __post_init__(self) -> None:
-        for name in ("every_steps", "every_seconds"):
-            value = getattr(self, name)
-            check(value >= 0, f"checkpoint.{name}", value, "must be 0 or more")
-        check(self.keep >= 1, "checkpoint.keep", self.keep, "must be 1 or more")
+        check_least("checkpoint", self, every_steps=0, every_seconds=0, keep=1)
 
     @property
     def is_on(self) -> bool:
@@ -178,13 +144,7 @@ class LaunchConfig:
     """CPU threads of one rank; 0 shares this machine's cores among `np` ranks."""
 
     def __post_init__(self) -> None:
-        check(self.np >= 1, "launch.np", self.np, "must be 1 or more")
-        check(
-            self.threads_per_rank >= 0,
-            "launch.threads_per_rank",
-            self.threads_per_rank,
-            "must be 0 or more",
-        )
+        check_least("launch", self, np=1, threads_per_rank=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,15 +176,9 @@ class ElasticConfig:
     """Wait before the second restart of a slot that keeps failing; doubled each time, up to 60."""
 
     def __post_init__(self) -> None:
-        check(self.min_np >= 1, "elastic.min_np", self.min_np, "must be 1 or more")
-        check(self.spares >= 0, "elastic.spares", self.spares, "must be 0 or more")
-        if self.max_np is not None:
-            check(
-                self.max_np >= self.min_np,
-                "elastic.max_np",
-                self.max_np,
-                "must not be below elastic.min_np",
-            )
+        check_least("elastic", self, min_np=1, spares=0)
+        is_room = self.max_np is None or self.max_np >= self.min_np
+        check(is_room, "elastic.max_np", self.max_np, "must not be below elastic.min_np")
         share = self.autoscale_efficiency
         rule = "must be above 0 and at most 1"
         check(0 < share <= 1, "elastic.autoscale_efficiency", share, rule)
@@ -327,19 +281,10 @@ class JobConfig:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
         rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
         check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
-        if self.elastic.max_np is not None:
-            check(
-                self.launch.np <= self.elastic.max_np,
-                "launch.np",
-                self.launch.np,
-                f"must not be above elastic.max_np={self.elastic.max_np}",
-            )
-        check(
-            self.launch.np >= self.elastic.min_np,
-            "launch.np",
-            self.launch.np,
-            f"must not be below elastic.min_np={self.elastic.min_np}",
-        )
+        np, least, most = self.launch.np, self.elastic.min_np, self.elastic.max_np
+        is_few = most is None or np <= most
+        check(is_few, "launch.np", np, f"must not be above elastic.max_np={most}")
+        check(np >= least, "launch.np", np, f"must not be below elastic.min_np={least}")
 
     def trusts(self, what: str) -> bool:
         """Whether the user allowed a trained model one of the things that `trust` names."""

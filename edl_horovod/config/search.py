@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from edl_horovod.config.checks import check, check_choice, check_given
+from edl_horovod.config.checks import check_choice, check_given, check_least
 
 __all__ = ["SAMPLERS", "SamplerConfig", "SearchConfig"]
 
@@ -37,4 +37,4 @@ class SearchConfig:
     def __post_init__(self) -> None:
         check_given("hydra.sweeper.metric", self.metric, "a number of the evaluations")
         check_choice("hydra.sweeper.direction", self.direction, ("minimize", "maximize"))
-        check(self.n_trials >= 1, "hydra.sweeper.n_trials", self.n_trials, "must be 1 or more")
+        check_least("hydra.sweeper", self, n_trials=1)

@@ -199,7 +199,7 @@ def test_a_param_inside_a_param_is_set():
             "train.epochs must be 1 or more. Received: train.epochs=0."
             " Give train.epochs another value, or leave it out.",
         ),
-        ("train.learning_rate=-1", "train.learning_rate must not be negative"),
+        ("train.learning_rate=-1", "train.learning_rate must be 0 or more"),
         ("log_level=dbug", "Did you mean 'debug'?"),
         ("output=", "Give what is missing:\n  output=...  Directory that will hold"),
         ("num_epochs=3", "It is called 'train.epochs' here."),
