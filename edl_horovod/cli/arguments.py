@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from edl_horovod.config.conf_files import ConfigFiles
-from edl_horovod.config.fields import REQUIRED, settings, type_name
+from edl_horovod.config.fields import REQUIRED, SET_BY_US, needed, settings, type_name
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.job.directory import JobDir
 
-__all__ = ["VerbParser", "config_files", "settings_table"]
+__all__ = ["VerbParser", "config_files", "settings_parser"]
 
 
 class VerbParser(argparse.ArgumentParser):
@@ -61,6 +61,18 @@ class VerbParser(argparse.ArgumentParser):
             default="table",
             help="for people or programs",
         )
+
+    def add_dry_run(self, what: str) -> None:
+        """Take `--dry-run`.
+
+        Args:
+            what: What it does instead.
+        """
+        self.add_argument("--dry-run", action="store_true", help=what)
+
+    def add_quiet(self) -> None:
+        """Take `-q`."""
+        self.add_argument("-q", "--quiet", action="store_true", help="print only the result")
 
     def add_config_files(self) -> None:
         """Take the flags of Hydra that name files of settings and show what is composed."""
@@ -132,17 +144,35 @@ def config_files(flags: argparse.Namespace) -> ConfigFiles:
     return ConfigFiles(flags.config_dir, flags.config_name.removesuffix(".yaml"))
 
 
-def settings_table(
-    config_class: type, *, hidden: Sequence[str] = (), required: Sequence[str] = ()
-) -> str:
-    """Every key with its type, its default and, below, its meaning.
+def settings_parser(
+    verb: str, summary: str, config_class: type, *, flags: str, examples: str, more: str = ""
+) -> VerbParser:
+    """A parser of a verb that takes settings, and files of them.
 
     Args:
-        config_class: A class of the schema.
-        hidden: Keys that are not for the user.
-        required: Keys that must be given although they have a default.
+        verb: Name of the verb.
+        summary: One line about it.
+        config_class: The class of its settings.
+        flags: The verb's own flags, for the usage.
+        examples: Commands, for the help.
+        more: What the help says after the settings.
     """
-    rows = [setting for setting in settings(config_class) if setting.key not in hidden]
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage=f"{flags} [-q] [--debug]\n{' ' * 17}"
+        "[--config-dir DIR] [--config-name NAME] [--cfg job] key=value ...",
+        epilog=f"settings:\n{_settings_table(config_class, required=needed(verb))}\n\n"
+        f"{more}examples:\n{examples}\n",
+    )
+    parser.add_config_files()
+    parser.add_quiet()
+    return parser
+
+
+def _settings_table(config_class: type, *, required: Sequence[str]) -> str:
+    """Every key with its type, its default and, below, its meaning."""
+    rows = [setting for setting in settings(config_class) if setting.key not in SET_BY_US]
     key_width = max(len(row.key) for row in rows)
     type_width = max(len(type_name(row.annotation)) for row in rows)
     columns = min(shutil.get_terminal_size().columns, 100)

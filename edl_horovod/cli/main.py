@@ -20,14 +20,15 @@ class Verb:
 
     summary: str
     module: str
-    """Imported only when the verb is used; its `run(verb, summary, argv)` returns the exit code."""
+    """Imported only when the verb is used. Its `run(verb, summary, argv)` takes the verb's name,
+    this summary and the words behind the verb, and returns the exit code."""
 
 
 VERBS: dict[str, Verb] = {
     "init": Verb("Write a project to start from.", "init"),
-    "train": Verb("Train a model of a model zoo on a ring of workers.", "job_verbs"),
-    "evaluate": Verb("Compute the metrics of a trained model.", "job_verbs"),
-    "predict": Verb("Write what a trained model predicts.", "job_verbs"),
+    "train": Verb("Train a model of a model zoo on a ring of workers.", "launch"),
+    "evaluate": Verb("Compute the metrics of a trained model.", "launch"),
+    "predict": Verb("Write what a trained model predicts.", "launch"),
     "prepare": Verb("Turn your own files into RecordIO files.", "prepare"),
     "image": Verb("Build the image of a model zoo, and push it.", "image"),
     "scale": Verb("Change how many ranks a running job has.", "scale"),

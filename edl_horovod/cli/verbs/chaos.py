@@ -33,13 +33,7 @@ examples:
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `chaos`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl chaos`."""
     flags = _parser(verb, summary).parse_all(argv)
     check_disturbable(flags.job_dir)
     schedule, seconds = _schedule_of(flags)
@@ -89,7 +83,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_argument(
         "--kinds", default="kill,stop,add,remove", help=f"at random: {', '.join(KINDS)}"
     )
-    parser.add_argument("--dry-run", action="store_true", help="print the schedule, and stop")
+    parser.add_dry_run("print the schedule, and stop")
     parser.add_format()
     return parser
 

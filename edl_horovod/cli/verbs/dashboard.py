@@ -12,13 +12,7 @@ __all__ = ["run"]
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `dashboard`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl dashboard`."""
     parser = job_parser(verb, summary, "[--host HOST] [--port PORT]")
     parser.add_argument(
         "--host", default=address.HOST, help="address to listen on; by itself this machine alone"

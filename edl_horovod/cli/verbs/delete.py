@@ -8,15 +8,9 @@ __all__ = ["run"]
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `delete`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl delete`."""
     parser = job_parser(verb, summary, "[-y] [--dry-run]")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be removed")
+    parser.add_dry_run("print what would be removed")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     flags = parser.parse_all(argv)
     with client_of(flags) as client:

@@ -16,13 +16,7 @@ _HEADER = ("TIME", "FROM", "KIND", "SOURCE", "MESSAGE")
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `events`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl events`."""
     parser = job_parser(verb, summary, "[-f] [-o json]")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     parser.add_format()

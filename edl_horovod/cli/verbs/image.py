@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
+from edl_horovod.cli.arguments import VerbParser, config_files, settings_parser
 from edl_horovod.job import log
 
 if TYPE_CHECKING:
@@ -18,13 +18,7 @@ _EXAMPLES = """\
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `image`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl image`."""
     from edl_horovod.config.compose import compose_image, describe
 
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
@@ -48,21 +42,12 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _parser(verb: str, summary: str) -> VerbParser:
     from edl_horovod.config.image import ImageConfig
 
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage="build|push [--config-dir DIR] [--config-name NAME] [--cfg job]\n"
-        "                   [--dry-run] [-q] [--debug] key=value ...",
-        epilog=f"settings:\n{settings_table(ImageConfig)}\n\nexamples:\n{_EXAMPLES}\n",
-    )
-    parser.add_config_files()
+    flags = "build|push [--dry-run]"
+    parser = settings_parser(verb, summary, ImageConfig, flags=flags, examples=_EXAMPLES)
     parser.add_argument(
         "action", choices=("build", "push"), help="push also builds, where anything has changed"
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be built, and stop"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+    parser.add_dry_run("print what would be built, and stop")
     return parser
 
 

@@ -17,12 +17,7 @@ _EXAMPLES = """\
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `init`.
-        summary: One line about it.
-        argv: What follows it.
+    """Run `edl init`.
 
     Raises:
         OutputError: The directory holds something.
@@ -56,7 +51,5 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_argument(
         "directory", metavar="DIR", type=Path, help="directory that is new or empty"
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be written, and stop"
-    )
+    parser.add_dry_run("print what would be written, and stop")
     return parser

@@ -5,10 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
+from edl_horovod.cli.arguments import VerbParser, config_files, settings_parser
 from edl_horovod.cli.layout import print_result, print_rows
 from edl_horovod.config.conf_files import choices_table
-from edl_horovod.config.fields import SET_BY_US, needed
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.errors import ConfigError
@@ -45,13 +44,7 @@ _EXAMPLES = {
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run one of the three verbs.
-
-    Args:
-        verb: `train`, `evaluate` or `predict`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl train`, `edl evaluate` or `edl predict`."""
     # By itself it is a flag, which must not take the setting behind it for its value.
     argv = ["--dry-run=client" if word == "--dry-run" else word for word in argv]
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
@@ -98,20 +91,15 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _parser(verb: str, summary: str) -> VerbParser:
     from edl_horovod.config.schema import JobConfig
 
-    table = settings_table(JobConfig, hidden=SET_BY_US, required=needed(verb))
-    is_train = verb == "train"
-    parser = VerbParser(
+    parser = settings_parser(
         verb,
-        summary=summary,
-        usage=f"{'[-m] ' if is_train else ''}"
-        "[--config-dir DIR] [--config-name NAME] [--cfg job]\n"
-        "                 [--dry-run[=server] [-o yaml]] [-q] [--debug] key=value ...",
-        epilog=f"settings:\n{table}\n\n"
-        f"choices of settings:\n{choices_table()}\n\n"
-        f"examples:\n{_EXAMPLES[verb]}\n",
+        summary,
+        JobConfig,
+        flags=f"{'[-m] ' if verb == 'train' else ''}[--dry-run[=server] [-o yaml]]",
+        examples=_EXAMPLES[verb],
+        more=f"choices of settings:\n{choices_table()}\n\n",
     )
-    parser.add_config_files()
-    if is_train:
+    if verb == "train":
         parser.add_argument(
             "-m",
             "--multirun",
@@ -126,7 +114,6 @@ def _parser(verb: str, summary: str) -> VerbParser:
     parser.add_argument(
         "-o", dest="output_format", choices=("yaml",), help="with --dry-run: whole manifests"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
     return parser
 
 

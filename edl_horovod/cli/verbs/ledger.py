@@ -17,13 +17,7 @@ _MOST_LINES = 10
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `ledger`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl ledger`."""
     parser = VerbParser(verb, summary=summary, usage="[-o json] [--debug] JOB_DIR")
     parser.add_job_dir()
     parser.add_format()

@@ -24,13 +24,7 @@ in a cluster they are worker pods, the warm ones and those that were asked for.
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `list`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl list`."""
     usage = "[-n NAMESPACE | -A] [--context CONTEXT] [-o json] [--debug] [FOLDER ...]"
     parser = VerbParser(verb, summary=summary, usage=usage, epilog=_RULE)
     parser.add_argument("folders", metavar="FOLDER", nargs="*", help="where jobs are looked for")

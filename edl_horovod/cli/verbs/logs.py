@@ -8,13 +8,7 @@ __all__ = ["run"]
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `logs`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl logs`."""
     parser = job_parser(verb, summary, "[-f] [--rank R | --worker WORKER] [--tail N]")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     one = parser.add_mutually_exclusive_group()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from edl_horovod.cli.arguments import VerbParser, config_files, settings_table
+from edl_horovod.cli.arguments import config_files, settings_parser
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.terminal import prepare_events
 from edl_horovod.errors import EdlError
@@ -23,17 +23,15 @@ _EXAMPLES = """\
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `prepare`.
-        summary: One line about it.
-        argv: What follows it.
-    """
-    flags, overrides = _parser(verb, summary).parse_with_settings(argv)
+    """Run `edl prepare`."""
     from edl_horovod.config import resolved
     from edl_horovod.config.compose import compose_prepare, describe
+    from edl_horovod.config.prepare import PrepareConfig
 
+    own = "[--dry-run]"
+    parser = settings_parser(verb, summary, PrepareConfig, flags=own, examples=_EXAMPLES)
+    parser.add_dry_run("print what would be done, and stop")
+    flags, overrides = parser.parse_with_settings(argv)
     if flags.cfg:
         print(describe(verb, overrides, config_files(flags)))
         return 0
@@ -80,19 +78,3 @@ def _print_result(config: "PrepareConfig", result: "PrepareResult") -> None:
         print(f"bad files: {result.num_bad}, listed in {result.bad_files}")
     print(f"output files: {len(result.files)}")
     print(f"output: {config.output}")
-
-
-def _parser(verb: str, summary: str) -> VerbParser:
-    from edl_horovod.config.prepare import PrepareConfig
-
-    parser = VerbParser(
-        verb,
-        summary=summary,
-        usage="[--config-dir DIR] [--config-name NAME] [--cfg job]\n"
-        "                   [--dry-run] [-q] [--debug] key=value ...",
-        epilog=f"settings:\n{settings_table(PrepareConfig)}\n\nexamples:\n{_EXAMPLES}\n",
-    )
-    parser.add_config_files()
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done, and stop")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
-    return parser

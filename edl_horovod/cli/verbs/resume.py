@@ -11,16 +11,10 @@ __all__ = ["run"]
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `resume`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl resume`."""
     parser = job_parser(verb, summary, "[--dry-run] [-q]")
-    parser.add_argument("--dry-run", action="store_true", help="only check whether it may be")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print only the result")
+    parser.add_dry_run("only check whether it may be")
+    parser.add_quiet()
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
         is_quiet = flags.quiet or flags.dry_run or not client.is_here(flags.job)

@@ -8,16 +8,10 @@ __all__ = ["run"]
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `scale`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl scale`."""
     parser = job_parser(verb, summary, "--np N [--dry-run]")
     parser.add_argument("--np", metavar="N", type=int, required=True, help="ranks")
-    parser.add_argument("--dry-run", action="store_true", help="print the change, and stop")
+    parser.add_dry_run("print the change, and stop")
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
         old = client.scale(flags.job, flags.np, is_dry_run=flags.dry_run)

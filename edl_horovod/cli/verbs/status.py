@@ -22,13 +22,7 @@ __all__ = ["run"]
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `status`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl status`."""
     parser = job_parser(verb, summary, "[-o json]")
     parser.add_format()
     flags = parser.parse_all(argv)

@@ -10,15 +10,9 @@ __all__ = ["run"]
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `stop`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl stop`."""
     parser = job_parser(verb, summary, "[--no-wait] [-y] [--dry-run]")
-    parser.add_argument("--dry-run", action="store_true", help="only check whether it may be")
+    parser.add_dry_run("only check whether it may be")
     parser.add_argument("--no-wait", action="store_true", help="do not wait for its end")
     parser.add_argument(
         "-y", "--yes", action="store_true", help="do not ask where the job saves no checkpoints"

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edl_horovod.cli.layout import table
 from edl_horovod.config.conf_files import ConfigFiles
 from edl_horovod.displays import open_displays
 from edl_horovod.errors import Interrupted, JobFailed
@@ -118,16 +119,12 @@ def _print_errors(failed: Sequence["SweepJob"]) -> None:
 def _table(jobs: Sequence["SweepJob"]) -> str:
     metrics = list(dict.fromkeys(name for job in jobs for name in job.metrics))
     measured = ["TRAIN LOSS", *(f"VAL {name}" for name in metrics), "SECONDS"]
-    rows = [[*jobs[0].chosen, "STATE", *measured]]
+    rows = []
     for job in jobs:
         numbers = [_number(job.metrics.get(name)) for name in metrics]
         seconds = f"{job.seconds:.1f}" if job.seconds else ""
         rows.append([*job.chosen.values(), job.state, _number(job.loss), *numbers, seconds])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n".join(table([*jobs[0].chosen, "STATE", *measured], rows))
 
 
 def _number(value: float | None) -> str:

@@ -13,13 +13,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run the verb.
-
-    Args:
-        verb: `wait`.
-        summary: One line about it.
-        argv: What follows it.
-    """
+    """Run `edl wait`."""
     parser = job_parser(verb, summary, "[--for CONDITION] [--timeout TIME] [-q]")
     parser.add_argument(
         "--for",
