@@ -4,12 +4,13 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework
+from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework, Model
 from edl_horovod.frameworks.values import Array, EvaluationSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ProgressEvent
@@ -20,7 +21,7 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
-from edl_horovod.tasks.opening import open_trained
+from edl_horovod.tasks.opening import OpenData, open_trained
 
 __all__ = ["EvaluateWork", "Evaluator", "make_warm"]
 
@@ -37,10 +38,8 @@ def make_warm(
 ) -> Work:
     """Load the trained model and open the data; see `tasks.warm`."""
     trained = open_trained(config, framework, Mode.EVALUATION, stack)
-    batches, plan = trained.data.batches, trained.data.plan
-    evaluation = trained.model.evaluation(batches.element_spec)
-    evaluator = Evaluator(evaluation, batches, plan, framework.collectives)
-    return EvaluateWork(config, evaluator, plan, framework.collectives, events)
+    evaluator = Evaluator.of(trained.model, trained.data, framework.collectives)
+    return EvaluateWork(config, evaluator, framework.collectives, events)
 
 
 class Evaluator:
@@ -59,8 +58,18 @@ class Evaluator:
         """
         self._evaluation = evaluation
         self._batches = batches
-        self._plan = plan
+        self.plan = plan
         self._collectives = collectives
+
+    @classmethod
+    def of(cls, model: Model, data: OpenData, collectives: Collectives) -> Self:
+        """Of a model on data that was opened in `Mode.EVALUATION`.
+
+        Raises:
+            UserCodeError: The spec's loss or metrics cannot be built for these examples.
+        """
+        evaluation = model.evaluation(data.batches.element_spec)
+        return cls(evaluation, data.batches, data.plan, collectives)
 
     @property
     def zeros(self) -> EvaluationSums:
@@ -75,11 +84,11 @@ class Evaluator:
     @property
     def num_steps(self) -> int:
         """Steps of one pass over the data set."""
-        return self._plan.steps_per_epoch
+        return self.plan.steps_per_epoch
 
     def restart(self, world: World, first_step: int) -> None:
         """Read this rank's lanes from a step on."""
-        self._batches.restart(world.lanes(self._plan.num_lanes), first_step, self.num_steps)
+        self._batches.restart(world.lanes(self.plan.num_lanes), first_step, self.num_steps)
 
     def local_sums(self, num_steps: int, membership: Membership | None = None) -> EvaluationSums:
         """Add the sums over this rank's examples of the next steps.
@@ -122,7 +131,7 @@ class Evaluator:
         if not sums.num_examples:
             raise DataError(
                 "The evaluation data gave no examples.",
-                received=f"{self._plan.num_records} records",
+                received=f"{self.plan.num_records} records",
                 cure="Look whether create_dataset filters them all.",
             )
         return self._evaluation.values(sums)
@@ -135,22 +144,13 @@ class EvaluateWork(Work):
         self,
         config: JobConfig,
         evaluator: Evaluator,
-        plan: DataPlan,
         collectives: Collectives,
         events: EventLog,
     ) -> None:
-        """Start with empty sums.
-
-        Args:
-            config: The job.
-            evaluator: Of the data set.
-            plan: Of the data set.
-            collectives: Of the ring.
-            events: Told of the progress by the leader.
-        """
+        """Start with empty sums; the leader tells `events` of the progress."""
         self._config = config
         self._evaluator = evaluator
-        self._plan = plan
+        self._plan = evaluator.plan
         self._events = events
         self._total = Array(evaluator.zeros.vector)
         self.state = RingState({"total": self._total}, Counters(), collectives)

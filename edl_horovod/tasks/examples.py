@@ -45,10 +45,12 @@ def require_encodable(outputs: Iterable[Output], *, model: str) -> None:
     """
     for output in outputs:
         if why := output.problem or _why_not(output):
+            shape = "" if output.problem else f" of shape {output.batch_shape}"
             raise UserCodeError(
-                f"The output {output.name!r} of {model} cannot be written to records: {why}. Have"
-                " the model return another tensor in mode prediction, or take the outputs with a"
-                " PredictionOutputsProcessor and leave output empty."
+                f"The output {output.name!r} of {model} cannot be written to records: {why}.",
+                received=f"{output.dtype}{shape}",
+                cure="Have the model return another tensor in mode prediction, or take the outputs"
+                " with a PredictionOutputsProcessor and leave output empty.",
             )
         if output.dtype == "float64":
             log.warning(
@@ -60,14 +62,11 @@ def _why_not(output: Output) -> str:
     if output.name == ID_FEATURE:
         return f"{ID_FEATURE!r} is the record's number"
     if output.dtype not in _LIST_OF_DTYPE:
-        return f"tf.Example has no such values. Received: {output.dtype}"
+        return "tf.Example has no such values"
     if not output.batch_shape:
-        return f"its first axis must be the batch. Received: shape {output.batch_shape}"
+        return "its first axis must be the batch"
     if output.shape.count(None) > 1:
-        return (
-            "only one axis beside the batch may differ in size."
-            f" Received: shape {output.batch_shape}"
-        )
+        return "only one axis beside the batch may differ in size"
     return ""
 
 

@@ -23,7 +23,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, staged
 from edl_horovod.files.whole_file import write_json
-from edl_horovod.frameworks.base import Batches, Collectives, Framework, Prediction
+from edl_horovod.frameworks.base import Collectives, Framework
 from edl_horovod.frameworks.values import Array
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
@@ -31,15 +31,14 @@ from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.models.calling import user_code
-from edl_horovod.models.zoo import LoadedSpec
-from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.plan import Ids
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
-from edl_horovod.tasks.opening import open_trained
+from edl_horovod.tasks.opening import Trained, open_trained
 from edl_horovod.tasks.processor import find_processor
 from edl_horovod.tasks.segments import Segments
 
@@ -60,15 +59,7 @@ def make_warm(
 ) -> Work:
     """Load the trained model and open the input; see `tasks.warm`."""
     trained = open_trained(config, framework, Mode.PREDICTION, stack)
-    return PredictWork(
-        config,
-        trained.loaded,
-        trained.model.prediction(trained.data.batches.element_spec),
-        batches=trained.data.batches,
-        plan=trained.data.plan,
-        collectives=framework.collectives,
-        events=events,
-    )
+    return PredictWork(config, trained, framework.collectives, events)
 
 
 @dataclass(frozen=True)
@@ -86,24 +77,13 @@ class PredictWork(Work):
     """Prediction, warm. `state.step` counts segments; the state also knows the ring of each."""
 
     def __init__(
-        self,
-        config: JobConfig,
-        loaded: LoadedSpec,
-        prediction: Prediction,
-        *,
-        batches: Batches,
-        plan: DataPlan,
-        collectives: Collectives,
-        events: EventLog,
+        self, config: JobConfig, trained: Trained, collectives: Collectives, events: EventLog
     ) -> None:
         """Make the user's processor.
 
         Args:
             config: The job.
-            loaded: The user's spec.
-            prediction: Of the model with the trained weights.
-            batches: Of the input, in `Mode.PREDICTION`.
-            plan: Of the input, not shuffled.
+            trained: The model, and the input in `Mode.PREDICTION`.
             collectives: Of the ring.
             events: Told of the progress by the leader.
 
@@ -112,24 +92,25 @@ class PredictWork(Work):
             UserCodeError: The processor raised, or records cannot hold the outputs.
         """
         self._config = config
-        self._loaded = loaded
+        self._loaded = loaded = trained.loaded
         self._name = loaded.label
-        self._batches = batches
-        self._plan = plan
+        self._batches = trained.data.batches
+        self._plan = trained.data.plan
         self._events = events
-        self._segments = Segments(JobDir.of(config), plan)
+        self._segments = Segments(JobDir.of(config), self._plan)
         self._sizes = Array(np.zeros(self._segments.num_segments, np.int64))
         self._processor = find_processor(loaded)
         if not config.output and self._processor is None:
             raise ConfigError(
-                "output must name where predictions go: the model's file has no "
-                f"PredictionOutputsProcessor that takes them. Received: output='', model file "
-                f"{loaded.source_file}. Write output=... ."
+                "output must name where predictions go: the model's file has no"
+                " PredictionOutputsProcessor that takes them.",
+                received={"output": "", "model file": loaded.source_file},
+                cure="Write output=... .",
             )
-        self._prediction = prediction
+        self._prediction = trained.model.prediction(self._batches.element_spec)
         self._encoder: ExampleEncoder | None = None
         if config.output:
-            outputs = prediction.describe()
+            outputs = self._prediction.describe()
             require_encodable(outputs, model=self._name)
             self._encoder = ExampleEncoder(outputs)
         self._collectives = collectives
@@ -183,11 +164,8 @@ class PredictWork(Work):
         if not world.is_alone:
             # All ranks: each has done the last segment.
             self._collectives.sum(np.zeros(()), "edl.predict")
-        return Success(
-            steps=self._plan.steps_per_epoch,
-            metrics={},
-            output=self._config.output,
-        )
+        steps = self._plan.steps_per_epoch
+        return Success(steps=steps, metrics={}, output=self._config.output)
 
     def _predict(self, first_step: int, predicting: ThreadPoolExecutor) -> Iterator[_Predicted]:
         """Step after step, in order, while those that follow are computed."""
@@ -250,8 +228,7 @@ class PredictWork(Work):
         membership.doing("waits", f"segment {self.state.step}")
         if not world.is_alone:
             # All ranks: each has done its part of this segment.
-            flag = self._collectives.sum(np.asarray(wants_change), "edl.predict")
-            wants_change = float(flag)
+            wants_change = float(self._collectives.sum(np.asarray(wants_change), "edl.predict"))
         sizes = self._sizes.numpy().copy()
         sizes[self.state.step] = world.size
         self._sizes.assign(sizes)
@@ -270,9 +247,10 @@ class PredictWork(Work):
     def _require_one_each(self, step: int, ids: npt.NDArray[np.int64], num_examples: int) -> None:
         if num_examples != len(ids):
             raise UserCodeError(
-                f"create_dataset of {self._name} must give one example for each record in mode "
-                f"prediction. Received: {num_examples} examples of {len(ids)} records in step "
-                f"{step}. Filter or expand records only in the other modes."
+                f"create_dataset of {self._name} must give one example for each record in mode"
+                " prediction.",
+                received=f"{num_examples} examples of {len(ids)} records in step {step}",
+                cure="Filter or expand records only in the other modes.",
             )
 
     def _by_lane(self, lanes: range, by_step: list[tuple[int, list[bytes]]]) -> list[list[bytes]]:

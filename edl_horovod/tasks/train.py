@@ -1,6 +1,7 @@
 """The `train` task: steps over the ring, evaluations between them, a trained model at the end."""
 
 import contextlib
+import functools
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,25 +11,25 @@ import numpy as np
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
-from edl_horovod.frameworks.base import Batches, Callbacks, Framework, Step, Variable
-from edl_horovod.frameworks.values import Array, EvaluationSums, StepSums
+from edl_horovod.frameworks.base import Callbacks, Framework, Step, Variable
+from edl_horovod.frameworks.values import StepSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent, StepEvent
+from edl_horovod.job.events import EventLog, StepEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
-from edl_horovod.ring.early_stopping import EarlyStopping
 from edl_horovod.ring.ledger import RingLedger, open_ledger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import NEVER, Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.evaluate import Evaluator
-from edl_horovod.tasks.opening import open_data
+from edl_horovod.tasks.opening import OpenData, open_data
+from edl_horovod.tasks.validation import Validation
 
 __all__ = ["TrainCounters", "TrainWork", "make_warm"]
 
@@ -70,13 +71,14 @@ def make_warm(
     step = framework.step(loaded, data.batches.element_spec, config.train)
     if data.first is not None:
         step.rehearse(data.first)
-    evaluator = None
+    validation = None
     if config.validation_data:
         held_out = open_data(
             config, framework, config.validation_data, loaded, Mode.EVALUATION, stack
         )
-        evaluation = step.model.evaluation(held_out.batches.element_spec)
-        evaluator = Evaluator(evaluation, held_out.batches, held_out.plan, framework.collectives)
+        evaluator = Evaluator.of(step.model, held_out, framework.collectives)
+        stopping = config.train.early_stopping
+        validation = Validation(evaluator, stopping, step.model_variables, events)
     if config.init_from:
         files = trained_model.read(Path(config.init_from))
         with trained_model.versions_told(files):
@@ -86,15 +88,7 @@ def make_warm(
         ledger = open_ledger(JobDir.of(config).ledger, identity, framework.collectives)
         stack.callback(ledger.close)
     work = TrainWork(
-        config,
-        framework,
-        loaded,
-        batches=data.batches,
-        plan=data.plan,
-        step=step,
-        evaluator=evaluator,
-        events=events,
-        ledger=ledger,
+        config, framework, loaded, data, step, validation=validation, events=events, ledger=ledger
     )
     stack.callback(work.close)
     # A newcomer reads it while the others train; what they have done since, they give it.
@@ -110,11 +104,10 @@ class TrainWork(Work):
         config: JobConfig,
         framework: Framework,
         loaded: LoadedSpec,
-        *,
-        batches: Batches,
-        plan: DataPlan,
+        data: OpenData,
         step: Step,
-        evaluator: Evaluator | None,
+        *,
+        validation: Validation | None,
         events: EventLog,
         ledger: RingLedger | None,
     ) -> None:
@@ -124,27 +117,23 @@ class TrainWork(Work):
             config: The job.
             framework: What the model is written in.
             loaded: The user's spec.
-            batches: Of the training data.
-            plan: Of the training data.
+            data: To train on.
             step: Holds model and optimizer.
-            evaluator: Of the validation data; None where there is none.
-            events: Told of steps and evaluations by the leader.
+            validation: None where there is no validation data.
+            events: Told of steps by the leader.
             ledger: Told of each record; None unless `debug.ledger`.
         """
-        own: dict[str, Variable] = {}
-        self._evaluation = None
-        if evaluator is not None:
-            # The sums of the last evaluation: whoever leads at the end writes its metrics.
-            self._evaluation = own["evaluation"] = Array(evaluator.zeros.vector)
-        self._stopping = _early_stopping(config, step, evaluator)
+        plan = data.plan
+        self._validation = validation
         self._callbacks = step.callbacks(
             num_epochs=config.train.epochs, steps_per_epoch=plan.steps_per_epoch
         )
         self.num_steps = _num_steps(config, plan, self._callbacks)
-        for part in (self._stopping, self._callbacks):
-            own |= part.variables if part is not None else {}
+        self._parts: list[Validation | Callbacks]
+        self._parts = [part for part in (validation, self._callbacks) if part is not None]
         variables: dict[str, Variable] = {**step.variables}
-        variables |= {f"{OPTIONAL}{name}": variable for name, variable in own.items()}
+        for part in self._parts:
+            variables |= {f"{OPTIONAL}{name}": each for name, each in part.variables.items()}
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
@@ -160,10 +149,9 @@ class TrainWork(Work):
         self._framework = framework
         self._config = config
         self._loaded = loaded
-        self._batches = batches
+        self._batches = data.batches
         self._plan = plan
         self._step = step
-        self._evaluator = evaluator
         self._events = events
         self._ledger = ledger
         self._told_at = 0.0
@@ -187,9 +175,8 @@ class TrainWork(Work):
         if self._ledger is None:
             is_done = self._train(world, membership)
         else:
-            is_done = self._ledger.in_ring(
-                world, self.state, lambda: self._train(world, membership)
-            )
+            train = functools.partial(self._train, world, membership)
+            is_done = self._ledger.in_ring(world, self.state, train)
         self._may_be_last = world.is_leader
         return is_done
 
@@ -200,8 +187,13 @@ class TrainWork(Work):
         self._is_ring_told = False
         self._began_at = self.state.step
         while True:
-            if self._is_evaluation_due():
-                self._evaluate(world, membership)
+            if self._validation is not None and self._is_evaluation_due():
+                step = self.state.step
+                # All ranks: the step number decides. Where the ring began with it, a former leader
+                # may have told of it, and been lost before the others had its end.
+                may_be_told = step == self._began_at
+                self._validation.evaluate(step, world, membership, may_be_told=may_be_told)
+                self._counters.evaluated_step = step
             if self._callbacks is not None and self._are_calls_due():
                 membership.doing("unwatched", f"callbacks after step {self.state.step}")
                 self._call(self._callbacks, world)
@@ -237,31 +229,28 @@ class TrainWork(Work):
 
     def finish(self, world: World) -> Success:
         """Write the trained model; the others wait, and take over if the leader is lost."""
+        metrics = self._validation.final_metrics() if self._validation is not None else {}
         if world.is_leader:
             # Kept, so that a longer training can go on from here.
             self._save()
             if self._callbacks is not None:
                 self._callbacks.end()
-            if self._stopping is not None:
-                self._stopping.restore_best()
+            if self._validation is not None:
+                self._validation.restore_best()
             trained_model.write(
                 Path(self._config.output),
                 loaded=self._loaded,
                 model=self._step.model,
                 framework=self._framework,
                 config=self._config,
-                metrics=self._final_metrics(),
+                metrics=metrics,
                 steps=self.state.step,
             )
             self._checkpoints.wait()
         if not world.is_alone:
             # All ranks: each has done the last step.
             self._framework.collectives.sum(np.zeros(()), "edl.finish")
-        return Success(
-            steps=self.state.step,
-            metrics=self._final_metrics(),
-            output=self._config.output,
-        )
+        return Success(steps=self.state.step, metrics=metrics, output=self._config.output)
 
     def dismissed(self, *, has_state: bool) -> None:
         """Save the last step if this rank led or its ring broke: it may be the whole job that ends.
@@ -283,49 +272,14 @@ class TrainWork(Work):
 
     def _is_evaluation_due(self) -> bool:
         step = self.state.step
-        if self._evaluator is None or step == 0 or self._counters.evaluated_step >= step:
+        if step == 0 or self._counters.evaluated_step >= step:
             return False
         every = self._config.train.evaluate_steps or self._plan.steps_per_epoch
         return step % every == 0 or step >= self.num_steps
 
-    def _evaluate(self, world: World, membership: Membership) -> None:
-        assert self._evaluator is not None
-        assert self._evaluation is not None
-        self._evaluator.restart(world, 0)
-        local = self._evaluator.local_sums(self._evaluator.num_steps, membership)
-        membership.doing("waits", f"evaluation after step {self.state.step}")
-        # All ranks: the step number decides, as here.
-        sums = self._evaluator.over_ring(local, world)
-        metrics = self._evaluator.metrics(sums)
-        self._evaluation.assign(sums.vector)
-        if self._stopping is not None:
-            self._stopping.after_evaluation(self.state.step, metrics, sums.vector)
-        self._counters.evaluated_step = self.state.step
-        if world.is_leader and not self._was_evaluation_told():
-            self._events.write(
-                EvaluationEvent(
-                    step=self.state.step, metrics=metrics, examples=int(sums.num_examples)
-                )
-            )
-            if self._stopping is not None and self._stopping.is_over:
-                step, best = self._stopping.best
-                name = self._config.train.early_stopping.metric
-                message = f"training stops early: the best {name} was {best:.4g}, at step {step:,}"
-                self._events.write(LogEvent(message=message))
-
-    def _was_evaluation_told(self) -> bool:
-        """Whether a former leader told it, and was lost before the others had its end."""
-        step = self.state.step
-        return step == self._began_at and self._events.has(
-            lambda event: isinstance(event, EvaluationEvent) and event.step == step
-        )
-
     def _is_over(self) -> bool:
         """Whether no step follows; the state decides, so all ranks agree."""
-        if self.state.step >= self.num_steps:
-            return True
-        parts = (self._stopping, self._callbacks)
-        return any(part is not None and part.is_over for part in parts)
+        return self.state.step >= self.num_steps or any(part.is_over for part in self._parts)
 
     def _are_calls_due(self) -> bool:
         """Whether the state stands between two epochs and the callbacks do not know yet."""
@@ -341,7 +295,8 @@ class TrainWork(Work):
         step, per_epoch = self.state.step, self._plan.steps_per_epoch
         if world.is_leader:
             if self._is_epoch_end_due():
-                callbacks.end_epoch((step - 1) // per_epoch, self._metrics())
+                metrics = self._validation.metrics() if self._validation is not None else {}
+                callbacks.end_epoch((step - 1) // per_epoch, metrics)
                 self._counters.epoch_ended_step = step
             if not self._is_over():
                 callbacks.begin_epoch(step // per_epoch)
@@ -351,27 +306,13 @@ class TrainWork(Work):
             # calls, so everybody gets what they changed, also if this is not completed.
             self.state.sync()
 
-    def _metrics(self) -> dict[str, float]:
-        """Those of the last evaluation; empty where there was none."""
-        if self._evaluator is None or self._evaluation is None or self._counters.evaluated_step < 0:
-            return {}
-        sums = EvaluationSums.of(self._evaluation.numpy())
-        return self._evaluator.metrics(sums) if sums.num_examples else {}
-
-    def _final_metrics(self) -> dict[str, float]:
-        """Those of the weights that the trained model has."""
-        best = self._stopping.best_sums if self._stopping is not None else None
-        if self._evaluator is None or best is None:
-            return self._metrics()
-        sums = EvaluationSums.of(best)
-        return self._evaluator.metrics(sums) if sums.num_examples else self._metrics()
-
     def _check(self, sums: StepSums) -> None:
         if not sums.is_finite:
             raise TrainingError(
-                f"The loss of step {self.state.step + 1} is not finite. Received:"
-                f" loss={sums.loss}. The variables are still those before it. Lower the learning"
-                " rate (train.learning_rate), or look for bad values in the data."
+                f"The loss of step {self.state.step + 1} is not finite.",
+                received={"loss": sums.loss},
+                cure="The variables are still those before it. Lower the learning rate"
+                " (train.learning_rate), or look for bad values in the data.",
             )
 
     def _tell(self, sums: StepSums, world: World) -> None:
@@ -395,19 +336,6 @@ class TrainWork(Work):
             )
         )
         self._told_at, self._told_records, self._is_ring_told = now, records, True
-
-
-def _early_stopping(
-    config: JobConfig, step: Step, evaluator: Evaluator | None
-) -> EarlyStopping | None:
-    if not config.train.early_stopping.metric or evaluator is None:
-        return None
-    return EarlyStopping(
-        config.train.early_stopping,
-        step.model_variables,
-        names=evaluator.names,
-        num_sums=len(evaluator.zeros.vector),
-    )
 
 
 def _num_steps(config: JobConfig, plan: DataPlan, callbacks: Callbacks | None) -> int:

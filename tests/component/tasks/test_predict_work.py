@@ -23,7 +23,7 @@ from edl_horovod.records.reader import Reader
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.spec import Mode
 from edl_horovod.tasks import predict as module
-from edl_horovod.tasks.opening import open_data
+from edl_horovod.tasks.opening import Trained, open_data
 from edl_horovod.tasks.predict import PredictWork
 from edl_horovod.tasks.segments import SEGMENT_STEPS
 from tests.records import write_records
@@ -106,16 +106,9 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             config = replace(config, **settings)
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
             opened = open_data(config, FRAMEWORK, data, loaded, Mode.PREDICTION, stack)
-            element_spec = opened.batches.element_spec
-            work = PredictWork(
-                config,
-                loaded,
-                FRAMEWORK.model(loaded, element_spec).prediction(element_spec),
-                batches=opened.batches,
-                plan=opened.plan,
-                collectives=FRAMEWORK.collectives,
-                events=events,
-            )
+            model = FRAMEWORK.model(loaded, opened.batches.element_spec)
+            trained = Trained(loaded, model, opened)
+            work = PredictWork(config, trained, FRAMEWORK.collectives, events)
             work.state.counters.step = 0
             return work
 

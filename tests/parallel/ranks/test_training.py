@@ -90,7 +90,7 @@ def test_early_stopping_is_that_of_one_process(world):
     single, theirs = train(ALONE, "stops-alone", *settings)
     assert ours.steps == theirs.steps < 150
     np.testing.assert_allclose(ours.metrics["loss"], theirs.metrics["loss"], rtol=1e-4)
-    assert ring._stopping.best[0] == single._stopping.best[0]
+    assert ring._validation.stopping.best[0] == single._validation.stopping.best[0]
 
 
 class Halves(keras.callbacks.Callback):
