@@ -196,9 +196,9 @@ def complaint(patch_version: int) -> str | None:
     """
     if patch_version >= NEEDED_PATCH:
         return None
+    has = f"patch {patch_version}" if patch_version else "no patch, or one without a number"
     return (
-        "This Horovod is not patched as this version of edl_horovod needs it. Received: "
-        f"patch={patch_version or 'none, or one without a number'}; needed: patch={NEEDED_PATCH}. "
+        f"This Horovod has {has}, and this version of edl_horovod needs patch {NEEDED_PATCH}. "
         "A member that dies or hangs while a ring forms or in a large collective may end every "
         "survivor, a lost one may hold up the others until a time-out, and no ring may form over "
         "hosts whose own names lead to 127.0.0.1. Build Horovod again: "

@@ -106,7 +106,7 @@ class Output:
 
     name: str
     dtype: str
-    """NumPy's name of the type; "string" for bytes."""
+    """NumPy's name of the type; "string" for bytes; the framework's where it is no array."""
     batch_shape: tuple[int | None, ...] | None
     """Sizes, the batch first, None for one that differs; None where even their number does."""
     problem: str = ""

@@ -173,8 +173,10 @@ class Checkpoints:
             return self._take(path, step, tensors, metadata)
         if self._must_exist and after < 0:
             raise DataError(
-                f"There is no good checkpoint in {self._folder}. Received: resume=must. "
-                "Use resume=auto to begin at step 0, or give the job_dir of the job to go on with."
+                f"There is no good checkpoint in {self._folder}.",
+                received="resume=must",
+                cure="Use resume=auto to begin at step 0, or give the job_dir of the job to go on"
+                " with.",
             )
         return None
 
@@ -187,9 +189,10 @@ class Checkpoints:
     ) -> dict[str, int]:
         if int(metadata["format_version"]) > FORMAT_VERSION:
             raise DataError(
-                f"{path} was written by a newer edl_horovod. Received: format version "
-                f"{metadata['format_version']}; this one reads up to {FORMAT_VERSION}. "
-                "Install the newer."
+                f"{path} was written by a newer edl_horovod: this one reads up to format version"
+                f" {FORMAT_VERSION}.",
+                received=f"format version {metadata['format_version']}",
+                cure="Install the newer.",
             )
         self._require_same_facts(path, json.loads(metadata["facts"]))
         self._require_same_variables(path, tensors)
@@ -209,8 +212,9 @@ class Checkpoints:
             before = ", ".join(repr(saved.get(key)) for key in other)
             raise ConfigError(
                 f"The checkpoint {path} belongs to a training with another {' and '.join(other)},"
-                f" so going on would not be the same training. Received: {now}; the checkpoint has"
-                f" {before}. Set it back; or begin anew with resume=never overwrite=true."
+                " so going on would not be the same training.",
+                received=f"{now}; the checkpoint has {before}",
+                cure="Set it back; or begin anew with resume=never overwrite=true.",
             )
 
     def _require_same_variables(self, path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:

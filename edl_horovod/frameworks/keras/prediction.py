@@ -53,7 +53,7 @@ def describe_outputs(outputs: Any) -> tuple[Output, ...]:
 
 def _described(name: str, tensor: Any) -> Output:
     if not isinstance(tensor, tf.Tensor | tf.TensorSpec):
-        problem = f"it is no dense tensor. Received: {type(tensor).__name__}"
-        return Output(name=name, dtype="", batch_shape=None, problem=problem)
+        problem = "it is no dense tensor"
+        return Output(name=name, dtype=type(tensor).__name__, batch_shape=None, problem=problem)
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return Output(name=name, dtype=tensor.dtype.name, batch_shape=shape)

@@ -303,9 +303,10 @@ class KerasStep:
         )
         if loss.shape.rank != 0:
             raise UserCodeError(
-                f"create_loss of {self._loaded.label} must return the mean over the "
-                f"batch, a scalar. Received: shape={loss.shape}. Reduce it, for instance with "
-                "tf.reduce_mean."
+                f"create_loss of {self._loaded.label} must return the mean over the batch, a"
+                " scalar.",
+                received={"shape": loss.shape},
+                cure="Reduce it, for instance with tf.reduce_mean.",
             )
         return loss
 
