@@ -8,7 +8,7 @@ from edl_horovod.coordinator.decide import assign_ranks
 from edl_horovod.coordinator.heartbeat import Heartbeat
 from edl_horovod.coordinator.messages import Ping
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.coordinator.timings import Timings
+from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 
 __all__ = ["Forming"]
@@ -26,25 +26,20 @@ class Forming:
         self,
         server: WorkerServer,
         heartbeat: Heartbeat,
-        *,
-        address: str,
-        forming_seconds: float,
-        timings: Timings,
+        settings: CoordinatorSettings,
     ) -> None:
         """Take what all generations share.
 
         Args:
             server: Knows the workers.
             heartbeat: Of the coordinator.
-            address: Where the rendezvous listens.
-            forming_seconds: Gloo's time-out.
-            timings: Of the coordinator.
+            settings: The job's facts.
         """
         self._server = server
         self._heartbeat = heartbeat
-        self._timings = timings
-        self._address = address
-        self._forming_seconds = forming_seconds
+        self._timings = settings.timings
+        self._address = settings.address
+        self._forming_seconds = settings.forming_seconds
 
     async def gather(self, members: Sequence[Worker], generation: int) -> None:
         """Tell all members to leave the ring after their step, and wait a limited time for them.

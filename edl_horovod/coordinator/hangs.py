@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple
 
 from edl_horovod.coordinator.messages import Pong
 
 __all__ = ["Report", "Verdict", "find_hung"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(NamedTuple):
     """What a worker's main thread does, as its listening thread answers a ping.
 
     The report shows where a worker is stuck, while the answer itself shows that the process lives.
@@ -18,26 +17,7 @@ class Report:
 
     worker: str
     """Its incarnation."""
-    generation: int
-    """The last ring that it was given a place in: what it says is of that one."""
-    state: str
-    """`works` (the others will wait for it), `waits` (in a collective, for the others), `joins`
-    (outside the ring) or `unwatched` (may take any time, as writing the result)."""
-    what: str
-    """The same for people."""
-    seconds: float
-    """Since when."""
-
-    @classmethod
-    def of(cls, worker: str, pong: Pong) -> Self:
-        """The report in an answer to a ping."""
-        return cls(
-            worker=worker,
-            generation=pong.generation,
-            state=pong.doing,
-            what=pong.what,
-            seconds=pong.seconds,
-        )
+    pong: Pong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,27 +48,29 @@ def find_hung(
     """
     hung = []
     for report in outsiders:
-        is_watched = report is not None and report.state in ("works", "joins")
         # Without a ring, who is still in an older one may be all that is left of the job.
-        if members and report is not None and is_watched and report.seconds >= stall_seconds:
-            message = f"did not come back to the ring for {report.seconds:.0f} s: {report.what}"
-            hung.append(Verdict(worker=report.worker, what=report.what, message=message))
+        if not members or report is None or report.pong.seconds < stall_seconds:
+            continue
+        if (pong := report.pong).doing in ("works", "joins"):
+            message = f"did not come back to the ring for {pong.seconds:.0f} s: {pong.what}"
+            hung.append(Verdict(worker=report.worker, what=pong.what, message=message))
     reports = [report for report in members if report is not None]
-    if len(reports) < len(members) or any(r.state not in ("works", "waits") for r in reports):
+    if len(reports) < len(members) or any(r.pong.doing not in ("works", "waits") for r in reports):
         return hung
     return hung + _hung_members(reports, stall_seconds)
 
 
 def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdict]:
-    late = [r for r in reports if r.state == "works" and r.seconds >= stall_seconds]
-    waiting = [r for r in reports if r.state == "waits" and r.seconds >= stall_seconds]
+    stalled = [report for report in reports if report.pong.seconds >= stall_seconds]
+    late = [report for report in stalled if report.pong.doing == "works"]
+    waiting = [report for report in stalled if report.pong.doing == "waits"]
     if len(waiting) == len(reports) > 1:
         # Nobody is to blame, as in an error of the transport. One that ends breaks the collective
         # for all others, who have the state; ending all of them would lose it.
-        last = waiting[-1]
+        worker, last = waiting[-1]
         message = f"all {len(waiting)} ranks waited for each other for {last.seconds:.0f} s in "
         message += f"{last.what}; the last one ends, which frees the others"
-        return [Verdict(worker=last.worker, what=last.what, message=message)]
+        return [Verdict(worker=worker, what=last.what, message=message)]
     if waiting and late:
         others = "1 other" if len(waiting) == 1 else f"{len(waiting)} others"
         why = f"while {others} waited for it"
@@ -98,10 +80,10 @@ def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdi
         return []
     return [
         Verdict(
-            worker=r.worker,
-            what=r.what,
-            message=f"no progress for {r.seconds:.0f} s in {r.what}, {why}",
+            worker=worker,
+            what=pong.what,
+            message=f"no progress for {pong.seconds:.0f} s in {pong.what}, {why}",
             is_end=bool(waiting),
         )
-        for r in late
+        for worker, pong in late
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from edl_horovod.coordinator.hangs import Verdict, find_hung
 from edl_horovod.coordinator.messages import Dump, End
-from edl_horovod.coordinator.timings import Timings
+from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.job.events import EventLog, LogEvent, WorkerEvent
 
@@ -21,10 +21,9 @@ class Liveness:
     def __init__(
         self,
         server: WorkerServer,
+        settings: CoordinatorSettings,
         events: EventLog,
         *,
-        stall_seconds: float,
-        timings: Timings,
         members: Callable[[], Sequence[Worker]],
         on_silent: Callable[[Worker], None],
     ) -> None:
@@ -32,16 +31,15 @@ class Liveness:
 
         Args:
             server: Knows the workers.
+            settings: The job's facts.
             events: Told of those that hang.
-            stall_seconds: How long a rank may let the others wait.
-            timings: Of the coordinator.
             members: The ring's members, in the order of their ranks.
             on_silent: Called with a worker that does not answer any more.
         """
         self._server = server
         self._events = events
-        self._stall_seconds = stall_seconds
-        self._timings = timings
+        self._stall_seconds = settings.stall_seconds
+        self._timings = settings.timings
         self._members = members
         self._on_silent = on_silent
         self._warned: dict[str, str] = {}

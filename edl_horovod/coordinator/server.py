@@ -5,24 +5,11 @@ import logging
 import time
 from dataclasses import replace
 
-from edl_horovod.coordinator import saved
+from edl_horovod.coordinator import messages, saved
 from edl_horovod.coordinator.failed_peers import FailedPeers
 from edl_horovod.coordinator.forming import Forming
-from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.heartbeat import Heartbeat
 from edl_horovod.coordinator.liveness import Liveness
-from edl_horovod.coordinator.messages import (
-    Failed,
-    Finished,
-    Formed,
-    Hello,
-    Leaving,
-    Message,
-    Pong,
-    Progress,
-    Ready,
-    Stop,
-)
 from edl_horovod.coordinator.ring_limit import RingLimit
 from edl_horovod.coordinator.roster import Roster
 from edl_horovod.coordinator.settings import CoordinatorSettings
@@ -57,26 +44,19 @@ class Coordinator:
             on_lost=self._on_lost,
             hello_seconds=settings.timings.hello_seconds,
         )
-        self._limit = RingLimit(settings, events, on_change=self._on_limit)
+        self._limit = RingLimit(settings, events, on_change=self._change_for)
         self._roster = Roster(self._server, settings, events, self._limit)
         self._generation = 0
         self._members: tuple[str, ...] = ()
         self._reason = "start"
         self._outcome: Outcome | None = None
         self._heartbeat = Heartbeat()
-        self._forming = Forming(
-            self._server,
-            self._heartbeat,
-            address=settings.address,
-            forming_seconds=settings.forming_seconds,
-            timings=settings.timings,
-        )
+        self._forming = Forming(self._server, self._heartbeat, settings)
         self._failed_peers = FailedPeers(events, min_np=settings.min_np, timings=settings.timings)
         self._liveness = Liveness(
             self._server,
+            settings,
             events,
-            stall_seconds=settings.stall_seconds,
-            timings=settings.timings,
             members=lambda: self._roster.workers(self._members),
             on_silent=self._on_silent,
         )
@@ -103,9 +83,8 @@ class Coordinator:
     async def run(self) -> Outcome | None:
         """Serve until the job's outcome is known, write it to the job's directory and return it.
 
-        Returns None where this coordinator had to end before. A coordinator that
-        is started again for the same job finds its number and its port, and adopts the ring that
-        goes on without it.
+        Returns None where this coordinator had to end before. A coordinator that is started again
+        for the same job finds its number and its port, and adopts the ring that goes on without it.
 
         Raises:
             OSError: The job's directory cannot be written, or the address is taken.
@@ -122,17 +101,14 @@ class Coordinator:
         try:
             while self._outcome is None and not self._is_left():
                 await self._advance(port)
-        except NotEnoughWorkers:
-            saved.save_change(self._file, self._ring(port))
-            self._server.close()
-            raise
         finally:
             for task in watch:
                 task.cancel()
+            if self._outcome is None:
+                saved.save_change(self._file, self._ring(port))
+                self._server.close()
         if self._outcome is None:
             log.info("ending; %d members train on", len(self._members))
-            saved.save_change(self._file, self._ring(port))
-            self._server.close()
             return None
         log.info("job %s", "finished" if isinstance(self._outcome, Success) else "failed")
         # Before the workers go: a coordinator that dies while they do must not start the job anew.
@@ -143,29 +119,29 @@ class Coordinator:
 
     # -- what happens
 
-    def _on_message(self, worker: Worker, message: Message | None) -> None:
+    def _on_message(self, worker: Worker, message: messages.Message | None) -> None:
         was_silent, worker.is_silent = worker.is_silent, False
         match message:
-            case Hello():
+            case messages.Hello():
                 self._on_hello(worker, message)
-            case Ready():
+            case messages.Ready():
                 self._on_ready(worker, message)
-            case Formed():
+            case messages.Formed():
                 worker.formed = message.generation
-            case Leaving():
+            case messages.Leaving():
                 worker.leave()
                 self._reason = f"{worker.label} leaves"
-            case Finished():
+            case messages.Finished():
                 self._end(message.result)
-            case Failed():
+            case messages.Failed():
                 self._on_failed(worker, message.error)
-            case Pong():
-                worker.report = Report.of(worker.name, message)
-            case Progress() if not was_silent:
+            case messages.Pong():
+                worker.pong = message
+            case messages.Progress() if not was_silent:
                 return  # Every second from every member, and nothing follows from it.
         self._heartbeat.wake()
 
-    def _on_hello(self, worker: Worker, hello: Hello) -> None:
+    def _on_hello(self, worker: Worker, hello: messages.Hello) -> None:
         # Numbers only grow, also where coordinator.json was lost.
         self._generation = max(self._generation, hello.generation)
         worker.is_ready = hello.is_ready
@@ -180,9 +156,9 @@ class Coordinator:
             self._reason = f"{worker.label} is warm"
         log.info("worker %s is %s", worker.label, "warm" if worker.is_ready else "back")
         if self._outcome is not None:
-            worker.send(Stop(reason="the job is over", is_over=True))
+            worker.send(messages.Stop(reason="the job is over", is_over=True))
 
-    def _on_ready(self, worker: Worker, ready: Ready) -> None:
+    def _on_ready(self, worker: Worker, ready: messages.Ready) -> None:
         worker.is_ready, worker.step = True, ready.step
         if ready.reason:
             self._reason = ready.reason
@@ -199,7 +175,7 @@ class Coordinator:
             WorkerEvent(worker=worker.label, state="failed", message=failure.message)
         )
         log.warning("worker %s cannot join: %s", worker.label, failure.message)
-        worker.send(Stop(reason="it failed, and the ring goes on without it"))
+        worker.send(messages.Stop(reason="it failed, and the ring goes on without it"))
 
     def _on_lost(self, worker: Worker) -> None:
         if self._outcome is None:
@@ -215,10 +191,9 @@ class Coordinator:
         self._heartbeat.wake()
 
     def _on_silent(self, worker: Worker) -> None:
-        self._reason = f"{worker.label} silent for {self._timings.silence_seconds:.0f} s"
-        self._heartbeat.wake()
+        self._change_for(f"{worker.label} silent for {self._timings.silence_seconds:.0f} s")
 
-    def _on_limit(self, reason: str) -> None:
+    def _change_for(self, reason: str) -> None:
         self._reason = reason
         self._heartbeat.wake()
 
@@ -232,8 +207,7 @@ class Coordinator:
         while True:
             if (wanted := file.change()) is not None:
                 self._roster.wanted = wanted
-                self._reason = "hosts changed"
-                self._heartbeat.wake()
+                self._change_for("hosts changed")
             await asyncio.sleep(self._timings.hosts_poll_seconds)
 
     # -- what follows
@@ -393,7 +367,7 @@ class Coordinator:
         """Tell all workers that the job is over, and give them a moment to go."""
         deadline = time.monotonic() + self._timings.goodbye_seconds
         for worker in self._server.workers.values():
-            worker.send(Stop(reason="the job is over", is_over=True))
+            worker.send(messages.Stop(reason="the job is over", is_over=True))
         while time.monotonic() < deadline:
             if not any(worker.is_connected for worker in self._server.workers.values()):
                 return

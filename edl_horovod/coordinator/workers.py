@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from edl_horovod.coordinator.decide import Candidate
 from edl_horovod.coordinator.hangs import Report
 from edl_horovod.coordinator.keepalive import notice_vanished_host
-from edl_horovod.coordinator.messages import Change, Hello, Message, Ping, decode, encode
+from edl_horovod.coordinator.messages import Change, Hello, Message, Ping, Pong, decode, encode
 from edl_horovod.coordinator.strangers import Strangers, at_most
 from edl_horovod.coordinator.wire import (
     MAX_LINE_BYTES,
@@ -50,8 +50,8 @@ class Worker:
     """Its launcher is to kill it, unless it is heard again."""
     placed: int = 0
     """The last generation that it was given a place in."""
-    report: Report | None = None
-    """Its last report; see `current_report`."""
+    pong: Pong | None = None
+    """Its last answer to a ping; see `current_report`."""
     pid: int = 0
     step: int = -1
     """Steps of the job that it had when it was outside last; -1 for none."""
@@ -113,8 +113,9 @@ class Worker:
     @property
     def current_report(self) -> Report | None:
         """Its report on the last ring that it was given a place in; None without one."""
-        is_current = self.report is not None and self.report.generation == self.placed
-        return self.report if is_current else None
+        if self.pong is None or self.pong.generation != self.placed:
+            return None
+        return Report(self.name, self.pong)
 
     @property
     def address(self) -> str:

@@ -204,7 +204,7 @@ class JobDir:
         """
         try:
             with self.launcher_pid.open() as stream:
-                return _is_locked(stream.fileno())
+                return not _try_to_lock(stream.fileno(), fcntl.LOCK_SH)
         except (FileNotFoundError, NotADirectoryError):
             return False
         except PermissionError:
@@ -265,7 +265,7 @@ class JobDir:
                 is_busy = self.is_running()
             else:
                 lock = stack.enter_context(self.launcher_pid.open("a"))
-                is_busy = not _try_to_lock(lock.fileno())
+                is_busy = not _try_to_lock(lock.fileno(), fcntl.LOCK_EX)
             if is_busy:
                 raise ConfigError(
                     "The job is running, so its directory is not removed.",
@@ -323,17 +323,9 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _is_locked(descriptor: int) -> bool:
+def _try_to_lock(descriptor: int, how: int) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
-
-
-def _try_to_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

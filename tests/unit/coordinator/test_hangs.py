@@ -6,26 +6,29 @@ from dataclasses import dataclass, field
 import pytest
 
 from edl_horovod.coordinator.hangs import Report, find_hung
+from edl_horovod.coordinator.messages import Pong
 
 STALL = 300.0
 
 
-def works(name, seconds, what="step 7"):
-    return Report(worker=name, generation=2, state="works", what=what, seconds=seconds)
+def report(name, doing, seconds, what="step 7"):
+    return Report(name, Pong(generation=2, doing=doing, what=what, seconds=seconds))
 
 
-def waits(name, seconds, what="step 7"):
-    return Report(worker=name, generation=2, state="waits", what=what, seconds=seconds)
+def works(name, seconds):
+    return report(name, "works", seconds)
+
+
+def waits(name, seconds):
+    return report(name, "waits", seconds)
 
 
 def joins(name, seconds):
-    return Report(
-        worker=name, generation=2, state="joins", what="forming generation 3", seconds=seconds
-    )
+    return report(name, "joins", seconds, "forming generation 3")
 
 
 def unwatched(name, seconds):
-    return Report(worker=name, generation=2, state="unwatched", what="the result", seconds=seconds)
+    return report(name, "unwatched", seconds, "the result")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def test_who_hangs(case):
 
 
 def test_the_verdict_says_what_why_and_for_how_long():
-    hung = [works("a", 301, "examples of step 7"), waits("b", 300), waits("c", 300)]
+    hung = [report("a", "works", 301, "examples of step 7"), waits("b", 300), waits("c", 300)]
     (verdict,) = find_hung(hung, [], stall_seconds=STALL)
     assert verdict.message == (
         "no progress for 301 s in examples of step 7, while 2 others waited for it"
@@ -134,7 +137,7 @@ def test_what_was_said_of_an_earlier_ring_counts_no_more(play_quickly):
             reports(worker, "waits", 300)
             worker.report["generation"] = 1
         worker = next(iter(job.coordinator._server.workers.values()))
-        await job.until(lambda: worker.report is not None)
+        await job.until(lambda: worker.pong is not None)
         heard_at = worker.heard_at
         await job.until(lambda: worker.heard_at > heard_at + 0.2)
         assert not hung(job)
