@@ -1,6 +1,6 @@
 """Disturb a running job, by a schedule or at random, and measure what that costs."""
 
-from edl_horovod.chaos.disturb import Happened, disturb
+from edl_horovod.chaos.disturb import ActionResult, disturb
 from edl_horovod.chaos.report import Cost, cost_of
 from edl_horovod.chaos.schedule import KINDS, Action, parse, random_schedule
 from edl_horovod.chaos.target import Target
@@ -9,7 +9,7 @@ __all__ = [
     "KINDS",
     "Action",
     "Cost",
-    "Happened",
+    "ActionResult",
     "Target",
     "cost_of",
     "disturb",

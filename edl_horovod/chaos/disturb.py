@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edl_horovod.chaos.schedule import Action
-from edl_horovod.chaos.target import Process, Target
+from edl_horovod.chaos.target import HeldProcess, Target
 from edl_horovod.errors import ConfigError
 
-__all__ = ["Happened", "disturb"]
+__all__ = ["ActionResult", "disturb"]
 
 POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Happened:
+class ActionResult:
     """The result of one action."""
 
     time: float
@@ -30,8 +30,8 @@ class Happened:
 
 
 @dataclass(frozen=True)
-class _Stopped:
-    process: Process
+class _StoppedProcess:
+    process: HeldProcess
     until: float
     """Seconds after the start of the schedule."""
 
@@ -41,8 +41,8 @@ def disturb(
     schedule: Sequence[Action],
     *,
     seconds: float = 0.0,
-    on_action: Callable[[Happened], None] = lambda _: None,
-) -> list[Happened]:
+    on_action: Callable[[ActionResult], None] = lambda _: None,
+) -> list[ActionResult]:
     """Carry out a schedule, until its end or the end of the job.
 
     Unless the schedule names its slot, a worker is killed, stopped or removed only while another
@@ -61,14 +61,14 @@ def disturb(
 
 
 class _Disturbance:
-    def __init__(self, target: Target, on_action: Callable[[Happened], None]) -> None:
+    def __init__(self, target: Target, on_action: Callable[[ActionResult], None]) -> None:
         self._target = target
         self._on_action = on_action
         self._began = time.monotonic()
-        self._stopped: list[_Stopped] = []
-        self._happened: list[Happened] = []
+        self._stopped: list[_StoppedProcess] = []
+        self._results: list[ActionResult] = []
 
-    def run(self, schedule: Sequence[Action], seconds: float) -> list[Happened]:
+    def run(self, schedule: Sequence[Action], seconds: float) -> list[ActionResult]:
         slots = self._target.slots()
         waiting = sorted(schedule, key=lambda action: action.at_seconds)
         try:
@@ -83,21 +83,21 @@ class _Disturbance:
         finally:
             self._continue(float("inf"))
             self._put_back(slots)
-        return self._happened
+        return self._results
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
-    def _tell(self, kind: str, message: str, *, is_done: bool = True) -> None:
-        happened = Happened(
+    def _report(self, kind: str, message: str, *, is_done: bool = True) -> None:
+        result = ActionResult(
             time=time.time(),
             seconds=round(self._seconds(), 2),
             kind=kind,
             is_done=is_done,
             message=message,
         )
-        self._happened.append(happened)
-        self._on_action(happened)
+        self._results.append(result)
+        self._on_action(result)
 
     def _act(self, action: Action) -> None:
         self._target.update()
@@ -112,19 +112,19 @@ class _Disturbance:
         slot = action.slot if action.slot is not None else self._choose(action)
         if slot is None:
             message = "fewer than two workers that are not stopped are in the ring"
-            self._tell(action.kind, message, is_done=False)
+            self._report(action.kind, message, is_done=False)
             return
         process = self._target.worker(slot)
         if process is None:
-            self._tell(action.kind, f"slot {slot} has no worker now", is_done=False)
+            self._report(action.kind, f"slot {slot} has no worker now", is_done=False)
         elif action.kind == "kill":
             process.send(signal.SIGKILL)
-            self._tell("kill", f"{process.label}, pid {process.pid}")
+            self._report("kill", f"{process.label}, pid {process.pid}")
             process.close()
         else:
             process.send(signal.SIGSTOP)
-            self._stopped.append(_Stopped(process, self._seconds() + action.seconds))
-            self._tell("stop", f"{process.label}, pid {process.pid}, for {action.seconds:g} s")
+            self._stopped.append(_StoppedProcess(process, self._seconds() + action.seconds))
+            self._report("stop", f"{process.label}, pid {process.pid}, for {action.seconds:g} s")
 
     def _choose(self, action: Action) -> int | None:
         stopped = {stopped.process.label for stopped in self._stopped}
@@ -134,10 +134,10 @@ class _Disturbance:
     def _kill_coordinator(self) -> None:
         process = self._target.coordinator()
         if process is None:
-            self._tell("coordinator", "there is none now", is_done=False)
+            self._report("coordinator", "there is none now", is_done=False)
             return
         process.send(signal.SIGKILL)
-        self._tell("coordinator", f"pid {process.pid}")
+        self._report("coordinator", f"pid {process.pid}")
         process.close()
 
     def _scale(self, kind: str) -> None:
@@ -145,14 +145,14 @@ class _Disturbance:
         after = before + (1 if kind == "add" else -1)
         if kind == "remove" and not any(slot < after for slot in self._target.ring()):
             message = f"nobody would be left of the ring without slot {after}"
-            self._tell(kind, message, is_done=False)
+            self._report(kind, message, is_done=False)
             return
         try:
             self._target.set_slots(after)
         except ConfigError as error:
-            self._tell(kind, str(error).partition(". ")[0], is_done=False)
+            self._report(kind, str(error).partition(". ")[0], is_done=False)
         else:
-            self._tell(kind, f"{before} -> {after} slots")
+            self._report(kind, f"{before} -> {after} slots")
 
     def _continue(self, seconds: float) -> None:
         """Let the workers continue whose time is over."""
@@ -160,7 +160,7 @@ class _Disturbance:
         for stopped in over:
             self._stopped.remove(stopped)
             stopped.process.send(signal.SIGCONT)
-            self._tell("continue", f"{stopped.process.label}, pid {stopped.process.pid}")
+            self._report("continue", f"{stopped.process.label}, pid {stopped.process.pid}")
             stopped.process.close()
 
     def _put_back(self, slots: int) -> None:
@@ -170,6 +170,6 @@ class _Disturbance:
         try:
             self._target.set_slots(slots)
         except ConfigError as error:  # The job ended just now.
-            self._tell("restore", str(error).partition(". ")[0], is_done=False)
+            self._report("restore", str(error).partition(". ")[0], is_done=False)
         else:
-            self._tell("restore", f"{slots} slots, as before")
+            self._report("restore", f"{slots} slots, as before")

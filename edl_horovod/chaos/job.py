@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from edl_horovod.chaos.disturb import Happened, disturb
+from edl_horovod.chaos.disturb import ActionResult, disturb
 from edl_horovod.chaos.report import Cost, cost_of
 from edl_horovod.chaos.schedule import Action
 from edl_horovod.chaos.target import Target
@@ -42,8 +42,8 @@ def disturb_job(
     schedule: Sequence[Action],
     *,
     seconds: float = 0.0,
-    on_action: Callable[[Happened], None] = lambda _: None,
-) -> tuple[list[Happened], Cost]:
+    on_action: Callable[[ActionResult], None] = lambda _: None,
+) -> tuple[list[ActionResult], Cost]:
     """Let a schedule happen to a running job.
 
     Args:
@@ -61,8 +61,8 @@ def disturb_job(
         slots=lambda: jobs.slots(name),
         set_slots=lambda slots: jobs.scale(name, slots),
     )
-    happened = disturb(target, schedule, seconds=seconds, on_action=on_action)
+    results = disturb(target, schedule, seconds=seconds, on_action=on_action)
     found = events.read(job_dir.events)
     last = found[-1].time if target.is_over else time.time()
-    first = min((h.time for h in happened if h.is_done), default=began)
-    return happened, cost_of(found, first=first, last=last)
+    first = min((r.time for r in results if r.is_done), default=began)
+    return results, cost_of(found, first=first, last=last)

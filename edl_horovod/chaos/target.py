@@ -17,7 +17,7 @@ from edl_horovod.job.events import (
     follow,
 )
 
-__all__ = ["Process", "Target"]
+__all__ = ["HeldProcess", "Target"]
 
 EARLY_SECONDS = 30.0
 """How long before the event that tells of it a process may have started, on a busy machine."""
@@ -26,7 +26,7 @@ LATE_SECONDS = 2.0
 _HOST = "localhost"
 
 
-class Process:
+class HeldProcess:
     """One process of the job, held so that a signal can reach no other one."""
 
     def __init__(self, pid: int, label: str, handle: int) -> None:
@@ -81,11 +81,11 @@ class Target:
         """Slots of this machine that were in the last ring that formed, lowest first."""
         return self._ring
 
-    def worker(self, slot: int) -> Process | None:
+    def worker(self, slot: int) -> HeldProcess | None:
         """The process that has a slot now; None if there is none."""
         return self._process(f"{_HOST}:{slot}", "--config", self._job_dir.config)
 
-    def coordinator(self) -> Process | None:
+    def coordinator(self) -> HeldProcess | None:
         """The coordinator; None while there is none."""
         return self._process("coordinator", "--job-dir", self._job_dir.path)
 
@@ -101,22 +101,22 @@ class Target:
             case JobEvent(state="finished" | "failed"):
                 self.is_over = True
 
-    def _process(self, label: str, option: str, value: Path) -> Process | None:
+    def _process(self, label: str, option: str, value: Path) -> HeldProcess | None:
         if label not in self._started:
             return None
-        pid, told_at = self._started[label]
+        pid, reported_at = self._started[label]
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
         # Looked at after it is held: whatever has the number from now on, the handle is this one's.
-        if _is_it(pid, option, value, told_at):
-            return Process(pid, label, handle)
+        if _is_it(pid, option, value, reported_at):
+            return HeldProcess(pid, label, handle)
         os.close(handle)
         return None
 
 
-def _is_it(pid: int, option: str, value: Path, told_at: float) -> bool:
+def _is_it(pid: int, option: str, value: Path, reported_at: float) -> bool:
     """Whether a number is that process' still, by its command line and its start."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
@@ -126,7 +126,7 @@ def _is_it(pid: int, option: str, value: Path, told_at: float) -> bool:
         return False
     given = [after for word, after in itertools.pairwise(words) if word == option]
     is_ours = any(Path(folder, word).resolve() == value for word in given)
-    return is_ours and told_at - EARLY_SECONDS < started_at < told_at + LATE_SECONDS
+    return is_ours and reported_at - EARLY_SECONDS < started_at < reported_at + LATE_SECONDS
 
 
 def _started_at(pid: int) -> float:

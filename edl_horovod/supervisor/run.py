@@ -38,10 +38,10 @@ from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.records.sources.table import check_sources
-from edl_horovod.supervisor.kept import Kept
 from edl_horovod.supervisor.needs import require_mpi
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child, end_all
+from edl_horovod.supervisor.restarting import RestartingChild
 from edl_horovod.supervisor.slots import Slots
 
 __all__ = ["STOP_SECONDS", "JobResult", "run_plan"]
@@ -61,7 +61,7 @@ Show = Callable[[], list[Recorded]]
 """Shows the events since the last time, and returns them."""
 
 
-class _Stopped(Interrupted):
+class _StopRequested(Interrupted):
     """Somebody asked the launcher to stop the job, which can go on later."""
 
 
@@ -126,14 +126,14 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
                 # A job that was asked to stop may have ended by itself meanwhile.
                 ended = ended or _outcome(plan)
                 if ended is None:
-                    raise _Stopped(
+                    raise _StopRequested(
                         "The job was stopped; all its processes have ended.",
                         cure=f"It goes on by: edl resume {plan.job_dir}",
                     )
                 if isinstance(ended, Failure):
                     raise ended.as_error()
         except EdlError as error:
-            state = "suspended" if isinstance(error, _Stopped) else "failed"
+            state = "suspended" if isinstance(error, _StopRequested) else "failed"
             events.write(JobEvent(state=state, task=config.task, message=str(error)))
             show()
             raise
@@ -241,25 +241,24 @@ def _own_temporary_files(plan: LaunchPlan) -> Iterator[LaunchPlan]:
 def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
     """The outcome of the job; None where it was asked to stop."""
     assert plan.coordinator is not None
-    log_dir = plan.job_dir.logs
-    coordinator = Kept("coordinator", plan.coordinator, log_dir)
-    kept = [coordinator]
+    coordinator = _restarting(plan, "coordinator", plan.coordinator)
+    restarting = [coordinator]
     slots: Slots | None = None
     hosts_file = hosts.HostsFile(plan.job_dir.hosts)
     grace_seconds = plan.grace_seconds
     try:
         if plan.discovery is not None:
-            kept.append(Kept("discovery", plan.discovery, log_dir))
+            restarting.append(_restarting(plan, "discovery", plan.discovery))
         address = _address(plan.job_dir, coordinator.child)
         if plan.worker is not None:
             environment = {**plan.worker.environment, "EDL_COORDINATOR": address}
             worker = replace(plan.worker, environment=environment)
             patience = plan.config.elastic.restart_backoff_seconds
-            slots = Slots(worker, log_dir, events, backoff_seconds=patience)
+            slots = Slots(worker, plan.job_dir.logs, events, backoff_seconds=patience)
         events.write(JobEvent(state="running", task=plan.config.task))
         while (ended := _outcome(plan)) is None:
-            for child in kept:
-                child.keep(is_over=lambda: _outcome(plan) is not None)
+            for child in restarting:
+                child.keep()
             if slots is not None:
                 _keep_slots(plan, hosts_file, slots)
             found = show()
@@ -274,7 +273,7 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | No
             _let_go(slots)
         return ended
     finally:
-        children = [*(slots.processes if slots else []), *(one.child for one in kept)]
+        children = [*(slots.processes if slots else []), *(one.child for one in restarting)]
         end_all(children, seconds=grace_seconds)
 
 
@@ -311,6 +310,12 @@ def _address(job_dir: JobDir, coordinator: Child) -> str:
     return f"{ring.address}:{ring.port}"
 
 
+def _restarting(plan: LaunchPlan, name: str, command: Command) -> RestartingChild:
+    return RestartingChild(
+        name, command, plan.job_dir.logs, is_over=lambda: _outcome(plan) is not None
+    )
+
+
 def _outcome(plan: LaunchPlan) -> Outcome | None:
     return outcome.load(plan.job_dir.result)
 
@@ -323,7 +328,7 @@ def _note(events: list[Recorded], slots: Slots) -> None:
             case WorkerEvent(state="hung", pid=int(pid)):
                 slots.note_hung(event.worker, pid)
             case StepEvent() | EvaluationEvent() | ProgressEvent():
-                slots.forgive()
+                slots.note_progress()
 
 
 def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
@@ -332,7 +337,7 @@ def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
     Raises:
         JobFailed: A slot failed again and again, and the others are too few for a ring.
     """
-    failures, child = slots.most_vain_failures()
+    failures, child = slots.most_new_failures()
     if failures >= HOPELESS_FAILURES and child is not None and slots.num_healthy() < min_np:
         raise JobFailed(
             f"A worker ended {failures} times in a row while the job made no progress. "
@@ -350,24 +355,23 @@ def _let_go(slots: Slots) -> None:
 def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | None:
     """The outcome of the job; None where it was asked to stop."""
     assert plan.ring is not None
-    log_dir = plan.job_dir.logs
     program = Path(plan.ring.argv[0]).name
     if program == "mpirun":
         require_mpi(plan.ring)
-    kept = [Kept("discovery", plan.discovery, log_dir)] if plan.discovery else []
+    restarting = [_restarting(plan, "discovery", plan.discovery)] if plan.discovery else []
     ring: Child | None = None
     try:
-        ring = Child(plan.ring, log_dir / "worker.log")
+        ring = Child(plan.ring, plan.job_dir.logs / "worker.log")
         events.write(JobEvent(state="running", task=plan.config.task))
         while (code := ring.exit_code) is None:
-            for child in kept:
-                child.keep(is_over=lambda: _outcome(plan) is not None)
+            for child in restarting:
+                child.keep()
             show()
             if plan.job_dir.stop_request.exists():
                 return None
             time.sleep(POLL_SECONDS)
     finally:
-        end_all([*([ring] if ring else []), *(one.child for one in kept)])
+        end_all([*([ring] if ring else []), *(one.child for one in restarting)])
     ended = _outcome(plan)
     if ended is None:
         raise JobFailed(

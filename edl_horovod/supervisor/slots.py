@@ -32,7 +32,7 @@ class _Slot:
     child: Child
     started_at: float
     num_failures: int = 0
-    num_vain_failures: int = 0
+    num_new_failures: int = 0
     """Failures since the job last got on."""
     is_in_ring: bool = False
     """Whether this process was in the last ring that was formed."""
@@ -85,10 +85,10 @@ class Slots:
         """All workers, and what forks them."""
         return [*self.children, *(self._forks.children if self._forks is not None else [])]
 
-    def forgive(self) -> None:
-        """Note that the job got on: failures before this were not in vain."""
+    def note_progress(self) -> None:
+        """Note that the job got on: failures before this count no longer."""
         for slot in self._slots.values():
-            slot.num_vain_failures = 0
+            slot.num_new_failures = 0
 
     def note_ring(self, members: Sequence[str]) -> None:
         """Note who is in the ring now, by `host:slot`."""
@@ -109,14 +109,14 @@ class Slots:
     def num_healthy(self) -> int:
         """Workers that run, and did not fail since the job last got on or are back in the ring."""
         return sum(
-            slot.child.exit_code is None and (slot.num_vain_failures == 0 or slot.is_in_ring)
+            slot.child.exit_code is None and (slot.num_new_failures == 0 or slot.is_in_ring)
             for slot in self._slots.values()
         )
 
-    def most_vain_failures(self) -> tuple[int, Child | None]:
+    def most_new_failures(self) -> tuple[int, Child | None]:
         """Most failures of a slot since the job last got on, and that slot's last process."""
-        worst = max(self._slots.values(), key=lambda slot: slot.num_vain_failures, default=None)
-        return (worst.num_vain_failures, worst.child) if worst else (0, None)
+        worst = max(self._slots.values(), key=lambda slot: slot.num_new_failures, default=None)
+        return (worst.num_new_failures, worst.child) if worst else (0, None)
 
     def keep(self) -> None:
         """Start what is missing, note what ended; call it often."""
@@ -153,11 +153,11 @@ class Slots:
             slot.start_again_at = now + wait
             message = f"ended with {slot.child.exit_code}; starts again in {wait:.0f} s"
             if slot.child.exit_code in LEFT:
-                self._tell(number, "left", message)
+                self._write_event(number, "left", message)
                 log.info("worker %s:%d %s", self._host, number, message)
             else:
-                slot.num_vain_failures += 1
-                self._tell(number, "failed", message)
+                slot.num_new_failures += 1
+                self._write_event(number, "failed", message)
                 log.warning("worker %s:%d %s", self._host, number, message)
         if now >= slot.start_again_at and self._can_start():
             slot.child.close()
@@ -174,9 +174,11 @@ class Slots:
         own = {name: value.replace("{slot}", str(number)) for name, value in environment}
         command = replace(self._command, environment=own)
         child = Child(command, log_path, start=start, EDL_SLOT=str(number))
-        self._tell(number, "started", f"pid {child.pid}", pid=child.pid)
+        self._write_event(number, "started", f"pid {child.pid}", pid=child.pid)
         return child
 
-    def _tell(self, number: int, state: str, message: str, *, pid: int | None = None) -> None:
+    def _write_event(
+        self, number: int, state: str, message: str, *, pid: int | None = None
+    ) -> None:
         name = f"{self._host}:{number}"
         self._events.write(WorkerEvent(worker=name, state=state, message=message, pid=pid))

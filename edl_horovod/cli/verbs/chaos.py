@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edl_horovod.chaos import KINDS, Action, Cost, Happened, parse
+from edl_horovod.chaos import KINDS, Action, ActionResult, Cost, parse
 from edl_horovod.chaos import random_schedule as draw
 from edl_horovod.chaos.job import check_disturbable, disturb_job
 from edl_horovod.cli.arguments import VerbParser
@@ -45,16 +45,16 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     # What is stopped must go on: SIGTERM ends this command as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
-    def show(happened: Happened) -> None:
-        print(_line(happened), file=sys.stdout if is_table else sys.stderr, flush=True)
+    def show(result: ActionResult) -> None:
+        print(_line(result), file=sys.stdout if is_table else sys.stderr, flush=True)
 
-    happened, cost = disturb_job(flags.job_dir, schedule, seconds=seconds, on_action=show)
+    results, cost = disturb_job(flags.job_dir, schedule, seconds=seconds, on_action=show)
     proof = None
     if flags.job_dir.read_config().debug.ledger:
         from edl_horovod.ledger import prove
 
         proof = prove(flags.job_dir)
-    print(_as_table(cost, proof) if is_table else json.dumps(_as_json(happened, cost, proof)))
+    print(_as_table(cost, proof) if is_table else json.dumps(_as_json(results, cost, proof)))
     if proof is not None and not proof.is_good:
         raise ProofFailed(
             "Records were lost or applied twice.",
@@ -109,15 +109,15 @@ def _schedule_of(flags: Any) -> tuple[tuple[Action, ...], float]:
     return draw(seed=seed, seconds=seconds, every=flags.every, kinds=kinds), seconds
 
 
-def _line(happened: Happened) -> str:
-    at = time.strftime("%H:%M:%S", time.localtime(happened.time))
-    left_out = "" if happened.is_done else "left out: "
-    return f"{at}  {happened.seconds:7.2f} s  {happened.kind:11}  {left_out}{happened.message}"
+def _line(result: ActionResult) -> str:
+    at = time.strftime("%H:%M:%S", time.localtime(result.time))
+    left_out = "" if result.is_done else "left out: "
+    return f"{at}  {result.seconds:7.2f} s  {result.kind:11}  {left_out}{result.message}"
 
 
-def _as_json(happened: Sequence[Happened], cost: Cost, proof: "Proof | None") -> dict[str, Any]:
+def _as_json(results: Sequence[ActionResult], cost: Cost, proof: "Proof | None") -> dict[str, Any]:
     return {
-        "actions": [dataclasses.asdict(one) for one in happened],
+        "actions": [dataclasses.asdict(one) for one in results],
         **dataclasses.asdict(cost),
         "ledger": None if proof is None else proof.as_json(),
     }

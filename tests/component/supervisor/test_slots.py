@@ -116,23 +116,23 @@ def test_a_worker_that_ran_long_is_started_again_at_once(make):
     assert fail(slots, clock) == 0.0
 
 
-def test_failures_are_in_vain_until_the_job_gets_on(make):
+def test_failures_are_counted_until_the_job_gets_on(make):
     slots, clock = make(FAIL)
     slots.num_wanted = 1
     slots.keep()
     fail(slots, clock)
     fail(slots, clock)
-    failures, child = slots.most_vain_failures()
+    failures, child = slots.most_new_failures()
     assert failures == 2
     assert child is slots.children[0]
-    slots.forgive()
-    assert slots.most_vain_failures()[0] == 0
+    slots.note_progress()
+    assert slots.most_new_failures()[0] == 0
 
 
 ONE_FAILS = "import os, sys, time; os.environ['EDL_SLOT'] == '1' and sys.exit(3); time.sleep(60)"
 
 
-def fail_in_vain(slots, clock, *, number, times):
+def fail_without_progress(slots, clock, *, number, times):
     for _ in range(times):
         clock.now += fail(slots, clock, number=number)
         slots.keep()
@@ -143,7 +143,7 @@ def test_a_failing_slot_ends_a_job_only_where_the_others_are_too_few(make, min_n
     slots, clock = make(ONE_FAILS)
     slots.num_wanted = 2
     slots.keep()
-    fail_in_vain(slots, clock, number=1, times=3)
+    fail_without_progress(slots, clock, number=1, times=3)
     assert slots.num_healthy() == 1
     with pytest.raises(JobFailed) if min_np == 2 else contextlib.nullcontext():
         job._give_up_if_hopeless(slots, min_np)
@@ -153,8 +153,8 @@ def test_one_that_failed_and_is_back_in_the_ring_is_healthy(make):
     slots, clock = make(ONE_FAILS)
     slots.num_wanted = 2
     slots.keep()
-    fail_in_vain(slots, clock, number=1, times=3)
-    slots._slots[0].num_vain_failures = 1
+    fail_without_progress(slots, clock, number=1, times=3)
+    slots._slots[0].num_new_failures = 1
     assert slots.num_healthy() == 0
     with pytest.raises(JobFailed):
         job._give_up_if_hopeless(slots, 1)
@@ -175,14 +175,14 @@ def test_one_that_dies_in_every_ring_is_given_up(make):
     for _ in range(job.HOPELESS_FAILURES):
         job._give_up_if_hopeless(slots, 1)
         job._note([ring], slots)
-        fail_in_vain(slots, clock, number=0, times=1)
+        fail_without_progress(slots, clock, number=0, times=1)
     with pytest.raises(JobFailed, match="3 times"):
         job._give_up_if_hopeless(slots, 1)
 
 
 def test_no_slot_has_no_failures(make):
     slots, _ = make(FAIL)
-    assert slots.most_vain_failures() == (0, None)
+    assert slots.most_new_failures() == (0, None)
 
 
 @pytest.mark.parametrize("code", ["pass", "raise SystemExit(143)", "os.kill(os.getpid(), 15)"])
@@ -190,8 +190,8 @@ def test_one_that_left_did_not_fail_and_starts_again(make, tmp_path, code):
     slots, clock = make(f"import os; {code}")
     slots.num_wanted = 1
     slots.keep()
-    fail_in_vain(slots, clock, number=0, times=4)
-    assert slots.most_vain_failures()[0] == 0
+    fail_without_progress(slots, clock, number=0, times=4)
+    assert slots.most_new_failures()[0] == 0
     job._give_up_if_hopeless(slots, 1)
     # One that goes again and again still waits longer and longer.
     assert fail(slots, clock) == 8.0

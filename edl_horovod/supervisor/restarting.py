@@ -9,7 +9,7 @@ from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child
 
-__all__ = ["Kept"]
+__all__ = ["RestartingChild"]
 
 log = logging.getLogger(__name__)
 
@@ -18,28 +18,27 @@ HOPELESS_RESTARTS = 8
 QUICK_SECONDS = 30.0
 
 
-class Kept:
+class RestartingChild:
     """A child, and the next one in its place."""
 
-    def __init__(self, name: str, command: Command, logs: Path) -> None:
+    def __init__(
+        self, name: str, command: Command, logs: Path, *, is_over: Callable[[], bool]
+    ) -> None:
         """Start it.
 
         Args:
             name: For messages, and of its log.
             command: Of the child.
             logs: Folder of its log.
+            is_over: Whether the job has an outcome by now, so that the child was right to end.
         """
-        self._command, self._log = command, logs / f"{name}.log"
+        self._command, self._log, self._is_over = command, logs / f"{name}.log", is_over
         self._restarts = _Restarts(name)
         self.child = Child(command, self._log)
 
-    def keep(self, *, is_over: Callable[[], bool]) -> None:
-        """Start it again if it has ended; call it often.
-
-        Args:
-            is_over: Whether the job has a result by now, so that the child was right to end.
-        """
-        if self.child.exit_code is not None and not is_over():
+    def keep(self) -> None:
+        """Start it again if it has ended; call it often."""
+        if self.child.exit_code is not None and not self._is_over():
             self._restarts.count(self.child)
             self.child.close()
             self.child = Child(self._command, self._log)
