@@ -17,18 +17,19 @@ from edl_horovod.spec import ElasticDLSpec
 __all__ = ["ModelDefinition", "find"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelDefinition:
     """A model as a spec class that can be made."""
 
     kind: type[ElasticDLSpec]
     module: ModuleType
     symbol: str
+    """Its name in its file: a spec, a Keras class or a function."""
     parts: Mapping[str, str]
-    """Where `input_fn`, `loss` and `optimizer` come from."""
+    """Where `input_fn`, `loss` and `optimizer` come from: `folder.file.symbol`, or a Keras name."""
 
     @property
-    def file(self) -> Path:
+    def source_file(self) -> Path:
         """The file that defines it."""
         return Path(str(self.module.__file__))
 

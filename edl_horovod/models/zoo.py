@@ -5,16 +5,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.elasticdl_module import OUTPUTS_PROCESSOR
 from edl_horovod.models.find import ModelDefinition, find
-from edl_horovod.models.lookup import import_root, list_definitions, require_zoo
+from edl_horovod.models.lookup import list_definitions, require_zoo
 from edl_horovod.models.overrides import Overrides
-from edl_horovod.models.parts import METHODS, PlainModels
+from edl_horovod.models.parts import METHODS, PlainModels, part_of
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["LoadedSpec", "Overrides", "list_definitions", "load_spec"]
@@ -24,26 +23,19 @@ _RATE = ("lr", "learning_rate")
 """Both names of the learning rate: a spec may declare one, and the parameters the other."""
 
 
-@dataclass(frozen=True)
-class LoadedSpec:
-    """A spec and its origin."""
+@dataclass(frozen=True, kw_only=True)
+class LoadedSpec(ModelDefinition):
+    """A model whose spec was made."""
 
     spec: ElasticDLSpec
     """The spec, whose methods already have the job's parameters that they declare."""
-    module: ModuleType
     zoo: Path
     """The folder of model files, or the only file."""
-    source_file: Path
-    symbol: str
-    """Name of the model in its file: a spec, a Keras class or a function."""
-    parts: Mapping[str, str]
-    """Where `input_fn`, `loss` and `optimizer` come from: `folder.file.symbol`, or a Keras name."""
 
     @property
     def full_name(self) -> str:
         """The unambiguous `model_def` of this model: `folder.file.Symbol`."""
-        module = self.source_file.relative_to(import_root(self.zoo)).with_suffix("")
-        return ".".join((*module.parts, self.symbol))
+        return part_of(self.kind, self.module, self.symbol, zoo=self.zoo).full_name
 
     @property
     def label(self) -> str:
@@ -147,14 +139,7 @@ def load_spec(
     for name, names in methods.items():
         if held := _held(name, names, params):
             setattr(spec, name, functools.partial(getattr(spec, name), **held))
-    return LoadedSpec(
-        spec=spec,
-        module=found.module,
-        zoo=zoo,
-        source_file=found.file,
-        symbol=found.symbol,
-        parts=found.parts,
-    )
+    return LoadedSpec(**vars(found), spec=spec, zoo=zoo)
 
 
 def _make(
@@ -166,7 +151,7 @@ def _make(
         for name, value in params.items()
         if constructor.takes_any or name in constructor.names
     }
-    with user_code(f"Making {found.symbol} of {found.file}", root=zoo):
+    with user_code(f"Making {found.symbol} of {found.source_file}", root=zoo):
         spec: ElasticDLSpec = call_declared(found.kind, {**own, "context": context})
     return spec
 

@@ -75,8 +75,14 @@ def opened(path: str, request: pytest.FixtureRequest) -> Iterator[tuple[KerasBat
         num_lanes=LANES,
         window=5,
     )
-    here = Path(__file__)
-    loaded = LoadedSpec(request.param(), sys.modules[__name__], here.parent, here, "Plain", {})
+    loaded = LoadedSpec(
+        spec=request.param(),
+        zoo=Path(__file__).parent,
+        kind=request.param,
+        module=sys.modules[__name__],
+        symbol="Plain",
+        parts={},
+    )
     with Reader(index) as reader:
         yield KerasBatches(reader, plan, loaded, Mode.TRAINING, prefetch=2), plan
 
