@@ -95,7 +95,10 @@ class Batches(Protocol):
         """Ids of the records of the last `next_batch`, also of those that gave no example."""
 
     def restart(self, lanes: range, first_step: int, last_step: int) -> None:
-        """Read these lanes from `first_step` of the job up to the step before `last_step`."""
+        """Read these lanes from `first_step` of the job up to the step before `last_step`.
+
+        Steps count from 0 over all epochs.
+        """
 
     def expect(self, lanes: range, first_step: int, last_step: int) -> None:
         """Begin in a thread a `restart` that is likely to follow with just these arguments."""
@@ -109,6 +112,8 @@ class Batches(Protocol):
 
     def try_first(self) -> Batch | None:
         """Make the examples of the first lane's first records, to see whether that works.
+
+        None where these records gave no example.
 
         Raises:
             DataError: It does not.
@@ -131,13 +136,13 @@ class Callbacks(Protocol):
         """The fewest steps after which one of them ends the training; None for no bound."""
 
     def before_step(self, step: int) -> None:
-        """Prepare a step; all ranks do, and alike."""
+        """Prepare a step, counted from 0; all ranks do, and alike."""
 
     def after_step(self, sums: StepSums) -> None:
         """Take note of a step's numbers; all ranks do."""
 
     def begin_epoch(self, epoch: int) -> None:
-        """Call them at an epoch's begin, on the leader; then the ring syncs."""
+        """Call them as an epoch begins, counted from 0, on the leader; then the ring syncs."""
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
         """Call them at an epoch's end, on the leader; then the ring syncs."""

@@ -22,11 +22,11 @@ from edl_horovod.coordinator.messages import RANK_FIELDS, Place
 from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.world import World
 
-__all__ = ["NEEDED_PATCH", "Horovod", "complaint"]
+__all__ = ["NEEDED_PATCH", "Horovod", "patch_warning"]
 
 NEEDED_PATCH = 2
 """The patch's number that this package was written for: `horovod_edl_patch_version` in it."""
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 
 _GRAPH_PLACE = re.compile(r"\{\{function_node [^}]*\}\} ?")
 _SOURCE_PLACE = re.compile(r"\[[^][]*\.(?:cc|h):\d+\] ")
@@ -160,12 +160,12 @@ class Horovod:
             return
         is_done = threading.Event()
 
-        def look() -> None:
-            while not is_done.wait(LOOK_SECONDS):
+        def poll() -> None:
+            while not is_done.wait(POLL_SECONDS):
                 if is_abandoned():
                     self._give_up_connecting()
 
-        thread = threading.Thread(target=look, name="forming", daemon=True)
+        thread = threading.Thread(target=poll, name="forming", daemon=True)
         thread.start()
         try:
             yield
@@ -188,12 +188,8 @@ class Horovod:
         return ctypes.CDLL(str(next(folder.glob("mpi_lib.*"))))
 
 
-def complaint(patch_version: int) -> str | None:
-    """What a Horovod cannot do for this package; None where nothing is missing.
-
-    Args:
-        patch_version: What `Horovod.patch_version` found.
-    """
+def patch_warning(patch_version: int) -> str | None:
+    """What a Horovod cannot do for this package; None where nothing is missing."""
     if patch_version >= NEEDED_PATCH:
         return None
     has = f"patch {patch_version}" if patch_version else "no patch, or one without a number"

@@ -96,13 +96,7 @@ class EarlyStopping:
     def after_evaluation(
         self, step: int, metrics: Mapping[str, float], sums: NDArray[np.float64]
     ) -> None:
-        """Take note of an evaluation; all ranks do.
-
-        Args:
-            step: Where it was made.
-            metrics: Its numbers, reduced over the ring.
-            sums: What these were made of.
-        """
+        """Take note of an evaluation, reduced over the ring; all ranks do."""
         value, seen = self._sign * metrics[self._config.metric], self._seen
         if value < seen.best - self._config.min_delta:
             seen = _Seen(value, best_step=step)

@@ -2,41 +2,23 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from edl_horovod.frameworks.base import Collectives
 from edl_horovod.frameworks.values import StepSums
 from edl_horovod.frameworks.world import World
-from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.ledger.entries import Begin, Done, Give, Leave
 from edl_horovod.records.plan import Ids
 from edl_horovod.ring.state import NEVER, RingState
 
-__all__ = ["RingLedger", "open_ledger"]
-
-
-def open_ledger(folder: Path, identity: WorkerIdentity, collectives: Collectives) -> "RingLedger":
-    """Open a worker's part of a job's ledger.
-
-    Args:
-        folder: Of the ledger.
-        identity: Of the worker.
-        collectives: Of its rings.
-    """
-    return RingLedger(LedgerFile(folder, identity.label), collectives)
+__all__ = ["RingLedger"]
 
 
 class RingLedger:
     """Writes down a rank's rings and steps."""
 
     def __init__(self, file: LedgerFile, collectives: Collectives) -> None:
-        """Start as a newcomer.
-
-        Args:
-            file: Of this process; `close` closes it.
-            collectives: Of the rings.
-        """
+        """Start as a newcomer."""
         self._file = file
         self._collectives = collectives
         self._ring = 0
@@ -44,11 +26,6 @@ class RingLedger:
 
     def in_ring(self, world: World, state: RingState, work: Callable[[], bool]) -> bool:
         """Do a ring's work between the entries of its begin and its end; all ranks call it.
-
-        Args:
-            world: The ring.
-            state: The one that all ranks of the ring have.
-            work: Says whether the job is done.
 
         Raises:
             CollectiveFailed: A member was lost.

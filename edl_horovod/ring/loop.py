@@ -46,12 +46,7 @@ class Work(ABC):
         """
 
     def expect(self, world: World, step: int) -> None:
-        """Begin what `run` will need in this ring, beside the forming; it may come otherwise.
-
-        Args:
-            world: The ring that is about to be formed.
-            step: Where it is likely to begin.
-        """
+        """Start to prepare `run` while this ring forms; another ring may be formed instead."""
 
     def dismissed(self, *, has_state: bool) -> None:
         """Save what would be lost: this rank has no place any more, and maybe nobody has.
@@ -67,11 +62,6 @@ class Work(ABC):
 
 def run(work: Work, membership: Membership, events: EventLog) -> Success:
     """Work until the job is done, through as many rings as it takes.
-
-    Args:
-        work: A job, warm.
-        membership: Where rings come from.
-        events: Told of each reset by the leader.
 
     Returns:
         The job's result.
@@ -91,7 +81,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
                 state.begin_alone()
             membership.formed(world)
             seconds = time.monotonic() - left_at
-            _tell(events, work, world, old_size=size, seconds=seconds, reason=reason)
+            _report(events, work, world, old_size=size, seconds=seconds, reason=reason)
             size = world.size
             membership.doing("unwatched", "beginning")
             if work.run(world, membership):
@@ -108,7 +98,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
         left_at = time.monotonic()
 
 
-def _tell(
+def _report(
     events: EventLog, work: Work, world: World, *, old_size: int, seconds: float, reason: str
 ) -> None:
     log.info(

@@ -69,13 +69,14 @@ def write_tensors(
     header = _header(arrays, metadata)
     data = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     header[_METADATA][_DIGEST] = _digest(header, data)
-    text = _encoded(header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
     partial = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.partial")
     try:
-        with partial.open("wb", buffering=0) as stream:
-            length = len(text).to_bytes(_LENGTH_BYTES, "little")
-            for part in (memoryview(length + text), *data):
-                _write_all(stream.fileno(), part)
+        with partial.open("wb") as stream:
+            stream.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+            stream.writelines(data)
+            stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)
     except OSError:
@@ -124,11 +125,6 @@ def _header(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> 
     return header
 
 
-def _encoded(header: Mapping[str, Any]) -> bytes:
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return text + b" " * (-len(text) % _ALIGNMENT)
-
-
 def _digest(header: Mapping[str, Any], data: Iterable[memoryview]) -> str:
     hashed = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for part in data:
@@ -142,8 +138,3 @@ def _array(data: memoryview, entry: Mapping[str, Any]) -> NDArray[Any]:
     start, end = entry["data_offsets"]
     flat = np.frombuffer(data[start:end], dtype=np.dtype(_NAMES[entry["dtype"]]))
     return flat.reshape(entry["shape"])
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

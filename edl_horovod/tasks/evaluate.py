@@ -122,9 +122,6 @@ class Evaluator:
     def metrics(self, sums: EvaluationSums) -> dict[str, float]:
         """The evaluation's numbers over all examples, `loss` first.
 
-        Args:
-            sums: Of all ranks.
-
         Raises:
             DataError: There is no example, so nothing has a mean.
         """

@@ -74,19 +74,11 @@ class ExampleEncoder:
     """Turns batches of outputs into serialized tf.Examples, as protobuf itself writes them."""
 
     def __init__(self, outputs: tuple[Output, ...]) -> None:
-        """Take the schema.
-
-        Args:
-            outputs: What every record holds beside its number.
-        """
+        """Take the schema."""
         self._outputs = outputs
 
     def schema(self, num_records: int) -> dict[str, Any]:
-        """What readers in any language need to know, for JSON.
-
-        Args:
-            num_records: All records of the output.
-        """
+        """What readers in any language need to know, for JSON."""
         features = {
             ID_FEATURE: {"dtype": "int64", "shape": [], "list": "int64_list"},
             **{

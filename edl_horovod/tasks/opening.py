@@ -86,24 +86,18 @@ def open_trained(
 ) -> Trained:
     """Load a job's trained model, and open the data for it.
 
-    Args:
-        config: The job.
-        framework: What the model is written in.
-        mode: What the model is to do.
-        stack: Closes the files.
-
     Raises:
         EdlError: Of the kind that fits: config, user code, data.
     """
     files = trained_model.read(Path(config.trained_model))
-    with trained_model.versions_told(files):
+    with trained_model.naming_versions(files):
         loaded = trained_model.load_spec(
             files,
             plain_models=framework.plain_models,
             trusts_changes=config.trusts("changed"),
         )
     data = open_data(config, framework, config.data, loaded, mode, stack)
-    with trained_model.versions_told(files):
+    with trained_model.naming_versions(files):
         model = framework.model(loaded, data.batches.element_spec)
         trained_model.restore_weights(files, model.weights)
     return Trained(loaded, model, data)

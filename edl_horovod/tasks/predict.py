@@ -39,7 +39,7 @@ from edl_horovod.ring.state import Counters, RingState
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.examples import ExampleEncoder, require_encodable
 from edl_horovod.tasks.opening import Trained, open_trained
-from edl_horovod.tasks.processor import find_processor
+from edl_horovod.tasks.processor import Processor
 from edl_horovod.tasks.segments import Segments
 
 __all__ = ["PredictWork", "make_warm"]
@@ -99,7 +99,8 @@ class PredictWork(Work):
         self._events = events
         self._segments = Segments(JobDir.of(config), self._plan)
         self._sizes = Array(np.zeros(self._segments.num_segments, np.int64))
-        self._processor = find_processor(loaded)
+        kind = loaded.outputs_processor
+        self._processor = None if kind is None else Processor(kind, loaded)
         if not config.output and self._processor is None:
             raise ConfigError(
                 "output must name where predictions go: the model's file has no"

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["Processor", "find_processor"]
+__all__ = ["Processor"]
 
 
 class Processor:
@@ -16,10 +16,6 @@ class Processor:
 
     def __init__(self, kind: type, loaded: LoadedSpec) -> None:
         """Make the user's object.
-
-        Args:
-            kind: The user's class; made without arguments.
-            loaded: The model that it belongs to.
 
         Raises:
             UserCodeError: It raised something.
@@ -42,23 +38,6 @@ class Processor:
         Raises:
             UserCodeError: It raised something.
         """
-        given = {
-            "predictions": predictions,
-            "worker_id": worker_id,
-            "record_ids": record_ids,
-        }
+        given = {"predictions": predictions, "worker_id": worker_id, "record_ids": record_ids}
         with user_code(f"process of {self._where}", root=self._zoo):
             call_declared(self._object.process, given)
-
-
-def find_processor(loaded: LoadedSpec) -> Processor | None:
-    """The processor that belongs to a model; None where there is none.
-
-    Args:
-        loaded: The model.
-
-    Raises:
-        UserCodeError: The class cannot be used, or raised something.
-    """
-    kind = loaded.outputs_processor
-    return None if kind is None else Processor(kind, loaded)

@@ -18,11 +18,12 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, StepEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
+from edl_horovod.ledger import LedgerFile
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
-from edl_horovod.ring.ledger import RingLedger, open_ledger
+from edl_horovod.ring.ledger import RingLedger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import NEVER, Counters, RingState
@@ -81,11 +82,12 @@ def make_warm(
         validation = Validation(evaluator, stopping, step.model_variables, events)
     if config.init_from:
         files = trained_model.read(Path(config.init_from))
-        with trained_model.versions_told(files):
+        with trained_model.naming_versions(files):
             trained_model.restore_weights(files, step.model.weights)
     ledger = None
     if config.debug.ledger:
-        ledger = open_ledger(JobDir.of(config).ledger, identity, framework.collectives)
+        file = LedgerFile(JobDir.of(config).ledger, identity.label)
+        ledger = RingLedger(file, framework.collectives)
         stack.callback(ledger.close)
     work = TrainWork(
         config, framework, loaded, data, step, validation=validation, events=events, ledger=ledger
@@ -154,9 +156,9 @@ class TrainWork(Work):
         self._step = step
         self._events = events
         self._ledger = ledger
-        self._told_at = 0.0
-        self._told_records = 0
-        self._is_ring_told = False
+        self._reported_at = 0.0
+        self._reported_records = 0
+        self._is_ring_reported = False
         self._began_at = -1
         self._may_be_last = False
 
@@ -183,16 +185,16 @@ class TrainWork(Work):
     def _train(self, world: World, membership: Membership) -> bool:
         lanes = world.lanes(self._plan.num_lanes)
         self._batches.restart(lanes, self.state.step, self.num_steps)
-        self._told_at, self._told_records = time.monotonic(), self.records_seen()
-        self._is_ring_told = False
+        self._reported_at, self._reported_records = time.monotonic(), self.records_seen()
+        self._is_ring_reported = False
         self._began_at = self.state.step
         while True:
             if self._validation is not None and self._is_evaluation_due():
                 step = self.state.step
                 # All ranks: the step number decides. Where the ring began with it, a former leader
                 # may have told of it, and been lost before the others had its end.
-                may_be_told = step == self._began_at
-                self._validation.evaluate(step, world, membership, may_be_told=may_be_told)
+                may_be_reported = step == self._began_at
+                self._validation.evaluate(step, world, membership, may_be_reported=may_be_reported)
                 self._counters.evaluated_step = step
             if self._callbacks is not None and self._are_calls_due():
                 membership.doing("unwatched", f"callbacks after step {self.state.step}")
@@ -223,7 +225,7 @@ class TrainWork(Work):
             membership.progress(self.state.step)
             if world.is_leader:
                 self._checkpoints.after_step(vars(self._counters))
-                self._tell(sums, world)
+                self._report(sums, world)
             if sums.wants_change:
                 return False
 
@@ -256,9 +258,6 @@ class TrainWork(Work):
         """Save the last step if this rank led or its ring broke: it may be the whole job that ends.
 
         Several may save the same step, each its own whole file; one is as good as another.
-
-        Args:
-            has_state: Whether it is to save in any case.
         """
         if (has_state or self._may_be_last) and self._checkpoints.newest_step() < self.state.step:
             self._save()
@@ -315,14 +314,14 @@ class TrainWork(Work):
                 " (train.learning_rate), or look for bad values in the data.",
             )
 
-    def _tell(self, sums: StepSums, world: World) -> None:
+    def _report(self, sums: StepSums, world: World) -> None:
         now = time.monotonic()
-        # Each ring's first step is told, however short it lives: it ends the stall before it.
-        is_due = now - self._told_at >= EVENT_SECONDS or not self._is_ring_told
+        # Each ring's first step is reported, however short it lives: it ends the stall before it.
+        is_due = now - self._reported_at >= EVENT_SECONDS or not self._is_ring_reported
         if not is_due and self.state.step < self.num_steps:
             return
         records = self.records_seen()
-        rate = (records - self._told_records) / max(now - self._told_at, 1e-9)
+        rate = (records - self._reported_records) / max(now - self._reported_at, 1e-9)
         self._events.write(
             StepEvent(
                 step=self.state.step,
@@ -335,7 +334,7 @@ class TrainWork(Work):
                 metrics=sums.metrics,
             )
         )
-        self._told_at, self._told_records, self._is_ring_told = now, records, True
+        self._reported_at, self._reported_records, self._is_ring_reported = now, records, True
 
 
 def _num_steps(config: JobConfig, plan: DataPlan, callbacks: Callbacks | None) -> int:

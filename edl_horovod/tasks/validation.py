@@ -61,7 +61,7 @@ class Validation:
         return self.stopping is not None and self.stopping.is_over
 
     def evaluate(
-        self, step: int, world: World, membership: Membership, *, may_be_told: bool
+        self, step: int, world: World, membership: Membership, *, may_be_reported: bool
     ) -> None:
         """Evaluate the model on the ring; all ranks do, after the same step.
 
@@ -69,7 +69,7 @@ class Validation:
             step: Steps that are done.
             world: The ring.
             membership: Told what this rank does.
-            may_be_told: Whether a former leader may have told of this evaluation already.
+            may_be_reported: Whether a former leader may have told of this evaluation already.
 
         Raises:
             CollectiveFailed: A member was lost.
@@ -83,7 +83,7 @@ class Validation:
         self._last.assign(sums.vector)
         if self.stopping is not None:
             self.stopping.after_evaluation(step, metrics, sums.vector)
-        if world.is_leader and not (may_be_told and self._was_told(step)):
+        if world.is_leader and not (may_be_reported and self._was_reported(step)):
             examples = int(sums.num_examples)
             self._events.write(EvaluationEvent(step=step, metrics=metrics, examples=examples))
             if self.stopping is not None and self.stopping.is_over:
@@ -109,7 +109,7 @@ class Validation:
         sums = EvaluationSums.of(vector)
         return self._evaluator.metrics(sums) if sums.num_examples else {}
 
-    def _was_told(self, step: int) -> bool:
+    def _was_reported(self, step: int) -> bool:
         return self._events.has(
             lambda event: isinstance(event, EvaluationEvent) and event.step == step
         )

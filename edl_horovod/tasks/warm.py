@@ -38,11 +38,6 @@ def framework_of(config: JobConfig) -> Framework:
 def make_warm(config: JobConfig, events: EventLog, identity: WorkerIdentity) -> Iterator[Work]:
     """Open the data, load and build the model, trace its steps.
 
-    Args:
-        config: The job.
-        events: Handed to the work.
-        identity: Of this worker.
-
     Raises:
         EdlError: Of the kind that fits: config, user code, data.
     """

@@ -22,7 +22,7 @@ from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.trained_model.params import read_params
 from edl_horovod.trained_model.write import FORMAT_VERSION, installed_version
 
-__all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights", "versions_told"]
+__all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights", "naming_versions"]
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,6 @@ class TrainedModelFiles:
 
 def read(path: Path) -> TrainedModelFiles:
     """Read everything of a trained model but its parameters.
-
-    Args:
-        path: The directory.
 
     Raises:
         ConfigError: It is not there, or is not a trained model.
@@ -98,11 +95,8 @@ def load_spec(
 
 
 @contextlib.contextmanager
-def versions_told(files: TrainedModelFiles) -> Iterator[None]:
+def naming_versions(files: TrainedModelFiles) -> Iterator[None]:
     """Say in an error of loading a model that other versions trained it, where that is so.
-
-    Args:
-        files: The trained model.
 
     Raises:
         EdlError: As within, with a sentence more.

@@ -29,12 +29,7 @@ class Handover:
     """The connection to the launched process whose place a worker took."""
 
     def __init__(self, connection: socket.socket, variables: dict[str, str]) -> None:
-        """Take the connection; `follow` watches it.
-
-        Args:
-            connection: To the launched process.
-            variables: Of the launched process.
-        """
+        """Take the connection; `follow` watches it."""
         self._connection = connection
         self.variables = variables
 
@@ -42,7 +37,7 @@ class Handover:
         """Take its signals, and end when it ends, in a thread of its own."""
         threading.Thread(target=self._listen, name="handover", daemon=True).start()
 
-    def say_exit(self, code: int) -> None:
+    def report_exit(self, code: int) -> None:
         """Report the exit code, with which the launched process ends."""
         with contextlib.suppress(OSError):
             self._connection.sendall(f"exit {code}\n".encode())

@@ -10,11 +10,7 @@ __all__ = ["import_all"]
 
 
 def import_all(config: JobConfig) -> None:
-    """Import nothing of the user's, and nothing that starts a thread.
-
-    Args:
-        config: The job, whose framework and task are imported.
-    """
+    """Import nothing of the user's, and nothing that starts a thread."""
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")

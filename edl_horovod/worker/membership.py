@@ -2,9 +2,9 @@
 
 import logging
 
-from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.schema import ElasticConfig, JobConfig
 from edl_horovod.errors import ConfigError
-from edl_horovod.frameworks.horovod import Horovod, complaint
+from edl_horovod.frameworks.horovod import Horovod, patch_warning
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
 from edl_horovod.ring.membership.base import Membership
@@ -31,26 +31,32 @@ def make_membership(
         ConfigError: No launcher has started this process.
         MissingDependency: The ranks are mpirun's, and Horovod was built without MPI.
     """
-    make = _KINDS.get(environment.membership)
-    if make is None:
+    kind, result = environment.membership, JobDir.of(config).result
+    if not kind:
         raise ConfigError(
             "A worker is started by a launcher, which tells it where its ring is.",
             received="no EDL_COORDINATOR and no HOROVOD_GLOO_RENDEZVOUS_ADDR in the environment",
             cure="Use `edl train`, or `horovodrun ... python -m edl_horovod.worker --config ...`.",
         )
-    return make(environment, config, events, horovod)
-
-
-def _static(
-    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
-) -> Membership:
-    return StaticMembership(horovod, JobDir.of(config).result)
+    if kind == "static":
+        return StaticMembership(horovod, result)
+    if warning := patch_warning(horovod.patch_version()):
+        log.warning("%s", warning)
+    if kind == "coordinator":
+        return _coordinated(environment, config.elastic, horovod)
+    assert environment.driver_place is not None
+    return HorovodDriverMembership(
+        horovod,
+        environment.driver_place,
+        timeout_seconds=environment.driver_timeout_seconds,
+        events=events,
+        result=result,
+    )
 
 
 def _coordinated(
-    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
-) -> Membership:
-    _complain(horovod)
+    environment: WorkerEnvironment, config: ElasticConfig, horovod: Horovod
+) -> CoordinatedMembership:
     assert environment.secret_file is not None
     address = CoordinatorAddress(
         host=environment.identity.coordinator_host,
@@ -59,36 +65,10 @@ def _coordinated(
         worker_host=environment.identity.host,
         slot=environment.identity.slot,
     )
-    return CoordinatedMembership(
-        horovod,
-        address,
-        CoordinatedTimings(
-            forming_seconds=config.elastic.forming_seconds,
-            # In a cluster the coordinator's pod may still be waiting for a node.
-            first_seconds=config.elastic.wait_seconds,
-            away_seconds=config.elastic.coordinator_away_seconds,
-        ),
+    timings = CoordinatedTimings(
+        forming_seconds=config.forming_seconds,
+        # In a cluster the coordinator's pod may still be waiting for a node.
+        first_seconds=config.wait_seconds,
+        away_seconds=config.coordinator_away_seconds,
     )
-
-
-def _horovodrun(
-    environment: WorkerEnvironment, config: JobConfig, events: EventLog, horovod: Horovod
-) -> Membership:
-    _complain(horovod)
-    assert environment.driver_place is not None
-    return HorovodDriverMembership(
-        horovod,
-        environment.driver_place,
-        timeout_seconds=environment.driver_timeout_seconds,
-        events=events,
-        result=JobDir.of(config).result,
-    )
-
-
-_KINDS = {"static": _static, "coordinator": _coordinated, "horovodrun": _horovodrun}
-
-
-def _complain(horovod: Horovod) -> None:
-    """Say what an unpatched Horovod will not survive."""
-    if missing := complaint(horovod.patch_version()):
-        log.warning("%s", missing)
+    return CoordinatedMembership(horovod, address, timings)

@@ -37,5 +37,5 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
         except EdlError as error:
             log.error("%s", error)
             code = error.exit_code
-        launched.say_exit(code)
+        launched.report_exit(code)
     return code

@@ -46,14 +46,7 @@ class KerasBatches:
     def __init__(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
     ) -> None:
-        """Build the graph.
-
-        Args:
-            source: Gives the records.
-            plan: Says which records a step holds.
-            loaded: The user's spec; its `create_dataset` makes examples of the records.
-            mode: Handed to `create_dataset`.
-            prefetch: Steps made ready ahead.
+        """Build the graph; see `base.Framework.batches`.
 
         Raises:
             UserCodeError: `create_dataset` raised, or returned something that is not a dataset of
@@ -74,7 +67,6 @@ class KerasBatches:
         self._held: tuple[int, Batch] | None = None
         self._expected = ExpectedRestart(self._restart_and_pull)
         self.record_ids: Ids = NO_IDS
-        """Ids of the records of the last `next_batch`, also of those that gave no example."""
 
     @property
     def element_spec(self) -> tuple[Any, Any]:
@@ -83,45 +75,22 @@ class KerasBatches:
         return features, labels[0] if labels else None
 
     def restart(self, lanes: range, first_step: int, last_step: int) -> None:
-        """Read these lanes from a step of the job on; what was made ready before is dropped.
-
-        Args:
-            lanes: The lanes that this rank owns now.
-            first_step: Step of the job, counted from 0 over all epochs.
-            last_step: The step after the last one wanted.
-        """
+        """Read these lanes from a step on; what was made ready before is dropped."""
         if not self._expected.is_this(lanes, first_step, last_step):
             self._restart(lanes, first_step, last_step)
 
     def expect(self, lanes: range, first_step: int, last_step: int) -> None:
-        """Begin in a thread a `restart` that is likely to follow with just these arguments.
-
-        Args:
-            lanes: As for `restart`.
-            first_step: As for `restart`.
-            last_step: As for `restart`.
-        """
+        """Begin in a thread a `restart` that is likely to follow with just these arguments."""
         self._expected.begin(lanes, first_step, last_step)
 
     def try_first(self) -> Batch | None:
-        """Make the examples of the first lane's first records, to see whether that works.
-
-        Returns:
-            Those examples; None where the records gave none.
-
-        Raises:
-            DataError: It does not.
-        """
+        """Make the examples of the first lane's first records; None where these gave none."""
         # Longer than is asked for, so that the iterator is there for the first true run.
         self.restart(range(1), 0, self._plan.steps_per_epoch)
         return self.next_batch()
 
     def next_batch(self) -> Batch | None:
-        """The examples of the next step; None where this rank has none in it.
-
-        Raises:
-            DataError: A record could not be read or parsed; names the step.
-        """
+        """The examples of the next step; None where this rank has none in it."""
         step, self._next_step = self._next_step, self._next_step + 1
         if step not in self._records:
             self.record_ids = NO_IDS

@@ -44,16 +44,7 @@ class KerasCallbacks:
         steps_per_epoch: int,
         zoo: Path,
     ) -> None:
-        """Call nothing yet.
-
-        Args:
-            callbacks: The user's.
-            model: Built; it is not compiled, and has its optimizer only while a callback runs.
-            optimizer: Of the training.
-            metric_names: Of the step's metrics, in their order.
-            num_epochs: Of the job.
-            steps_per_epoch: Of the training data.
-            zoo: Where the user's code is, for messages.
+        """Call nothing yet. The model is not compiled: it has `optimizer` while a callback runs.
 
         Raises:
             UserCodeError: One of them cannot work on a ring.
@@ -92,9 +83,6 @@ class KerasCallbacks:
     def before_step(self, step: int) -> None:
         """Set the step's learning rate, on every rank the same.
 
-        Args:
-            step: Of the job, counted from 0.
-
         Raises:
             UserCodeError: A schedule gave no number, or the optimizer has a schedule of its own.
         """
@@ -110,12 +98,7 @@ class KerasCallbacks:
             self._sums.assign(self._sums.numpy() + sums.num_examples * means)
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
-        """Tell the callbacks of an epoch's end; only the leader does, and then the ring syncs.
-
-        Args:
-            epoch: Counted from 0.
-            evaluation: Numbers of the last evaluation.
-        """
+        """Tell the callbacks of an epoch's end; only the leader does, and then the ring syncs."""
         sums = self._sums.numpy()
         logs = {
             name: float(total / sums[0])

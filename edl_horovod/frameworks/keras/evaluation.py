@@ -24,12 +24,7 @@ class KerasEvaluation:
     """The evaluation of a batch, traced."""
 
     def __init__(self, loaded: LoadedSpec, model: keras.Model, element_spec: Any) -> None:
-        """Trace it.
-
-        Args:
-            loaded: The user's spec.
-            model: A built model.
-            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+        """Trace it; `element_spec` has the `tf.TypeSpec`s of features and labels.
 
         Raises:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.

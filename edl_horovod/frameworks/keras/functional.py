@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.metrics import Measured, made, value_of
+from edl_horovod.frameworks.keras.metrics import Measured, as_keras_metric, value_of
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -52,12 +52,6 @@ def running(doing: str, loaded: LoadedSpec, features: Any, labels: Any) -> Itera
     """Turn what an op of the user's functions says of its inputs into a `UserCodeError`.
 
     Shapes of which only the batch is unknown when a function is traced may not fit when it runs.
-
-    Args:
-        doing: What runs, as in `The training step`.
-        loaded: The user's spec.
-        features: Of the batch.
-        labels: Of the batch.
     """
     try:
         yield
@@ -82,12 +76,7 @@ class MetricSums:
         return int(self.sums.shape[0])
 
     def value(self, sums: np.ndarray, count: float) -> float:
-        """The metric over all batches.
-
-        Args:
-            sums: Those of all batches, added.
-            count: Number of all examples.
-        """
+        """The metric over all batches."""
         return float(sums[0] / count) if self.metric is None else value_of(self.metric, sums)
 
 
@@ -115,7 +104,7 @@ def metric_sums(
     found = {}
     for key in sorted(metrics):
         value = metrics[key]
-        if metric := made(value):
+        if metric := as_keras_metric(value):
             value = Measured(metric, labels, outputs, f"{key} of {name}")
         if isinstance(value, Measured):
             _require_evaluation(value, mode)

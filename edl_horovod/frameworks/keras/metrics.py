@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["Measured", "made", "require_sums", "value_of"]
+__all__ = ["Measured", "as_keras_metric", "require_sums", "value_of"]
 
 _TRIED_EXAMPLES = (3, 5)
 
@@ -40,7 +40,7 @@ class Measured:
         return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in after], 0)
 
 
-def made(metric: Any) -> keras.metrics.Metric | None:
+def as_keras_metric(metric: Any) -> keras.metrics.Metric | None:
     """A Keras metric, also one that was given as its class; None for anything else."""
     if isinstance(metric, type) and issubclass(metric, keras.metrics.Metric):
         metric = metric()
@@ -48,12 +48,7 @@ def made(metric: Any) -> keras.metrics.Metric | None:
 
 
 def value_of(metric: keras.metrics.Metric, counts: np.ndarray) -> float:
-    """What a metric says.
-
-    Args:
-        metric: As it was counted with.
-        counts: The rows of all batches, added.
-    """
+    """The value of a metric that has counted `counts`, the sum of all batches' rows."""
     return float(metric.stateless_result(_as_state(metric, counts)))
 
 

@@ -24,11 +24,7 @@ class KerasModel:
     """See `base.Model`."""
 
     def __init__(self, loaded: LoadedSpec, features: Any) -> None:
-        """Create the user's model and run it once, so that all its variables exist.
-
-        Args:
-            loaded: The user's spec.
-            features: `tf.TypeSpec`s of a batch's features.
+        """Create the user's model and run it once for `features`, the `tf.TypeSpec`s of a batch.
 
         Raises:
             UserCodeError: `create_model` raised, returned no model, or the model refuses these

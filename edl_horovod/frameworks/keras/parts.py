@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
-from edl_horovod.frameworks.keras.metrics import Measured, made
+from edl_horovod.frameworks.keras.metrics import Measured, as_keras_metric
 from edl_horovod.models.calling import wrong_optimizer
 from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, declares_roles, with_roles
 from edl_horovod.spec import Mode
@@ -248,7 +248,7 @@ def _metrics(made: Any, label: str) -> Iterator[tuple[str, tuple[Part, str | Non
 
 def _metric(metric: Any, label: str) -> Part:
     """A metric as a function of labels and outputs: one value an example, a mean, or counts."""
-    keras_metric = made(metric)
+    keras_metric = as_keras_metric(metric)
     if keras_metric is None:
         return with_roles(_function(metric, label), LOSS_ROLES, label=label)
     return lambda labels, outputs: Measured(keras_metric, labels, outputs, label)

@@ -76,12 +76,7 @@ def parts_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Parts
 
 
 def with_parts(kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
-    """A spec class whose methods are made of parts, the rest as it was.
-
-    Args:
-        kind: The class to extend; `ElasticDLSpec` itself where all comes from parts.
-        parts: What takes the place of its methods.
-    """
+    """A spec class whose methods are made of parts, the rest as it was."""
     methods: dict[str, Any] = {
         METHODS[key]: staticmethod(_MAKE[key](part.value, label=part.label))
         for key, part in parts.items()

@@ -18,12 +18,7 @@ class KerasPrediction:
     """The prediction of a batch, traced."""
 
     def __init__(self, loaded: LoadedSpec, model: keras.Model, element_spec: Any) -> None:
-        """Trace it.
-
-        Args:
-            loaded: The user's spec.
-            model: A built model.
-            element_spec: `tf.TypeSpec`s of a batch's features, and None.
+        """Trace it; `element_spec` has the `tf.TypeSpec`s of the features, and None.
 
         Raises:
             UserCodeError: The model raised something.

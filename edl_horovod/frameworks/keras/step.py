@@ -86,20 +86,10 @@ class KerasStep:
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
     ) -> StepSums:
-        """Run one step over the ring and change the variables, if its loss is finite.
+        """Run one step over the ring; see `base.Step.step`.
 
         Every rank calls this for every step, also one without examples: the step's one collective
         is inside.
-
-        Args:
-            batch: This rank's examples; None where it has none.
-            wants_change: This rank knows that the ring is to change.
-            is_alone: The ring has one rank, so there is nothing to reduce.
-            salt: Sets this rank's random numbers (dropout) apart from those of the others.
-
-        Raises:
-            CollectiveFailed: A member was lost; the variables are untouched.
-            UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
         flag = tf.constant(float(wants_change))
         # Not in the step itself: what the user computes there may run, and hang, before anything
@@ -128,9 +118,6 @@ class KerasStep:
         """Run both kinds of step without any effect, so that the first true ones are quick.
 
         TensorFlow optimises a function's graph, and makes its kernels, when it runs the first time.
-
-        Args:
-            batch: At least one example.
         """
         flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
         none = tf.nest.map_structure(lambda part: part[:0], (batch.features, batch.labels))
@@ -142,27 +129,16 @@ class KerasStep:
             self._steps[True](flag, batch.features, batch.labels, salt)
 
     def has_come(self) -> bool:
-        """Whether this rank's part of the step is done, so that it waits for the others.
-
-        For another thread than the one that is in `step`.
-        """
+        """Whether this rank's part of the step is done, so that it waits for the others."""
         return bool(self._has_come.numpy())
 
     def callbacks(self, *, num_epochs: int, steps_per_epoch: int) -> KerasCallbacks | None:
-        """Make the user's callbacks; None where there are none.
-
-        Args:
-            num_epochs: Epochs of the job.
-            steps_per_epoch: Steps of one pass over the training data.
-
-        Raises:
-            UserCodeError: One of them cannot work on a ring.
-        """
-        made = self._loaded.callbacks()
-        if not made:
+        """Make the user's callbacks; None where there are none."""
+        callbacks = self._loaded.callbacks()
+        if not callbacks:
             return None
         return KerasCallbacks(
-            made,
+            callbacks,
             self.model.keras,
             self.optimizer,
             metric_names=self._metric_names,

@@ -20,9 +20,9 @@ from edl_horovod.proto.trained_model_pb2 import Model, TrainedModel
 from edl_horovod.trained_model import (
     TrainedModelFiles,
     load_spec,
+    naming_versions,
     read,
     restore_weights,
-    versions_told,
     write,
 )
 from edl_horovod.trained_model.params import write_params
@@ -291,14 +291,14 @@ def test_an_error_of_loading_says_which_versions_trained_the_model(write_model):
         write_model(), framework_version="2.4.1", tensorflow_version="2.15.0", param_names=["gone"]
     )
     expected = r"not those.*keras 2\.4\.1 \(here is .*tensorflow 2\.15\.0"
-    with pytest.raises(DataError, match=expected), versions_told(files):
+    with pytest.raises(DataError, match=expected), naming_versions(files):
         restore_weights(files, trained().weights)
 
 
 def test_the_same_versions_are_not_said_in_an_error(write_model):
     files = read(write_model())
     assert files.message.tensorflow_version
-    with pytest.raises(DataError) as caught, versions_told(files):
+    with pytest.raises(DataError) as caught, naming_versions(files):
         raise DataError("damaged")
     assert str(caught.value) == "damaged"
 

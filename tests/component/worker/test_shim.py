@@ -28,7 +28,7 @@ launched.follow()
 end = sys.argv[3]
 if end == "sleep":
     time.sleep(60)
-launched.say_exit(int(end))
+launched.report_exit(int(end))
 """
 
 

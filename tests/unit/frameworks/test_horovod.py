@@ -14,7 +14,7 @@ import pytest
 from horovod.common.exceptions import HorovodInternalError
 
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.horovod import NEEDED_PATCH, Horovod, complaint
+from edl_horovod.frameworks.horovod import NEEDED_PATCH, Horovod, patch_warning
 from tests.parallel.places import place_of
 
 SHUT_DOWN = (
@@ -113,8 +113,8 @@ def test_a_released_horovod_has_no_patch_and_is_given_nothing_to_do(tmp_path):
 
 
 def test_a_patch_that_is_new_enough_is_no_complaint():
-    assert complaint(NEEDED_PATCH) is None
-    assert complaint(NEEDED_PATCH + 1) is None
+    assert patch_warning(NEEDED_PATCH) is None
+    assert patch_warning(NEEDED_PATCH + 1) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_patch_that_is_new_enough_is_no_complaint():
     [(0, "has no patch, or one without a number,"), (NEEDED_PATCH - 1, "has patch 1,")],
 )
 def test_an_older_patch_is_told_with_both_numbers_and_the_cure(found, received):
-    said = complaint(found)
+    said = patch_warning(found)
     assert received in said
     assert f"needs patch {NEEDED_PATCH}." in said
     assert "python docker/horovod/build_wheel.py --install" in said
