@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -218,16 +218,7 @@ class Checkpoints:
             )
 
     def _require_same_variables(self, path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
-        saved = {
-            _described(name, value.dtype, value.shape)
-            for name, value in tensors.items()
-            if not name.startswith(OPTIONAL)
-        }
-        ours = {
-            _described(name, variable.dtype, variable.shape)
-            for name, variable in self._variables.items()
-            if not name.startswith(OPTIONAL)
-        }
+        saved, ours = _described(tensors), _described(self._variables)
         if saved == ours:
             return
         only_saved = sorted(saved - ours) or ["none"]
@@ -247,8 +238,12 @@ class Checkpoints:
             return step, 0
 
 
-def _described(name: str, dtype: Any, shape: Iterable[int]) -> str:
-    return f"{name} ({dtype.name}{list(shape)})"
+def _described(variables: Mapping[str, NDArray[Any] | Variable]) -> set[str]:
+    return {
+        f"{name} ({each.dtype.name}{list(each.shape)})"
+        for name, each in variables.items()
+        if not name.startswith(OPTIONAL)
+    }
 
 
 def _epoch_counters(calls: int | None) -> dict[str, int]:

@@ -36,10 +36,6 @@ _MOST_VARINT_BYTES = 10
 def require_encodable(outputs: Iterable[Output], *, model: str) -> None:
     """See that records can hold a model's outputs.
 
-    Args:
-        outputs: All of them.
-        model: What the user calls the model, for messages.
-
     Raises:
         UserCodeError: Records cannot hold one of them.
     """
@@ -79,16 +75,14 @@ class ExampleEncoder:
 
     def schema(self, num_records: int) -> dict[str, Any]:
         """What readers in any language need to know, for JSON."""
+        number = Output(name=ID_FEATURE, dtype="int64", batch_shape=(None,))
         features = {
-            ID_FEATURE: {"dtype": "int64", "shape": [], "list": "int64_list"},
-            **{
-                output.name: {
-                    "dtype": output.dtype,
-                    "shape": list(output.shape),
-                    "list": _LIST_OF_DTYPE[output.dtype],
-                }
-                for output in self._outputs
-            },
+            output.name: {
+                "dtype": output.dtype,
+                "shape": list(output.shape),
+                "list": _LIST_OF_DTYPE[output.dtype],
+            }
+            for output in (number, *self._outputs)
         }
         return {
             "container": "recordio",

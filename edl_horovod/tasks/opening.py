@@ -48,15 +48,7 @@ def open_data(
     mode: Mode,
     stack: contextlib.ExitStack,
 ) -> OpenData:
-    """Open some of a job's data, and try its first records.
-
-    Args:
-        config: The job.
-        framework: Makes the batches.
-        pattern: The job's `data` or `validation_data`.
-        loaded: The user's spec.
-        mode: What the batches are for.
-        stack: Closes the files.
+    """Open a job's `data` or `validation_data` (`pattern`), and try its first records.
 
     Raises:
         DataError: A file is damaged, or the records do not fit the model.

@@ -79,13 +79,7 @@ class PredictWork(Work):
     def __init__(
         self, config: JobConfig, trained: Trained, collectives: Collectives, events: EventLog
     ) -> None:
-        """Make the user's processor.
-
-        Args:
-            config: The job.
-            trained: The model, and the input in `Mode.PREDICTION`.
-            collectives: Of the ring.
-            events: Told of the progress by the leader.
+        """Make the user's processor; `trained` has the input in `Mode.PREDICTION`.
 
         Raises:
             ConfigError: There is neither an output nor a processor.

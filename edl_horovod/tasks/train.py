@@ -113,18 +113,7 @@ class TrainWork(Work):
         events: EventLog,
         ledger: RingLedger | None,
     ) -> None:
-        """Put the parts together.
-
-        Args:
-            config: The job.
-            framework: What the model is written in.
-            loaded: The user's spec.
-            data: To train on.
-            step: Holds model and optimizer.
-            validation: None where there is no validation data.
-            events: Told of steps by the leader.
-            ledger: Told of each record; None unless `debug.ledger`.
-        """
+        """Put the parts together."""
         plan = data.plan
         self._validation = validation
         self._callbacks = step.callbacks(

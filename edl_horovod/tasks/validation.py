@@ -27,13 +27,7 @@ class Validation:
         weights: Mapping[str, Variable],
         events: EventLog,
     ) -> None:
-        """Begin with no evaluation.
-
-        Args:
-            evaluator: Of the validation data.
-            config: What is watched, if anything is.
-            weights: The model's variables, by name.
-            events: Told of evaluations by the leader.
+        """Begin with no evaluation; `weights` are the model's variables, by name.
 
         Raises:
             ConfigError: The number to watch is none of the evaluation's.
