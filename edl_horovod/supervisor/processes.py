@@ -92,7 +92,7 @@ class Child:
         self.log_path = log_path
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(log_path.open("ab")) if log_path is not None else None
-            variables = {**more_environment, LIFELINE_VARIABLE: "stdin"}
+            variables = {LIFELINE_VARIABLE: "stdin", **more_environment}
             self._process = start(command, variables, stream)
         self.pid = self._process.pid
         self._is_collected = False

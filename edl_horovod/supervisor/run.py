@@ -361,7 +361,9 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
     restarting = [_restarting(plan, "discovery", plan.discovery)] if plan.discovery else []
     ring: Child | None = None
     try:
-        ring = Child(plan.ring, plan.job_dir.logs / "worker.log")
+        # mpirun does not hand on the end of its standard input; ranks elsewhere get no variable.
+        lifeline = str(os.getpid()) if LOCAL_HOST in plan.hosts else "stdin"
+        ring = Child(plan.ring, plan.job_dir.logs / "worker.log", EDL_LIFELINE=lifeline)
         events.write(JobEvent(state="running", task=plan.config.task))
         while (code := ring.exit_code) is None:
             for child in restarting:

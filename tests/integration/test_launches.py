@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,17 @@ def test_local_ring_of_three(start, data, assert_same_weights, tmp_path):
 def test_static_ring_under_mpirun(start, data, assert_same_weights, tmp_path):
     start("train", *COMMON, f"data={data}", "launch=mpi", "launch.np=2").succeed()
     assert_same_weights(tmp_path / "out")
+
+
+def test_a_static_ring_ends_with_its_killed_launcher(start, data):
+    endless = ("model_def=tiny", "train.epochs=1000000", f"data={data}")
+    job = start("train", *endless, "launch=mpi", "launch.np=2")
+    job.wait_for_step(1)
+    job.process.kill()
+    deadline = time.monotonic() + 20
+    while job.processes():
+        assert time.monotonic() < deadline, "the ring trains on"
+        time.sleep(0.1)
 
 
 def environment_without_programs(folder):

@@ -32,6 +32,18 @@ def test_the_child_ends_with_its_standard_input():
         assert child.wait(LIMIT_SECONDS) == 1
 
 
+def test_the_child_ends_with_a_process_that_is_not_its_parent():
+    with subprocess.Popen(["sleep", "60"]) as starter:
+        with start(60, EDL_LIFELINE=str(starter.pid)) as child:
+            assert child.stdout.readline() == b"up\n"
+            assert child.poll() is None
+            starter.kill()  # Its end counts before it is collected.
+            assert child.wait(LIMIT_SECONDS) == 1
+        starter.wait()
+        with start(60, EDL_LIFELINE=str(starter.pid)) as late:
+            assert late.wait(LIMIT_SECONDS) == 1
+
+
 def test_what_a_group_leader_started_ends_with_it():
     code = (
         "import subprocess, sys; from edl_horovod.job.lifeline import end_with_parent; "
