@@ -147,12 +147,7 @@ class _Disturbance:
             message = f"nobody would be left of the ring without slot {after}"
             self._report(kind, message, is_done=False)
             return
-        try:
-            self._target.set_slots(after)
-        except ConfigError as error:
-            self._report(kind, str(error).partition(". ")[0], is_done=False)
-        else:
-            self._report(kind, f"{before} -> {after} slots")
+        self._set_slots(kind, after, f"{before} -> {after} slots")
 
     def _continue(self, seconds: float) -> None:
         """Let the workers continue whose time is over."""
@@ -165,11 +160,13 @@ class _Disturbance:
 
     def _put_back(self, slots: int) -> None:
         self._target.update()
-        if self._target.is_over or self._target.slots() == slots:
-            return
+        if not self._target.is_over and self._target.slots() != slots:
+            self._set_slots("restore", slots, f"{slots} slots, as before")
+
+    def _set_slots(self, kind: str, slots: int, message: str) -> None:
         try:
             self._target.set_slots(slots)
-        except ConfigError as error:  # The job ended just now.
-            self._report("restore", str(error).partition(". ")[0], is_done=False)
+        except ConfigError as error:  # A limit of the ring, or the job ended just now.
+            self._report(kind, str(error).partition(". ")[0], is_done=False)
         else:
-            self._report("restore", f"{slots} slots, as before")
+            self._report(kind, message)

@@ -46,12 +46,6 @@ def disturb_job(
 ) -> tuple[list[ActionResult], Cost]:
     """Let a schedule happen to a running job.
 
-    Args:
-        job_dir: The job's directory.
-        schedule: What is to happen.
-        seconds: How long to stay.
-        on_action: Called with each action as it happens.
-
     Returns:
         What happened, and what it cost.
     """

@@ -97,8 +97,8 @@ def random_schedule(
     for kind in kinds:
         if kind not in KINDS:
             raise ConfigError(
-                f"There is no kind {kind!r} of chaos.{did_you_mean(kind, KINDS)} "
-                f"Kinds: {', '.join(KINDS)}."
+                f"There is no kind {kind!r} of chaos.",
+                cure=f"{did_you_mean(kind, KINDS)} Kinds: {', '.join(KINDS)}.",
             )
     if not kinds or every <= 0 or seconds < every:
         raise ConfigError(

@@ -30,13 +30,7 @@ class HeldProcess:
     """One process of the job, held so that a signal can reach no other one."""
 
     def __init__(self, pid: int, label: str, handle: int) -> None:
-        """Take a process that was found to be the job's.
-
-        Args:
-            pid: Its number.
-            label: What people call it.
-            handle: A pid file descriptor, which is closed with this.
-        """
+        """Take a process that was found to be the job's, with a pid file descriptor to close."""
         self.pid, self.label = pid, label
         self._handle = handle
 
@@ -56,13 +50,6 @@ class Target:
     def __init__(
         self, job_dir: JobDir, *, set_slots: Callable[[int], object], slots: Callable[[], int]
     ) -> None:
-        """Read what has happened so far.
-
-        Args:
-            job_dir: The job's directory.
-            set_slots: Changes how many slots the job has on this machine.
-            slots: How many it has.
-        """
         self._job_dir = JobDir(job_dir.path.resolve())
         self._new_events = follow(job_dir.events)
         self._started: dict[str, tuple[int, float]] = {}

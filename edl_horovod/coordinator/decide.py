@@ -87,13 +87,7 @@ def assign_ranks(
 ) -> list[Place]:
     """Ranks, local ranks and cross ranks of a ring, and where its members find each other.
 
-    Args:
-        members: In the order of their ranks.
-        generation: Number of the ring.
-        step: The step that it is likely to begin at.
-        rendezvous_address: Where the generation's rendezvous listens.
-        rendezvous_port: Its port.
-        rendezvous_token: What its paths begin with.
+    The members come in the order of their ranks.
     """
     by_host: dict[str, list[str]] = {}
     across: dict[int, list[str]] = {}

@@ -46,13 +46,6 @@ class FailedPeers:
     """Keeps account of failed formings over the whole job, and of who waits because of them."""
 
     def __init__(self, events: EventLog, *, min_np: int, timings: Timings) -> None:
-        """Begin without a failure.
-
-        Args:
-            events: Told of who waits.
-            min_np: Fewer are no ring.
-            timings: Of the coordinator.
-        """
         self._events = events
         self._timings = timings
         self._min_np = min_np
@@ -87,10 +80,6 @@ class FailedPeers:
 
         It also waits twice as long as after the failures before, however little these cost. Who was
         left out before without effect is invited again at once.
-
-        Args:
-            members: Of the ring.
-            known: All workers.
         """
         if self._since is not None:
             cost = time.monotonic() - self._since

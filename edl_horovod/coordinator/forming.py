@@ -28,13 +28,6 @@ class Forming:
         heartbeat: Heartbeat,
         settings: CoordinatorSettings,
     ) -> None:
-        """Take what all generations share.
-
-        Args:
-            server: Knows the workers.
-            heartbeat: Of the coordinator.
-            settings: The job's facts.
-        """
         self._server = server
         self._heartbeat = heartbeat
         self._timings = settings.timings
@@ -42,12 +35,7 @@ class Forming:
         self._forming_seconds = settings.forming_seconds
 
     async def gather(self, members: Sequence[Worker], generation: int) -> None:
-        """Tell all members to leave the ring after their step, and wait a limited time for them.
-
-        Args:
-            members: Of the ring that is to end.
-            generation: Of the next one.
-        """
+        """Tell all members to leave the ring after their step, and wait a limited time for them."""
         deadline = None
         while not self._heartbeat.is_over:
             waiting = [
@@ -71,11 +59,7 @@ class Forming:
             await self._heartbeat.sleep(0.5 if deadline is None else min(0.5, deadline - now))
 
     async def ask_for_sign_of_life(self, members: Sequence[Worker]) -> float:
-        """Ping everyone, and mark those who do not answer soon as silent; returns when it asked.
-
-        Args:
-            members: Of the ring now.
-        """
+        """Ping everyone, and mark those who do not answer soon as silent; returns when it asked."""
         asked_at = time.monotonic()
         asked = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
         ring = frozenset(members)
@@ -102,10 +86,6 @@ class Forming:
 
     async def form(self, members: Sequence[Worker], generation: int) -> bool:
         """Give the members their places, and wait until all of them have formed the ring.
-
-        Args:
-            members: In the order of their ranks.
-            generation: Its number.
 
         Returns:
             Whether they did.

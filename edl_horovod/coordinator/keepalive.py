@@ -19,11 +19,7 @@ class _Socket(Protocol):
 
 
 def notice_vanished_host(connection: _Socket) -> None:
-    """Break the connection soon after its other host has vanished, whether or not data wait.
-
-    Args:
-        connection: A TCP socket, connected or about to be.
-    """
+    """Break the connection soon after its other host has vanished, whether or not data wait."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)

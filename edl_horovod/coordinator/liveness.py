@@ -27,15 +27,6 @@ class Liveness:
         members: Callable[[], Sequence[Worker]],
         on_silent: Callable[[Worker], None],
     ) -> None:
-        """Prepare; `watch` does the work.
-
-        Args:
-            server: Knows the workers.
-            settings: The job's facts.
-            events: Told of those that hang.
-            members: The ring's members, in the order of their ranks.
-            on_silent: Called with a worker that does not answer any more.
-        """
         self._server = server
         self._events = events
         self._stall_seconds = settings.stall_seconds

@@ -18,7 +18,6 @@ begin with a token, which the members are told over their authenticated connecti
 import asyncio
 import hmac
 import secrets
-from types import TracebackType
 
 from edl_horovod.coordinator.exchange import Exchange
 from edl_horovod.coordinator.strangers import Strangers, at_most
@@ -87,12 +86,7 @@ class Rendezvous:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.abandon()
         # Not at once: Horovod's client asks a port that is closed three times in 1.5 s.
         self._closing = asyncio.create_task(self._close_later())

@@ -20,13 +20,6 @@ class RingLimit:
     def __init__(
         self, settings: CoordinatorSettings, events: EventLog, *, on_change: Callable[[str], None]
     ) -> None:
-        """Begin with the limit that the job was started with.
-
-        Args:
-            settings: The job's facts.
-            events: Told of each change.
-            on_change: Called with the reason when `most` has changed.
-        """
         self._path = settings.job_dir.events
         self._poll_seconds = settings.timings.events_poll_seconds
         self._events = events

@@ -24,8 +24,11 @@ def check_start(config: JobConfig) -> None:
     if config.launch.np > most:
         raise ConfigError(
             f"launch.np must not be above the number of {task.shared}.",
-            received=f"launch.np={config.launch.np}, {task.shared}={most} (train.batch_size="
-            f"{config.train.batch_size})",
+            received={
+                "launch.np": config.launch.np,
+                task.shared: most,
+                "train.batch_size": config.train.batch_size,
+            },
             cure="Set data_plan.lanes, or a batch size with a larger divisor.",
         )
 

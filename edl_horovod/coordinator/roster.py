@@ -31,14 +31,6 @@ class Roster:
         events: EventLog,
         limit: RingLimit,
     ) -> None:
-        """Begin without wanted slots.
-
-        Args:
-            server: Knows the workers.
-            settings: The job's facts.
-            events: Told of who stays although it is not wanted.
-            limit: How many ranks a ring may have now.
-        """
         self._server = server
         self._settings = settings
         self._leaver_seconds = settings.timings.leaver_seconds
@@ -55,30 +47,17 @@ class Roster:
         return [self._server.workers[name] for name in names if name in self._server.workers]
 
     def target(self, members: tuple[str, ...]) -> tuple[str, ...]:
-        """The ring that should be, as far as is known without asking anybody.
-
-        Args:
-            members: Of the ring now.
-        """
+        """The ring that should be, as far as is known without asking anybody."""
         known, ring = self._server.workers.values(), frozenset(members)
         return self._choose([w for w in known if w.is_ready or w.name in ring], members)
 
     def answering(self, members: tuple[str, ...], asked_at: float) -> tuple[str, ...]:
-        """The next ring: of workers outside the old one that gave a sign of life.
-
-        Args:
-            members: Of the ring before.
-            asked_at: When they were asked for it.
-        """
+        """The next ring: of workers outside the old one that gave a sign of life."""
         known = self._server.workers.values()
         return self._choose([w for w in known if w.is_ready and w.heard_at >= asked_at], members)
 
     def send_home(self, members: tuple[str, ...]) -> None:
-        """Dismiss workers that are to go, once they are in no ring and the state is safe.
-
-        Args:
-            members: Of the ring now.
-        """
+        """Dismiss workers that are to go, once they are in no ring and the state is safe."""
         ring = frozenset(self.workers(members))
         has_ring = bool(ring) and all(
             w.is_connected and not w.is_ready and not w.is_silent and w.formed == w.placed

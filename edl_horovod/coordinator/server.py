@@ -28,12 +28,6 @@ class Coordinator:
     """Owns membership. One loop forms rings; the callbacks only note what happened and wake it."""
 
     def __init__(self, settings: CoordinatorSettings, events: EventLog) -> None:
-        """Prepare the coordinator; `run` does the work.
-
-        Args:
-            settings: The job's facts.
-            events: Receives what happens.
-        """
         self._settings = settings
         self._timings = settings.timings
         self._file = settings.job_dir.coordinator_state

@@ -21,11 +21,6 @@ class Strangers:
     """The unproven connections of one server."""
 
     def __init__(self, limit: int) -> None:
-        """Begin without connections.
-
-        Args:
-            limit: Most of them at a time.
-        """
         self._limit = limit
         self._addresses: dict[asyncio.StreamWriter, str] = {}
 

@@ -33,16 +33,11 @@ class Throughput:
     """Turns a stream of events into samples."""
 
     def __init__(self) -> None:
-        """Begin before the first event."""
         self._last: tuple[float, StepEvent] | None = None
         self._seconds, self._records = -WARM_UP_SECONDS, 0
 
     def samples(self, events: Iterable[Recorded]) -> Iterator[Sample]:
-        """The samples that new events complete.
-
-        Args:
-            events: The new ones.
-        """
+        """The samples that new events complete."""
         for time, _, event in events:
             match event:
                 case GenerationEvent() | ResetEvent():

@@ -73,14 +73,6 @@ class Channel:
     def __init__(
         self, secret: bytes, *, server_nonce: str, client_nonce: str, is_server: bool
     ) -> None:
-        """Remember what the codes cover.
-
-        Args:
-            secret: The job's secret.
-            server_nonce: Of the greeting.
-            client_nonce: Of the client's first line.
-            is_server: Which end this is.
-        """
         self._secret = secret
         self._nonces = f"{server_nonce}:{client_nonce}"
         self._sends, self._hears = ("s", "c") if is_server else ("c", "s")

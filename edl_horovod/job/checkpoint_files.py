@@ -27,17 +27,17 @@ def steps_in(folder: Path) -> list[int]:
 def remove_all(folder: Path) -> None:
     """Remove all checkpoints in a folder, and what writers left behind; nothing else in it."""
     for path in folder.iterdir():
-        if _NAME.fullmatch(path.name) or _PARTIAL.fullmatch(path.name):
+        if _is_ours(path):
             path.unlink(missing_ok=True)
 
 
 def others_in(folder: Path) -> list[Path]:
     """What is in a folder of checkpoints beside them and what writers left behind."""
-    return [
-        path
-        for path in folder.iterdir()
-        if not (_NAME.fullmatch(path.name) or _PARTIAL.fullmatch(path.name))
-    ]
+    return [path for path in folder.iterdir() if not _is_ours(path)]
+
+
+def _is_ours(path: Path) -> bool:
+    return any(form.fullmatch(path.name) for form in (_NAME, _PARTIAL))
 
 
 def remove_older(folder: Path, written: int, *, keep: int) -> None:

@@ -109,11 +109,7 @@ class JobDir:
 
     @classmethod
     def of(cls, config: JobConfig) -> "JobDir":
-        """The directory that a job's settings name.
-
-        Args:
-            config: The settings, with their `job_dir` (see `with_job_dir`).
-        """
+        """The directory that a job's settings name, with their `job_dir` (see `with_job_dir`)."""
         return cls(Path(config.job_dir))
 
     def __str__(self) -> str:
@@ -133,9 +129,6 @@ class JobDir:
         """Claim the directory for a process that may come before its launcher, or without one.
 
         Under plain horovodrun the user makes the directory, with the job's settings in it.
-
-        Args:
-            config_file: The settings that the process was started with.
 
         Raises:
             OutputError: It holds something else than that, and nothing says that it is a job's; or
@@ -235,10 +228,7 @@ class JobDir:
         return sorted(str(path.relative_to(self.path)) for path in found)
 
     def remove(self, *, is_dry_run: bool = False) -> list[Path]:
-        """Remove the directory.
-
-        Args:
-            is_dry_run: Only check whether it may be.
+        """Remove the directory; a dry run only checks whether it may be.
 
         Returns:
             What is removed: all that is in it, and the directory itself.

@@ -14,10 +14,6 @@ __all__ = ["has_ended_well", "require_same_model", "settle_checkpoints", "where_
 def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
     """Refuse to take the directory from another model's job that left something of use there.
 
-    Args:
-        config: The new job.
-        job_dir: Its directory, which no other job uses now.
-
     Raises:
         OutputError: It is there, and nobody said that it may go.
     """
@@ -45,10 +41,6 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     """Keep an earlier training's checkpoints, remove them, or refuse to do either.
 
     Called before anything else of the earlier job is removed; other tasks leave them alone.
-
-    Args:
-        config: The new job.
-        job_dir: Its directory, which no other job uses now.
 
     Raises:
         OutputError: They would be lost and nobody said that they may be.
@@ -81,12 +73,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
 
 
 def where_it_goes_on(config: JobConfig, job_dir: JobDir) -> str:
-    """What is left of a job whose launcher was lost with the ring that it had started, for people.
-
-    Args:
-        config: The job.
-        job_dir: Its directory.
-    """
+    """What is left of a job whose launcher was lost together with its ring, for people."""
     if has_ended_well(job_dir):
         return "an earlier launcher was lost when the job was done already"
     lost = "an earlier launcher of this job was lost, and its ring with it"

@@ -225,9 +225,6 @@ def parse(line: bytes | str) -> Recorded | None:
 
     Everybody who can write into a job's directory or a pod's log can write lines there, and what
     shows events must not break by them.
-
-    Args:
-        line: Whole.
     """
     try:
         found = _decode(line if isinstance(line, str) else line.decode())
@@ -290,9 +287,6 @@ class EventLog:
         """Whether anybody wrote such an event to this log; reads all of it.
 
         False where it cannot be read: the job goes on without it.
-
-        Args:
-            is_it: Whether an event is one of those.
         """
         try:
             return any(is_it(event) for _, _, event in Tail(self._path).new_events())
@@ -322,11 +316,7 @@ class Tail:
     """Whole lines of a growing file; a half-written last line waits for its end."""
 
     def __init__(self, path: Path) -> None:
-        """Begin at the first line.
-
-        Args:
-            path: The job's `events.jsonl`; it need not be there yet.
-        """
+        """Begin at the first line of a log, which need not be there yet."""
         self._path = path
         self._offset = 0
 

@@ -55,21 +55,12 @@ def read(path: Path) -> dict[str, int]:
 
 
 def write(path: Path, hosts: Mapping[str, int]) -> None:
-    """Write the file; readers see the old or the new one, whole.
-
-    Args:
-        path: The hosts file.
-        hosts: Host name to slots.
-    """
+    """Write the file; readers see the old or the new one, whole."""
     write_text(path, text_of(hosts))
 
 
 def text_of(hosts: Mapping[str, int]) -> str:
-    """The file's lines; `parse` reads them.
-
-    Args:
-        hosts: Host name to slots.
-    """
+    """The file's lines; `parse` reads them."""
     return "".join(f"{host}:{slots}\n" for host, slots in hosts.items())
 
 
@@ -77,11 +68,7 @@ class HostsFile:
     """A hosts file that is looked at again and again."""
 
     def __init__(self, path: Path) -> None:
-        """Remember where it is.
-
-        Args:
-            path: The file; it may not be there yet.
-        """
+        """Remember where the file is; it need not be there yet."""
         self._path = path
         self._seen: tuple[int, int, int] | None = None
         self._complaint = ""

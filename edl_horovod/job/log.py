@@ -31,10 +31,6 @@ def setup(who: str, *, level: str = "info") -> None:
 def also_to(path: Path, who: str) -> Iterator[None]:
     """Append what this thread logs to a file as well, at the level that is set already.
 
-    Args:
-        path: The file.
-        who: Stands at the start of each line.
-
     Raises:
         OSError: The file cannot be written.
     """

@@ -22,9 +22,6 @@ _WORKED_IN = ("job", "prepare run", marker.PARTIAL)
 def check_is_free(config: JobConfig) -> None:
     """Refuse a job whose output is in the way, before any work is done for it.
 
-    Args:
-        config: The job, resolved.
-
     Raises:
         OutputError: There is something that must stay, or nothing can be written there.
     """
@@ -36,9 +33,6 @@ def check_is_free(config: JobConfig) -> None:
 
 def check_places(config: JobConfig) -> None:
     """Refuse a job whose output, or whose directory, would replace what it reads.
-
-    Args:
-        config: The job, resolved, with its job_dir.
 
     Raises:
         OutputError: The output is, holds or lies in an input, the model zoo, a trained model or a

@@ -83,12 +83,7 @@ class Proof:
 
 
 def check(entries: Iterable[tuple[Source, Entry]], plan: DataPlan) -> Proof:
-    """Check a ledger in one pass that holds the records of one step in memory.
-
-    Args:
-        entries: All entries, in the order of `files.read`.
-        plan: The job's data plan.
-    """
+    """Check a ledger in one pass that holds the records of one step in memory."""
     return _Check(plan).run(entries)
 
 

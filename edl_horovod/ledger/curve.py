@@ -24,9 +24,6 @@ class StepLoss:
 def read_losses(folder: Path) -> list[StepLoss]:
     """Read the losses of all steps in order; for a step that was done again, the last one.
 
-    Args:
-        folder: The ledger's folder.
-
     Raises:
         JobFailed: The job writes faster than the files can be listed.
     """

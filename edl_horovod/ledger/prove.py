@@ -11,9 +11,6 @@ __all__ = ["prove"]
 def prove(job_dir: JobDir) -> Proof:
     """The proof from the ledger of a job that has ended, or of what a running one has done so far.
 
-    Args:
-        job_dir: The job's directory.
-
     Raises:
         ConfigError: The job has no ledger.
         DataError: Its data is not there any more, so nobody can say what it should have applied.

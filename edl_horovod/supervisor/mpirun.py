@@ -22,14 +22,6 @@ def mpirun(
     flags: tuple[str, ...] = (),
     program: str = "mpirun",
 ) -> Command:
-    """The command that starts all ranks.
-
-    Args:
-        worker: The command of one rank.
-        num_ranks: The number of ranks.
-        variables: Further variables of `mpirun`'s environment.
-        flags: Further flags.
-        program: Path of `mpirun`.
-    """
+    """The command that starts all ranks."""
     argv = (program, "-np", str(num_ranks), *flags, *worker)
     return Command(argv=argv, environment={**variables, **STATIC_RING})

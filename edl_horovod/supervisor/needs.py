@@ -15,9 +15,6 @@ _BUILD = "python docker/horovod/build_wheel.py --install"
 def require_worker_packages(framework: str) -> None:
     """Refuse what the workers could not import, each of them with a traceback.
 
-    Args:
-        framework: What the job's model is written in, a key of `FRAMEWORKS`.
-
     Raises:
         MissingDependency: One of the framework's packages, or Horovod, is not installed.
     """
@@ -27,25 +24,24 @@ def require_worker_packages(framework: str) -> None:
     if missing:
         raise MissingDependency(
             f"The job's workers need {', '.join(needed[:-1])} and {needed[-1]}, and"
-            f" {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed. In a"
-            " clone of edl_horovod, make setup makes an environment that has all of them in .venv;"
-            f" or for this one, {how_to_install(f'{entry.extra},horovod-build')} and then {_BUILD}"
+            f" {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
+            cure="In a clone of edl_horovod, make setup makes an environment that has all of them"
+            f" in .venv; or for this one, {how_to_install(f'{entry.extra},horovod-build')} and then"
+            f" {_BUILD}",
         )
 
 
 def require_mpi(ring: Command) -> None:
     """Refuse to start a static ring without MPI.
 
-    Args:
-        ring: How it is started.
-
     Raises:
         MissingDependency: `mpirun` or mpi4py is not here.
     """
     if shutil.which(ring.argv[0]) is None or _is_missing("mpi4py"):
         raise MissingDependency(
-            "launch=mpi needs mpirun and mpi4py, and one of them is not here. "
-            f"Use launch=local, which needs no MPI; or {how_to_install('mpi')} and then {_BUILD}"
+            "launch=mpi needs mpirun and mpi4py, and one of them is not here.",
+            cure="Use launch=local, which needs no MPI; or"
+            f" {how_to_install('mpi')} and then {_BUILD}",
         )
 
 

@@ -152,10 +152,6 @@ def end_all(children: list[Child], *, seconds: float = GRACE_SECONDS) -> None:
     """Ask all to end, wait a moment for all together, then kill the rest.
 
     A second Ctrl-C meanwhile ends the waiting, not the killing: nothing is left behind.
-
-    Args:
-        children: Those to end.
-        seconds: How long to wait.
     """
     try:
         for child in children:

@@ -24,14 +24,7 @@ class RestartingChild:
     def __init__(
         self, name: str, command: Command, logs: Path, *, is_over: Callable[[], bool]
     ) -> None:
-        """Start it.
-
-        Args:
-            name: For messages, and of its log.
-            command: Of the child.
-            logs: Folder of its log.
-            is_over: Whether the job has an outcome by now, so that the child was right to end.
-        """
+        """Start it; once `is_over` says that the job has an outcome, it was right to end."""
         self._command, self._log, self._is_over = command, logs / f"{name}.log", is_over
         self._restarts = _Restarts(name)
         self.child = Child(command, self._log)

@@ -81,10 +81,6 @@ class JobResult:
 def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
     """Run a job as it was planned; one that an earlier launcher left is taken over.
 
-    Args:
-        plan: The processes to start.
-        on_events: Called with new events of the job, several times a second.
-
     Raises:
         EdlError: The job did not reach its result; the subclass says what kind of reason.
     """

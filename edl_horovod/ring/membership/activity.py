@@ -21,7 +21,6 @@ class Activity:
     """The current phase of a main thread. It writes, another thread reads, and neither waits."""
 
     def __init__(self) -> None:
-        """Begin outside any ring."""
         self._phase = _Phase("joins", "getting warm", None, time.monotonic())
         self._came: tuple[_Phase, float] | None = None
 
@@ -30,11 +29,7 @@ class Activity:
         self._phase = _Phase(state, what, has_come, time.monotonic())
 
     def report(self, generation: int) -> Pong:
-        """The current phase and its duration, as the answer to a ping.
-
-        Args:
-            generation: The last one that this rank was given a place in.
-        """
+        """The current phase and its duration, as the answer to a ping."""
         phase, now = self._phase, time.monotonic()
         state, since = phase.state, phase.since
         if phase.has_come is not None and phase.has_come():

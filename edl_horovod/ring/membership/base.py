@@ -37,7 +37,6 @@ class Membership(ABC):
     """A rank's source of rings. A change is a level, asked each step: none is missed (D10)."""
 
     def __init__(self, horovod: Horovod) -> None:
-        """Take the adapter that forms and leaves rings."""
         self._horovod = horovod
 
     expect: Callable[[World, int], None] = staticmethod(lambda world, step: None)

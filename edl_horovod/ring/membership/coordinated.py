@@ -98,13 +98,7 @@ class CoordinatedMembership(Membership):
     def __init__(
         self, horovod: Horovod, address: CoordinatorAddress, timings: CoordinatedTimings
     ) -> None:
-        """Prepare; `join` connects, because only a warm worker may.
-
-        Args:
-            horovod: Forms the rings.
-            address: Of the coordinator.
-            timings: Of this worker.
-        """
+        """Prepare; `join` connects, because only a warm worker may."""
         super().__init__(horovod)
         self._address = address
         self._timings = timings

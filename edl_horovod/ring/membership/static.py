@@ -17,12 +17,6 @@ class StaticMembership(Membership):
     """A ring that does not change; the failure of a rank is the job's."""
 
     def __init__(self, horovod: Horovod, result: Path) -> None:
-        """Take the MPI communicator of all ranks that mpirun started.
-
-        Args:
-            horovod: Forms the ring.
-            result: File for the job's outcome.
-        """
         super().__init__(horovod)
         if not horovod.has_mpi():
             raise MissingDependency(
@@ -43,7 +37,8 @@ class StaticMembership(Membership):
         if self._has_joined:
             raise JobFailed(
                 f"A rank of a static ring (launch=mpi) was lost after step {step}; such a ring "
-                "cannot form again. Start the job anew, or use an elastic launch."
+                "cannot form again.",
+                cure="Start the job anew, or use an elastic launch.",
             )
         self._has_joined = True
         return self._horovod.form_inherited(self._communicator)
