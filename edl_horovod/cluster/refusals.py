@@ -111,7 +111,8 @@ def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> Clust
     details = status.get("details") or {}
     # A missing object is named in the details; a missing kind is answered without a name.
     if details.get("name"):
-        return errors.ObjectNotFound("There is no such object.", received=received)
+        what = f"There is no {attempt.kind.name} of that name in namespace {attempt.namespace}."
+        return errors.ObjectNotFound(what, received=received)
     if attempt.kind.name == "MPIJob":
         return errors.NoMPIJobs(
             f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}.",

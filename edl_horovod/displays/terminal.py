@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TextIO
 
-from edl_horovod.displays.text import notable
+from edl_horovod.displays.text import count, notable
 from edl_horovod.job.events import OnEvents, ProgressEvent, Recorded, StepEvent
 from edl_horovod.job.state import JobState, advance
 
@@ -47,7 +47,7 @@ def facts(state: JobState, unit: str) -> str:
     if state.records_per_second is not None:
         parts.append(f"{state.records_per_second:,.0f} {unit}/s")
     if state.size:
-        parts.append(f"{state.size} rank{'s' if state.size > 1 else ''}")
+        parts.append(count(state.size, "rank"))
     if state.seconds_left is not None:
         parts.append(f"{timedelta(seconds=round(state.seconds_left))} left")
     return " | ".join(parts) or state.state

@@ -21,6 +21,7 @@ __all__ = [
     "POD_HEADER",
     "WORKER_HEADER",
     "ago",
+    "count",
     "job_facts",
     "metrics_text",
     "notable",
@@ -117,8 +118,8 @@ def _training_facts(state: JobState) -> dict[str, str]:
         "loss": "" if state.loss is None else f"{state.loss:.4g}",
         "records/s": "" if state.records_per_second is None else f"{state.records_per_second:,.0f}",
         "metrics": metrics_text(state.metrics) if state.metrics else "",
-        "ring": f"{_count(state.size, 'rank')}, generation {state.generation}, "
-        f"{_count(state.num_resets, 'reset')}",
+        "ring": f"{count(state.size, 'rank')}, generation {state.generation}, "
+        f"{count(state.num_resets, 'reset')}",
         "spares": ", ".join(state.spares),
         "output": state.output,
     }
@@ -128,5 +129,6 @@ def _because(message: str) -> str:
     return f": {message}" if message else ""
 
 
-def _count(number: int, thing: str) -> str:
+def count(number: int, thing: str) -> str:
+    """A number of things: `1 rank`, `2 ranks`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

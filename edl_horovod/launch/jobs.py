@@ -1,5 +1,6 @@
 """Jobs that were launched, as they are seen and changed from outside, wherever they run."""
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from edl_horovod.cluster.status import JobView
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays.page.sources import Source
+from edl_horovod.displays.text import count
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.events import OnEvents, Recorded, fields_of
 from edl_horovod.job.state import JobState
@@ -24,6 +26,8 @@ __all__ = [
     "event_line",
     "member_of",
 ]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +79,10 @@ class JobStatus:
         return tuple(map(str, self.in_cluster.waits_for)) if self.in_cluster is not None else ()
 
     def __str__(self) -> str:
+        if self.state in ("finished", "failed", "lost", "suspended"):
+            return self.state
         if self.in_cluster is None:
-            return f"{self.state}, {self.progress.size} ranks"
+            return f"{self.state}, {count(self.progress.size, 'rank')}"
         warm, wanted = self.in_cluster.num_warm, self.in_cluster.num_wanted
         return f"{self.state}, {warm} of {wanted} worker pods warm"
 
@@ -171,6 +177,11 @@ class Jobs(ABC):
             f"checkpoint.every_seconds=0), so {lost}it would begin again."
         )
 
+    def warn_of_stop(self, job: str, config: JobConfig, *, saves: bool) -> None:
+        """Say in the log where a stop itself saves no checkpoint, as `saves` tells."""
+        if not saves and TASKS[config.task].keeps_state and config.checkpoint.is_on:
+            log.warning("The stop saves no checkpoint; job %s goes on from its last one.", job)
+
     @abstractmethod
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
         """Ask the job to save a checkpoint and to end; returns at once."""
@@ -214,6 +225,19 @@ def event_line(recorded: Recorded) -> EventLine:
         origin="edl",
         kind=recorded.event.kind,
         source=recorded.source,
-        text=" ".join(f"{key}={value}" for key, value in fields.items() if value != ""),
+        text=" ".join(_words(fields)),
         fields=fields,
     )
+
+
+def _words(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The fields that say something, as text; a name in a field of names stands behind a dot."""
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _words(value, f"{prefix}{key}.")
+        elif isinstance(value, float):
+            yield f"{prefix}{key}={value:.6g}"
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield f"{prefix}{key}={','.join(map(str, value))}"
+        elif value not in ("", None):
+            yield f"{prefix}{key}={value}"

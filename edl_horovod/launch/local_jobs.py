@@ -115,7 +115,7 @@ class LocalJobs(Jobs):
             raise ConfigError(
                 "The job is not running, so it cannot be scaled.",
                 received=repr(job),
-                cure=f"See edl status {job}; the ranks of a new job are launch.np=... .",
+                cure=f"See edl status {job}. A new job gets its ranks by launch.np.",
             )
         kind = config.launch.kind
         if not target.find(kind).is_elastic:
@@ -136,14 +136,14 @@ class LocalJobs(Jobs):
 
     def stop(self, job: str, *, is_dry_run: bool = False) -> None:
         """Ask the launcher, by a file in the directory: no process is signalled from here."""
-        job_dir = JobDir(Path(job))
-        self.config(job)
+        job_dir, config = JobDir(Path(job)), self.config(job)
         if not job_dir.is_running():
             raise ConfigError(
                 "The job is not running, so it cannot be stopped.",
                 received=repr(job),
                 cure=f"See edl status {job}.",
             )
+        self.warn_of_stop(job, config, saves=target.find(config.launch.kind).is_elastic)
         if not is_dry_run:
             with job_dir.writing():
                 job_dir.stop_request.touch()

@@ -11,7 +11,7 @@ CONDITIONS = ("running", "finished", "ended", "deleted")
 """What can be waited for of a job."""
 POLL_SECONDS = 1.0
 
-_FAILED = ("failed", "lost")
+_FAILED = {"failed": "has failed", "lost": "is lost"}
 _REACHED = {
     # A job that has finished has been running.
     "running": ("running", "finished"),
@@ -40,7 +40,8 @@ def wait(
         if now.state in reached or (is_stopped and condition == "ended"):
             return now
         if now.state in _FAILED and condition != "deleted":
-            raise JobFailed(f"Job {job} {now.state}: {now.message} See edl logs {job}.")
+            reason = f": {now.message.removesuffix('.')}" if now.message else ""
+            raise JobFailed(f"Job {job} {_FAILED[now.state]}{reason}.", cure=f"See edl logs {job}.")
         limit.sleep(now)
     return None
 
@@ -70,10 +71,9 @@ class _Limit:
             TimedOut: There is no time for one.
         """
         if self._end is not None and time.monotonic() + POLL_SECONDS > self._end:
-            waits = "".join(f"\n  {reason}" for reason in now.waits_for)
             raise TimedOut(
                 f"It took longer than {self._seconds:g} s for {self._what}.",
                 received=f"its state is {now}",
-                cure=waits,
+                cure="\n  ".join(["It waits for:", *now.waits_for]) if now.waits_for else "",
             )
         time.sleep(POLL_SECONDS)

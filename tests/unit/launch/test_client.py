@@ -4,6 +4,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def test_events_are_marked_with_who_said_them(tmp_path: Path, client: Client) ->
     ]
     assert events[3].fields["step"] == 5
     assert "loss=0.5" in events[3].text
+    assert "size=2 members=localhost:1,localhost:0 is_formed=True" in events[1].text
     assert list(client.events(job, follow=True)) == events
 
 
@@ -219,6 +221,23 @@ def test_a_stop_that_would_lose_steps_must_be_meant(tmp_path: Path, client: Clie
 
     assert job.stop_request.exists()
     launcher.end()
+
+
+@pytest.mark.parametrize(("kind", "warnings"), [("local", 0), ("mpi", 1)])
+def test_a_stop_of_a_static_ring_says_that_it_saves_nothing(
+    tmp_path: Path, client: Client, caplog: pytest.LogCaptureFixture, kind: str, warnings: int
+) -> None:
+    job = make_job(tmp_path / "job")
+    config = job.read_config()
+    resolved.dump(replace(config, launch=replace(config.launch, kind=kind)), job.config)
+    launcher = Launcher(job)
+
+    client.stop(job.path, wait=False)
+
+    launcher.end()
+    assert [one.message.partition(";")[0] for one in caplog.records] == warnings * [
+        "The stop saves no checkpoint"
+    ]
 
 
 class Recorder(LocalTarget):
