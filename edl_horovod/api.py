@@ -187,7 +187,7 @@ def prepare(
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    from edl_horovod.config.compose import compose_prepare
+    from edl_horovod.config.compose import compose_as
     from edl_horovod.config.prepare import PrepareConfig
     from edl_horovod.displays.terminal import prepare_events
 
@@ -195,7 +195,7 @@ def prepare(
         model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite
     )
     overrides, values = from_keywords(given | settings, PrepareConfig)
-    config = compose_prepare(overrides, values=values)
+    config = compose_as(PrepareConfig, overrides, values=values)
     with _display(progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
         return run_prepare(config, on_progress=_both(on_progress, shown))
@@ -212,11 +212,11 @@ def build_image(*, push: bool = False, **settings: Any) -> "BuiltImage":
         EdlError: A subclass says what went wrong.
     """
     from edl_horovod import image
-    from edl_horovod.config.compose import compose_image
+    from edl_horovod.config.compose import compose_as
     from edl_horovod.config.image import ImageConfig
 
     overrides, values = from_keywords(settings, ImageConfig)
-    config = compose_image(overrides, values=values)
+    config = compose_as(ImageConfig, overrides, values=values)
     return image.build(config, push=push)
 
 

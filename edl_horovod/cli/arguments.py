@@ -41,12 +41,6 @@ class VerbParser(argparse.ArgumentParser):
         """Take the directory of a job, as a path."""
         self.add_argument("job_dir", metavar="JOB_DIR", type=_job_dir, help="directory of the job")
 
-    def add_job(self) -> None:
-        """Take a job here, by its directory, or one in a cluster, by its name."""
-        self.add_argument(
-            "job", metavar="JOB", help="directory of a job here, or name of one in a cluster"
-        )
-
     def add_place(self) -> None:
         """Take which cluster and which namespace a job is in."""
         self.add_argument("-n", "--namespace", default="", help="of the job; else the context's")

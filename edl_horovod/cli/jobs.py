@@ -24,7 +24,8 @@ def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
     """
     usage = " ".join([*([flags] if flags else []), "[-n NAMESPACE] [--context CONTEXT] [--debug]"])
     parser = VerbParser(verb, summary=summary, usage=f"{usage} JOB")
-    parser.add_job()
+    what = "directory of a job here, or name of one in a cluster"
+    parser.add_argument("job", metavar="JOB", help=what)
     parser.add_place()
     return parser
 

@@ -15,8 +15,7 @@ from edl_horovod.files.url_secrets import without_secrets
 
 __all__ = [
     "compose",
-    "compose_image",
-    "compose_prepare",
+    "compose_as",
     "compose_sweep",
     "describe",
     "sweeper_of",
@@ -24,7 +23,7 @@ __all__ = [
 
 ConfigT = TypeVar("ConfigT", JobConfig, PrepareConfig, ImageConfig)
 
-_FILES: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", ImageConfig: "image"}
+_STARTS: dict[type, str] = {JobConfig: "config", PrepareConfig: "prepare", ImageConfig: "image"}
 """The file of conf/ that each class starts from."""
 
 
@@ -67,35 +66,27 @@ def compose_sweep(
         return [composer.config(overrides, values) for overrides, values in points]
 
 
-def compose_prepare(
+def compose_as(
+    config_class: type[ConfigT],
     overrides: Sequence[str] = (),
     *,
     values: Mapping[str, Any] | None = None,
     files: ConfigFiles = NO_FILES,
-) -> PrepareConfig:
-    """The configuration of `prepare`; see `compose`.
+) -> ConfigT:
+    """The configuration of a verb that starts no job.
+
+    Args:
+        config_class: `PrepareConfig` or `ImageConfig`.
+        overrides: As for `compose`.
+        values: As for `compose`.
+        files: What the user brings.
 
     Raises:
         ConfigError: A setting is unknown, missing or malformed.
     """
-    with _composer(PrepareConfig, "prepare", files) as composer:
-        config: PrepareConfig = composer.config(overrides, values or {})
-        return config
-
-
-def compose_image(
-    overrides: Sequence[str] = (),
-    *,
-    values: Mapping[str, Any] | None = None,
-    files: ConfigFiles = NO_FILES,
-) -> ImageConfig:
-    """The configuration of `image`; see `compose`.
-
-    Raises:
-        ConfigError: A setting is unknown, missing or malformed.
-    """
-    with _composer(ImageConfig, "image", files) as composer:
-        config: ImageConfig = composer.config(overrides, values or {})
+    # The files of conf/ that these classes start from have the names of the verbs.
+    with _composer(config_class, _STARTS[config_class], files) as composer:
+        config: ConfigT = composer.config(overrides, values or {})
         return config
 
 
@@ -135,7 +126,7 @@ def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
 
 @contextmanager
 def _composer(config_class: type[ConfigT], verb: str, files: ConfigFiles) -> Iterator[Composer]:
-    start = _FILES[config_class]
+    start = _STARTS[config_class]
     try:
         with open_hydra(config_class, start, files) as loader:
             yield Composer(config_class, verb, start=start, name=files.name, loader=loader)

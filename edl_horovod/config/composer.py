@@ -39,11 +39,7 @@ class Sweeper:
     search: SearchConfig | None
     """How Optuna searches; None for all combinations."""
     loader: ConfigLoader
-
-    @property
-    def is_search(self) -> bool:
-        """Whether Optuna chooses."""
-        return self.search is not None
+    """Lists what a glob may match."""
 
 
 class Composer:

@@ -16,9 +16,9 @@ from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import SET_BY_US, dict_key_of, is_within, settings, unknown_key
 from edl_horovod.config.overrides import (
     Override,
-    all_told,
     checked_for_hydra,
     escaped,
+    gathered_errors,
     param_of,
     split,
     unquoted,
@@ -71,13 +71,13 @@ class Sorter:
         """
         given = Given()
         params: dict[str, Any] = {}
-        with all_told() as telling:
+        with gathered_errors() as gathering:
             for text in overrides:
-                with telling():
+                with gathering():
                     override = split(text)
                     self._sort_one(override, given, params)
             for key, value in values.items():
-                with telling():
+                with gathering():
                     given.typed[key] = f"{key}={value}"
                     if dict_key_of(key, self.annotations) == "params":
                         params_text.put(params, key, escaped(value), received=given.typed[key])

@@ -14,7 +14,7 @@ from edl_horovod.errors import ConfigError
 
 __all__ = [
     "Override",
-    "all_told",
+    "gathered_errors",
     "checked_for_hydra",
     "escaped",
     "hydra_value",
@@ -158,18 +158,18 @@ def unreadable(override: Override) -> ConfigError:
 
 
 @contextmanager
-def all_told() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+def gathered_errors() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Gather what is wrong in several places, and raise it as one error at the end."""
     wrong: list[ConfigError] = []
 
     @contextmanager
-    def telling() -> Iterator[None]:
+    def gathering() -> Iterator[None]:
         try:
             yield
         except ConfigError as error:
             wrong.append(error)
 
-    yield telling
+    yield gathering
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:

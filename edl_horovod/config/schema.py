@@ -18,12 +18,8 @@ __all__ = [
     "JobConfig",
     "KubernetesConfig",
     "LaunchConfig",
-    "ParamValue",
     "TrainConfig",
 ]
-
-ParamValue = Any
-"""A model parameter: a Python literal (number, string, boolean, None, list, dict)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +221,8 @@ class JobConfig:
     """Loss in place of the model's own: as input_fn, or a Keras name such as `mse`."""
     optimizer: str = ""
     """Optimizer in place of the model's own: as input_fn, or a Keras name such as `adam`."""
-    params: dict[str, ParamValue] = field(default_factory=dict)
-    """Parameters of the model."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """Parameters of the model: Python literals."""
     trained_model: str = ""
     """Directory of a trained model: what `evaluate` and `predict` work on."""
     trust: str = ""

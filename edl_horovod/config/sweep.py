@@ -17,12 +17,12 @@ from hydra.core.override_parser.types import ValueType
 from hydra.errors import HydraException
 
 from edl_horovod.config.compose import sweeper_of
-from edl_horovod.config.composer import Sweeper
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.fields import settings
 from edl_horovod.config.keywords import from_keywords
 from edl_horovod.config.overrides import hydra_value, split, unreadable
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.search import SearchConfig
 from edl_horovod.errors import ConfigError
 
 __all__ = ["Parsed", "Point", "Search", "expand", "product"]
@@ -51,7 +51,7 @@ class Search:
     """The settings that are the same for all jobs."""
     space: dict[str, Parsed]
     """Keys to their values or their interval, as Hydra parsed them."""
-    sweeper: Sweeper
+    config: SearchConfig
 
     def point(self, values: Mapping[str, Any]) -> Point:
         """The job with these values of the settings that are searched.
@@ -81,9 +81,9 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
     single, several = [*single_of_file, *single], {**several_of_file, **several}
     _check(single, {key: str(parsed.input_line) for key, parsed in several.items()})
     for parsed in several.values():
-        parsed.config_loader = sweeper.loader  # It lists what a glob may match.
-    if sweeper.is_search:
-        return Search(tuple(single), several, sweeper)
+        parsed.config_loader = sweeper.loader
+    if sweeper.search is not None:
+        return Search(tuple(single), several, sweeper.search)
     for key, parsed in several.items():
         if not parsed.is_discrete_sweep():
             raise ConfigError(

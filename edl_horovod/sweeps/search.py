@@ -47,18 +47,31 @@ _SETTINGS = "settings"
 _ENDED = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.WAITING)
 
 
-def check_search(search: Search, files: ConfigFiles) -> None:
+def check_search(
+    search: Search, files: ConfigFiles
+) -> tuple[dict[str, optuna.distributions.BaseDistribution], SweepPlan]:
     """Check what can be known before the first job; nothing is written.
 
     Args:
         search: What is searched.
         files: What the user brings.
 
+    Returns:
+        What each setting is chosen from, and a plan with each value that may be wrong.
+
     Raises:
         ConfigError: The settings are wrong.
         OutputError: The folder holds something else.
     """
-    _checked(search, files)
+    space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
+    plan = make_plan([search.point(values) for values in _corners(space)], files, is_part=True)
+    if not plan.configs[0].validation_data:
+        raise ConfigError(
+            "A search compares evaluations.",
+            received={"validation_data": ""},
+            cure="Give validation_data.",
+        )
+    return space, plan
 
 
 def run_search(
@@ -76,9 +89,8 @@ def run_search(
             evaluation has the metric.
         OutputError: The folder holds something else, or cannot be written.
     """
-    space, trial_plan = _checked(search, files)
-    config = search.sweeper.search
-    assert config is not None
+    space, trial_plan = check_search(search, files)
+    config = search.config
     path = Path(trial_plan.output) / STUDY
     with writing(path.parent):
         claim_folder(path.parent)
@@ -111,21 +123,6 @@ def run_search(
         else:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
     return result
-
-
-def _checked(
-    search: Search, files: ConfigFiles
-) -> tuple[dict[str, optuna.distributions.BaseDistribution], SweepPlan]:
-    """What is chosen from, and a plan with each value that may be wrong."""
-    space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
-    plan = make_plan([search.point(values) for values in _corners(space)], files, is_part=True)
-    if not plan.configs[0].validation_data:
-        raise ConfigError(
-            "A search compares evaluations.",
-            received={"validation_data": ""},
-            cure="Give validation_data.",
-        )
-    return space, plan
 
 
 def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:

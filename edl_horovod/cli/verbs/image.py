@@ -19,13 +19,13 @@ _EXAMPLES = """\
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl image`."""
-    from edl_horovod.config.compose import compose_image, describe
+    from edl_horovod.config.compose import compose_as, describe
 
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
     if flags.cfg:
         print(describe(verb, overrides, config_files(flags)))
         return 0
-    config = compose_image(overrides, files=config_files(flags))
+    config = compose_as(ImageConfig, overrides, files=config_files(flags))
     log.setup("edl", level="error" if flags.quiet else "info")
     if flags.dry_run:
         _print_plan(config, push=flags.action == "push")

@@ -25,7 +25,7 @@ _EXAMPLES = """\
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl prepare`."""
     from edl_horovod.config import resolved
-    from edl_horovod.config.compose import compose_prepare, describe
+    from edl_horovod.config.compose import compose_as, describe
     from edl_horovod.config.prepare import PrepareConfig
 
     own = "[--dry-run]"
@@ -35,7 +35,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     if flags.cfg:
         print(describe(verb, overrides, config_files(flags)))
         return 0
-    config = compose_prepare(overrides, files=config_files(flags))
+    config = compose_as(PrepareConfig, overrides, files=config_files(flags))
     if flags.dry_run:
         from edl_horovod import preparation as data_prepare
 

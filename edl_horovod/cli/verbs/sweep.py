@@ -42,14 +42,12 @@ def run(overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_qu
         print(_table(plan.jobs))
         return 0
     result = sweeps.run(plan, _Runner([job.name for job in plan.jobs], is_quiet=is_quiet))
-    _print_result(result)
-    _raise_if_unfinished(result)
+    _finish(result)
     return 0
 
 
 def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet: bool) -> int:
-    config = search.sweeper.search
-    assert config is not None
+    config = search.config
     from edl_horovod.sweeps import search as searches
 
     if is_dry_run:
@@ -59,17 +57,32 @@ def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet:
             print(f"  {parsed.input_line}")
         return 0
     result = searches.run_search(search, files, _Runner([], is_quiet=is_quiet))
-    _print_result(result)
-    if best := searches.best_of(result, config):
-        print(f"best: {best.name} ({config.metric} {_number(best.metrics[config.metric])})")
-    _raise_if_unfinished(result)
+    best = ""
+    if job := searches.best_of(result, config):
+        best = f"best: {job.name} ({config.metric} {_number(job.metrics[config.metric])})"
+    _finish(result, best)
     return 0
 
 
-def _print_result(result: "SweepResult") -> None:
+def _finish(result: "SweepResult", best: str = "") -> None:
+    """Print how the jobs ended, each error once, and raise where some did not finish."""
     print(_table(result.jobs))
-    _print_errors(result.failed)
+    for error in dict.fromkeys(job.error for job in result.failed):
+        names = [job.name for job in result.failed if job.error == error]
+        print(f"\nfailed: {', '.join(names)}\n  {error}")
     print(f"\noutput: {result.output} (sweep.json, sweep.csv)")
+    if best:
+        print(best)
+    if result.is_interrupted:
+        raise Interrupted(
+            "The sweep was interrupted; all processes of its job have ended. "
+            "The same command goes on with the jobs that are not finished."
+        )
+    if result.failed:
+        raise JobFailed(
+            f"{len(result.failed)} of {len(result.jobs)} jobs failed. "
+            "The same command tries them again."
+        )
 
 
 class _Runner:
@@ -94,26 +107,6 @@ class _Runner:
         with open_displays(is_quiet=self._is_quiet) as on_events:
             log.setup("edl", level="error" if self._is_quiet else config.log_level)
             api.run(config, on_events=on_events)
-
-
-def _raise_if_unfinished(result: "SweepResult") -> None:
-    if result.is_interrupted:
-        raise Interrupted(
-            "The sweep was interrupted; all processes of its job have ended. "
-            "The same command goes on with the jobs that are not finished."
-        )
-    if result.failed:
-        raise JobFailed(
-            f"{len(result.failed)} of {len(result.jobs)} jobs failed. "
-            "The same command tries them again."
-        )
-
-
-def _print_errors(failed: Sequence["SweepJob"]) -> None:
-    """Each error once, after the jobs that it ended."""
-    for error in dict.fromkeys(job.error for job in failed):
-        names = [job.name for job in failed if job.error == error]
-        print(f"\nfailed: {', '.join(names)}\n  {error}")
 
 
 def _table(jobs: Sequence["SweepJob"]) -> str:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.config import fields, resolved
-from edl_horovod.config.compose import compose, compose_prepare
+from edl_horovod.config.compose import compose, compose_as
 from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
@@ -356,7 +356,9 @@ def test_a_variable_at_the_start_of_a_path_is_replaced(monkeypatch: pytest.Monke
 
 
 def test_prepare_has_its_own_settings():
-    config = compose_prepare(["data=/in", "output=/o", "model_def=m", "records_per_shard=10"])
+    config = compose_as(
+        PrepareConfig, ["data=/in", "output=/o", "model_def=m", "records_per_shard=10"]
+    )
 
     assert config == PrepareConfig(
         data="/in",
@@ -368,13 +370,15 @@ def test_prepare_has_its_own_settings():
 
 
 def test_a_list_of_input_files_is_a_path_like_others():
-    config = compose_prepare(["data=@a.txt, b", "output=/o", "model_def=m"])
+    config = compose_as(PrepareConfig, ["data=@a.txt, b", "output=/o", "model_def=m"])
     assert config.data == f"@{Path.cwd()}/a.txt,{Path.cwd()}/b"
 
 
 def test_the_number_of_processes_is_not_for_mpirun():
     with pytest.raises(ConfigError, match="mpirun -n says"):
-        compose_prepare(["data=/in", "output=/o", "model_def=m", "launch=mpi", "processes=2"])
+        compose_as(
+            PrepareConfig, ["data=/in", "output=/o", "model_def=m", "launch=mpi", "processes=2"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -393,7 +397,7 @@ def test_the_number_of_processes_is_not_for_mpirun():
 )
 def test_a_wrong_setting_of_prepare_is_refused_by_name(override: str, named: str):
     with pytest.raises(ConfigError) as error:
-        compose_prepare(["data=/in", "output=/o", "model_def=m", override])
+        compose_as(PrepareConfig, ["data=/in", "output=/o", "model_def=m", override])
 
     assert named in str(error.value)
 

@@ -11,8 +11,10 @@ from omegaconf.resolvers import oc
 
 from edl_horovod.cli.main import main
 from edl_horovod.config import fields
-from edl_horovod.config.compose import compose, compose_image, compose_prepare, describe
+from edl_horovod.config.compose import compose, compose_as, describe
 from edl_horovod.config.conf_files import ConfigFiles, choices_table, conf_dir
+from edl_horovod.config.image import ImageConfig
+from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.sweep import Search, expand
 from edl_horovod.errors import ConfigError
@@ -91,8 +93,8 @@ def test_prepare_and_image_take_the_directory_too(theirs: Path):
     write(theirs / "records.yaml", "defaults: [prepare, _self_]\ndata: /in\noutput: /o\n")
     write(theirs / "ours.yaml", "defaults: [image, _self_]\nbase_image: a\nimage_repository: b\n")
 
-    prepare = compose_prepare(["model_def=m"], files=ConfigFiles(str(theirs), "records"))
-    image = compose_image([], files=ConfigFiles(str(theirs), "ours"))
+    prepare = compose_as(PrepareConfig, ["model_def=m"], files=ConfigFiles(str(theirs), "records"))
+    image = compose_as(ImageConfig, [], files=ConfigFiles(str(theirs), "ours"))
 
     assert (prepare.data, prepare.output) == ("/in", "/o")
     assert (image.base_image, image.image_repository) == ("a", "b")
