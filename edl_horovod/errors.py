@@ -229,12 +229,7 @@ def kind_of(error: EdlError) -> str:
 
 
 def of_kind(kind: str, message: str) -> EdlError:
-    """The error that another process had.
-
-    Args:
-        kind: What `kind_of` said there; anything else makes a `JobFailed`.
-        message: Its text.
-    """
+    """The error that another process had, by `kind_of` there; an unknown kind is a `JobFailed`."""
     found = globals()[kind] if kind in __all__ else None
     if isinstance(found, type) and issubclass(found, EdlError):
         return found(message)
@@ -261,21 +256,12 @@ def cure_of(error: OSError) -> str:
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """A sentence with the nearest allowed word, or an empty string.
-
-    Args:
-        word: What the user wrote.
-        allowed: What could have been written.
-    """
+    """A sentence with the allowed word nearest to the one that a user wrote, or an empty string."""
     by_lower_case = {one.lower(): one for one in allowed}
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
 
 
 def how_to_install(extra: str) -> str:
-    """A clause on how to get the packages of an extra; edl_horovod is on no package index.
-
-    Args:
-        extra: Its name.
-    """
+    """A clause on how to get the packages of an extra; edl_horovod is on no package index."""
     return f"in a clone of edl_horovod, run pip install -c constraints.txt '.[{extra}]'"

@@ -19,14 +19,6 @@ class VerbParser(argparse.ArgumentParser):
     """The parser of one verb; a wrong argument is a `ConfigError` like any other wrong setting."""
 
     def __init__(self, verb: str, *, summary: str, usage: str, epilog: str = "") -> None:
-        """Make a parser with the flags that all verbs have.
-
-        Args:
-            verb: Name of the verb.
-            summary: One line for the help.
-            usage: What follows the verb.
-            epilog: The rest of the help.
-        """
         super().__init__(
             prog=f"edl {verb}",
             usage=f"edl {verb} {usage}",
@@ -57,11 +49,7 @@ class VerbParser(argparse.ArgumentParser):
         )
 
     def add_dry_run(self, what: str) -> None:
-        """Take `--dry-run`.
-
-        Args:
-            what: What it does instead.
-        """
+        """Take `--dry-run`."""
         self.add_argument("--dry-run", action="store_true", help=what)
 
     def add_quiet(self) -> None:
@@ -98,9 +86,6 @@ class VerbParser(argparse.ArgumentParser):
     def parse_with_settings(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The flags, and the settings that stand between them; `--key=value` is `key=value`.
 
-        Args:
-            argv: What follows the verb.
-
         Raises:
             ConfigError: There is a flag that the verb does not have.
         """
@@ -113,9 +98,6 @@ class VerbParser(argparse.ArgumentParser):
 
     def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
         """The flags and positionals, where nothing else may stand.
-
-        Args:
-            argv: What follows the verb.
 
         Raises:
             ConfigError: There is something else.
@@ -141,16 +123,7 @@ def config_files(flags: argparse.Namespace) -> ConfigFiles:
 def settings_parser(
     verb: str, summary: str, config_class: type, *, flags: str, examples: str, more: str = ""
 ) -> VerbParser:
-    """A parser of a verb that takes settings, and files of them.
-
-    Args:
-        verb: Name of the verb.
-        summary: One line about it.
-        config_class: The class of its settings.
-        flags: The verb's own flags, for the usage.
-        examples: Commands, for the help.
-        more: What the help says after the settings.
-    """
+    """A parser of a verb that takes settings, and files of them."""
     parser = VerbParser(
         verb,
         summary=summary,

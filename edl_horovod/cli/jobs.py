@@ -15,13 +15,7 @@ __all__ = ["StatusDisplay", "client_of", "confirm", "detaching", "job_parser"]
 
 
 def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
-    """A parser that takes a JOB, and of one in a cluster where that is.
-
-    Args:
-        verb: Name of the verb.
-        summary: One line about it.
-        flags: The verb's own flags, for the usage.
-    """
+    """A parser that takes a JOB, and of one in a cluster where that is."""
     usage = " ".join([*([flags] if flags else []), "[-n NAMESPACE] [--context CONTEXT] [--debug]"])
     parser = VerbParser(verb, summary=summary, usage=f"{usage} JOB")
     what = "directory of a job here, or name of one in a cluster"
@@ -38,10 +32,6 @@ def client_of(flags: argparse.Namespace) -> Client:
 def confirm(question: str, *, is_yes: bool) -> None:
     """Ask before something is lost.
 
-    Args:
-        question: Without its answers.
-        is_yes: The user has said so already.
-
     Raises:
         ConfigError: The answer is not yes, or there is nobody to ask.
     """
@@ -57,10 +47,6 @@ def confirm(question: str, *, is_yes: bool) -> None:
 def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
     """Let Ctrl-C end what is shown here, not the job, and say how to come back.
 
-    Args:
-        verb: The verb that shows it.
-        argv: What followed the verb.
-
     Raises:
         Interrupted: By Ctrl-C.
     """
@@ -75,11 +61,6 @@ class StatusDisplay:
     """Says on stderr where a job is, each time that this changes."""
 
     def __init__(self, job: str) -> None:
-        """Say nothing yet.
-
-        Args:
-            job: What the user calls the job.
-        """
         self._job, self._last = job, ""
 
     def __call__(self, status: JobStatus) -> None:

@@ -22,12 +22,7 @@ def check(is_right: bool, key: str, value: object, rule: str) -> None:
 
 
 def check_least(section: str, settings: object, **least: int) -> None:
-    """Refuse numbers of a section that are too small; None is not looked at.
-
-    Args:
-        section: Its key; empty for the root.
-        settings: Its values.
-        least: The least value of each setting.
+    """Refuse numbers of a section, the root by the key "", that are too small; None may stay.
 
     Raises:
         ConfigError: One is too small.

@@ -55,10 +55,6 @@ def compose_sweep(
 ) -> list[JobConfig]:
     """The configurations of several trainings, which agree on what `${now:...}` is.
 
-    Args:
-        points: For each its overrides and values, as for `compose`.
-        files: What the user brings.
-
     Raises:
         ConfigError: A setting is unknown, missing, malformed or contradicts another.
     """
@@ -73,13 +69,7 @@ def compose_as(
     values: Mapping[str, Any] | None = None,
     files: ConfigFiles = NO_FILES,
 ) -> ConfigT:
-    """The configuration of a verb that starts no job.
-
-    Args:
-        config_class: `PrepareConfig` or `ImageConfig`.
-        overrides: As for `compose`.
-        values: As for `compose`.
-        files: What the user brings.
+    """The configuration of a verb that starts no job, prepare or image; see `compose`.
 
     Raises:
         ConfigError: A setting is unknown, missing or malformed.
@@ -110,11 +100,6 @@ def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:
 
     Interpolations stand as they were written, so this shows no variable of the environment, and
     what a verb needs may still be missing.
-
-    Args:
-        verb: One that takes settings.
-        overrides: Settings as typed in a command.
-        files: What the user brings.
 
     Raises:
         ConfigError: A setting is unknown or malformed.

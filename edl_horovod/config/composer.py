@@ -48,15 +48,6 @@ class Composer:
     def __init__(
         self, config_class: type, verb: str, *, start: str, name: str, loader: ConfigLoader
     ) -> None:
-        """Remember what is composed.
-
-        Args:
-            config_class: The class.
-            verb: Whose settings they are.
-            start: The file of conf/ that the class starts from.
-            name: The file that composing starts from; empty takes `start`.
-            loader: Of the open Hydra.
-        """
         self._class = config_class
         self._verb = verb
         self._start = start

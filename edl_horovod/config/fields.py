@@ -81,12 +81,7 @@ def settings(config_class: type) -> list[Setting]:
 
 
 def dict_key_of(key: str, annotations: Mapping[str, Any]) -> str:
-    """The setting of type dict that this key is or lies in, as `kubernetes.env.NAME`; else empty.
-
-    Args:
-        key: With dots.
-        annotations: The types of all settings by their keys.
-    """
+    """The setting of type dict that a key is or lies in, as `kubernetes.env.NAME`; else empty."""
     parts = key.split(".")
     names = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
     return next((name for name in names if typing.get_origin(annotations.get(name)) is dict), "")
@@ -120,13 +115,7 @@ def type_name(annotation: Any) -> str:
 
 
 def unknown_key(key: str, config_class: type, *, hidden: Iterable[str] = ()) -> str:
-    """Why a key cannot be set, with the nearest one and all those at its level.
-
-    Args:
-        key: What the user wrote, with dots.
-        config_class: The root of the settings.
-        hidden: Keys of the schema that this user cannot set.
-    """
+    """Why a key cannot be set, with the nearest one and all those at its level."""
     known = [setting.key for setting in settings(config_class) if setting.key not in set(hidden)]
     sections = {key.partition(".")[0] for key in known if "." in key}
     section = key.partition(".")[0] if key.partition(".")[0] in sections else ""

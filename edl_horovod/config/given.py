@@ -50,13 +50,6 @@ class Sorter:
     """Decides who reads a setting, and knows what can be set."""
 
     def __init__(self, config_class: type, *, name: str, loader: ConfigLoader) -> None:
-        """Remember what can be set.
-
-        Args:
-            config_class: The class of the configuration.
-            name: The file that composing starts from.
-            loader: Of the open Hydra.
-        """
         self._class = config_class
         self._name = name
         self._loader = loader

@@ -79,11 +79,7 @@ def checked_for_hydra(override: Override) -> str:
 
 
 def hydra_value(text: str, override: Override) -> Any:
-    """What Hydra reads in `key=value`.
-
-    Args:
-        text: In Hydra's grammar.
-        override: What was typed, for the error.
+    """What Hydra reads in `key=value`; an error shows how the setting was typed.
 
     Raises:
         ConfigError: Hydra's grammar does not know it, or it has several values.

@@ -34,9 +34,6 @@ class _LiteralError(Exception):
 def parse(text: str) -> dict[str, Any]:
     """The parameters that a string names.
 
-    Args:
-        text: Keywords of a Python call, for instance `hidden_units=[10, 100], learning_rate=0.01`.
-
     Raises:
         ConfigError: Something else than names with literal values, or a name comes twice.
     """

@@ -46,11 +46,6 @@ def load(path: Path) -> JobConfig:
 def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
     """Write a configuration; a reader sees the old file or the new one, never a part.
 
-    Args:
-        config: What is written.
-        path: Of the file.
-        is_private: Whether nobody but its owner may read it.
-
     Raises:
         OutputError: The file cannot be written.
     """
@@ -105,14 +100,7 @@ def build(config_class: type[ConfigT], values: dict[str, Any], *, source: str) -
 
 
 def wrong_type(key: str, received: str, annotation: Any, *, cure: str = "") -> ConfigError:
-    """What to say about a value of the wrong type.
-
-    Args:
-        key: The setting.
-        received: The value as the user wrote it.
-        annotation: The type that the schema gives it.
-        cure: What to do about it.
-    """
+    """What to say about a value of the wrong type."""
     return ConfigError(
         f"{key} must be of type {type_name(annotation)}.", received=f"{key}={received}", cure=cure
     )

@@ -32,11 +32,6 @@ _LOCK = threading.Lock()
 def open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterator[ConfigLoader]:
     """Hydra with our directory, the user's and a schema; an outer program's Hydra comes back.
 
-    Args:
-        config_class: The schema.
-        verb_file: The file of conf/ that belongs to it; the schema's name is made from it.
-        files: What the user brings.
-
     Raises:
         ConfigError: The user's directory cannot be taken.
     """
@@ -53,13 +48,7 @@ def open_hydra(config_class: type, verb_file: str, files: ConfigFiles) -> Iterat
 
 
 def origins(loader: ConfigLoader, config_name: str, overrides: Sequence[str]) -> dict[str, str]:
-    """Keys with dots to the file that their value comes from, where one says it.
-
-    Args:
-        loader: Of an open Hydra.
-        config_name: The file that composing starts from.
-        overrides: Those that may choose files.
-    """
+    """Keys with dots to the file that their value comes from, where one says it."""
     defaults = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN).defaults
     found: dict[str, str] = {}
     for default in defaults:

@@ -54,11 +54,7 @@ class Search:
     config: SearchConfig
 
     def point(self, values: Mapping[str, Any]) -> Point:
-        """The job with these values of the settings that are searched.
-
-        Args:
-            values: Keys to numbers, or to text in Hydra's grammar.
-        """
+        """The job with these values: numbers, or text in Hydra's grammar."""
         return _point(self.overrides, [f"{key}={value}" for key, value in values.items()])
 
 
@@ -106,11 +102,6 @@ def product(
     overrides: Sequence[str], values: Mapping[str, Any], over: Mapping[str, Sequence[Any]]
 ) -> list[Point]:
     """Every combination of what a Python call gives; the last setting changes fastest.
-
-    Args:
-        overrides: Settings with one value that are text, as typed in a command.
-        values: Settings with one value, by their keys.
-        over: Keys to the values that each of them takes.
 
     Raises:
         ConfigError: There is nothing to combine, or one key is given in both ways.

@@ -52,10 +52,6 @@ def check_search(
 ) -> tuple[dict[str, optuna.distributions.BaseDistribution], SweepPlan]:
     """Check what can be known before the first job; nothing is written.
 
-    Args:
-        search: What is searched.
-        files: What the user brings.
-
     Returns:
         What each setting is chosen from, and a plan with each value that may be wrong.
 
@@ -161,10 +157,7 @@ def _settings(
 ) -> dict[str, Any]:
     """What the values of a study depend on, as its file gives it back.
 
-    Args:
-        config: What is searched for.
-        space: Keys to what is chosen from.
-        first: A job with values that depend on the space alone.
+    The values of the first job depend on the space alone.
     """
     found = {
         **comparable(first),

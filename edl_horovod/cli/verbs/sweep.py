@@ -21,12 +21,6 @@ __all__ = ["run"]
 def run(overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_quiet: bool) -> int:
     """Run a sweep, or show its jobs.
 
-    Args:
-        overrides: Settings, some of them with several values.
-        files: What the user brings.
-        is_dry_run: Print the jobs, and start none.
-        is_quiet: Print only the table.
-
     Raises:
         JobFailed: One job or more failed.
         Interrupted: The user ended it.
@@ -89,12 +83,6 @@ class _Runner:
     """Runs one job after another with a display of its own for each."""
 
     def __init__(self, names: Sequence[str], *, is_quiet: bool) -> None:
-        """Remember how jobs are counted.
-
-        Args:
-            names: All jobs in their order; empty where nobody knows them yet.
-            is_quiet: Show nothing of the jobs.
-        """
         self._names = list(names)
         self._is_quiet = is_quiet
 
