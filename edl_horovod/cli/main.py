@@ -56,36 +56,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    is_debug = "--debug" in words
     try:
         return _run(words)
-    except EdlError as e:
-        if is_debug:
-            traceback.print_exc()
-        print(f"error: {e}", file=sys.stderr)
-        return e.exit_code
-    except KeyboardInterrupt:
-        if is_debug:
-            traceback.print_exc()
-        print("error: interrupted", file=sys.stderr)
-        return Interrupted.exit_code
     except BrokenPipeError:
         # The reader of our output has enough, as in `edl train --help | head`. Python would
         # complain once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as e:
-        if e.filename is None:
+    except (EdlError, KeyboardInterrupt, OSError) as e:
+        if isinstance(e, OSError) and e.filename is None:
             raise
-        if is_debug:
+        if "--debug" in words:
             traceback.print_exc()
-        error = ConfigError(
-            f"A file or a folder cannot be used: {e.strerror}.",
-            received=repr(e.filename),
-            cure="Check its name and what this user may do there.",
-        )
+        error = _as_ours(e)
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _as_ours(error: EdlError | KeyboardInterrupt | OSError) -> EdlError:
+    if isinstance(error, EdlError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("interrupted")
+    return ConfigError(
+        f"A file or a folder cannot be used: {error.strerror}.",
+        received=repr(error.filename),
+        cure="Check its name and what this user may do there.",
+    )
 
 
 def _run(words: list[str]) -> int:

@@ -80,19 +80,19 @@ def compose_as(
         return config
 
 
-def sweeper_of(overrides: Sequence[str], of_hydra: Sequence[str], files: ConfigFiles) -> Sweeper:
+def sweeper_of(overrides: Sequence[str], for_sweeper: Sequence[str], files: ConfigFiles) -> Sweeper:
     """What the files and a command say of Hydra's sweeper.
 
     Args:
         overrides: Settings as typed in a command.
-        of_hydra: Those of Hydra: `hydra/sweeper=optuna`, `hydra.sweeper.n_trials=30`.
+        for_sweeper: Those of Hydra: `hydra/sweeper=optuna`, `hydra.sweeper.n_trials=30`.
         files: What the user brings.
 
     Raises:
         ConfigError: One is unknown or malformed.
     """
     with _composer(JobConfig, "train", files) as composer:
-        return composer.sweeper(overrides, of_hydra)
+        return composer.sweeper(overrides, for_sweeper)
 
 
 def describe(verb: str, overrides: Sequence[str], files: ConfigFiles) -> str:

@@ -74,7 +74,7 @@ class Composer:
             self._check_needed(plain)
             check_no_secrets(plain)
             make_absolute(plain)
-            return resolved.build(self._class, plain, source="")
+            return resolved.build(self._class, plain)
         except ConfigError as e:
             keys = list(e.received) if isinstance(e.received, Mapping) else []
             where = next((file for key in keys if (file := self._where(key, given))), "")
@@ -106,13 +106,13 @@ class Composer:
             origin = self._origin(key, given, found)
             yield f"{indent}{name}: {without_secrets(text)}  # {origin}"
 
-    def sweeper(self, overrides: Sequence[str], of_hydra: Sequence[str]) -> Sweeper:
+    def sweeper(self, overrides: Sequence[str], for_sweeper: Sequence[str]) -> Sweeper:
         """What the files and a command say of Hydra's sweeper.
 
         Raises:
             ConfigError: One is unknown or malformed.
         """
-        for override in map(split, of_hydra):
+        for override in map(split, for_sweeper):
             if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
                 reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
                 raise ConfigError(reason, received=override.typed, cure="Leave it out.")
@@ -124,7 +124,7 @@ class Composer:
                     cure=f"Write {name or 'key'}=a,b.",
                 )
         given = self._sort(overrides, {})
-        words = [*given.for_hydra, *of_hydra]
+        words = [*given.for_hydra, *for_sweeper]
         try:
             composed = hydra.compose(self._name, overrides=words, return_hydra_config=True)
             self._check_secrets(composed, given, "hydra.sweeper")
@@ -154,7 +154,7 @@ class Composer:
                     cure=f"Write {key}.{next(iter(value), 'key')}: a,b in one line.",
                 )
         params = {str(key): str(value) for key, value in given_params.items()}
-        search = resolved.build(SearchConfig, found, source="") if name == "optuna" else None
+        search = resolved.build(SearchConfig, found) if name == "optuna" else None
         return Sweeper(params, search, self._loader)
 
     def _origin(self, key: str, given: Given, found: dict[str, str]) -> str:

@@ -40,7 +40,10 @@ def load(path: Path) -> JobConfig:
         raise ConfigError(f"{path} is not a YAML file: {e}") from e
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold keys and values.", received=type(values).__name__)
-    return build(JobConfig, values, source=str(path))
+    try:
+        return build(JobConfig, values)
+    except ConfigError as e:
+        raise ConfigError(f"{path}: {e.what}", received=e.received, cure=e.cure) from e
 
 
 def dump(config: JobConfig, path: Path, *, is_private: bool = False) -> None:
@@ -65,7 +68,7 @@ def from_dict(values: dict[str, Any]) -> JobConfig:
     Raises:
         ConfigError: A key is unknown or missing, or a value does not fit.
     """
-    return build(JobConfig, values, source="")
+    return build(JobConfig, values)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -80,23 +83,17 @@ def to_yaml(config: Any) -> str:
     return str(yaml.safe_dump(to_dict(config), sort_keys=False, width=100))
 
 
-def build(config_class: type[ConfigT], values: dict[str, Any], *, source: str) -> ConfigT:
+def build(config_class: type[ConfigT], values: dict[str, Any]) -> ConfigT:
     """A configuration of any of the schema's classes, with every key and type checked.
 
     Args:
         config_class: A dataclass of the schema.
         values: Field names to values; nested classes as dicts.
-        source: The file that the values stand in, for messages; empty where there is none.
 
     Raises:
         ConfigError: A key is unknown or missing, or a value does not fit.
     """
-    try:
-        return _build(config_class, values, "", config_class)
-    except ConfigError as e:
-        if not source:
-            raise
-        raise ConfigError(f"{source}: {e.what}", received=e.received, cure=e.cure) from e
+    return _build(config_class, values, "", config_class)
 
 
 def wrong_type(key: str, received: str, annotation: Any, *, cure: str = "") -> ConfigError:

@@ -93,7 +93,7 @@ def _store_sweeper() -> None:
     """
     store = ConfigStore.instance()
     sweeper = OmegaConf.structured(SearchConfig)
-    _thaw(sweeper)
+    _make_writable(sweeper)
     search = OmegaConf.merge(
         {"defaults": [{"sampler": "tpe"}]}, OmegaConf.to_container(sweeper), {"params": None}
     )
@@ -107,12 +107,12 @@ def _store_sweeper() -> None:
 def _schema_node(config_class: type) -> DictConfig:
     """The schema for Hydra; OmegaConf makes frozen dataclasses read-only: no use for composing."""
     node: DictConfig = OmegaConf.structured(config_class)
-    _thaw(node)
+    _make_writable(node)
     return node
 
 
-def _thaw(node: DictConfig) -> None:
+def _make_writable(node: DictConfig) -> None:
     OmegaConf.set_readonly(node, None)
     for key in node:
         if isinstance(child := node.get(key), DictConfig):
-            _thaw(child)
+            _make_writable(child)

@@ -27,8 +27,8 @@ from edl_horovod.errors import ConfigError
 
 __all__ = ["Parsed", "Point", "Search", "expand", "product"]
 
-_COMMA_MEANS_MORE = ("data", "validation_data", "params")
-_ONE_FOR_ALL = ("output", "job_dir", "overwrite", "log_level")
+_KEYS_WITH_COMMAS = ("data", "validation_data", "params")
+_SHARED_KEYS = ("output", "job_dir", "overwrite", "log_level")
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
     Raises:
         ConfigError: No setting has several values, or one has them that cannot.
     """
-    of_hydra = [text for text in overrides if text.lstrip("+").startswith("hydra")]
-    single, several = _parse([text for text in overrides if text not in of_hydra])
-    sweeper = sweeper_of(single, of_hydra, files)
+    for_sweeper = [text for text in overrides if text.lstrip("+").startswith("hydra")]
+    single, several = _parse([text for text in overrides if text not in for_sweeper])
+    sweeper = sweeper_of(single, for_sweeper, files)
     given = {split(text).key for text in single} | set(several)
     of_file = [f"{key}={value}" for key, value in sweeper.params.items() if key not in given]
     single_of_file, several_of_file = _parse(of_file)
@@ -149,7 +149,7 @@ def _sweep_of(text: str) -> Parsed | None:
         # With a neutral key first: what Hydra says about ours, composing says better.
         value = OverridesParser.create().parse_override(f"x={override.value}")
         is_several = value.is_sweep_override()
-        if value.value_type == ValueType.SIMPLE_CHOICE_SWEEP and override.key in _COMMA_MEANS_MORE:
+        if value.value_type == ValueType.SIMPLE_CHOICE_SWEEP and override.key in _KEYS_WITH_COMMAS:
             is_several = False
         return OverridesParser.create().parse_override(text) if is_several else None
     except HydraException as e:
@@ -181,7 +181,7 @@ def _check(single: Sequence[str], several: Mapping[str, str]) -> None:
             cure="Write key=a,b or key=range(1,4); one job is started without -m.",
         )
     for key, received in several.items():
-        if key in _ONE_FOR_ALL:
+        if key in _SHARED_KEYS:
             raise ConfigError(
                 f"{key} is the same for all jobs of a sweep.",
                 received=received,

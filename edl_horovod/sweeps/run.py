@@ -27,10 +27,18 @@ from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
 
-__all__ = ["SweepJob", "SweepPlan", "SweepResult", "claim_folder", "comparable", "make_plan", "run"]
+__all__ = [
+    "SweepJob",
+    "SweepPlan",
+    "SweepResult",
+    "claim_folder",
+    "result_settings",
+    "make_plan",
+    "run",
+]
 
 _NAME_LENGTH = 80
-_MAY_DIFFER = (
+_WITHOUT_EFFECT = (
     "output",
     "job_dir",
     "overwrite",
@@ -204,7 +212,9 @@ def _is_done(config: JobConfig) -> bool:
     output = Path(config.output)
     if config.overwrite or not (output / "trained_model.pb").is_file():
         return False
-    before, now = (comparable(one) for one in (resolved.load(output / resolved.FILE_NAME), config))
+    before, now = (
+        result_settings(one) for one in (resolved.load(output / resolved.FILE_NAME), config)
+    )
     other = [key for key in now if now[key] != before.get(key)]
     if other:
         shown = ", ".join(f"{key}={before.get(key)!r}, now {now[key]!r}" for key in other[:3])
@@ -216,13 +226,13 @@ def _is_done(config: JobConfig) -> bool:
     return True
 
 
-def comparable(config: JobConfig) -> dict[str, Any]:
+def result_settings(config: JobConfig) -> dict[str, Any]:
     """Keys with dots to values, without those that do not change the result, and no password."""
     # A job that is done read a fetched zoo from a folder; this one names it as the user does.
     zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
     flat: dict[str, Any] = {"model_zoo": zoo}
     for key, value in resolved.to_dict(config).items():
-        if key in (*_MAY_DIFFER, *flat):
+        if key in (*_WITHOUT_EFFECT, *flat):
             continue
         if isinstance(value, dict) and key != "params":
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}

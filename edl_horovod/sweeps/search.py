@@ -23,8 +23,8 @@ from edl_horovod.sweeps.run import (
     SweepPlan,
     SweepResult,
     claim_folder,
-    comparable,
     make_plan,
+    result_settings,
     run,
 )
 
@@ -60,7 +60,7 @@ def check_search(
         OutputError: The folder holds something else.
     """
     space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
-    plan = make_plan([search.point(values) for values in _corners(space)], files, is_part=True)
+    plan = make_plan([search.point(values) for values in _extremes(space)], files, is_part=True)
     if not plan.configs[0].validation_data:
         raise ConfigError(
             "A search compares evaluations.",
@@ -94,9 +94,9 @@ def run_search(
             path.unlink(missing_ok=True)
     study = _open(path, config)
     _check_settings(study, path, _settings(config, space, trial_plan.configs[0]))
-    _try_again(study)
+    _enqueue_unfinished(study)
     plan_of = _planner(search, files, trial_plan)
-    plan = _earlier(plan_of, study) or replace(trial_plan, jobs=(), configs=())
+    plan = _plan_of_ended(plan_of, study) or replace(trial_plan, jobs=(), configs=())
     result = SweepResult(output=plan.output, jobs=plan.jobs)
     done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     for _ in range(config.n_trials - len(done)):
@@ -160,7 +160,7 @@ def _settings(
     The values of the first job depend on the space alone.
     """
     found = {
-        **comparable(first),
+        **result_settings(first),
         **{key: str(distribution) for key, distribution in space.items()},
         "hydra.sweeper.metric": config.metric,
         "hydra.sweeper.direction": config.direction,
@@ -190,7 +190,7 @@ def _check_settings(study: optuna.Study, path: Path, now: dict[str, Any]) -> Non
         )
 
 
-def _try_again(study: optuna.Study) -> None:
+def _enqueue_unfinished(study: optuna.Study) -> None:
     """Put jobs that failed or were interrupted first among those to come."""
     again = [trial for trial in study.trials if trial.state not in _ENDED]
     ended = [trial.params for trial in study.trials if trial.state in _ENDED]
@@ -219,7 +219,7 @@ def _planner(
     return plan
 
 
-def _earlier(
+def _plan_of_ended(
     plan_of: Callable[[Sequence[Mapping[str, Any]]], SweepPlan], study: optuna.Study
 ) -> SweepPlan | None:
     """The jobs that the study has already; None where it has none."""
@@ -273,18 +273,18 @@ def _distribution(key: str, parsed: Parsed) -> optuna.distributions.BaseDistribu
     return optuna.distributions.CategoricalDistribution(texts)
 
 
-def _corners(
+def _extremes(
     space: dict[str, optuna.distributions.BaseDistribution],
 ) -> Iterator[dict[str, Any]]:
     """Values among which each one that may be wrong appears, so that it is told before any job."""
-    ends = {key: _ends(distribution) for key, distribution in space.items()}
+    ends = {key: _bounds(distribution) for key, distribution in space.items()}
     first = {key: values[0] for key, values in ends.items()}
     yield first
     for key, values in ends.items():
         yield from ({**first, key: value} for value in values[1:])
 
 
-def _ends(distribution: Any) -> tuple[Any, ...]:
+def _bounds(distribution: Any) -> tuple[Any, ...]:
     if isinstance(distribution, optuna.distributions.CategoricalDistribution):
         return tuple(distribution.choices)
     return (distribution.low, distribution.high)

@@ -93,7 +93,7 @@ def test_the_schema_refuses_what_does_not_fit():
 def test_what_the_ranks_read_is_the_jobs_configuration():
     text = part(made("train.epochs=3"), "ConfigMap")["data"]["config.yaml"]
 
-    config = resolved.build(JobConfig, yaml.safe_load(text), source="")
+    config = resolved.build(JobConfig, yaml.safe_load(text))
 
     assert (config.train.epochs, config.job_dir) == (3, "/data/models/mnist.job")
     assert config.model_zoo == "/model_zoo"
