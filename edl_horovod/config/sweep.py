@@ -1,4 +1,4 @@
-"""From settings with several values to the settings of each job, by Hydra's grammar and sweeper.
+"""From settings with several values to the settings of each job, by Hydra's grammar.
 
 `train.learning_rate=0.1,0.01`, `train.epochs=range(1,4)`, `launch=glob(*)`: each combination is one
 job. Where a comma has a meaning of its own (lists of files, strings of parameters) only an explicit
@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override as Parsed
 from hydra.core.override_parser.types import ValueType
@@ -80,6 +79,7 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
         parsed.config_loader = sweeper.loader
     if sweeper.search is not None:
         return Search(tuple(single), several, sweeper.search)
+    columns = []
     for key, parsed in several.items():
         if not parsed.is_discrete_sweep():
             raise ConfigError(
@@ -90,12 +90,12 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
                     " hydra/sweeper=optuna search in it."
                 ),
             )
-        if not list(parsed.sweep_string_iterator()):
+        columns.append([f"{parsed.get_key_element()}={v}" for v in parsed.sweep_string_iterator()])
+        if not columns[-1]:
             raise ConfigError(
                 f"{key} has no value, so the sweep has no job.", received=parsed.input_line
             )
-    (rows,) = BasicSweeper.split_arguments(list(several.values()), None)
-    return [_point(single, row) for row in dict.fromkeys(map(tuple, rows))]
+    return [_point(single, row) for row in dict.fromkeys(itertools.product(*columns))]
 
 
 def product(
