@@ -10,7 +10,7 @@ from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, check_output, writing
 from edl_horovod.models import git_zoo
-from edl_horovod.records.files.local import local_paths
+from edl_horovod.records.sources.finding import local_paths
 from edl_horovod.records.sources.table import kind_of
 
 __all__ = ["check_apart", "check_is_free", "check_not_worked_in", "check_places"]

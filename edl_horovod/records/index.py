@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.records import index_file
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks
-from edl_horovod.records.files.local import expand
 from edl_horovod.records.files.remote import is_remote, reconnect
 from edl_horovod.records.record_format import RecordFormat
 from edl_horovod.records.sources.files import format_of
+from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMATS", "SCHEMES", "check_sources", "file_format", "kind_of"]
 
-SCHEMES = {"": "edl_horovod.records.sources.files"}
+SCHEMES = {"": "edl_horovod.records.data_files"}
 """Modules with a `KIND` by what stands before the first colon of `data`.
 
 The empty one is for paths, and for URLs of file systems.

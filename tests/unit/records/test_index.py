@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.files.local import expand
 from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
 from edl_horovod.records.tables import MAX_BLOCK_RECORDS
 
