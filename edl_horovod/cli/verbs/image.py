@@ -20,6 +20,7 @@ _EXAMPLES = """\
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl image`."""
     from edl_horovod.config.compose import compose_as, describe
+    from edl_horovod.config.image import ImageConfig
 
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
     if flags.cfg:

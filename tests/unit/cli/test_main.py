@@ -74,6 +74,13 @@ def test_the_documented_exit_codes_are_those_of_the_errors():
     assert documented == {str(kind.exit_code): kind.__name__ for kind in kinds}
 
 
+def test_image_names_all_settings_that_are_missing(edl: Run):
+    code, _, err = edl("image", "push", "model_zoo=zoo")
+
+    assert code == 2
+    assert "image needs base_image and image_repository. Give what is missing:" in err
+
+
 def test_no_verb_is_a_wrong_command(edl: Run):
     code, out, err = edl()
 
