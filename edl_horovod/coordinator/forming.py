@@ -38,11 +38,7 @@ class Forming:
         """Tell all members to leave the ring after their step, and wait a limited time for them."""
         deadline = None
         while not self._heartbeat.is_over:
-            waiting = [
-                worker
-                for worker in members
-                if worker.is_connected and not worker.is_ready and not worker.is_silent
-            ]
+            waiting = [worker for worker in members if worker.is_answering and not worker.is_ready]
             for worker in waiting:
                 worker.announce(generation)
             if not waiting:
@@ -61,7 +57,7 @@ class Forming:
     async def ask_for_sign_of_life(self, members: Sequence[Worker]) -> float:
         """Ping everyone, and mark those who do not answer soon as silent; returns when it asked."""
         asked_at = time.monotonic()
-        asked = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
+        asked = [w for w in self._server.workers.values() if w.is_answering]
         ring = frozenset(members)
         for worker in self._server.workers.values():
             worker.ping()

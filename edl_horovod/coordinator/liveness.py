@@ -54,7 +54,7 @@ class Liveness:
             log.warning("worker %s does not answer", worker.label)
             self._on_silent(worker)
         # Never the last ones who have the state: they may come back.
-        others = [w for w in self._members() if w.is_connected and not w.is_silent]
+        others = [w for w in self._members() if w.is_answering]
         patience = max(
             self._timings.silence_seconds, min(self._timings.dead_seconds, self._stall_seconds)
         )

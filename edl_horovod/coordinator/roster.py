@@ -60,8 +60,7 @@ class Roster:
         """Dismiss workers that are to go, once they are in no ring and the state is safe."""
         ring = frozenset(self.workers(members))
         has_ring = bool(ring) and all(
-            w.is_connected and not w.is_ready and not w.is_silent and w.formed == w.placed
-            for w in ring
+            w.is_answering and not w.is_ready and w.formed == w.placed for w in ring
         )
         keeper = None if has_ring else self._most_advanced()
         for worker in self._server.workers.values():
@@ -95,11 +94,7 @@ class Roster:
         holders = [
             worker
             for worker in self._server.workers.values()
-            if worker.step >= 0
-            and worker.is_ready
-            and worker.is_connected
-            and not worker.is_silent
-            and not worker.is_hung
+            if worker.step >= 0 and worker.is_ready and worker.is_answering and not worker.is_hung
         ]
         return max(holders, key=lambda w: (w.step, -w.candidate.order), default=None)
 
@@ -145,7 +140,7 @@ class Roster:
     def _may_hold(self, worker: Worker) -> bool:
         """Whether it can stay until another worker has the job's state, if there can be one."""
         now = time.monotonic()
-        is_there = worker.is_connected and not worker.is_silent and not worker.is_hung
+        is_there = worker.is_answering and not worker.is_hung
         if not is_there or worker.is_dismissed or worker.not_before > now:
             return False
         if worker.leaving_since is None:
@@ -163,5 +158,5 @@ class Roster:
 
 
 def _is_usable(worker: Worker) -> bool:
-    is_there = worker.is_connected and not worker.is_leaving and not worker.is_silent
-    return is_there and not worker.is_hung and worker.not_before <= time.monotonic()
+    is_there = worker.is_answering and not worker.is_leaving and not worker.is_hung
+    return is_there and worker.not_before <= time.monotonic()

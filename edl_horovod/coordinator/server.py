@@ -211,7 +211,7 @@ class Coordinator:
         if self._ending_since is None:
             return False
         may_follow = time.monotonic() < self._ending_since + self._timings.fellow_seconds
-        there = [w for w in self._server.workers.values() if w.is_connected and not w.is_silent]
+        there = [w for w in self._server.workers.values() if w.is_answering]
         return not any(worker.is_leaving or may_follow for worker in there)
 
     async def _advance(self, port: int) -> None:

@@ -106,6 +106,11 @@ class Worker:
             self.send(Change(generation=generation))
 
     @property
+    def is_answering(self) -> bool:
+        """Whether it is connected, and answered in time when it was asked last."""
+        return self.is_connected and not self.is_silent
+
+    @property
     def is_leaving(self) -> bool:
         """Whether it must go; it may have to hand over the job's state first."""
         return self.leaving_since is not None

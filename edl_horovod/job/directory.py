@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -47,14 +47,8 @@ class _Entry:
     is_of_workers: bool = False
     """Workers write it, perhaps before a launcher does: it proves nothing about the folder."""
 
-    @overload
-    def __get__(self, job_dir: None, owner: type) -> "_Entry": ...
-
-    @overload
-    def __get__(self, job_dir: "JobDir", owner: type) -> Path: ...
-
-    def __get__(self, job_dir: "JobDir | None", owner: type) -> "_Entry | Path":
-        return self if job_dir is None else job_dir.path / self.name
+    def __get__(self, job_dir: "JobDir", owner: type) -> Path:
+        return job_dir.path / self.name
 
 
 @dataclass(frozen=True)
