@@ -1,1 +1,1 @@
-"""What runs on every rank: world, membership, state, the run loop, checkpoints."""
+"""What runs on every rank: membership, state, the run loop, checkpoints."""

@@ -1,7 +1,6 @@
 """Loss and metrics over a data set, weighted by examples: the ring does not matter."""
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -56,7 +55,7 @@ class Evaluator:
             plan: Of the data set, not shuffled.
             collectives: Of the ring.
         """
-        self._evaluation = evaluation
+        self.evaluation = evaluation
         self._batches = batches
         self.plan = plan
         self._collectives = collectives
@@ -70,16 +69,6 @@ class Evaluator:
         """
         evaluation = model.evaluation(data.batches.element_spec)
         return cls(evaluation, data.batches, data.plan, collectives)
-
-    @property
-    def zeros(self) -> EvaluationSums:
-        """The sums of no examples."""
-        return self._evaluation.zeros
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the numbers that an evaluation gives, `loss` first."""
-        return self._evaluation.names
 
     @property
     def num_steps(self) -> int:
@@ -100,13 +89,13 @@ class Evaluator:
         Raises:
             UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
-        sums = self.zeros
+        sums = self.evaluation.zeros
         for number in range(num_steps):
             if membership is not None:
                 membership.doing("works", f"batch {number} of an evaluation")
             batch = self._batches.next_batch()
             if batch is not None:
-                sums += self._evaluation.sums(batch)
+                sums += self.evaluation.sums(batch)
         return sums
 
     def over_ring(self, sums: EvaluationSums, world: World) -> EvaluationSums:
@@ -131,25 +120,21 @@ class Evaluator:
                 received=f"{self.plan.num_records} records",
                 cure="Look whether create_dataset filters them all.",
             )
-        return self._evaluation.values(sums)
+        return self.evaluation.values(sums)
 
 
 class EvaluateWork(Work):
     """The `evaluate` task: sums are the state; a lost rank costs at most one segment."""
 
     def __init__(
-        self,
-        config: JobConfig,
-        evaluator: Evaluator,
-        collectives: Collectives,
-        events: EventLog,
+        self, config: JobConfig, evaluator: Evaluator, collectives: Collectives, events: EventLog
     ) -> None:
         """Start with empty sums; the leader tells `events` of the progress."""
         self._config = config
         self._evaluator = evaluator
         self._plan = evaluator.plan
         self._events = events
-        self._total = Array(evaluator.zeros.vector)
+        self._total = Array(evaluator.evaluation.zeros.vector)
         self.state = RingState({"total": self._total}, Counters(), collectives)
 
     def records_seen(self) -> int:

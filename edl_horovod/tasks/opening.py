@@ -84,9 +84,7 @@ def open_trained(
     files = trained_model.read(Path(config.trained_model))
     with trained_model.naming_versions(files):
         loaded = trained_model.load_spec(
-            files,
-            plain_models=framework.plain_models,
-            trusts_changes=config.trusts("changed"),
+            files, plain_models=framework.plain_models, trusts_changes=config.trusts("changed")
         )
     data = open_data(config, framework, config.data, loaded, mode, stack)
     with trained_model.naming_versions(files):

@@ -36,12 +36,11 @@ class Validation:
         self._metric = config.metric
         self._events = events
         # The sums of the last evaluation: whoever leads at the end writes its metrics.
-        self._last = Array(evaluator.zeros.vector)
+        self._last = Array(evaluator.evaluation.zeros.vector)
         self.stopping: EarlyStopping | None = None
         if config.metric:
-            self.stopping = EarlyStopping(
-                config, weights, names=evaluator.names, num_sums=len(evaluator.zeros.vector)
-            )
+            names, num_sums = evaluator.evaluation.names, self._last.numpy().size
+            self.stopping = EarlyStopping(config, weights, names=names, num_sums=num_sums)
 
     @property
     def variables(self) -> dict[str, Variable]:

@@ -9,11 +9,4 @@ from edl_horovod.trained_model.read import (
 )
 from edl_horovod.trained_model.write import write
 
-__all__ = [
-    "TrainedModelFiles",
-    "load_spec",
-    "read",
-    "restore_weights",
-    "naming_versions",
-    "write",
-]
+__all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights", "naming_versions", "write"]

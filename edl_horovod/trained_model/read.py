@@ -145,17 +145,12 @@ def restore_weights(files: TrainedModelFiles, weights: Mapping[str, Variable]) -
 
 
 def _read_message(path: Path) -> TrainedModel:
-    if not path.is_dir():
+    if not (path / FILE_NAME).is_file():
+        lacks = f"{path} is not a trained model: it has no {FILE_NAME}."
         raise ConfigError(
-            "There is no such trained model.",
+            lacks if path.is_dir() else "There is no such trained model.",
             received={"trained_model": path},
             cure="Give the directory that train wrote as its output.",
-        )
-    if not (path / FILE_NAME).is_file():
-        raise ConfigError(
-            f"{path} is not a trained model: it has no {FILE_NAME}.",
-            received={"trained_model": path},
-            cure="Give the directory that train wrote.",
         )
     try:
         message = read_message(path)

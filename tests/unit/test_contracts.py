@@ -37,3 +37,9 @@ def test_each_half_is_forbidden_to_the_others():
     assert forbidden[SUBMIT] == train
     assert forbidden[TRAIN] == submit
     assert forbidden[SHARED] == submit | train
+
+
+def test_the_contract_against_cycles_leaves_no_module_out():
+    (contract,) = (one for one in CONTRACTS["contracts"] if one["type"] == "acyclic_siblings")
+    assert contract["ancestors"] == ["edl_horovod"]
+    assert contract.keys() <= {"name", "type", "ancestors", "ignore_imports"}
