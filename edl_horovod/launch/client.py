@@ -161,6 +161,7 @@ class Client:
             The status; None where the job is deleted.
 
         Raises:
+            ConfigError: There is no such condition.
             JobFailed: The job failed, and so cannot reach the state.
             TimedOut: It took longer.
         """

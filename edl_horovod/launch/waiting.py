@@ -2,7 +2,7 @@
 
 import time
 
-from edl_horovod.errors import JobFailed, TimedOut
+from edl_horovod.errors import ConfigError, JobFailed, TimedOut
 from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
 
 __all__ = ["CONDITIONS", "wait", "wait_until_at_rest"]
@@ -30,6 +30,10 @@ def wait(
     on_status: OnStatus | None = None,
 ) -> JobStatus | None:
     """Wait until a job reaches a state; see `Client.wait`."""
+    if condition not in CONDITIONS:
+        raise ConfigError(
+            f"condition must be one of {', '.join(CONDITIONS)}.", received=repr(condition)
+        )
     limit = _Limit(timeout_seconds, f"job {job} to be {condition}")
     while condition != "deleted" or jobs.exists(job):
         now = jobs.status(job, is_brief=True)

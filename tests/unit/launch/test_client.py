@@ -184,6 +184,8 @@ def test_wait_says_why_it_gives_up(
     with pytest.raises(JobFailed, match="it failed"):
         client.wait(running.path)
     assert client.wait(running.path.with_name("gone.job"), "deleted") is None
+    with pytest.raises(ConfigError, match="one of running, finished, ended, deleted.*'done'"):
+        client.wait(running.path, "done")
 
 
 def test_a_stop_asks_the_launcher_and_waits_for_its_end(
