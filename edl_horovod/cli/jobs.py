@@ -60,12 +60,15 @@ def detaching(verb: str, argv: Sequence[str]) -> Iterator[None]:
 class StatusDisplay:
     """Says on stderr where a job is, each time that this changes."""
 
-    def __init__(self, job: str) -> None:
-        self._job, self._last = job, ""
+    def __init__(self, job: str, *, first: str = "") -> None:
+        """Say nothing yet; `first` is a line that comes before all others."""
+        self._job, self._first, self._last = job, first, ""
 
     def __call__(self, status: JobStatus) -> None:
         """Show the job as it is now."""
         line = "".join([f"{self._job}: {status}", *(f"\n  {why}" for why in status.waits_for)])
         if line != self._last:
+            if self._first and not self._last:
+                print(self._first, file=sys.stderr)
             print(line, file=sys.stderr, flush=True)
             self._last = line

@@ -170,7 +170,10 @@ class Jobs(ABC):
         config = self.config(job)
         if not TASKS[config.task].keeps_state or config.checkpoint.is_on:
             return ""
-        step = self.status(job).progress.step
+        status = self.status(job)
+        if status.progress.is_over:
+            return ""
+        step = status.progress.step
         lost = f"its {step} steps are lost and " if step else ""
         return (
             f"Job {job} saves no checkpoints (checkpoint.every_steps=0, "

@@ -1,6 +1,5 @@
 """`edl stop`: have a job save a checkpoint and end, to go on later."""
 
-import sys
 from collections.abc import Sequence
 
 from edl_horovod.cli.jobs import StatusDisplay, client_of, confirm, job_parser
@@ -23,14 +22,14 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     with client_of(flags) as client:
         if loss := client.loss_at_stop(job):
             confirm(f"{loss} Stop it all the same?", is_yes=flags.yes or flags.dry_run)
-        if not (flags.dry_run or flags.no_wait):
-            print("waiting for the job to end; Ctrl-C does not undo the stop", file=sys.stderr)
         client.stop(
             job,
             may_lose_steps=True,
             is_dry_run=flags.dry_run,
             wait=not flags.no_wait,
-            on_status=StatusDisplay(job),
+            on_status=StatusDisplay(
+                job, first="waiting for the job to end; Ctrl-C does not undo the stop"
+            ),
         )
         waited = not (flags.dry_run or flags.no_wait)
         state = client.status(job, is_brief=True).state if waited else ""

@@ -95,6 +95,14 @@ def test_scale_of_an_ended_job_is_refused(job_dir: Path, capsys: pytest.CaptureF
     assert "not running" in capsys.readouterr().err
 
 
+def test_a_stop_of_an_ended_job_does_not_say_that_it_waits(
+    job_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["stop", str(job_dir)]) == 2
+
+    assert capsys.readouterr().err.startswith("error: The job is not running")
+
+
 def test_a_dead_launcher_or_its_reused_number_is_not_running(
     job_dir: Path, capsys: pytest.CaptureFixture[str]
 ):

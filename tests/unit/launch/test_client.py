@@ -184,7 +184,7 @@ def test_wait_says_why_it_gives_up(
     with pytest.raises(JobFailed, match="it failed"):
         client.wait(running.path)
     assert client.wait(running.path.with_name("gone.job"), "deleted") is None
-    with pytest.raises(ConfigError, match="one of running, finished, ended, deleted.*'done'"):
+    with pytest.raises(ConfigError, match="of running, finished, ended, deleted"):
         client.wait(running.path, "done")
 
 
@@ -208,6 +208,14 @@ def test_a_stop_asks_the_launcher_and_waits_for_its_end(
     thread.join()
 
     assert client.status(job.path).is_at_rest
+    with pytest.raises(ConfigError, match="not running"):
+        client.stop(job.path)
+
+
+def test_a_stop_of_a_job_that_has_ended_would_lose_nothing(tmp_path: Path, client: Client) -> None:
+    job = make_job(tmp_path / "job", checkpoint=NEVER, state="finished")
+
+    assert client.loss_at_stop(job.path) == ""
     with pytest.raises(ConfigError, match="not running"):
         client.stop(job.path)
 
