@@ -5,9 +5,8 @@ any thread, under a running event loop, in a notebook and inside a program of it
 logging, no working directory, no state of Hydra, and leaves every signal handler as it was.
 """
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +188,7 @@ def prepare(
     """
     from edl_horovod.config.compose import compose_as
     from edl_horovod.config.prepare import PrepareConfig
+    from edl_horovod.displays import open_displays
     from edl_horovod.displays.terminal import prepare_events
 
     given = _given(
@@ -196,7 +196,7 @@ def prepare(
     )
     overrides, values = from_keywords(given | settings, PrepareConfig)
     config = compose_as(PrepareConfig, overrides, values=values)
-    with _display(progress, unit="files") as show:
+    with open_displays(is_quiet=not progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
         return run_prepare(config, on_progress=_both(on_progress, shown))
 
@@ -257,8 +257,7 @@ def sweep(
     plan = sweeps.make_plan(product(overrides, values, over))
 
     def run_job(job: "sweeps.SweepJob", config: "JobConfig") -> None:
-        with _display(progress) as show:
-            run(config, on_events=_both(on_events, show if progress else None))
+        _run_shown(config, on_events, progress)
 
     result = sweeps.run(plan, run_job)
     if result.is_interrupted:
@@ -342,17 +341,14 @@ def _run_job(
     from edl_horovod.config.schema import JobConfig
 
     overrides, values = from_keywords(settings, JobConfig)
-    config = compose(task, overrides, values=values)
-    with _display(progress) as show:
-        return run(config, on_events=_both(on_events, show if progress else None))
+    return _run_shown(compose(task, overrides, values=values), on_events, progress)
 
 
-@contextlib.contextmanager
-def _display(progress: bool, unit: str = "records") -> Iterator[OnEvents]:
+def _run_shown(config: "JobConfig", on_events: OnEvents | None, progress: bool) -> "JobResult":
     from edl_horovod.displays import open_displays
 
-    with open_displays(is_quiet=not progress, unit=unit) as show:
-        yield show
+    with open_displays(is_quiet=not progress) as show:
+        return run(config, on_events=_both(on_events, show if progress else None))
 
 
 def _both(*hooks: Callable[..., None] | None) -> Callable[..., None] | None:

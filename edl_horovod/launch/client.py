@@ -101,7 +101,8 @@ class Client:
             ConfigError: There is no such rank or worker.
         """
         jobs, name = self._find(job)
-        return jobs.logs(name, rank=rank, worker=worker, follow=follow, tail=tail)
+        only = worker if rank is None else jobs.member(name, rank)
+        return jobs.logs(name, only, follow=follow, tail=tail)
 
     def events(self, job: str | os.PathLike[str], *, follow: bool = False) -> Iterator[EventLine]:
         """What happened to a job, the oldest first.

@@ -24,7 +24,6 @@ __all__ = [
     "LogLine",
     "OnStatus",
     "event_line",
-    "member_of",
 ]
 
 log = logging.getLogger(__name__)
@@ -146,16 +145,23 @@ class Jobs(ABC):
         """Where the page of the job looks."""
 
     @abstractmethod
-    def logs(
-        self,
-        job: str,
-        *,
-        rank: int | None = None,
-        worker: str = "",
-        follow: bool = False,
-        tail: int | None = None,
-    ) -> Iterator[LogLine]:
-        """What the job's processes wrote; see `Client.logs`."""
+    def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
+        """What the job's processes wrote, or one member of its ring; see `Client.logs`."""
+
+    def member(self, job: str, rank: int) -> str:
+        """The worker that has a rank in the ring now.
+
+        Raises:
+            ConfigError: The ring has no such rank.
+        """
+        members = self.status(job).progress.members
+        if not 0 <= rank < len(members):
+            raise ConfigError(
+                f"The ring of job {job} has no rank {rank}.",
+                received=f"--rank={rank}, and a ring of {len(members)}",
+                cure=f"See edl status {job}.",
+            )
+        return members[rank]
 
     @abstractmethod
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
@@ -202,22 +208,6 @@ class Jobs(ABC):
     @abstractmethod
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
         """Remove the job; returns what is removed."""
-
-
-def member_of(job: str, progress: JobState, rank: int) -> str:
-    """The worker that has a rank in the ring now.
-
-    Raises:
-        ConfigError: The ring has no such rank.
-    """
-    members = progress.members
-    if not 0 <= rank < len(members):
-        raise ConfigError(
-            f"The ring of job {job} has no rank {rank}.",
-            received=f"--rank={rank}, and a ring of {len(members)}",
-            cure=f"See edl status {job}.",
-        )
-    return members[rank]
 
 
 def event_line(recorded: Recorded) -> EventLine:

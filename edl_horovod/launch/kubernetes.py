@@ -76,36 +76,11 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         self, plan: KubernetesPlan, *, check: DryRun = "client", whole: bool = False
     ) -> str:
         """The objects that `launch` would create; nothing is built."""
-        job = self.rehearse(plan, check)
+        job = _rehearse(plan, check)
         if whole:
             return to_yaml(job.all)
         names = (f"{item['kind'].lower()}/{item['metadata']['name']}" for item in job.all)
         return "".join(f"{name} would be created ({check} dry run)\n" for name in names)
-
-    def rehearse(self, plan: KubernetesPlan, check: DryRun) -> JobManifests:
-        """What `launch` would create, checked.
-
-        Args:
-            plan: What would be launched.
-            check: With `server` the API server checks it all as if it were to be created.
-
-        Raises:
-            EdlError: It would not be created.
-        """
-        settings, config = plan.config.kubernetes, image.as_if_built(plan.config)
-        if check == "client":
-            return plan.manifests(config, _namespace(plan.config))
-        from edl_horovod.cluster import preflight, quota
-        from edl_horovod.cluster.client import Cluster
-
-        with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
-            preflight.check_version(cluster)
-            job = plan.manifests(config, cluster.namespace)
-            quota.check_quotas(cluster, job.mpijob, config)
-            for item in job.all:
-                _rehearse_one(cluster, item)
-            preflight.warn_of_resume(cluster, is_dry_run=True)
-            return job
 
     def launch(self, plan: KubernetesPlan, *, on_events: OnEvents | None = None) -> SubmittedJob:
         """Build the job's image unless it has one, and create the job.
@@ -145,6 +120,24 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
         from edl_horovod.launch.kubernetes_jobs import KubernetesJobs
 
         return KubernetesJobs(namespace=namespace, context=context)
+
+
+def _rehearse(plan: KubernetesPlan, check: DryRun) -> JobManifests:
+    """What would be created; the API server checks it as if it were to be, where it is asked."""
+    settings, config = plan.config.kubernetes, image.as_if_built(plan.config)
+    if check == "client":
+        return plan.manifests(config, _namespace(plan.config))
+    from edl_horovod.cluster import preflight, quota
+    from edl_horovod.cluster.client import Cluster
+
+    with Cluster.connect(context=settings.context, namespace=settings.namespace) as cluster:
+        preflight.check_version(cluster)
+        job = plan.manifests(config, cluster.namespace)
+        quota.check_quotas(cluster, job.mpijob, config)
+        for item in job.all:
+            _rehearse_one(cluster, item)
+        preflight.warn_of_resume(cluster, is_dry_run=True)
+        return job
 
 
 def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:

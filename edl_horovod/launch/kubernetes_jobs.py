@@ -22,15 +22,7 @@ from edl_horovod.displays.page.sources import ClusterSource, Source
 from edl_horovod.errors import ClusterError, ConfigError, ObjectConflict, ObjectNotFound
 from edl_horovod.job.events import OnEvents, Recorded
 from edl_horovod.job.state import JobState, summarize
-from edl_horovod.launch.jobs import (
-    EventLine,
-    JobRow,
-    Jobs,
-    JobStatus,
-    LogLine,
-    event_line,
-    member_of,
-)
+from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
 
 __all__ = ["KubernetesJobs"]
 
@@ -122,20 +114,10 @@ class KubernetesJobs(Jobs):
         """The cluster."""
         return ClusterSource(job, lambda: self._view(job), lambda: self._own_events(job))
 
-    def logs(
-        self,
-        job: str,
-        *,
-        rank: int | None = None,
-        worker: str = "",
-        follow: bool = False,
-        tail: int | None = None,
-    ) -> Iterator[LogLine]:
+    def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
         """What the pods wrote, as it comes or pod by pod."""
         self._mpijob(job)  # Where there is none, that is what the error says.
-        if rank is not None:
-            # A member is called `<pod>.<UID>:<slot>`.
-            worker = member_of(job, summarize(self._own_events(job)), rank).partition(".")[0]
+        pod = worker.partition(".")[0]  # A member of a ring is called `<pod>.<UID>:<slot>`.
 
         def is_over() -> bool:
             try:
@@ -143,10 +125,9 @@ class KubernetesJobs(Jobs):
             except ObjectNotFound:
                 return True
 
-        lines = read_logs(
-            self._cluster, job, only=worker, tail=tail, is_over=is_over if follow else None
-        )
-        return (LogLine(pod, text) for pod, text in lines)
+        ending = is_over if follow else None
+        lines = read_logs(self._cluster, job, only=pod, tail=tail, is_over=ending)
+        return (LogLine(name, text) for name, text in lines)
 
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """The last of the job's own events, and what Kubernetes says of its objects."""

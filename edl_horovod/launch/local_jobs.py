@@ -18,15 +18,7 @@ from edl_horovod.job.directory import KIND, JobDir
 from edl_horovod.job.events import OnEvents
 from edl_horovod.job.state import summarize
 from edl_horovod.launch import target
-from edl_horovod.launch.jobs import (
-    EventLine,
-    JobRow,
-    Jobs,
-    JobStatus,
-    LogLine,
-    event_line,
-    member_of,
-)
+from edl_horovod.launch.jobs import EventLine, JobRow, Jobs, JobStatus, LogLine, event_line
 from edl_horovod.launch.local_logs import read_logs
 from edl_horovod.supervisor.plan import LOCAL_HOST
 from edl_horovod.supervisor.run import STOP_SECONDS, JobResult
@@ -77,18 +69,8 @@ class LocalJobs(Jobs):
         _refuse_results(job)
         return DirectorySource(JobDir(Path(job)))
 
-    def logs(
-        self,
-        job: str,
-        *,
-        rank: int | None = None,
-        worker: str = "",
-        follow: bool = False,
-        tail: int | None = None,
-    ) -> Iterator[LogLine]:
+    def logs(self, job: str, worker: str, *, follow: bool, tail: int | None) -> Iterator[LogLine]:
         """What the launcher and the processes that it started wrote."""
-        if rank is not None:
-            worker = member_of(job, self.status(job).progress, rank)
         self.config(job)
         is_over = (lambda: not JobDir(Path(job)).is_running()) if follow else None
         return read_logs(JobDir(Path(job)).logs, only=worker, tail=tail, is_over=is_over)
