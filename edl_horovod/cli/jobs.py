@@ -16,8 +16,8 @@ __all__ = ["StatusDisplay", "client_of", "confirm", "detaching", "job_parser"]
 
 def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
     """A parser that takes a JOB, and of one in a cluster where that is."""
-    usage = " ".join([*([flags] if flags else []), "[-n NAMESPACE] [--context CONTEXT] [--debug]"])
-    parser = VerbParser(verb, summary=summary, usage=f"{usage} JOB")
+    usage = f"{flags} [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
+    parser = VerbParser(verb, summary=summary, usage=usage)
     what = "directory of a job here, or name of one in a cluster"
     parser.add_argument("job", metavar="JOB", help=what)
     parser.add_place()

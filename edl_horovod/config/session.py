@@ -1,5 +1,6 @@
 """Hydra, opened for one composition: our directory, the user's, and the schema."""
 
+import dataclasses
 import functools
 import threading
 from collections.abc import Iterator, Sequence
@@ -92,14 +93,10 @@ def _store_sweeper() -> None:
     The plugin itself takes no current Optuna.
     """
     store = ConfigStore.instance()
-    sweeper = OmegaConf.structured(SearchConfig)
-    _make_writable(sweeper)
-    search = OmegaConf.merge(
-        {"defaults": [{"sampler": "tpe"}]}, OmegaConf.to_container(sweeper), {"params": None}
-    )
+    search = dataclasses.asdict(SearchConfig()) | {"defaults": [{"sampler": "tpe"}], "params": None}
     store.store(group="hydra/sweeper", name="optuna", node=search)
     for name in SAMPLERS:
-        sampler = OmegaConf.to_container(OmegaConf.structured(SamplerConfig(name=name)))
+        sampler = dataclasses.asdict(SamplerConfig(name=name))
         store.store(group="hydra/sweeper/sampler", name=name, node=sampler)
 
 

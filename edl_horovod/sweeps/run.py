@@ -127,23 +127,14 @@ def make_plan(
         {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
     ]
     names = _names(all_chosen, is_part=is_part)
-    placed = tuple(
-        replace(
-            config,
-            output=f"{output}/{name}",
-            job_dir=config.job_dir and f"{config.job_dir}/{name}",
-        )
-        for config, name in zip(configs, names, strict=True)
-    )
-    jobs = [
-        SweepJob(name=name, chosen=chosen, output=config.output)
-        for name, chosen, config in zip(names, all_chosen, placed, strict=True)
-    ]
-    done = [
-        _read_back(job, config, state="earlier") if _is_done(config) else job
-        for job, config in zip(jobs, placed, strict=True)
-    ]
-    return SweepPlan(output=output, jobs=tuple(done), configs=placed)
+    jobs, placed = [], []
+    for name, chosen, config in zip(names, all_chosen, configs, strict=True):
+        job_dir = config.job_dir and f"{config.job_dir}/{name}"
+        config = replace(config, output=f"{output}/{name}", job_dir=job_dir)
+        job = SweepJob(name=name, chosen=chosen, output=config.output)
+        jobs.append(_read_back(job, config, state="earlier") if _is_done(config) else job)
+        placed.append(config)
+    return SweepPlan(output=output, jobs=tuple(jobs), configs=tuple(placed))
 
 
 def run(plan: SweepPlan, run_job: Callable[[SweepJob, JobConfig], object]) -> SweepResult:
@@ -212,9 +203,8 @@ def _is_done(config: JobConfig) -> bool:
     output = Path(config.output)
     if config.overwrite or not (output / "trained_model.pb").is_file():
         return False
-    before, now = (
-        result_settings(one) for one in (resolved.load(output / resolved.FILE_NAME), config)
-    )
+    before = result_settings(resolved.load(output / resolved.FILE_NAME))
+    now = result_settings(config)
     other = [key for key in now if now[key] != before.get(key)]
     if other:
         shown = ", ".join(f"{key}={before.get(key)!r}, now {now[key]!r}" for key in other[:3])
@@ -289,9 +279,8 @@ def _write(result: SweepResult) -> None:
     output = Path(result.output)
     try:
         claim_folder(output)
-        write_text(
-            output / "sweep.json", json_text.dumps(dataclasses.asdict(result), indent=2) + "\n"
-        )
+        text = json_text.dumps(dataclasses.asdict(result), indent=2)
+        write_text(output / "sweep.json", f"{text}\n")
         write_text(output / "sweep.csv", _as_csv(result))
     except OSError as error:
         raise OutputError(
