@@ -1,9 +1,9 @@
 """One composition with an open Hydra: put together, checked, and its errors explained."""
 
 import json
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -269,12 +269,13 @@ class Composer:
     def _explained(self, error: Exception, given: Given) -> ConfigError:
         """Hydra's error as one of ours, naming the key, what was given, and the file."""
         if isinstance(error, UnicodeDecodeError):
-            # Hydra's reader of files knows the path, and its error does not say it.
-            frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
-            paths = [frame["full_path"] for frame in frames if "full_path" in frame]
+            # It holds the bytes that Hydra read, and not the path of their file.
+            folders = [each.path for each in self._loader.get_sources() if each.scheme() == "file"]
+            files = [file for folder in folders for file in Path(folder).rglob("*.yaml")]
+            found = [str(file) for file in files if error.object in file.read_bytes()]
             return ConfigError(
                 "A file of settings is not text in UTF-8.",
-                received=str(paths[-1]) if paths else "",
+                received=", ".join(found),
                 cure="Save it in UTF-8.",
             )
         cause: BaseException | None = error

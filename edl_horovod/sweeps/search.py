@@ -103,11 +103,8 @@ def run_search(
         trial = study.ask(space)
         one = plan_of([trial.params])
         if one.jobs[0].name not in [job.name for job in plan.jobs]:
-            plan = SweepPlan(
-                output=plan.output,
-                jobs=(*plan.jobs, *one.jobs),
-                configs=(*plan.configs, *one.configs),
-            )
+            jobs, configs = (*plan.jobs, *one.jobs), (*plan.configs, *one.configs)
+            plan = replace(plan, jobs=jobs, configs=configs)
         result = run(plan, run_job)
         if result.is_interrupted:
             break
