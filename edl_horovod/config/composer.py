@@ -14,9 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from edl_horovod.config import resolved
+from edl_horovod.config.checks import check_choice
 from edl_horovod.config.fields import FILE_LISTS, SET_BY_US, flat, is_within, needed, settings
 from edl_horovod.config.given import Given, Sorter
-from edl_horovod.config.overrides import split
+from edl_horovod.config.overrides import Override, split
 from edl_horovod.config.paths import check_no_secrets, make_absolute
 from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.secrets import secrets_in
@@ -113,16 +114,7 @@ class Composer:
             ConfigError: One is unknown or malformed.
         """
         for override in map(split, for_sweeper):
-            if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
-                reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
-                raise ConfigError(reason, received=override.typed, cure="Leave it out.")
-            if is_within(override.key, "hydra.sweeper.params"):
-                name = override.key.removeprefix("hydra.sweeper.params").removeprefix(".")
-                raise ConfigError(
-                    "A command gives the values of a sweep to the setting itself.",
-                    received=override.typed,
-                    cure=f"Write {name or 'key'}=a,b.",
-                )
+            _check_for_sweeper(override)
         given = self._sort(overrides, {})
         words = [*given.for_hydra, *for_sweeper]
         try:
@@ -133,12 +125,7 @@ class Composer:
         except _HYDRA_ERRORS as e:
             raise self._explained(e, given) from e
         assert isinstance(found, dict)
-        if name not in ("basic", "optuna"):
-            raise ConfigError(
-                "hydra/sweeper must be one of basic, optuna.",
-                received=f"hydra/sweeper={name}",
-                cure=did_you_mean(str(name), ("basic", "optuna")),
-            )
+        check_choice("hydra/sweeper", str(name), ("basic", "optuna"))
         given_params = found.pop("params") or {}
         if not isinstance(given_params, Mapping):
             raise ConfigError(
@@ -307,4 +294,18 @@ class Composer:
             f"The settings cannot be put together. {' '.join(lines).rstrip('.')}.",
             received=typed or "",
             cure=where,
+        )
+
+
+def _check_for_sweeper(override: Override) -> None:
+    """Refuse what a command cannot say of Hydra."""
+    if not override.key.startswith(("hydra/sweeper", "hydra.sweeper.")):
+        reason = "Of Hydra's own settings only hydra/sweeper and hydra.sweeper count here."
+        raise ConfigError(reason, received=override.typed, cure="Leave it out.")
+    if is_within(override.key, "hydra.sweeper.params"):
+        name = override.key.removeprefix("hydra.sweeper.params").removeprefix(".")
+        raise ConfigError(
+            "A command gives the values of a sweep to the setting itself.",
+            received=override.typed,
+            cure=f"Write {name or 'key'}=a,b.",
         )
