@@ -58,9 +58,6 @@ def declared(function: Callable[..., Any]) -> Declared:
 def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
     """Call a function with the values that it declares, or with all of them if it has `**kwargs`.
 
-    Returns:
-        What the function returned.
-
     Raises:
         UserCodeError: The function requires a parameter that is not available.
     """

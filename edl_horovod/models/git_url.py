@@ -55,11 +55,10 @@ def parse(model_zoo: str) -> GitZoo | None:
     """
     if not (found := _URL.match(model_zoo)):
         if scp := _SCP.fullmatch(model_zoo):
-            hint = f"Write git+ssh://{scp['host']}/{scp['path']}"
             raise ConfigError(
                 "model_zoo is not a URL of a known form.",
                 received={"model_zoo": model_zoo},
-                cure=f"{hint}.",
+                cure=f"Write git+ssh://{scp['host']}/{scp['path']}.",
             )
         return None
     try:

@@ -41,11 +41,7 @@ class FetchedZoo:
 
 
 def ensure_local(model_zoo: str) -> FetchedZoo:
-    """Return the zoo that `model_zoo` names; fetch it if it is in Git.
-
-    Raises:
-        EdlError: See `parse` and `fetch`.
-    """
+    """Return the zoo that `model_zoo` names; `fetch` it if it is in Git."""
     zoo = parse(model_zoo)
     return FetchedZoo(Path(model_zoo), "", "") if zoo is None else fetch(zoo)
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,11 +109,7 @@ def describe(config: PrepareConfig) -> list[str]:
 
 
 def run_with(open_pool: OpenPool, config: PrepareConfig, on_progress: OnProgress) -> PrepareResult:
-    """Do what `run` does, with a pool that the caller chooses.
-
-    Raises:
-        EdlError: See `run`.
-    """
+    """Do what `run` does, with a pool that the caller chooses."""
     output = Path(config.output).absolute()
     check_output(output, config.overwrite)
     inputs = _inputs(config)
@@ -173,16 +169,14 @@ def _do_groups(
             on_progress(counts[0], len(inputs.paths), partial.num_records + num_records)
 
     on_work(0, 0)
-    for done in pool.work(_groups_to_do(inputs, partial), on_work):
+    groups = (
+        Group(number=number, files=inputs.paths[slice(*partial.manifest.bounds(number))])
+        for number in range(len(partial.manifest.group_starts))
+        if number not in partial.done
+    )
+    for done in pool.work(groups, on_work):
         _record_group(config, inputs, partial, done)
     on_work(0, 0, is_last=True)
-
-
-def _groups_to_do(inputs: Inputs, partial: PartialRun) -> Iterator[Group]:
-    for number in range(len(partial.manifest.group_starts)):
-        if number not in partial.done:
-            start, stop = partial.manifest.bounds(number)
-            yield Group(number=number, files=inputs.paths[start:stop])
 
 
 def _record_group(

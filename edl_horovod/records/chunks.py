@@ -60,11 +60,6 @@ class FileChunks:
     header: bytes = b""
     """The first line of a CSV file that has one; not a record."""
 
-    @property
-    def num_records(self) -> int:
-        """Number of records in the chunks that can be read."""
-        return sum(chunk.num_records for chunk in self.chunks)
-
 
 def check_policy(damaged: str) -> None:
     """Refuse what is no way to treat damaged chunks.

@@ -99,11 +99,6 @@ class Index:
         return self.tables.files
 
     @property
-    def paths(self) -> tuple[str, ...]:
-        """The sorted paths."""
-        return tuple(file.path for file in self.files)
-
-    @property
     def num_records(self) -> int:
         """Number of records; ids go from 0 to one less."""
         return int(self.block_starts[-1] + self.block_counts[-1])
@@ -127,16 +122,6 @@ class Index:
     def num_chunks(self) -> int:
         """Number of chunks of all files."""
         return len(self.tables.chunks)
-
-    @property
-    def skipped_chunks(self) -> int:
-        """Damaged chunks left out, with `damaged="skip"`."""
-        return sum(file.skipped_chunks for file in self.files)
-
-    @property
-    def skipped_records(self) -> int:
-        """Records left out with the damaged chunks, as far as their headers tell."""
-        return sum(file.skipped_records for file in self.files)
 
     def chunk(self, chunk_number: int) -> ChunkInfo:
         """Where a chunk is in its file."""

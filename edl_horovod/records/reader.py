@@ -73,11 +73,7 @@ class Reader(RecordSource):
         return batch
 
     def record_bytes(self) -> float:
-        """What a record takes in memory on average: the largest chunk tells how far data unpacks.
-
-        Raises:
-            DataError: That chunk cannot be read or is damaged.
-        """
+        """What a record takes in memory on average, told by how far the largest chunk unpacks."""
         packed = self.index.tables.chunks["compressed_bytes"]
         largest = int(packed.argmax())
         unpacked = memory_bytes(self.read_chunk(largest))

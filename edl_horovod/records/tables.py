@@ -47,7 +47,9 @@ class IndexedFile:
     num_chunks: int
     """Chunks that can be read."""
     skipped_chunks: int
+    """Damaged chunks left out, with `damaged="skip"`."""
     skipped_records: int
+    """Records left out with the damaged chunks, as far as their headers tell."""
     header: bytes
     """The first line of a CSV file that has one; not a record."""
 
@@ -141,7 +143,9 @@ def _blocks(chunk_starts: _Integers, chunk_counts: _Integers) -> tuple[_Integers
 
 def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
     """Digest of names, sizes, counts and checksums; the folder above all files is not in it."""
-    places = [_place(file.path) for file in files]
+    places = [
+        os.path.abspath(f"/{file.path}" if is_remote(file.path) else file.path) for file in files
+    ]
     above = os.path.commonpath([os.path.dirname(place) for place in places])
     digest = hashlib.sha256()
     start = 0
@@ -161,7 +165,3 @@ def _columns(chunks: NDArray[Any]) -> memoryview:
     for column, name in enumerate(("offset", "checksum", "num_records")):
         columns[:, column] = chunks[name]
     return columns.data
-
-
-def _place(path: str) -> str:
-    return os.path.abspath(f"/{path}" if is_remote(path) else path)

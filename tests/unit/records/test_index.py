@@ -126,7 +126,7 @@ def test_ids_count_records_in_the_order_of_sorted_files(
 
         index = Index.open(paths[::-1])
 
-        assert index.paths == tuple(paths)
+        assert [file.path for file in index.files] == list(paths)
         assert index.num_records == len(records)
         covered = [
             record_id

@@ -172,7 +172,7 @@ def test_an_index_beside_its_files_moves_with_them_and_is_none_of_them(data: Pat
         spoil(folder / "a.recordio")
         index = Index.open(str(folder))
         assert index.fingerprint == fingerprint
-        assert [Path(path).name for path in index.paths] == ["a.recordio", "b.recordio"]
+        assert [Path(file.path).name for file in index.files] == ["a.recordio", "b.recordio"]
         with pytest.raises(DataError):
             Index.open(f"{folder}/a*")  # It is of both files, and of no fewer.
 
@@ -185,7 +185,7 @@ def test_of_processes_that_start_together_one_scans(
         opened = [pool.submit(Index.open, str(data), damaged="skip", folder=job) for _ in range(4)]
         assert len({one.result().fingerprint for one in opened}) == 1
     assert caplog.text.count("left out bytes 0 to") == 1
-    assert {one.result().skipped_chunks for one in opened} == {1}
+    assert {one.result().files[0].skipped_chunks for one in opened} == {1}
 
 
 def index_beside(data: Path) -> Path:

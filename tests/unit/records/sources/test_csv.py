@@ -83,7 +83,7 @@ def test_header_is_known_and_no_record(tmp_path: Path) -> None:
     chunks = csv_format.read_chunks(str(path))
 
     assert chunks.header == b"a,b"
-    assert chunks.num_records == 1
+    assert [chunk.num_records for chunk in chunks.chunks] == [1]
 
 
 def test_header_of_numbers_is_refused(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_damaged_lines_are_left_out_if_asked(
     with caplog.at_level(logging.WARNING):
         assert read(path, damaged="skip") == list(case.left)
 
-    assert Index.open([str(path)], damaged="skip").skipped_records == 1
+    assert Index.open([str(path)], damaged="skip").files[0].skipped_records == 1
     assert "left out bytes" in caplog.text
 
 
@@ -366,5 +366,7 @@ def test_leaving_damage_out_ends_and_keeps_sound_lines(text: str) -> None:
 
         assert chunks.header == b"first,row"
         if '"' not in text:
-            assert chunks.num_records == sum(1 for line in text.split("\n") if line)
+            assert sum(c.num_records for c in chunks.chunks) == sum(
+                1 for line in text.split("\n") if line
+            )
             assert chunks.skipped_records == 0

@@ -57,7 +57,8 @@ def read_all(data: bytes, *, damaged: str) -> tuple[list[bytes], int, int]:
         with Reader.open(path, damaged=damaged) as reader:
             records = reader.read(range(len(reader)))
             assert list(reader) == records
-            return records, reader.index.skipped_chunks, reader.index.skipped_records
+            (file,) = reader.index.files
+            return records, file.skipped_chunks, file.skipped_records
 
 
 def whole_chunks(records: list[bytes]) -> list[int] | None:
@@ -317,7 +318,8 @@ def test_skip_goes_on_after_damage_counts_it_and_warns_once(
         kept = whole_chunks(list(reader))
 
     assert kept == list(case.kept)
-    assert (reader.index.skipped_chunks, reader.index.skipped_records) == (1, case.skipped_records)
+    (file,) = reader.index.files
+    assert (file.skipped_chunks, file.skipped_records) == (1, case.skipped_records)
     assert len(caplog.records) == 1
     assert str(path) in caplog.text
 
