@@ -62,13 +62,8 @@ def kind_of(folder: Path) -> str:
 def claim(folder: Path, kind: str, *, received: str, may_hold: Container[str] = ()) -> None:
     """Make a folder, or take over one that is empty or already has a marker of this kind.
 
-    Several processes may do so at once.
-
-    Args:
-        folder: The folder.
-        kind: What the folder is for.
-        received: The setting that names the folder, as `key=value`, for the error.
-        may_hold: Names that an unmarked folder may contain.
+    Several processes may do so at once. An unmarked folder may contain what `may_hold` names;
+    `received` is the setting that names the folder, as `key=value`.
 
     Raises:
         OutputError: The folder has other contents and no marker of this kind.

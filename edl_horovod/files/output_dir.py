@@ -29,13 +29,9 @@ _PART_BYTES = 1 << 16
 
 
 def check_output(path: Path, overwrite: bool, *, is_file: bool = False, job: str = "") -> None:
-    """Check before any work is done that an output can be written.
+    """Check before any work is done that an output, a directory or a file, can be written.
 
-    Args:
-        path: The directory or file to write.
-        overwrite: Whether an earlier result there may be replaced.
-        is_file: Whether the output is one file.
-        job: The job_dir of the job that writes it. A job may always replace its own result.
+    A job, known by its job_dir, may always replace its own result.
 
     Raises:
         OutputError: Something there must not be replaced, or nothing can be written there.

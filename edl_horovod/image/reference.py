@@ -33,11 +33,7 @@ class Reference:
 
 
 def parse(text: str, key: str) -> Reference:
-    """Parse the name of an image.
-
-    Args:
-        text: `repository:tag`, `repository@sha256:...`, or an image as Kubernetes shows it.
-        key: Name of the setting, for errors.
+    """Parse `repository:tag` or `repository@sha256:...`, which the setting `key` gives.
 
     Raises:
         ConfigError: The text is not the name of an image, or the name may change its meaning.

@@ -38,11 +38,7 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     The folders of the zoo and of the file come first on `sys.path`, so that the file can import its
     siblings at any time, also as `model_zoo.folder.file`. Modules of a zoo that was loaded before
     are removed. A zoo that is one file has no siblings, because other files beside it would not be
-    copied into the trained model.
-
-    Args:
-        file: Absolute path of a Python file.
-        zoo: Absolute path of a folder above it, or of the file itself.
+    copied into the trained model. Both paths are absolute.
 
     Raises:
         UserCodeError: The file raised an exception; the error names the line.

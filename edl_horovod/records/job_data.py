@@ -15,12 +15,9 @@ windows."""
 
 
 def open_source(data: str, settings: DataSettings, *, folder: Path | None = None) -> RecordSource:
-    """Open some of a job's records.
+    """Open a job's `data` or `validation_data`.
 
-    Args:
-        data: The job's `data` or `validation_data`.
-        settings: The job's `data_plan`.
-        folder: Of the job, for what is found out once for all ranks; None where there is none.
+    What is found out once for all ranks is kept in the job's folder, if there is one.
 
     Raises:
         DataError: They cannot be read or are damaged, or there are none.

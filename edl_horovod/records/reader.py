@@ -43,12 +43,7 @@ class Reader(RecordSource):
     def open(
         cls, paths: str | Sequence[str], *, cache_bytes: int = 64 << 20, **how_to_read: Any
     ) -> Self:
-        """Index files and read them.
-
-        Args:
-            paths: A pattern for `expand`, or paths.
-            cache_bytes: Memory for decoded chunks, in bytes.
-            **how_to_read: Further arguments of `Index.open`.
+        """Index files and read them; `how_to_read` are further arguments of `Index.open`.
 
         Raises:
             DataError: A file cannot be read or is damaged, or there are no records at all.
