@@ -147,8 +147,8 @@ def connect() -> Engine:
         import docker
     except ImportError as e:
         raise MissingDependency(
-            "Building an image needs the Docker SDK for Python, which is not installed."
-            f" Give a pre-built image, image=... ; or {how_to_install('image')}"
+            "Building an image needs the Docker SDK for Python, which is not installed.",
+            cure=f"Give a pre-built image, image=... ; or {how_to_install('image')}",
         ) from e
     complaints = []
     for host in sockets():
@@ -166,9 +166,10 @@ def connect() -> Engine:
         except (docker.errors.DockerException, OSError) as e:
             complaints.append(f"{host}: {_cause(e)}")
     raise MissingDependency(
-        "No builder of images answers; Docker and Podman both will do. Tried: "
-        f"{'; '.join(complaints)}. Start Docker, or systemctl --user start podman.socket;"
-        " name another socket in DOCKER_HOST; or give a pre-built image: image=... ."
+        "No builder of images answers; Docker and Podman both will do."
+        f" Tried: {'; '.join(complaints)}.",
+        cure="Start Docker, or systemctl --user start podman.socket; name another socket in"
+        " DOCKER_HOST; or give a pre-built image: image=... .",
     )
 
 

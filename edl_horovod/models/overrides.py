@@ -64,7 +64,7 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
             listed = ", ".join(sorted(map(str, files)))
             raise UserCodeError(
                 f"{name!r} may mean {len(found)} things: {symbol} in {listed}.",
-                received=f"{key}={name}",
+                received={key: name},
                 cure="Write folder.file.symbol to name one.",
             )
         for value, one in found.values():
@@ -75,7 +75,7 @@ def _find(key: str, name: str, module: ModuleType, zoo: Path) -> Part:
     functions = list_functions(file)
     raise ConfigError(
         f"The model zoo {zoo} does not define {name!r}.",
-        received=f"{key}={name}",
+        received={key: name},
         cure=f"Write file.function or a function of {file}:"
         f" {', '.join(functions) or 'it has none'}.{did_you_mean(name, functions)}",
     )

@@ -68,7 +68,7 @@ def sources(zoo: Path) -> list[Path]:
         raise OutputError(
             f"The sources and texts of the model zoo take {num_bytes} bytes; a trained model may"
             f" carry {MAX_TOTAL_BYTES}.",
-            received=f"model_zoo={str(zoo)!r}, {len(files)} files",
+            received={"model_zoo": zoo, "files": len(files)},
             cure="Keep data and environments out of the model zoo, or give a narrower folder.",
         )
     return files

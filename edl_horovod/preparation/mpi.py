@@ -99,8 +99,8 @@ def _world() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
         raise MissingDependency(
-            f"launch=mpi needs mpirun and mpi4py, and one of them is not here: {e}."
-            f" Use launch=local; or {how_to_install('mpi')}"
+            f"launch=mpi needs mpirun and mpi4py, and one of them is not here: {e}.",
+            cure=f"Use launch=local; or {how_to_install('mpi')}",
         ) from e
     if MPI.COMM_WORLD.Get_size() < 2:
         raise ConfigError(

@@ -216,7 +216,8 @@ def _begin(folder: Path, manifest: Manifest) -> None:
     if foreign := _foreign(folder):
         raise OutputError(
             f"{folder} is needed and holds something that edl_horovod did not write:"
-            f" {', '.join(foreign)}. Move it away, or give another output."
+            f" {', '.join(foreign)}.",
+            cure="Move it away, or give another output.",
         )
     _empty(folder)
     (folder / _SHARDS).mkdir()
@@ -249,7 +250,9 @@ def _saved_manifest(folder: Path) -> Manifest | None:
             raise ValueError("it is of another version of edl_horovod")
         return Manifest(**values)
     except (ValueError, TypeError, KeyError, OSError) as e:
-        raise OutputError(f"{path} cannot be read: {e}. Remove {folder} to begin anew.") from e
+        raise OutputError(
+            f"{path} cannot be read: {e}.", cure=f"Remove {folder} to begin anew."
+        ) from e
 
 
 def _done(folder: Path) -> _Done:

@@ -128,7 +128,7 @@ class _Scan:
             if start.startswith(mark):
                 raise DataError(
                     f"{self.file.path} is {what}, not plain CSV text.",
-                    received=f"path={self.file.path!r}, which starts with {start.hex(' ')}",
+                    received={"path": self.file.path, "first_bytes": start.hex(" ")},
                     cure="Unpack it, or save it as CSV in UTF-8.",
                 )
         return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0

@@ -141,7 +141,7 @@ def test_a_function_and_settings_are_a_model(load):
     [
         ({"loss": "msee"}, r"loss=msee\. Did you mean 'mse'|loss=msee.* one of Keras"),
         ({"optimizer": "adm"}, r"optimizer=adm\..* one of Keras: Adadelta"),
-        ({"input_fn": "dataset_fm"}, r"input_fn=dataset_fm.*Did you mean 'dataset_fn'"),
+        ({"input_fn": "dataset_fm"}, r"input_fn='dataset_fm'.*Did you mean 'dataset_fn'"),
         ({"input_fn": "a.b"}, r"does not define 'a\.b'"),
         ({"loss": "a b/c"}, "one of Keras"),
     ],
