@@ -177,7 +177,7 @@ def publish(
         OutputError: The output is in the way, or cannot be written.
     """
     with writing(output):
-        marker.write(folder, kind, holds=sorted(_files_in(folder)), **_made_by(job))
+        marker.write(folder, kind, holds=sorted(_files_in(folder)), **_job_field(job))
         for path in folder.rglob("*"):
             sync(path)
         sync(folder)
@@ -185,7 +185,7 @@ def publish(
         _put_in_place(folder, output, old)
 
 
-def _made_by(job: str) -> dict[str, str]:
+def _job_field(job: str) -> dict[str, str]:
     return {"job": job} if job else {}
 
 
@@ -206,7 +206,7 @@ def _put_file_in_place(
     }
     write_json(
         _marker_of(output),
-        {"format": marker.FORMAT_VERSION, "kind": kind, "files": files, **_made_by(job)},
+        {"format": marker.FORMAT_VERSION, "kind": kind, "files": files, **_job_field(job)},
     )
     _schema_of(output).unlink(missing_ok=True)
     _put_in_place(new, output, old)

@@ -91,7 +91,7 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
     except EdlError:
         raise
     except (Exception, SystemExit) as e:  # The boundary to the user's code.
-        raise UserCodeError(f"{doing} failed{_place(e, root)}: {_said(e)}") from e
+        raise UserCodeError(f"{doing} failed{_place(e, root)}: {_error_text(e)}") from e
 
 
 def wrong_optimizer(returned: object, label: str) -> UserCodeError:
@@ -122,7 +122,7 @@ def _place(error: BaseException, root: Path) -> str:
     return f" at {inside[-1].filename}:{inside[-1].lineno}" if inside else ""
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     in_call = _IN_CALL.search(str(error))
     text = f"{type(error).__name__}: {in_call[1] if in_call else error}"
     if "Graph execution error" in text:  # A dump of the graph with the error at its end.

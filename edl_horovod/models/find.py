@@ -77,7 +77,7 @@ def find(
         incomplete = candidates[-1] if candidates else incomplete
         files += group.files
     if incomplete is not None:
-        raise UserCodeError(_lacking(incomplete))
+        raise UserCodeError(_what_is_missing(incomplete))
     raise UserCodeError(
         f"{model_def!r} is neither a class that extends ElasticDLSpec or keras.Model nor a function"
         f" that returns a model, and {', '.join(map(str, files))} holds none.",
@@ -162,7 +162,7 @@ def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCo
     )
 
 
-def _lacking(one: _Candidate) -> str:
+def _what_is_missing(one: _Candidate) -> str:
     start = f"{one.symbol} of {one.module.__file__} lacks"
     if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
         return f"{start} the method(s) {', '.join(one.missing)} that an ElasticDLSpec must have."

@@ -137,8 +137,8 @@ def load_spec(
     _require_declared(found.kind, params, methods)
     spec = _make(found, zoo, params=params, context=context)
     for name, names in methods.items():
-        if held := _held(name, names, params):
-            setattr(spec, name, functools.partial(getattr(spec, name), **held))
+        if values := _declared_params(name, names, params):
+            setattr(spec, name, functools.partial(getattr(spec, name), **values))
     return LoadedSpec(**vars(found), spec=spec, zoo=zoo)
 
 
@@ -156,19 +156,21 @@ def _make(
     return spec
 
 
-def _held(method: str, names: tuple[str, ...], params: Mapping[str, Any]) -> dict[str, Any]:
+def _declared_params(
+    method: str, names: tuple[str, ...], params: Mapping[str, Any]
+) -> dict[str, Any]:
     """The parameters that a method declares, with their values."""
-    held = {name: value for name, value in params.items() if name in names}
+    values = {name: value for name, value in params.items() if name in names}
     for given, declared_name in (_RATE, _RATE[::-1]) if method == METHODS["optimizer"] else ():
         if given in params and given not in names and declared_name in names:
-            if declared_name in held:
+            if declared_name in values:
                 raise ConfigError(
                     f"params.{given} and params.{declared_name} are both the learning rate.",
-                    received=f"{params[given]!r} and {held[declared_name]!r}",
+                    received=f"{params[given]!r} and {values[declared_name]!r}",
                     cure="Give one.",
                 )
-            held[declared_name] = params[given]
-    return held
+            values[declared_name] = params[given]
+    return values
 
 
 def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:

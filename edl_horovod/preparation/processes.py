@@ -152,7 +152,7 @@ class ProcessPool:
             piece = os.read(key.fd, _READ_BYTES)
             if not piece:
                 process.has_ended(seconds=None)
-                raise _died(process, len(self._processes))
+                raise _death_of(process, len(self._processes))
             *lines, process.unread = (process.unread + piece).split(b"\n")
             for line in lines:
                 message = json.loads(line)
@@ -164,7 +164,7 @@ class ProcessPool:
             if process.has_ended() and not any(
                 key.data is process for key, _ in self._selector.select(0)
             ):
-                raise _died(process, len(self._processes))
+                raise _death_of(process, len(self._processes))
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -185,7 +185,7 @@ def _send(process: _PoolProcess, message: Any) -> None:
         process.child.stdin.flush()
 
 
-def _died(process: _PoolProcess, num_processes: int) -> JobFailed:
+def _death_of(process: _PoolProcess, num_processes: int) -> JobFailed:
     code = process.end()
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
     where = "before it was given a file"

@@ -58,12 +58,12 @@ class Reader(RecordSource):
             IndexError: There is no such record.
         """
         chunk_numbers, slots = self.index.locate(ids)
-        held: dict[int, list[bytes]] = {}
+        chunks: dict[int, list[bytes]] = {}
         batch = []
         for chunk_number, slot in zip(chunk_numbers.tolist(), slots.tolist(), strict=True):
-            records = held.get(chunk_number)
+            records = chunks.get(chunk_number)
             if records is None:
-                records = held[chunk_number] = self.read_chunk(chunk_number)
+                records = chunks[chunk_number] = self.read_chunk(chunk_number)
             batch.append(records[slot])
         return batch
 
@@ -120,15 +120,15 @@ class _ChunkCache:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._lock = threading.Lock()
-        self._kept: OrderedDict[int, list[bytes]] = OrderedDict()
+        self._chunks: OrderedDict[int, list[bytes]] = OrderedDict()
         self._loading: dict[int, Future[list[bytes]]] = {}
 
     def get(self, chunk_number: int, *, load: Callable[[int], list[bytes]]) -> list[bytes]:
         with self._lock:
-            kept = self._kept.get(chunk_number)
-            if kept is not None:
-                self._kept.move_to_end(chunk_number)
-                return kept
+            records = self._chunks.get(chunk_number)
+            if records is not None:
+                self._chunks.move_to_end(chunk_number)
+                return records
             loading = self._loading.get(chunk_number)
             if loading is None:
                 mine = self._loading[chunk_number] = Future()
@@ -149,14 +149,14 @@ class _ChunkCache:
 
     def clear(self) -> None:
         with self._lock:
-            self._kept.clear()
+            self._chunks.clear()
             self._num_bytes = 0
 
     def _keep(self, chunk_number: int, records: list[bytes]) -> None:
-        self._kept[chunk_number] = records
+        self._chunks[chunk_number] = records
         self._num_bytes += memory_bytes(records)
-        while self._num_bytes > self._max_bytes and len(self._kept) > 1:
-            _, oldest = self._kept.popitem(last=False)
+        while self._num_bytes > self._max_bytes and len(self._chunks) > 1:
+            _, oldest = self._chunks.popitem(last=False)
             self._num_bytes -= memory_bytes(oldest)
 
 

@@ -239,7 +239,7 @@ def _ask(url: str, method: str, *arguments: object, **settings: object) -> Any:
 def _retrying(url: str, *, num_tries: int) -> "Retrying":
     from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-    def tell(state: "RetryCallState") -> None:
+    def log_retry(state: "RetryCallState") -> None:
         error = state.outcome and state.outcome.exception()
         log.warning(
             "%s: try %d of %d failed, the next in %.1f s: %s",
@@ -256,6 +256,6 @@ def _retrying(url: str, *, num_tries: int) -> "Retrying":
         wait=wait_exponential_jitter(
             multiplier=FIRST_WAIT_SECONDS, max=LONGEST_WAIT_SECONDS, jitter=FIRST_WAIT_SECONDS
         ),
-        before_sleep=tell,
+        before_sleep=log_retry,
         reraise=True,
     )
