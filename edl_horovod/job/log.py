@@ -44,7 +44,8 @@ def also_to(path: Path, who: str) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # It writes what is left of a line.
+            handler.close()
 
 
 class _SilentFileHandler(logging.FileHandler):
