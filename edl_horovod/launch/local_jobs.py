@@ -75,6 +75,17 @@ class LocalJobs(Jobs):
         is_over = (lambda: not JobDir(Path(job)).is_running()) if follow else None
         return read_logs(JobDir(Path(job)).logs, only=worker, tail=tail, is_over=is_over)
 
+    def member(self, job: str, rank: int) -> str:
+        """The worker that has a rank now, where each has a log of its own."""
+        kind = self.config(job).launch.kind
+        if not target.find(kind).is_elastic:
+            raise ConfigError(
+                "All ranks of a static ring write to one log.",
+                received=f"--rank={rank}, launch.kind={kind}",
+                cure=f"Read it by edl logs {job} --worker worker",
+            )
+        return super().member(job, rank)
+
     def events(self, job: str, *, follow: bool = False) -> Iterator[EventLine]:
         """The job's events, as its log has them."""
         self.config(job)

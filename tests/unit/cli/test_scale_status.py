@@ -90,6 +90,15 @@ def test_scale_of_a_static_ring_is_refused(running: Path, capsys: pytest.Capture
     assert "launch.kind=mpi" in capsys.readouterr().err
 
 
+def test_logs_of_a_rank_of_a_static_ring_are_in_the_log_of_all(
+    running: Path, capsys: pytest.CaptureFixture[str]
+):
+    make_job(running, launch=LaunchConfig(kind="mpi"))
+
+    assert main(["logs", str(running), "--rank", "0"]) == 2
+    assert "one log" in capsys.readouterr().err
+
+
 def test_scale_of_an_ended_job_is_refused(job_dir: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["scale", str(job_dir), "--np", "3"]) == 2
     assert "not running" in capsys.readouterr().err
