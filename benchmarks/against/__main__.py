@@ -27,6 +27,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.base.is_file() and args.only != "weights":
         parser.error("a record has no speed; give a checkout, or --only weights")
+    for root in (args.here,) if args.base.is_file() else (args.here, args.base):
+        if not (root / ".venv" / "bin" / "edl").is_file():
+            parser.error(f"{root} has no .venv/bin/edl: run make setup in that checkout")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     is_same = True
     with tempfile.TemporaryDirectory(prefix="edl-against-") as folder:

@@ -255,7 +255,11 @@ def test_a_job_without_checkpoints_is_stopped_only_when_that_is_said(lab, capsys
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is False
     with Client() as client, pytest.raises(ConfigError, match="may_lose_steps"):
         client.stop("mnist")
-    assert edl(capsys, "stop", "mnist", "-y", "--no-wait")[0] == 0
+    code, printed, _ = edl(capsys, "stop", "mnist", "-y", "--no-wait")
+    assert (code, printed) == (
+        0,
+        "job mnist is asked to stop; it goes on by: edl resume mnist\n",
+    )
     assert lab.cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is True
 
 

@@ -36,5 +36,6 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     if state in ("finished", "failed"):
         print(f"job {job} has {state} before it was stopped")
         return 0
-    print(f"job {job} is stopped{note}; it goes on by: edl resume {job}")
+    done = "is asked to stop" if flags.no_wait else "is stopped"
+    print(f"job {job} {done}{note}; it goes on by: edl resume {job}")
     return 0
