@@ -9,6 +9,7 @@ from importlib import import_module
 
 import edl_horovod
 from edl_horovod import errors
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, did_you_mean
 
 __all__ = ["VERBS", "Verb", "main"]
@@ -26,9 +27,6 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "init": Verb("Write a project to start from.", "init"),
-    "train": Verb("Train a model of a model zoo on a ring of workers.", "launch"),
-    "evaluate": Verb("Compute the metrics of a trained model.", "launch"),
-    "predict": Verb("Write what a trained model predicts.", "launch"),
     "prepare": Verb("Turn your own files into RecordIO files.", "prepare"),
     "image": Verb("Build the image of a model zoo, and push it.", "image"),
     "scale": Verb("Change how many ranks a running job has.", "scale"),
@@ -44,6 +42,7 @@ VERBS: dict[str, Verb] = {
     "ledger": Verb("Prove that a job applied each record exactly once.", "ledger"),
     "chaos": Verb("Kill, stop, add and remove workers of a running job.", "chaos"),
 }
+"""Those beside the tasks, each of which is a verb, too."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -97,19 +96,24 @@ def _run(words: list[str]) -> int:
     if words[0] == "help":
         words = [*words[1:], "--help"]
     name, *rest = words
-    if name not in VERBS:
+    verbs = _verbs()
+    if name not in verbs:
         raise ConfigError(
-            f"There is no verb {name!r}.{did_you_mean(name, VERBS)} "
-            f"Verbs: {', '.join(VERBS)}. See edl --help."
+            f"There is no verb {name!r}.{did_you_mean(name, verbs)} "
+            f"Verbs: {', '.join(verbs)}. See edl --help."
         )
-    verb = VERBS[name]
+    verb = verbs[name]
     code = import_module(f"edl_horovod.cli.verbs.{verb.module}").run(name, verb.summary, rest)
     sys.stdout.flush()
     return int(code)
 
 
+def _verbs() -> dict[str, Verb]:
+    return {name: Verb(task.summary, "launch") for name, task in TASKS.items()} | VERBS
+
+
 def _help() -> str:
-    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in VERBS.items())
+    verbs = "\n".join(f"  {name:10}{verb.summary}" for name, verb in _verbs().items())
     codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
     return (
         "usage: edl VERB [FLAGS] [key=value ...]\n\n"

@@ -20,6 +20,8 @@ def _num_lanes(config: "JobConfig") -> int:
 class Task:
     """What settings, launch and coordinator must know of a task."""
 
+    summary: str
+    """What `edl TASK` does."""
     module: str
     """Its `make_warm` makes the work of a rank; only a worker imports it."""
     needs: tuple[str, ...]
@@ -41,12 +43,18 @@ class Task:
 
 TASKS = {
     "train": Task(
+        summary="Train a model of a model zoo on a ring of workers.",
         module="edl_horovod.tasks.train",
         needs=("model_def", "data", "output"),
         keeps_state=True,
     ),
-    "evaluate": Task(module="edl_horovod.tasks.evaluate", needs=("trained_model", "data")),
+    "evaluate": Task(
+        summary="Compute the metrics of a trained model.",
+        module="edl_horovod.tasks.evaluate",
+        needs=("trained_model", "data"),
+    ),
     "predict": Task(
+        summary="Write what a trained model predicts.",
         module="edl_horovod.tasks.predict",
         needs=("trained_model", "data"),
         writes_one_file=True,

@@ -1,4 +1,4 @@
-"""`edl train`, `edl evaluate` and `edl predict`: compose the settings, run the job, print."""
+"""`edl train` and the other tasks: compose the settings, run the job, print."""
 
 import signal
 import sys
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from edl_horovod.cli.arguments import VerbParser, config_files, settings_parser
 from edl_horovod.cli.layout import print_result, print_rows
 from edl_horovod.config.conf_files import choices_table
+from edl_horovod.config.tasks import TASKS
 from edl_horovod.displays import open_displays
 from edl_horovod.displays.page import address
 from edl_horovod.errors import ConfigError
@@ -44,7 +45,7 @@ _EXAMPLES = {
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
-    """Run `edl train`, `edl evaluate` or `edl predict`."""
+    """Run the verb of a task."""
     # By itself it is a flag, which must not take the setting behind it for its value.
     argv = ["--dry-run=client" if word == "--dry-run" else word for word in argv]
     flags, overrides = _parser(verb, summary).parse_with_settings(argv)
@@ -91,12 +92,13 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _parser(verb: str, summary: str) -> VerbParser:
     from edl_horovod.config.schema import JobConfig
 
+    needs = " ".join(f"{key}=..." for key in TASKS[verb].needs)
     parser = settings_parser(
         verb,
         summary,
         JobConfig,
         flags=f"{'[-m] ' if verb == 'train' else ''}[--dry-run[=server] [-o yaml]]",
-        examples=_EXAMPLES[verb],
+        examples=_EXAMPLES.get(verb, f"  edl {verb} {needs}"),
         more=f"choices of settings:\n{choices_table()}\n\n",
     )
     if verb == "train":

@@ -109,7 +109,7 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["trainn"], "Did you mean 'train'? Verbs: init,"),
+        (["trainn"], "Did you mean 'train'? Verbs: train,"),
         (["train", "--dry-rum"], "Did you mean '--dry-run'?"),
         (["train", "--data", "x"], "no argument '--data'. A setting is written data=value."),
         (["help", "trainn"], "Did you mean 'train'?"),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edl_horovod.cli.main import main
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.tasks import TASKS, Task
@@ -92,8 +93,9 @@ def test_a_framework_that_is_in_no_table_is_refused_with_those_that_are(run):
         run("train", "model_def=line", "framework=nump")
 
 
-def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch):
+def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch, capsys):
     task = Task(
+        summary="Add the records up.",
         module="tests.adding_task",
         needs=("data",),
         largest_ring=lambda config: 3,
@@ -105,3 +107,10 @@ def test_a_new_task_is_a_module_and_a_line_in_the_table(run, monkeypatch):
         check_start(compose("add", ["data=d", "launch.np=4"]))
     with pytest.raises(ConfigError, match="add needs data"):
         compose("add", [])
+    assert main(["--help"]) == 0
+    assert "\n  add       Add the records up.\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["add", "--help"])
+    assert "edl add data=..." in capsys.readouterr().out
+    assert main(["add", "framework=keras", "data=numbers:100", "--dry-run"]) == 0
+    assert "edl_horovod.worker" in capsys.readouterr().out
