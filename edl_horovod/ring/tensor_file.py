@@ -7,8 +7,6 @@ everything else: the rest of the header and all data.
 
 import hashlib
 import json
-import os
-import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,19 +69,9 @@ def write_tensors(
     header[_METADATA][_DIGEST] = _digest(header, data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    partial = path.with_name(f".{path.stem}.{socket.gethostname()}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as stream:
-            stream.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
-            stream.writelines(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
-    whole_file.sync(path.parent)
-    return _LENGTH_BYTES + len(text) + sum(len(part) for part in data)
+    parts = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *data]
+    whole_file.write_bytes(path, parts)
+    return sum(len(part) for part in parts)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -439,7 +439,7 @@ def test_a_link_within_the_zoo_is_copied_as_the_file(write_model, model_zoo: Pat
 def test_a_zoo_that_is_too_large_is_refused(model_zoo: Path):
     for number in range(51):
         (model_zoo / f"data{number}.json").write_bytes(b" " * (1 << 20))
-    with pytest.raises(OutputError, match="model_zoo=.*files=54"):
+    with pytest.raises(OutputError, match=r"model_zoo=.*files=54"):
         zoo_files.sources(model_zoo)
 
 
