@@ -69,7 +69,7 @@ def write_tensors(
     header[_METADATA][_DIGEST] = _digest(header, data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    parts = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *data]
+    parts: list[bytes | memoryview] = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *data]
     whole_file.write_bytes(path, parts)
     return sum(len(part) for part in parts)
 
