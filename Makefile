@@ -21,7 +21,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
 	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions'
-	@echo 'make test         lint, types, import contracts, tests of every part; some 8 minutes on 2 cores'
+	@echo 'make test         lint, types, import contracts, tests of every part; some 15 minutes on 2 cores'
 	@echo 'make test-all     what make test leaves out: long jobs, and as root make netns and make images'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make golden       k8s/ as edl would submit it now'
