@@ -1,5 +1,7 @@
 """An `sshd` on each host, and an `ssh` that reaches them; neither knows of this machine."""
 
+import os
+import pwd
 import shutil
 import subprocess
 import time
@@ -36,7 +38,10 @@ def locate(tool):
 def what_is_missing():
     """Why there can be no `sshd`, as one sentence; empty where there can."""
     missing = [tool for tool in ("sshd", "ssh", "ssh-keygen") if locate(tool) is None]
-    return f"{', '.join(missing)} not found (Debian's openssh-server)" if missing else ""
+    if missing:
+        return f"{', '.join(missing)} not found (Debian's openssh-server)"
+    shell = pwd.getpwuid(os.geteuid()).pw_shell
+    return "this account has no shell" if Path(shell).name in ("nologin", "false") else ""
 
 
 def set_up(folder, hosts):
