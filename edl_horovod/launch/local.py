@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
@@ -12,12 +13,15 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import OnEvents
 from edl_horovod.job.places import check_is_free, check_places
-from edl_horovod.launch.local_jobs import LocalJobs, is_ours
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo
 from edl_horovod.supervisor.needs import require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, THREAD_VARIABLES, Command, LaunchPlan
 from edl_horovod.supervisor.run import JobResult, run_plan
+
+# What looks at jobs afterwards would make each start of one longer.
+if TYPE_CHECKING:
+    from edl_horovod.launch.local_jobs import LocalJobs
 
 __all__ = ["LocalTarget", "threads_of", "worker_of"]
 
@@ -78,10 +82,14 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def names(self, job: str) -> bool:
         """Whether it is the directory of a job, or of something else of ours."""
+        from edl_horovod.launch.local_jobs import is_ours
+
         return is_ours(job)
 
-    def jobs(self, *, namespace: str = "", context: str = "") -> LocalJobs:
+    def jobs(self, *, namespace: str = "", context: str = "") -> "LocalJobs":
         """The jobs of this machine."""
+        from edl_horovod.launch.local_jobs import LocalJobs
+
         return LocalJobs()
 
 
