@@ -2,8 +2,8 @@
 
 An epoch's order is made in three moves: shuffle the blocks, cut that order into lanes of equal
 length (give or take one record), shuffle inside small windows of each lane. A step takes the next
-records of every lane. Nothing here knows the ring, so a step's records cannot depend on it; a rank
-only decides which lanes it reads.
+records of every lane. No move lists all blocks or records (`BlockOrder`). Nothing here knows the
+ring, so a step's records cannot depend on it; a rank only decides which lanes it reads.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,9 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
+
+from edl_horovod.records.block_order import BlockOrder
+from edl_horovod.records.permutation import Permutation
 
 __all__ = ["DataPlan", "EpochOrder", "FilledSteps", "choose_window"]
 
@@ -39,9 +42,9 @@ class DataPlan:
     """The order of records of a whole job. Equal plans give equal records in equal steps."""
 
     block_starts: Ids
-    """First record id of each block, shape (blocks,)."""
+    """First record id of each block, shape (blocks,); 0 first, each the end of the one before."""
     block_counts: Ids
-    """Records of each block, shape (blocks,)."""
+    """Records of each block, at least 1, shape (blocks,)."""
     global_batch: int
     """Records of a full step."""
     num_lanes: int
@@ -61,7 +64,7 @@ class DataPlan:
     @cached_property
     def num_records(self) -> int:
         """Records of one epoch."""
-        return int(self.block_counts.sum())
+        return int(self.block_starts[-1] + self.block_counts[-1])
 
     @property
     def lane_batch(self) -> int:
@@ -82,7 +85,7 @@ class DataPlan:
 
     def facts(self) -> dict[str, int | bool | str]:
         """All that the order of records follows from, by the name of its setting."""
-        return {
+        facts: dict[str, int | bool | str] = {
             "data": self.data_fingerprint,
             "train.batch_size": self.global_batch,
             "data_plan.lanes": self.num_lanes,
@@ -90,6 +93,10 @@ class DataPlan:
             "data_plan.shuffle": self.is_shuffled,
             "data_plan.shuffle_window": self.window,
         }
+        if self.is_shuffled:
+            # No setting: what shuffles the blocks may differ between versions of edl_horovod.
+            facts["order of blocks"] = BlockOrder.KIND
+        return facts
 
     def order(self, epoch: int) -> "EpochOrder":
         """The order of one epoch, counted from 0."""
@@ -140,12 +147,13 @@ class EpochOrder:
     def __init__(self, plan: DataPlan, epoch: int) -> None:
         self._plan = plan
         self._epoch = epoch
-        blocks = np.arange(len(plan.block_counts))
-        if plan.is_shuffled:
-            blocks = self._random().permutation(blocks)
-        self._starts = plan.block_starts[blocks]
-        self._ends = np.cumsum(plan.block_counts[blocks])
-        self._counts = plan.block_counts[blocks]
+        # Each lane reads at a place of its own, which may lie between two groups.
+        self._blocks = plan.is_shuffled and BlockOrder(
+            plan.block_starts,
+            plan.block_counts,
+            Permutation(len(plan.block_counts), self._random()),
+            cached_groups=2 * plan.num_lanes,
+        )
         # A lane meets its windows one after the other; the two last of each lane are enough.
         self._window_ids = lru_cache(maxsize=2 * plan.num_lanes)(self._make_window_ids)
         self._grid = lru_cache(maxsize=2)(self._make_grid)
@@ -182,15 +190,10 @@ class EpochOrder:
         start, stop = plan.lane_bounds(lane)
         first = start + window * plan.window
         length = max(0, min(plan.window, stop - first))
-        order = np.arange(length)
-        if plan.is_shuffled:
-            order = self._random(lane, window).permutation(length)
-        return self._ids(first + order)
-
-    def _ids(self, positions: Ids) -> Ids:
-        block = np.searchsorted(self._ends, positions, side="right")
-        before = self._ends[block] - self._counts[block]
-        ids: Ids = self._starts[block] + (positions - before)
+        if not self._blocks:
+            return np.arange(first, first + length)
+        order = self._random(lane, window).permutation(length)
+        ids: Ids = self._blocks.ids(first, first + length)[order]
         return ids
 
     def _random(self, *more: int) -> np.random.Generator:

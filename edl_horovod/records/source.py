@@ -57,9 +57,9 @@ class RecordSource(Closeable):
     """
 
     block_starts: "NDArray[np.int64]"
-    """First record id of each block, shape (blocks,)."""
+    """First record id of each block, shape (blocks,); 0 first, each the end of the one before."""
     block_counts: "NDArray[np.int64]"
-    """Number of records of each block, shape (blocks,)."""
+    """Number of records of each block, at least 1, shape (blocks,)."""
     fingerprint: str
     """Differs where the records or their numbers do; checkpoints hold it."""
 

@@ -214,7 +214,8 @@ class Checkpoints:
                 f"The checkpoint {path} belongs to a training with another {' and '.join(other)},"
                 " so going on would not be the same training.",
                 received=f"{now}; the checkpoint has {before}",
-                cure="Set it back; or begin anew with resume=never overwrite=true.",
+                cure="Set it back, or go on with the edl_horovod that wrote it; or begin anew with"
+                " resume=never overwrite=true.",
             )
 
     def _require_same_variables(self, path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:

@@ -13,8 +13,7 @@ from edl_horovod.records.plan import DataPlan, FilledSteps, choose_window
 @st.composite
 def plans(draw):
     counts = np.array(draw(st.lists(st.integers(1, 40), min_size=1, max_size=12)), np.int64)
-    gaps = np.array(draw(st.lists(st.integers(0, 0), min_size=len(counts), max_size=len(counts))))
-    starts = np.concatenate([[0], np.cumsum(counts + gaps)[:-1]]).astype(np.int64)
+    starts = np.cumsum(counts) - counts
     num_lanes = draw(st.integers(1, 9))
     return DataPlan(
         block_starts=starts,
@@ -91,6 +90,23 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
     assert len({first(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9
     assert first(1, 2) == first(1, 2)
+
+
+def test_a_plan_says_how_it_shuffles_and_nothing_where_it_does_not():
+    def facts(is_shuffled):
+        counts = np.array([3, 4])
+        plan = DataPlan(
+            block_starts=np.array([0, 3]),
+            block_counts=counts,
+            global_batch=2,
+            num_lanes=1,
+            is_shuffled=is_shuffled,
+        )
+        return plan.facts()
+
+    assert facts(True)["order of blocks"] == "feistel"
+    # The order of files is the same in every version, so its checkpoints still fit.
+    assert "order of blocks" not in facts(False)
 
 
 @pytest.mark.parametrize(("size", "num_lanes"), [(1, 1), (3, 8), (8, 8), (5, 64)])

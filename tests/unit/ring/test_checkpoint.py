@@ -181,6 +181,13 @@ def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch,
     assert "that of step 10 is left out" in caplog.text
 
 
+def test_a_checkpoint_of_a_version_that_shuffled_otherwise_is_refused(make):
+    train(*make(), [5])
+    checkpoints, _ = make(facts={**FACTS, "order of blocks": "feistel"})
+    with pytest.raises(ConfigError, match=r"another order of blocks.*go on with the edl_horovod"):
+        checkpoints.load(after=-1)
+
+
 def test_other_data_or_another_batch_is_refused_by_name(make):
     train(*make(), [5])
     checkpoints, _ = make(facts={**FACTS, "train.batch_size": 48})
