@@ -1,5 +1,6 @@
 """A task of the tests' own: add a job's records up, each of them a count of 1."""
 
+from edl_horovod.config.tasks import num_lanes
 from edl_horovod.frameworks.values import Array
 from edl_horovod.job.outcome import Success
 from edl_horovod.records.job_data import open_source, plan_of
@@ -11,7 +12,11 @@ from edl_horovod.ring.state import Counters, RingState
 def make_warm(config, framework, events, identity, stack):
     source = stack.enter_context(open_source(config.data, config.data_plan, folder=None))
     plan = plan_of(
-        source, config.data_plan, global_batch=config.train.batch_size, is_training=False
+        source,
+        config.data_plan,
+        global_batch=config.train.batch_size,
+        num_lanes=num_lanes(config),
+        is_training=False,
     )
     return Adding(source, plan, framework.collectives)
 

@@ -39,7 +39,7 @@ def open_stream(
         block_starts=index.block_starts,
         block_counts=index.block_counts,
         global_batch=batch_size,
-        num_lanes=choose_num_lanes(batch_size, 0),
+        num_lanes=choose_num_lanes(batch_size, 0, num_ranks=1, most_ranks=0),
     )
     with Reader(index, cache_bytes=CACHE_BYTES) as reader:
         yield KerasBatches(reader, plan, loaded, Mode.TRAINING, prefetch=PREFETCH_STEPS), plan

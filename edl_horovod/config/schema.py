@@ -31,8 +31,9 @@ class DataConfig:
     seed: int = 0
     """Seed of the order of records and of the model's initial weights."""
     lanes: int = 0
-    """Number of lanes, the most ranks a ring can have; 0 takes the largest divisor of the global
-    batch up to 32."""
+    """Number of lanes, the most ranks a ring can have; it divides the global batch. 0 takes the
+    largest divisor up to 32, 4 * launch.np or elastic.max_np, whichever is most, and enough for
+    both; a training that goes on keeps those of its checkpoint."""
     shuffle_window: int = 0
     """Records of a lane that are shuffled among each other, in records; 0 takes 1024, or fewer
     where records are so large that a worker could not hold the windows of all lanes."""

@@ -9,11 +9,21 @@ from edl_horovod.records.lanes import choose_num_lanes
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
 
-__all__ = ["TASKS", "Task"]
+__all__ = ["TASKS", "Task", "num_lanes"]
 
 
-def _num_lanes(config: "JobConfig") -> int:
-    return choose_num_lanes(config.train.batch_size, config.data_plan.lanes)
+def num_lanes(config: "JobConfig") -> int:
+    """Lanes of a job; of one that goes on, see `job.kept_lanes` first.
+
+    Raises:
+        ConfigError: data_plan.lanes does not divide train.batch_size.
+    """
+    return choose_num_lanes(
+        config.train.batch_size,
+        config.data_plan.lanes,
+        num_ranks=config.launch.np,
+        most_ranks=config.elastic.max_np or 0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +40,7 @@ class Task:
     """Whether it has checkpoints to go on from; the others begin again."""
     writes_one_file: bool = False
     """Whether `output` may be one file of records."""
-    largest_ring: Callable[["JobConfig"], int] = _num_lanes
+    largest_ring: Callable[["JobConfig"], int] = num_lanes
     """The most ranks that can share its work."""
     shared: str = "lanes"
     """What the ranks share out, and `largest_ring` counts."""

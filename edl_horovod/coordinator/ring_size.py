@@ -1,10 +1,14 @@
 """How many ranks the ring of a job may have."""
 
+import logging
+
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
 
 __all__ = ["check_change", "check_start", "largest_ring"]
+
+log = logging.getLogger(__name__)
 
 
 def largest_ring(config: JobConfig) -> int:
@@ -14,7 +18,7 @@ def largest_ring(config: JobConfig) -> int:
 
 
 def check_start(config: JobConfig) -> None:
-    """See that no rank is without a part of the work.
+    """See that no rank is without a part of the work, and tell of a ring that cannot grow so far.
 
     Raises:
         ConfigError: More ranks are asked for than can share the task's work.
@@ -29,7 +33,15 @@ def check_start(config: JobConfig) -> None:
                 task.shared: most,
                 "train.batch_size": config.train.batch_size,
             },
-            cure="Set data_plan.lanes, or a batch size with a larger divisor.",
+            cure="Ask for fewer ranks. A larger batch size, or data_plan.lanes, gives more lanes; a"
+            " training that goes on keeps those of its checkpoint.",
+        )
+    if config.elastic.max_np is not None and config.elastic.max_np > most:
+        log.warning(
+            "elastic.max_np=%d, but the ring can have at most %d ranks: one for each of the %s",
+            config.elastic.max_np,
+            most,
+            task.shared,
         )
 
 

@@ -12,6 +12,7 @@ from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import OnEvents
+from edl_horovod.job.kept_lanes import with_kept_lanes
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo
@@ -33,7 +34,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def plan(self, config: JobConfig) -> LaunchPlan:
         """The coordinator and the workers; see `LaunchTarget`."""
-        config = with_job_dir(config)
+        config = with_kept_lanes(with_job_dir(config))
         check_start(config)
         job_dir = JobDir.of(config)
         coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))

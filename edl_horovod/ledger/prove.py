@@ -1,7 +1,9 @@
 """The proof from the ledger of one job."""
 
+from edl_horovod.config.tasks import num_lanes
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.kept_lanes import with_kept_lanes
 from edl_horovod.ledger.check import Proof, check
 from edl_horovod.ledger.files import read
 
@@ -17,7 +19,7 @@ def prove(job_dir: JobDir) -> Proof:
     """
     from edl_horovod.records.job_data import open_source, plan_of
 
-    config = job_dir.read_config()
+    config = with_kept_lanes(job_dir.read_config())
     if not job_dir.ledger.is_dir():
         raise ConfigError(
             "The job has no ledger.",
@@ -25,6 +27,11 @@ def prove(job_dir: JobDir) -> Proof:
             cure="Only a training that was started with debug.ledger=true has one.",
         )
     with open_source(config.data, config.data_plan) as source:
-        batch = config.train.batch_size
-        plan = plan_of(source, config.data_plan, global_batch=batch, is_training=True)
+        plan = plan_of(
+            source,
+            config.data_plan,
+            global_batch=config.train.batch_size,
+            num_lanes=num_lanes(config),
+            is_training=True,
+        )
     return check(read(job_dir.ledger), plan)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from edl_horovod.records.lanes import choose_num_lanes
 from edl_horovod.records.plan import DataPlan, choose_window
 from edl_horovod.records.source import DataSettings, RecordSource
 from edl_horovod.records.sources.table import kind_of
@@ -26,14 +25,18 @@ def open_source(data: str, settings: DataSettings, *, folder: Path | None = None
 
 
 def plan_of(
-    source: RecordSource, settings: DataSettings, *, global_batch: int, is_training: bool
+    source: RecordSource,
+    settings: DataSettings,
+    *,
+    global_batch: int,
+    num_lanes: int,
+    is_training: bool,
 ) -> DataPlan:
     """The order of a source's records, which are shuffled for training alone.
 
     Raises:
         DataError: The records that tell the size of all cannot be read or are damaged.
     """
-    num_lanes = choose_num_lanes(global_batch, settings.lanes)
     is_shuffled = settings.shuffle and is_training
     return DataPlan(
         block_starts=source.block_starts,

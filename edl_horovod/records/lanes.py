@@ -3,34 +3,52 @@
 Apart from the plan, which needs NumPy: a launcher and a coordinator would import it for this alone.
 """
 
+import math
+
 from edl_horovod.errors import ConfigError
 
 __all__ = ["choose_num_lanes", "lanes_of_rank"]
 
-_DEFAULT_MOST = 32
+_USUAL_MOST = 32
+_LANES_PER_RANK = 4
+"""With one lane a rank, a ring that loses one rank would take twice as long for a step."""
 
 
-def choose_num_lanes(global_batch: int, wanted: int) -> int:
+def choose_num_lanes(global_batch: int, wanted: int, *, num_ranks: int, most_ranks: int) -> int:
     """The number of lanes of a job.
+
+    By default it suits the ring that was asked for: the largest divisor of the global batch up to
+    32, four lanes a rank, or one for each of the most ranks, whichever is more; or, if that were
+    too few for these ranks, the smallest divisor that is enough. No ring has more ranks than the
+    global batch has records.
 
     Args:
         global_batch: Records of one step over the whole ring.
-        wanted: What the user asked for; 0 takes the largest divisor of the global batch up to 32.
+        wanted: What the user asked for; 0 takes the default.
+        num_ranks: Ranks that the job starts with.
+        most_ranks: The most ranks that it may have later; 0 where that is open.
 
     Raises:
         ConfigError: `wanted` does not divide the global batch.
     """
+    divisors = _divisors(global_batch)
     if wanted == 0:
-        return max(n for n in range(1, _DEFAULT_MOST + 1) if global_batch % n == 0)
+        most = max(_USUAL_MOST, _LANES_PER_RANK * num_ranks, most_ranks)
+        enough = [n for n in divisors if n >= max(num_ranks, most_ranks)] or [global_batch]
+        return max((n for n in enough if n <= most), default=enough[0])
     if global_batch % wanted:
-        near = [n for n in range(1, global_batch + 1) if global_batch % n == 0]
         raise ConfigError(
             "data_plan.lanes must divide train.batch_size, so that a step takes equally many"
             " records of every lane.",
             received={"data_plan.lanes": wanted, "train.batch_size": global_batch},
-            cure=f"Use one of {', '.join(map(str, near[-12:]))}, or another batch size.",
+            cure=f"Use one of {', '.join(map(str, divisors[-12:]))}, or another batch size.",
         )
     return wanted
+
+
+def _divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def lanes_of_rank(rank: int, size: int, num_lanes: int) -> range:

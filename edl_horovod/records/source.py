@@ -33,10 +33,6 @@ class DataSettings(Protocol):
         """Most bytes of a RecordIO chunk before compression."""
 
     @property
-    def lanes(self) -> int:
-        """Number of lanes; 0 leaves it to us."""
-
-    @property
     def seed(self) -> int:
         """Seed of the order."""
 

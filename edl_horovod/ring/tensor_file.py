@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.files import whole_file
+from edl_horovod.files.tensor_header import LENGTH_BYTES, METADATA
 
 __all__ = ["DamagedFile", "read_tensors", "write_tensors"]
 
@@ -34,8 +35,7 @@ _DTYPES = {
     "bool": "BOOL",
 }
 _NAMES = {code: name for name, code in _DTYPES.items()}
-_METADATA, _DIGEST = "__metadata__", "sha256"
-_LENGTH_BYTES = 8
+_DIGEST = "sha256"
 _ALIGNMENT = 8
 
 
@@ -66,10 +66,10 @@ def write_tensors(
     arrays = {name: np.asarray(array, order="C") for name, array in widest}
     header = _header(arrays, metadata)
     data = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
-    header[_METADATA][_DIGEST] = _digest(header, data)
+    header[METADATA][_DIGEST] = _digest(header, data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
-    parts: list[bytes | memoryview] = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *data]
+    parts: list[bytes | memoryview] = [len(text).to_bytes(LENGTH_BYTES, "little"), text, *data]
     whole_file.write_bytes(path, parts)
     return sum(len(part) for part in parts)
 
@@ -85,15 +85,15 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         DamagedFile: It is not what was written.
     """
     content = memoryview(path.read_bytes())
-    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+    start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     if len(content) < start:
         raise DamagedFile("it is cut off")
     try:
-        header = json.loads(bytes(content[_LENGTH_BYTES:start]))
-        digest = header[_METADATA].pop(_DIGEST)
+        header = json.loads(bytes(content[LENGTH_BYTES:start]))
+        digest = header[METADATA].pop(_DIGEST)
         if digest != _digest(header, [content[start:]]):
             raise DamagedFile("its digest does not fit its content, or it is cut off")
-        metadata = header.pop(_METADATA)
+        metadata = header.pop(METADATA)
         tensors = {name: _array(content[start:], entry) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedFile(f"its header cannot be read: {error!r}") from error
@@ -101,7 +101,7 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
 
 def _header(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> dict[str, Any]:
-    header: dict[str, Any] = {_METADATA: dict(metadata)}
+    header: dict[str, Any] = {METADATA: dict(metadata)}
     end = 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.tasks import num_lanes
 from edl_horovod.errors import DataError
 from edl_horovod.frameworks.base import Batches, Framework, Model
 from edl_horovod.frameworks.values import Batch
@@ -62,6 +63,7 @@ def open_data(
         source,
         config.data_plan,
         global_batch=config.train.batch_size,
+        num_lanes=num_lanes(config),
         is_training=mode is Mode.TRAINING,
     )
     prefetch = config.data_plan.prefetch_steps

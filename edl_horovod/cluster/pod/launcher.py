@@ -21,10 +21,11 @@ from edl_horovod.cluster.pod_log import PodLog
 from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.coordinator.ring_size import largest_ring
+from edl_horovod.coordinator.ring_size import check_start, largest_ring
 from edl_horovod.errors import EdlError, NotEnoughWorkers
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.kept_lanes import with_kept_lanes
 from edl_horovod.supervisor.mpirun import STATIC_RING, mpirun
 from edl_horovod.supervisor.plan import Command, LaunchPlan
 from edl_horovod.supervisor.run import run_plan
@@ -119,7 +120,14 @@ def _why_not(host: str, port: int) -> str:
 
 
 def plan_in_pod(config: JobConfig, config_file: Path, environment: PodEnvironment) -> LaunchPlan:
-    """Decide what the launcher pod starts, whose environment has `NEEDED` of the job's style."""
+    """Decide what the launcher pod starts, whose environment has `NEEDED` of the job's style.
+
+    Raises:
+        ConfigError: The checkpoint that the job goes on from has fewer lanes than it has ranks.
+    """
+    # Who submitted the job did not see its directory.
+    config = with_kept_lanes(config)
+    check_start(config)
     job_dir = JobDir.of(config)
     style = style_of(config)
     if not style.has_coordinator:

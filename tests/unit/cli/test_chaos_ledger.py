@@ -38,7 +38,9 @@ def write_ledger(folder: Path, config: JobConfig, *, leave_out: int = -1) -> Non
     """A job of one rank; it did not give the first record of the step `leave_out`."""
     batch = config.train.batch_size
     with open_source(config.data, config.data_plan) as source:
-        plan = plan_of(source, config.data_plan, global_batch=batch, is_training=True)
+        plan = plan_of(
+            source, config.data_plan, global_batch=batch, num_lanes=batch, is_training=True
+        )
     file = LedgerFile(folder / "job" / "ledger", "localhost:0")
     file.write(Begin(ring=5, generation=3, rank=0, size=1, step=0, own_step=-1, digest="a"))
     for step in range(plan.steps_per_epoch):

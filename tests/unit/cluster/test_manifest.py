@@ -288,7 +288,7 @@ class Wrong:
         Wrong("data=train.recordio", "data must lie in a volume"),
         Wrong("kubernetes.volumes.data.read_only=true", "volume that can be written"),
         Wrong("kubernetes.slots_per_worker=3", "multiple of kubernetes.slots_per_worker"),
-        Wrong("launch.np=200", "must not be above the number of lanes"),
+        Wrong("launch.np=2000", "must not be above the number of lanes"),
         Wrong("elastic.spares=1", "elastic.spares are for one machine"),
         Wrong(f"params.note={'x' * (1 << 20)}", "too long for a ConfigMap"),
     ],

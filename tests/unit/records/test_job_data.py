@@ -28,7 +28,9 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
     loaded: list[int] = []
 
     with job_data.open_source(config.data, config.data_plan) as reader:
-        plan = job_data.plan_of(reader, config.data_plan, global_batch=batch, is_training=True)
+        plan = job_data.plan_of(
+            reader, config.data_plan, global_batch=batch, num_lanes=32, is_training=True
+        )
         load = reader._load_chunk
         monkeypatch.setattr(reader, "_load_chunk", lambda n: loaded.append(n) or load(n))
         order = plan.order(0)
@@ -47,6 +49,8 @@ def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path: Path):
     (tmp_path / "a.recordio").write_bytes(content)
     config = compose("train", [f"data={tmp_path}/a.recordio", "model_def=m", "output=/o"])
     with job_data.open_source(config.data, config.data_plan) as source:
-        plan = job_data.plan_of(source, config.data_plan, global_batch=64, is_training=False)
+        plan = job_data.plan_of(
+            source, config.data_plan, global_batch=64, num_lanes=32, is_training=False
+        )
 
     assert plan.num_records == 1

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edl_horovod.errors import ConfigError
-from edl_horovod.records.lanes import choose_num_lanes, lanes_of_rank
+from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan, FilledSteps, choose_window
 
 
@@ -109,20 +108,6 @@ def test_a_plan_says_how_it_shuffles_and_nothing_where_it_does_not():
     assert "order of blocks" not in facts(False)
 
 
-@pytest.mark.parametrize(("size", "num_lanes"), [(1, 1), (3, 8), (8, 8), (5, 64)])
-def test_lanes_are_dealt_once_and_evenly(size, num_lanes):
-    groups = [lanes_of_rank(rank, size, num_lanes) for rank in range(size)]
-    assert [lane for group in groups for lane in group] == list(range(num_lanes))
-    assert max(map(len, groups)) - min(map(len, groups)) <= 1
-
-
-@pytest.mark.parametrize(
-    ("batch", "wanted", "lanes"), [(128, 0, 32), (96, 0, 32), (7, 0, 7), (37, 0, 1), (128, 4, 4)]
-)
-def test_number_of_lanes(batch, wanted, lanes):
-    assert choose_num_lanes(batch, wanted) == lanes
-
-
 @pytest.mark.parametrize(
     ("wanted", "record_bytes", "window"),
     [(0, 100, 1024), (0, 4096, 1024), (0, 8192, 512), (0, 1 << 30, 1), (7, 1 << 30, 7)],
@@ -130,11 +115,6 @@ def test_number_of_lanes(batch, wanted, lanes):
 def test_a_window_is_as_large_as_memory_allows(wanted, record_bytes, window):
     found = choose_window(wanted, num_lanes=32, record_bytes=record_bytes, most_bytes=128 << 20)
     assert found == window
-
-
-def test_lanes_that_do_not_divide_the_batch_are_refused_with_those_that_do():
-    with pytest.raises(ConfigError, match=r"data_plan.lanes=5, train.batch_size=64.*1, 2, 4, 8"):
-        choose_num_lanes(64, 5)
 
 
 @given(plans(), st.data())

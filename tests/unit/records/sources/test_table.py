@@ -24,7 +24,7 @@ def test_a_job_reads_every_record_of_a_source_in_memory_once_an_epoch() -> None:
     config = compose("train", ["data=numbers:1000", "train.batch_size=16", *TRAIN])
     check_sources([config.data, config.validation_data])
     with open_source(config.data, config.data_plan) as source:
-        plan = plan_of(source, config.data_plan, global_batch=16, is_training=True)
+        plan = plan_of(source, config.data_plan, global_batch=16, num_lanes=16, is_training=True)
         records = StepRecords(source, plan)
         records.restart(range(plan.num_lanes), 0, plan.steps_per_epoch)
         run, num_steps = records.take_run(1)
