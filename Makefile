@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
-  images chaos bench bench-elastic against torch-peer curve proto clean
+  images chaos bench bench-elastic bench-network bench-kube against torch-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
@@ -29,6 +29,7 @@ help:
 	@echo 'make images       images, built and pushed with podman and docker-registry (root)'
 	@echo 'make bench        benchmarks against the peers, side by side'
 	@echo 'make bench-elastic   what changes of a ring cost, beside plain Horovod and TorchElastic'
+	@echo 'make bench-network   PART=overlap QUICK=1: training over slower networks, all parts without PART (root)'
 	@echo 'make against      BASE=path: the weights and the speed of another checkout, and of this one'
 	@echo 'make bench-kube   host discovery with 5,000 pods, the coordinator with 1,000 workers'
 	@echo 'make chaos        RUNS=20 jobs that are killed, stopped and resized at random'
@@ -146,6 +147,11 @@ bench: $(READY)
 bench-elastic: $(READY)
 	$(BIN)/python -m benchmarks.elastic --write docs/benchmarks-elastic.md \
 	  --torch-python $(TORCH_VENV)/bin/python $(BENCH_FLAGS)
+
+# It makes a network namespace, which needs root. PART names one part or several; the page keeps the others.
+bench-network: $(READY)
+	$(BIN)/python -m benchmarks.network --write docs/benchmarks-network.md \
+	  --torch-python $(TORCH_VENV)/bin/python $(if $(PART),--only $(PART)) $(if $(QUICK),--quick) $(BENCH_FLAGS)
 
 # Before and after a refactor: BASE is a checkout where `make setup` has run.
 against: $(READY)

@@ -43,6 +43,8 @@ TFRECORD_PATTERN = "*.tfrecord"
 NUMBERS_FILE = "numbers.json"
 WARMUP_VARIABLE = "BENCHMARK_WARMUP_STEPS"
 COST_FOLDER_VARIABLE = "BENCHMARK_COST_FOLDER"
+FOLDER_VARIABLE = "BENCHMARK_FOLDER"
+"""Folder of the stamps of `benchmarks.ours.stamping_worker`."""
 
 Numbers = dict[str, Any]
 SideT = TypeVar("SideT")

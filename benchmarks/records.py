@@ -19,16 +19,27 @@ def main() -> int:
     parser = side_parser(__doc__.partition("\n")[0])
     parser.add_argument("--num-records", type=int, required=True)
     args = parser.parse_args()
-    args.data.mkdir()
     distinct = _examples(min(NUM_DISTINCT, args.num_records))
-    per_file = args.num_records // NUM_FILES
-    for number in range(NUM_FILES):
-        chosen = [
-            distinct[n % len(distinct)] for n in range(number * per_file, (number + 1) * per_file)
-        ]
-        _write(args.data / f"part-{number:02d}", chosen)
-    write_numbers(args.place, {"num_records": per_file * NUM_FILES})
+    num_records = write_files(args.data, distinct, args.num_records, num_files=NUM_FILES)
+    write_numbers(args.place, {"num_records": num_records})
     return 0
+
+
+def write_files(folder: Path, distinct: list[bytes], num_records: int, *, num_files: int) -> int:
+    """Write the same records as RecordIO and as TFRecord; returns how many.
+
+    Args:
+        folder: Made for the files.
+        distinct: What the files repeat, in order.
+        num_records: At most so many: all files have the same number.
+        num_files: Of each kind.
+    """
+    folder.mkdir()
+    per_file = num_records // num_files
+    for number in range(num_files):
+        places = range(number * per_file, (number + 1) * per_file)
+        _write(folder / f"part-{number:02d}", [distinct[n % len(distinct)] for n in places])
+    return per_file * num_files
 
 
 def _write(stem: Path, records: list[bytes]) -> None:

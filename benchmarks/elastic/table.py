@@ -8,10 +8,18 @@ from rich.table import Table
 
 from benchmarks.report import Surroundings
 
-__all__ = ["Line", "Page", "over", "to_markdown", "to_table"]
+__all__ = ["Line", "Page", "over", "row", "rows_of", "to_markdown", "to_table"]
 
 HEADERS = ("Event", "Side", "Min / median / max", "Of", "To reach", "Reached", "Behind it")
-UNITS = {"M": "{:.0f} MiB", "s": "{:.3f} s", "%": "{:.2f} %", "x": "{:.4f}", "n": "{:.0f}"}
+UNITS = {
+    "M": "{:.0f} MiB",
+    "s": "{:.3f} s",
+    "%": "{:.2f} %",
+    "x": "{:.4f}",
+    "r": "{:.2f}",
+    "n": "{:.0f}",
+    "G": "{:.2f} Gbit/s",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +31,8 @@ class Line:
     values: tuple[float, ...] = ()
     """One of each event; none where it could not be measured."""
     unit: str = "s"
-    """`s` seconds, `%` percent, `x` a ratio, `n` a number, `M` mebibytes."""
+    """`s` seconds, `%` percent, `x` a small ratio, `r` one near 1, `n` a number, `M` mebibytes,
+    `G` gigabits a second."""
     most_median: float | None = None
     """The target of the median; None where there is none."""
     most: float | None = None
@@ -129,9 +138,7 @@ def to_markdown(
         f"- Versions: {versions}",
         f"- Targets reached: {sum(reached)} of {len(reached)}",
         "",
-        _row(HEADERS),
-        _row(["---"] * len(HEADERS)),
-        *(_row(_cells(line)) for line in lines),
+        *rows_of(lines),
         "",
         page.method,
         "",
@@ -139,6 +146,16 @@ def to_markdown(
     for caption, name in pictures:
         text += [f"![{caption}]({name})", "", caption, ""]
     return "\n".join(text)
+
+
+def rows_of(lines: Sequence[Line]) -> list[str]:
+    """The lines as a table in Markdown."""
+    return [row(HEADERS), row(["---"] * len(HEADERS)), *(row(_cells(line)) for line in lines)]
+
+
+def row(cells: Sequence[str]) -> str:
+    """One line of a table in Markdown."""
+    return f"| {' | '.join(cells)} |"
 
 
 def _cells(line: Line) -> tuple[str, ...]:
@@ -157,7 +174,3 @@ def _cells(line: Line) -> tuple[str, ...]:
         spread = " / ".join(shown(figure) for figure in figures)
     number = str(len(line.values)) if line.values else ""
     return (line.event, line.side, spread, number, "; ".join(targets), reached, line.detail)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -2,19 +2,16 @@
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.common import MODELS, RECORDIO_PATTERN
-from benchmarks.ours.job import MANY_EPOCHS
+from benchmarks.common import FOLDER_VARIABLE, MODELS, RECORDIO_PATTERN
+from benchmarks.ours.job import MANY_EPOCHS, STAMPING_WORKER, with_worker
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job.lifeline import end_with_parent
 from edl_horovod.launch.local import LocalTarget
-from edl_horovod.supervisor.plan import LaunchPlan
 from edl_horovod.supervisor.run import run_plan
 
-WORKER = "benchmarks.ours.stamping_worker"
 BATCH_SIZE = 128
 
 
@@ -37,7 +34,9 @@ def main() -> int:
         args.data, args.job_dir, np=args.np, max_steps=args.max_steps, elastic=elastic
     )
     try:
-        run_plan(_with_stamping_worker(config))
+        plan = LocalTarget().plan(config)
+        variables = {FOLDER_VARIABLE: str(plan.job_dir / "stamps")}
+        run_plan(with_worker(plan, STAMPING_WORKER, variables))
     except EdlError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -67,14 +66,6 @@ def job_config(
         launch=LaunchConfig(np=np, threads_per_rank=1),
         elastic=elastic,
     )
-
-
-def _with_stamping_worker(config: JobConfig) -> LaunchPlan:
-    plan = LocalTarget().plan(config)
-    argv = [WORKER if part == "edl_horovod.worker" else part for part in plan.worker.argv]
-    environment = {**plan.worker.environment, "BENCHMARK_FOLDER": str(plan.job_dir / "stamps")}
-    worker = replace(plan.worker, argv=tuple(argv), environment=environment)
-    return replace(plan, worker=worker)
 
 
 if __name__ == "__main__":

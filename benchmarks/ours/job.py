@@ -1,5 +1,6 @@
 """The real job: `edl train` with its coordinator, workers and events."""
 
+import argparse
 import json
 import statistics
 import sys
@@ -7,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from benchmarks.common import (
     COST_FOLDER_VARIABLE,
+    FOLDER_VARIABLE,
     MODELS,
     RECORDIO_PATTERN,
     WARMUP_VARIABLE,
@@ -30,6 +34,7 @@ from edl_horovod.supervisor.run import run_plan
 
 MANY_EPOCHS = 1_000_000
 """The steps end the job, not the epochs."""
+STAMPING_WORKER = "benchmarks.ours.stamping_worker"
 
 
 def main() -> int:
@@ -42,25 +47,26 @@ def main() -> int:
     parser.add_argument(
         "--checkpoint-steps", type=int, default=0, help="save after so many steps; 0 for never"
     )
+    parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
+    parser.add_argument("--stamps", type=Path, help="folder where workers write down their steps")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="GROUP.NAME=VALUE",
+        help="further settings; the value is YAML",
+    )
     args = parser.parse_args()
     end_with_parent()
-    config = JobConfig(
-        task="train",
-        data=str(args.data / RECORDIO_PATTERN),
-        output=str(args.place / "out"),
-        model_zoo=str(MODELS),
-        model_def="cnn.CnnSpec",
-        train=TrainConfig(
-            batch_size=args.batch_size, epochs=MANY_EPOCHS, max_steps=args.total_steps
-        ),
-        checkpoint=CheckpointConfig(every_steps=args.checkpoint_steps, every_seconds=0),
-        launch=LaunchConfig(np=args.np),
-        # The ring waits for all its ranks, or the first steps would be those of a smaller one.
-        elastic=ElasticConfig(min_np=args.np),
-    )
-    plan = LocalTarget().plan(config)
+    plan = LocalTarget().plan(_config(args))
     if args.timed:
-        plan = _with_timed_worker(plan, warmup_steps=args.warmup_steps)
+        variables = {
+            WARMUP_VARIABLE: str(args.warmup_steps),
+            COST_FOLDER_VARIABLE: str(plan.job_dir),
+        }
+        plan = with_worker(plan, "benchmarks.ours.timed_worker", variables)
+    if args.stamps is not None:
+        plan = with_worker(plan, STAMPING_WORKER, {FOLDER_VARIABLE: str(args.stamps)})
     job_dir = Path(run_plan(plan).job_dir)
     numbers = {"step_seconds": _step_seconds(read(job_dir / "events.jsonl"), args)}
     if args.timed:
@@ -75,17 +81,53 @@ def main() -> int:
     return 0
 
 
-def _with_timed_worker(plan: LaunchPlan, *, warmup_steps: int) -> LaunchPlan:
-    argv = [
-        "benchmarks.ours.timed_worker" if part == "edl_horovod.worker" else part
-        for part in plan.worker.argv
-    ]
-    environment = {
-        **plan.worker.environment,
-        WARMUP_VARIABLE: str(warmup_steps),
-        COST_FOLDER_VARIABLE: str(plan.job_dir),
-    }
+def with_worker(plan: LaunchPlan, module: str, variables: dict[str, str]) -> LaunchPlan:
+    """The plan with workers that measure something.
+
+    Args:
+        plan: Of a job of this machine.
+        module: Run in the worker's place; it takes the same arguments.
+        variables: What it needs in its environment.
+    """
+    argv = [module if part == "edl_horovod.worker" else part for part in plan.worker.argv]
+    environment = {**plan.worker.environment, **variables}
     return replace(plan, worker=replace(plan.worker, argv=tuple(argv), environment=environment))
+
+
+def with_settings(config: JobConfig, settings: list[str]) -> JobConfig:
+    """The settings with some of them changed.
+
+    Args:
+        config: Of a job.
+        settings: `GROUP.NAME=VALUE`, the value as YAML.
+
+    Raises:
+        TypeError: There is no such setting in this checkout.
+    """
+    for text in settings:
+        key, _, value = text.partition("=")
+        group, _, name = key.partition(".")
+        changed = replace(getattr(config, group), **{name: yaml.safe_load(value)})
+        config = replace(config, **{group: changed})
+    return config
+
+
+def _config(args: argparse.Namespace) -> JobConfig:
+    config = JobConfig(
+        task="train",
+        data=str(args.data / RECORDIO_PATTERN),
+        output=str(args.place / "out"),
+        model_zoo=str(MODELS),
+        model_def=args.spec,
+        train=TrainConfig(
+            batch_size=args.batch_size, epochs=MANY_EPOCHS, max_steps=args.total_steps
+        ),
+        checkpoint=CheckpointConfig(every_steps=args.checkpoint_steps, every_seconds=0),
+        launch=LaunchConfig(np=args.np),
+        # The ring waits for all its ranks, or the first steps would be those of a smaller one.
+        elastic=ElasticConfig(min_np=args.np),
+    )
+    return with_settings(config, args.set)
 
 
 def _writing(events: list[Recorded], args: Any) -> dict[str, float]:

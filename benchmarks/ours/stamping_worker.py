@@ -1,7 +1,8 @@
 """The worker, with an eye on its steps and a hand on its life.
 
-It writes down the end of each step. Where it is told to, it waits in each step as for a device, and
-dies or stops while it forms a ring: from outside nobody could hit those milliseconds.
+It writes down the end of each step (in `SLOT.PID`). Where it is told to, it waits in each step as
+for a device, and dies or stops while it forms a ring (as `order.SLOT` says): from outside nobody
+could hit those milliseconds.
 """
 
 import os
@@ -14,6 +15,7 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
+from benchmarks.common import FOLDER_VARIABLE
 from benchmarks.elastic.stamps import Stamper
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
@@ -21,10 +23,8 @@ from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.worker import main as worker
 
-__all__ = ["DEVICE_VARIABLE", "FOLDER_VARIABLE"]
+__all__ = ["DEVICE_VARIABLE"]
 
-FOLDER_VARIABLE = "BENCHMARK_FOLDER"
-"""Folder of the stamps (`SLOT.PID`) and of the orders (`order.SLOT`)."""
 DEVICE_VARIABLE = "BENCHMARK_DEVICE_SECONDS"
 """What a step of one rank alone waits, as for a device; the ranks of a ring share it."""
 

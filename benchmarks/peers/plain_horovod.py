@@ -5,28 +5,65 @@ repository (examples/tensorflow2/tensorflow2_mnist.py). Keras 3 variables are ha
 `v.value`; the learning rate is not scaled, because the global batch is that of the other sides.
 """
 
+import importlib
+import os
 import sys
+from pathlib import Path
+from typing import Any
 
 import horovod.tensorflow as hvd
-import keras
 import tensorflow as tf
 
 from benchmarks.common import StepClock, side_parser, write_numbers
-from benchmarks.models.cnn import LEARNING_RATE, make_model, mean_loss
+from benchmarks.elastic.stamps import Stamper
+from benchmarks.models.cnn import mean_loss
 from benchmarks.peers.pipeline import training_dataset
 
 LOG_STEPS = 10
+COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
 def main() -> int:
     """Train as one rank; rank 0 reports. Returns the exit code."""
-    args = side_parser(__doc__.partition("\n")[0]).parse_args()
+    parser = side_parser(__doc__.partition("\n")[0])
+    parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
+    parser.add_argument("--compression", choices=COMPRESSIONS, default="none", help="Horovod's own")
+    parser.add_argument("--no-reduction", action="store_true", help="each rank for itself")
+    parser.add_argument("--stamps", type=Path, help="folder where each rank writes down its steps")
+    args = parser.parse_args()
     hvd.init()
-    dataset = training_dataset(
-        args.data, args.batch_size // hvd.size(), rank=hvd.rank(), size=hvd.size()
+    module, _, symbol = args.spec.partition(".")
+    spec = getattr(importlib.import_module(f"benchmarks.models.{module}"), symbol)()
+    batches = training_dataset(
+        args.data, args.batch_size // hvd.size(), rank=hvd.rank(), size=hvd.size(), spec=spec
     )
-    model = make_model()
-    optimizer = keras.optimizers.SGD(LEARNING_RATE)
+    compression = COMPRESSIONS[args.compression]
+    training_step = _make_step(spec, None if args.no_reduction else compression)
+    clock = StepClock(args.warmup_steps)
+    stamper = None if args.stamps is None else _stamper(args.stamps)
+    for step, (features, labels) in enumerate(batches.take(args.total_steps)):
+        loss = training_step(features, labels, step == 0)
+        if step % LOG_STEPS == 0 and hvd.rank() == 0:
+            print(f"Step #{step}\tLoss: {loss:.6f}")
+        clock.tick()
+        if stamper is not None:
+            # A step is done when its loss is there; `step` alone may return earlier.
+            loss.numpy()
+            stamper.step(step + 1, hvd.size())
+    if hvd.rank() == 0:
+        write_numbers(args.place, {"step_seconds": clock.step_seconds})
+    return 0
+
+
+def _make_step(spec: Any, compression: Any) -> Any:
+    """The traced step.
+
+    Args:
+        spec: Makes the model and its optimizer.
+        compression: Of Horovod; None where nothing is reduced at all.
+    """
+    model = spec.create_model()
+    optimizer = spec.create_optimizer()
     optimizer.build(model.trainable_variables)
     weights = [variable.value for variable in model.trainable_variables]
 
@@ -34,7 +71,8 @@ def main() -> int:
     def training_step(features: dict[str, tf.Tensor], labels: tf.Tensor, first: bool) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = mean_loss(labels, model(features, training=True))
-        tape = hvd.DistributedGradientTape(tape)
+        if compression is not None:
+            tape = hvd.DistributedGradientTape(tape, compression=compression)
         gradients = tape.gradient(loss, weights)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         if first:
@@ -43,15 +81,11 @@ def main() -> int:
             hvd.broadcast_variables([v.value for v in optimizer.variables], root_rank=0)
         return loss
 
-    clock = StepClock(args.warmup_steps)
-    for step, (features, labels) in enumerate(dataset.take(args.total_steps)):
-        loss = training_step(features, labels, step == 0)
-        if step % LOG_STEPS == 0 and hvd.rank() == 0:
-            print(f"Step #{step}\tLoss: {loss:.6f}")
-        clock.tick()
-    if hvd.rank() == 0:
-        write_numbers(args.place, {"step_seconds": clock.step_seconds})
-    return 0
+    return training_step
+
+
+def _stamper(folder: Path) -> Stamper:
+    return Stamper(folder / f"{hvd.rank()}.{os.getpid()}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Measures training over networks of several rates, with models large enough to feel them."""

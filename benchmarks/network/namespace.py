@@ -1,0 +1,129 @@
+"""A network namespace whose loopback is held to a rate, and which ends with its processes.
+
+The benchmark runs itself once more under `unshare --net`: nothing here touches the machine's
+network, and the kernel removes the namespace with the last process in it, however that one ends.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Rate", "enter", "measure_rate", "rate_in", "set_rate", "what_is_missing"]
+
+OUTER_VARIABLE = "BENCHMARK_OUTER_NAMESPACE"
+"""The namespace of whoever started the benchmark."""
+THIS_NAMESPACE = "/proc/self/ns/net"
+BURST_BYTES = 256 * 1024
+"""Loopback's packets have up to 64 KiB and their headers (its MTU). A filter with a smaller burst
+drops each of them, so that nothing passes at all; one with a much larger burst lets a whole small
+message through without a limit."""
+LATENCY_MILLISECONDS = 50
+"""Longest wait in the filter's queue; TCP keeps less than that in it."""
+CHUNK_BYTES = 1 << 20
+STUCK_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """What the loopback is held to. All ranks and both directions share it."""
+
+    name: str
+    bits_per_second: float
+    """0 for no limit."""
+
+
+def what_is_missing() -> str:
+    """Why there can be no namespace here, as one sentence; empty where there can."""
+    if os.geteuid() != 0:
+        return "make bench-network needs root: it makes a network namespace and limits its rate."
+    for program, package in (("unshare", "util-linux"), ("ip", "iproute2"), ("tc", "iproute2")):
+        if shutil.which(program) is None:
+            return f"make bench-network needs `{program}` (Debian's {package})."
+    tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        return f"make bench-network needs a network namespace: {tried.stderr.strip()}."
+    return ""
+
+
+def enter(module: str, arguments: Sequence[str]) -> None:
+    """Run a module in a new namespace in place of this process; returns inside it.
+
+    Args:
+        module: Run by `python -m`; it calls this first.
+        arguments: Of its command line.
+    """
+    here = os.readlink(THIS_NAMESPACE)
+    if os.environ.get(OUTER_VARIABLE, here) != here:
+        _run("ip", "link", "set", "lo", "up")
+        return
+    os.environ[OUTER_VARIABLE] = here
+    os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", module, *arguments])
+
+
+def set_rate(rate: Rate) -> None:
+    """Hold this namespace's loopback to a rate from now on."""
+    inside = os.environ.get(OUTER_VARIABLE) not in (None, os.readlink(THIS_NAMESPACE))
+    assert inside, "the machine's own loopback must stay as it is"
+    qdisc = ("tc", "qdisc")
+    if not rate.bits_per_second:
+        subprocess.run([*qdisc, "del", "dev", "lo", "root"], capture_output=True)
+        return
+    limits = ("rate", f"{rate.bits_per_second:.0f}bit", "burst", str(BURST_BYTES))
+    latency = ("latency", f"{LATENCY_MILLISECONDS}ms")
+    _run(*qdisc, "replace", "dev", "lo", "root", "tbf", *limits, *latency)
+
+
+def rate_in(text: str) -> float:
+    """The rate that the filter says it holds, in bit/s; 0 where there is none.
+
+    Args:
+        text: What `tc -j qdisc show dev lo` printed.
+    """
+    found = [qdisc for qdisc in json.loads(text or "[]") if qdisc.get("kind") == "tbf"]
+    # tc counts bytes.
+    return 8.0 * float(found[0]["options"]["rate"]) if found else 0.0
+
+
+def measure_rate(seconds: float = 1.0) -> float:
+    """Rate of one TCP transfer over this loopback, in bit/s of payload.
+
+    Args:
+        seconds: Length of the transfer.
+
+    Raises:
+        TimeoutError: Nothing arrives.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = threading.Thread(target=_send, args=(server.getsockname(), seconds))
+        sender.start()
+        server.settimeout(STUCK_SECONDS)
+        connection, _ = server.accept()
+        connection.settimeout(STUCK_SECONDS)
+        buffer, num_bytes, began = bytearray(CHUNK_BYTES), 0, 0.0
+        with connection:
+            while found := connection.recv_into(buffer):
+                # The first bytes pass as a burst.
+                began, num_bytes = (began, num_bytes + found) if began else (time.monotonic(), 0)
+        ended = time.monotonic()
+        sender.join()
+    return 8.0 * num_bytes / (ended - began)
+
+
+def _send(address: tuple[str, int], seconds: float) -> None:
+    chunk, until = bytes(CHUNK_BYTES), time.monotonic() + seconds
+    with socket.create_connection(address, STUCK_SECONDS) as connection:
+        while time.monotonic() < until:
+            connection.sendall(chunk)
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"
+    return done.stdout

@@ -1,0 +1,101 @@
+"""Speed of training at each rate, beside plain Horovod's."""
+
+import statistics
+from collections.abc import Sequence
+from functools import partial
+
+from benchmarks.common import interleave
+from benchmarks.elastic.settings import OURS, PLAIN
+from benchmarks.elastic.table import Line
+from benchmarks.network.results import Failure, Found, guarded
+from benchmarks.network.settings import MODELS, NO_LIMIT, Run
+from benchmarks.network.sides import Seconds, train_ours, train_plain
+
+__all__ = ["measure", "ratio_line"]
+
+LEAST_LIMITED = 1.05
+LEAST_UNLIMITED = 1.0
+LEAST_SMALL = 1.2
+"""Of the small model, without a limit; it has nothing to overlap with."""
+
+
+def measure(run: Run) -> Found:
+    """Train each model on both sides in turn, and once without any reduction.
+
+    Args:
+        run: Says which models and rates.
+    """
+    lines: list[Line] = []
+    figures = {}
+    for name in run.models:
+        model = MODELS[name]
+        sides = {
+            OURS: guarded(partial(train_ours, run, model, run.rates)),
+            PLAIN: guarded(partial(train_plain, run, model, run.rates)),
+        }
+        found = interleave(sides, run.settings.repetitions)
+        floor = guarded(partial(train_plain, run, model, (NO_LIMIT,), "--no-reduction"))()
+        for rate in run.rates:
+            line = ratio_line(
+                f"{model.title}, {rate.name}",
+                rate.name,
+                found[OURS],
+                found[PLAIN],
+                least=_least(name, is_limited=rate != NO_LIMIT),
+                more=f"; no reduction {_shown(floor)}",
+            )
+            lines.append(line)
+        figures[name] = {
+            side: [seconds for seconds in each if not isinstance(seconds, Failure)]
+            for side, each in found.items()
+        }
+    return Found(lines=lines, figures=figures)
+
+
+def ratio_line(
+    event: str,
+    rate: str,
+    ours: Sequence[Seconds | Failure],
+    theirs: Sequence[Seconds | Failure],
+    *,
+    least: float | None,
+    more: str = "",
+) -> Line:
+    """Our speed over the other side's, one ratio of each repetition in which both ran.
+
+    Args:
+        event: Of the line.
+        rate: Name of the rate.
+        ours: Median steps of our side, by rate, of each repetition.
+        theirs: The other side's.
+        least: The target of the median; None where there is none.
+        more: Put behind the two sides' seconds.
+    """
+    pairs = [
+        (one[rate], other[rate])
+        for one, other in zip(ours, theirs, strict=True)
+        if not isinstance(one, Failure) and not isinstance(other, Failure)
+    ]
+    failures = [side.reason for side in (*ours, *theirs) if isinstance(side, Failure)]
+    detail = "; ".join(dict.fromkeys(failures))
+    if pairs:
+        medians = (statistics.median(side) for side in zip(*pairs, strict=True))
+        detail = " / ".join(f"{seconds:.3f} s" for seconds in medians) + more + detail
+    return Line(
+        event=event,
+        side=f"{OURS} / {PLAIN}",
+        values=tuple(other / one for one, other in pairs),
+        unit="r",
+        least_median=least,
+        detail=detail,
+    )
+
+
+def _least(name: str, *, is_limited: bool) -> float | None:
+    if name == "small":
+        return None if is_limited else LEAST_SMALL
+    return LEAST_LIMITED if is_limited else LEAST_UNLIMITED
+
+
+def _shown(floor: Seconds | Failure) -> str:
+    return floor.reason if isinstance(floor, Failure) else f"{floor[NO_LIMIT.name]:.3f} s"

@@ -1,0 +1,61 @@
+"""The page: a section of each part, with the commit and the date that it was measured on."""
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.elastic.table import Line, rows_of
+from benchmarks.network.results import Part
+from benchmarks.report import Surroundings
+
+__all__ = ["to_markdown"]
+
+INTRODUCTION = """\
+Written by `make bench-network`; do not edit. `make bench-network PART=overlap` measures one part
+and leaves the others as they are; each says which commit it was measured on."""
+
+
+def to_markdown(
+    parts: Mapping[str, Part], titles: Mapping[str, tuple[str, str]], surroundings: Surroundings
+) -> str:
+    """The whole of the page.
+
+    Args:
+        parts: By name; those that were never measured are said to be missing.
+        titles: Of each part, in order: its heading, and what it measures and how.
+        surroundings: The machine.
+    """
+    versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
+    gibibytes = surroundings.memory_bytes / 2**30
+    lines = [line for name in titles if name in parts for line in parts[name].found.lines]
+    text = [
+        "# Benchmarks over networks",
+        "",
+        INTRODUCTION,
+        "",
+        f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
+        f"- Versions: {versions}",
+        f"- Targets reached: {_reached(lines)}",
+        "",
+    ]
+    for name, (title, method) in titles.items():
+        text += [f"## {title}", "", method, ""]
+        text += _section(parts[name]) if name in parts else ["Not measured yet.", ""]
+    return "\n".join(text)
+
+
+def _section(part: Part) -> list[str]:
+    text = [
+        f"Measured {part.date} on commit {part.commit}, in {part.seconds / 60:.1f} minutes; load "
+        f"before the start: {part.load:.2f}.",
+        "",
+    ]
+    if part.is_quick:
+        text = ["**A quick run: too short to quote.**", "", *text]
+    text += [*rows_of(part.found.lines), ""]
+    for note in part.found.notes:
+        text += [note, ""]
+    return text
+
+
+def _reached(lines: Sequence[Line]) -> str:
+    reached = [line.is_reached for line in lines if line.is_reached is not None]
+    return f"{sum(reached)} of {len(reached)}"
