@@ -3,7 +3,7 @@
 import argparse
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,15 +18,26 @@ __all__ = ["VerbParser", "config_files", "settings_parser"]
 class VerbParser(argparse.ArgumentParser):
     """The parser of one verb; a wrong argument is a `ConfigError` like any other wrong setting."""
 
-    def __init__(self, verb: str, *, summary: str, usage: str, epilog: str = "") -> None:
+    def __init__(
+        self, verb: str, *, summary: str, usage: str, epilog: Callable[[], str] = str
+    ) -> None:
+        """Take the flags of every verb.
+
+        Args:
+            verb: Its name.
+            summary: What it does.
+            usage: What stands behind its name.
+            epilog: Gives the end of the help. It is asked only for that: a table of all settings
+                takes longer than the rest of a parser.
+        """
         super().__init__(
             prog=f"edl {verb}",
             usage=f"edl {verb} {usage}",
             description=summary,
-            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self._epilog = epilog
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def add_job_dir(self) -> None:
@@ -79,6 +90,11 @@ class VerbParser(argparse.ArgumentParser):
             help="print the settings, each with where it comes from, and stop",
         )
 
+    def format_help(self) -> str:
+        """The help, with its end."""
+        self.epilog = self._epilog()
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing the usage and exiting."""
         raise ConfigError(f"{message}. See {self.prog} --help.")
@@ -121,16 +137,26 @@ def config_files(flags: argparse.Namespace) -> ConfigFiles:
 
 
 def settings_parser(
-    verb: str, summary: str, config_class: type, *, flags: str, examples: str, more: str = ""
+    verb: str,
+    summary: str,
+    config_class: type,
+    *,
+    flags: str,
+    examples: str,
+    more: Callable[[], str] = str,
 ) -> VerbParser:
     """A parser of a verb that takes settings, and files of them."""
+
+    def epilog() -> str:
+        table = _settings_table(config_class, required=needed(verb))
+        return f"settings:\n{table}\n\n{more()}examples:\n{examples}\n"
+
     parser = VerbParser(
         verb,
         summary=summary,
         usage=f"{flags} [-q] [--debug]\n{' ' * 17}"
         "[--config-dir DIR] [--config-name NAME] [--cfg job] key=value ...",
-        epilog=f"settings:\n{_settings_table(config_class, required=needed(verb))}\n\n"
-        f"{more}examples:\n{examples}\n",
+        epilog=epilog,
     )
     parser.add_config_files()
     parser.add_quiet()

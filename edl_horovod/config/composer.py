@@ -233,11 +233,11 @@ class Composer:
     def _check_needed(self, values: dict[str, Any]) -> None:
         """Name everything that is missing at once, with what it means."""
         wanted = needed(self._verb)
-        meanings = {setting.key: setting.meaning for setting in settings(self._class)}
         missing = [key for key in wanted if not values.get(key)]
         if values["model_zoo"].endswith(".py") and "model_def" in missing:
             missing.remove("model_def")  # One file may hold one model; who opens it will see.
         if missing:
+            meanings = {setting.key: setting.meaning for setting in settings(self._class)}
             lines = "".join(f"\n  {key}=...  {' '.join(meanings[key].split())}" for key in missing)
             names = " and ".join([", ".join(wanted[:-1]), wanted[-1]][len(wanted) == 1 :])
             raise ConfigError(f"{self._verb} needs {names}. Give what is missing:{lines}")

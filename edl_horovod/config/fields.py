@@ -72,7 +72,18 @@ class Setting:
     annotation: Any
     default: Any
     """`REQUIRED` where there is none."""
-    meaning: str
+    owner: type
+    """The class of the schema that has the field."""
+
+    @property
+    def meaning(self) -> str:
+        """What it is for: the text below the field.
+
+        It is in the source alone, which takes longer to parse than all else that a start does with
+        the schema.
+        """
+        texts = _meanings(self.owner.__module__).get(self.owner.__name__, {})
+        return texts.get(self.key.rpartition(".")[2], "")
 
 
 def settings(config_class: type) -> list[Setting]:
@@ -138,7 +149,6 @@ def _near(key: str, known: list[str]) -> str:
 
 def _walk(config_class: type, prefix: str) -> Iterator[Setting]:
     hints = typing.get_type_hints(config_class)
-    meanings = _meanings(config_class.__module__).get(config_class.__name__, {})
     for field in dataclasses.fields(config_class):
         annotation = hints[field.name]
         if dataclasses.is_dataclass(annotation):
@@ -148,7 +158,7 @@ def _walk(config_class: type, prefix: str) -> Iterator[Setting]:
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        yield Setting(prefix + field.name, annotation, default, meanings.get(field.name, ""))
+        yield Setting(prefix + field.name, annotation, default, config_class)
 
 
 @functools.cache

@@ -70,7 +70,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
         summary=summary,
         usage="[--seed N] [--seconds S] [--every S] [--kinds KIND,...] [--schedule FILE] "
         "[--dry-run] [-o json] [--debug] JOB_DIR [ACTION ...]",
-        epilog=_EXAMPLES,
+        epilog=lambda: _EXAMPLES,
     )
     parser.add_job_dir()
     parser.add_argument(

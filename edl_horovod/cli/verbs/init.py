@@ -46,7 +46,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
         verb,
         summary=summary,
         usage="DIR [--dry-run] [--debug]",
-        epilog=f"examples:\n{_EXAMPLES}\n",
+        epilog=lambda: f"examples:\n{_EXAMPLES}\n",
     )
     parser.add_argument(
         "directory", metavar="DIR", type=Path, help="directory that is new or empty"

@@ -99,7 +99,7 @@ def _parser(verb: str, summary: str) -> VerbParser:
         JobConfig,
         flags=f"{'[-m] ' if verb == 'train' else ''}[--dry-run[=server] [-o yaml]]",
         examples=_EXAMPLES.get(verb, f"  edl {verb} {needs}"),
-        more=f"choices of settings:\n{choices_table()}\n\n",
+        more=lambda: f"choices of settings:\n{choices_table()}\n\n",
     )
     if verb == "train":
         parser.add_argument(

@@ -26,7 +26,7 @@ in a cluster they are worker pods, the warm ones and those that were asked for.
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl list`."""
     usage = "[-n NAMESPACE | -A] [--context CONTEXT] [-o json] [--debug] [FOLDER ...]"
-    parser = VerbParser(verb, summary=summary, usage=usage, epilog=_RULE)
+    parser = VerbParser(verb, summary=summary, usage=usage, epilog=lambda: _RULE)
     parser.add_argument("folders", metavar="FOLDER", nargs="*", help="where jobs are looked for")
     parser.add_place()
     parser.add_argument("-A", "--all-namespaces", action="store_true", help="of the whole cluster")
