@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from edl_horovod.config.fields import flat, is_within
 from edl_horovod.config.overrides import escaped
 from edl_horovod.files.url_secrets import without_secrets
 
@@ -43,11 +44,35 @@ def secrets_in(settings: DictConfig, section: str = "") -> Iterator[Secret]:
         settings: As they were composed.
         section: The key of those to look at; empty for all.
     """
-    copy = OmegaConf.create(_recording(OmegaConf.to_container(settings, resolve=False)))
+    plain = OmegaConf.to_container(settings, resolve=False)
+    assert isinstance(plain, dict)
+    if not any("${" in text for text in _texts(plain)):
+        # Each value is what it says, as in most jobs; a copy would take longer than all the rest.
+        yield from _urls(plain, section)
+        return
+    copy = OmegaConf.create(_recording(plain))
     assert isinstance(copy, DictConfig)
     part = OmegaConf.select(copy, section) if section else copy
     with _variables_read() as variables:
         yield from _walk(part, section, (), variables)
+
+
+def _urls(plain: dict[Any, Any], section: str) -> Iterator[Secret]:
+    """The settings that hold a URL with a password, where none refers to anything."""
+    for key, value in flat(plain):
+        if not section or is_within(key, section):
+            for text in _texts(value):
+                if (shown := without_secrets(text)) != text:
+                    yield Secret(key, shown, "")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in a value, in dicts and lists, too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(item)
 
 
 def _recording(value: Any) -> Any:

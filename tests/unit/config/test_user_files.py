@@ -276,6 +276,24 @@ def test_a_secret_is_refused_however_it_is_written(
 
 
 @pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("params.a=postgres://me:s3cr3t@host/a", "params.a"),
+        ("params.a=[x,postgres://me:s3cr3t@host/a]", "params.a"),
+        ("params={a: {b: [{c: ['postgres://me:s3cr3t@host/a']}]}}", "params.a.b"),
+        ("kubernetes.env.a='postgres://me:s3cr3t@host/a'", "kubernetes.env.a"),
+        ("output=/o/https://me:s3cr3t@host/a", "output"),
+    ],
+)
+def test_a_password_is_refused_where_no_setting_refers_to_anything(override: str, key: str):
+    with pytest.raises(ConfigError, match="takes a value that seems to be a secret") as error:
+        compose("train", ["model_def=mnist", "data=/records", "output=/o", override])
+
+    assert str(error.value).startswith(f"{key} takes")
+    assert "s3cr3t" not in str(error.value)
+
+
+@pytest.mark.parametrize(
     "params",
     [
         """{a: '${oc.env:"DB_PASSWORD"}'}""",
