@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edl_horovod.coordinator.messages import Place
+from edl_horovod.coordinator.ring_size import num_workers
 
 __all__ = [
     "Candidate",
     "assign_ranks",
     "choose_members",
     "in_order_of_ranks",
-    "num_workers",
 ]
 
 
@@ -24,11 +24,6 @@ class Candidate:
     slot: int
     order: int
     """Workers are numbered as they come; a lower number is an older worker."""
-
-
-def num_workers(slots: int, spares: int) -> int:
-    """Workers that a host with so many slots has: some stay warm in case another is lost."""
-    return slots + spares if slots > 0 else 0
 
 
 def choose_members(

@@ -1,4 +1,4 @@
-"""How many ranks the ring of a job may have."""
+"""How many ranks the ring of a job may have, and how many workers that takes."""
 
 import logging
 
@@ -6,7 +6,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
 
-__all__ = ["check_change", "check_start", "largest_ring"]
+__all__ = ["check_change", "check_start", "largest_ring", "num_workers"]
 
 log = logging.getLogger(__name__)
 
@@ -15,6 +15,11 @@ def largest_ring(config: JobConfig) -> int:
     """Most ranks that a job's ring can have: elastic.max_np, and never more than its task's."""
     most = TASKS[config.task].largest_ring(config)
     return min(config.elastic.max_np or most, most)
+
+
+def num_workers(slots: int, spares: int) -> int:
+    """Workers that a host with so many slots has: some stay warm in case another is lost."""
+    return slots + spares if slots > 0 else 0
 
 
 def check_start(config: JobConfig) -> None:

@@ -5,9 +5,10 @@ import math
 import time
 from collections.abc import Iterable
 
-from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks, num_workers
+from edl_horovod.coordinator.decide import choose_members, in_order_of_ranks
 from edl_horovod.coordinator.messages import Stop
 from edl_horovod.coordinator.ring_limit import RingLimit
+from edl_horovod.coordinator.ring_size import num_workers
 from edl_horovod.coordinator.settings import CoordinatorSettings
 from edl_horovod.coordinator.workers import Worker, WorkerServer
 from edl_horovod.job.events import EventLog, LogEvent

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.coordinator.decide import num_workers
-from edl_horovod.coordinator.ring_size import check_start
+from edl_horovod.coordinator.ring_size import check_start, num_workers
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import OnEvents

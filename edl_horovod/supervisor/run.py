@@ -14,8 +14,7 @@ from pathlib import Path
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator import saved
-from edl_horovod.coordinator.decide import num_workers
-from edl_horovod.coordinator.ring_size import largest_ring
+from edl_horovod.coordinator.ring_size import largest_ring, num_workers
 from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job import log as logs

@@ -74,6 +74,19 @@ def test_the_documented_exit_codes_are_those_of_the_errors():
     assert documented == {str(kind.exit_code): kind.__name__ for kind in kinds}
 
 
+def test_a_job_starts_without_what_is_for_its_help_and_for_its_coordinator(tmp_path: Path):
+    program = (
+        "import inspect, sys\n"
+        "inspect.getsource = None\n"  # The settings' meanings stand in the source alone.
+        "from edl_horovod.cli.main import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "assert 'edl_horovod.coordinator.messages' not in sys.modules"
+    )
+    command = [sys.executable, "-c", program, "train", *TRAIN[:1], f"output={tmp_path}/o"]
+
+    subprocess.run([*command, "model_def=mnist", "--dry-run"], timeout=60, check=True)
+
+
 def test_image_names_all_settings_that_are_missing(edl: Run):
     code, _, err = edl("image", "push", "model_zoo=zoo")
 
