@@ -80,7 +80,20 @@ class Collectives(Protocol):
         """Gather one row of integers of each rank; shape (size, len(row)), in rank order."""
 
     def broadcast(self, variables: Sequence[Variable], root: int, name: str) -> None:
-        """Give every rank's variables the values of those of the rank `root`: all or none."""
+        """Give every rank's variables the values of those of the rank `root`, some at a time.
+
+        They take little memory beyond the largest of them. Those of the root never change; where a
+        member is lost, those of other ranks may be partly the root's.
+        """
+
+    def blank_like(self, variables: Sequence[Variable]) -> Sequence[Variable]:
+        """New variables of the same shapes and types, with any values. This is no collective."""
+
+    def checksum(self, variable: Variable) -> int:
+        """A number of 63 bits that is the same where a variable has the same bits.
+
+        This is no collective, and it makes no copy of the value.
+        """
 
 
 class Batches(Protocol):

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Array", "Batch", "EvaluationSums", "Output", "StepSums", "flatten_outputs"]
+__all__ = [
+    "Array",
+    "Batch",
+    "EvaluationSums",
+    "Output",
+    "StepSums",
+    "checksum",
+    "flatten_outputs",
+]
+
+_CHUNK_BYTES = 1 << 16
 
 
 class Array:
@@ -36,6 +46,26 @@ class Array:
         copy = np.array(value, self._value.dtype)
         assert copy.shape == self._value.shape, (copy.shape, self._value.shape)
         self._value = _frozen(copy)
+
+
+def checksum(array: NDArray[Any]) -> int:
+    """A number of 63 bits that is the same for arrays of the same bits; some 4 GB/s.
+
+    It tells apart what computing otherwise, or not at all, makes of a value; it is no match for
+    somebody who looks for two values with the same number. The words of each chunk are added up,
+    and the sums with odd weights that say where the chunk is, all modulo 2**64.
+    """
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    num_bytes = flat.size // _CHUNK_BYTES * _CHUNK_BYTES
+    tail = np.zeros(_CHUNK_BYTES, np.uint8)
+    tail[: flat.size - num_bytes] = flat[num_bytes:]
+    words = flat[:num_bytes].view(np.uint64).reshape(-1, _CHUNK_BYTES // 8)
+    # The rest is short: there each word has a weight of its own.
+    weights = 2 * np.arange(len(words) + 1 + _CHUNK_BYTES // 8, dtype=np.uint64) + np.uint64(1)
+    sums = words.sum(axis=1, dtype=np.uint64) * weights[: len(words)]
+    rest = tail.view(np.uint64) * weights[len(words) + 1 :]
+    total = sums.sum(dtype=np.uint64) + rest.sum(dtype=np.uint64)
+    return int(total) >> 1
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:

@@ -9,7 +9,7 @@ from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ResetEvent
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.ring.state import RingState
+from edl_horovod.ring.state import NEVER, RingState, StateLost
 
 __all__ = ["Work", "run"]
 
@@ -67,16 +67,16 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
         The job's result.
 
     Raises:
-        Dismissed: This rank is no longer wanted.
+        Dismissed: This rank is no longer wanted, or has lost the state.
         EdlError: The job cannot go on.
     """
     state, size, left_at, reason = work.state, 0, time.monotonic(), "start"
     membership.expect = work.expect
     while True:
         try:
-            world = membership.join(state.step)
+            world = membership.join(max(NEVER, state.step))
             if not world.is_alone:
-                state.sync()  # All ranks of the ring: each has just formed it.
+                state.sync(world)  # All ranks of the ring: each has just formed it.
             else:
                 state.begin_alone()
             membership.formed(world)
@@ -95,6 +95,9 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             reason = str(failure)
             log.warning("the ring broke after step %d: %s", state.step, reason)
             membership.failed(failure, state.step)
+        except StateLost as lost:
+            # A process that is started anew can begin with what a job begins with.
+            raise Dismissed(str(lost), is_final=False) from lost
         left_at = time.monotonic()
 
 

@@ -292,7 +292,7 @@ class TrainWork(Work):
         if not world.is_alone:
             # All ranks: the counters decide, as for all of the state. The leader is ahead by its
             # calls, so everybody gets what they changed, also if this is not completed.
-            self.state.sync()
+            self.state.sync(world)
 
     def _check(self, sums: StepSums) -> None:
         if not sums.is_finite:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from edl_horovod.frameworks.values import Array
-from edl_horovod.ring.state import NEVER, Counters, RingState
+from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.values import Array, checksum
+from edl_horovod.frameworks.world import World
+from edl_horovod.ring.state import NEVER, Counters, RingState, StateLost
 
 
 @dataclass
@@ -15,20 +17,57 @@ class TwoCounters(Counters):
 
 
 class Ring:
-    """The collectives of rank 0 among ranks whose rows are given."""
+    """The collectives of one rank, mostly the first; the others' counters and values are given."""
 
-    def __init__(self, *others, values=()):
-        self._others, self._values = others, values
-        self.root = None
+    def __init__(self, *others, values=(), breaks_after=None, rank=0):
+        self._others, self._values, self._left = others, values, breaks_after
+        self._rank = rank
+        self.roots, self.sent, self.differing = [], [], []
+
+    @property
+    def world(self):
+        return World(rank=self._rank, size=1 + len(self._others), generation=1)
 
     def gather_rows(self, row, name):
-        return np.array([row, *self._others])
+        rows = list(self._others)
+        if name == "edl.sync.checksums":
+            theirs = [checksum(np.asarray(value)) for value in self._values] or row
+            rows = [theirs] * len(rows)
+        rows.insert(self._rank, row)
+        return np.array(rows)
+
+    def checksum(self, variable):
+        return checksum(variable.numpy())
+
+    def blank_like(self, variables):
+        self._blanks = [Array(variable.numpy() * 0) for variable in variables]
+        return self._blanks
 
     def broadcast(self, variables, root, name):
-        self.root = root
-        if root:
-            for variable, value in zip(variables, self._values, strict=True):
-                variable.assign(value)
+        originals = self.differing or self.variables
+        for variable, original in zip(variables, originals, strict=True):
+            if self._left == 0:
+                raise CollectiveFailed("a member was lost")
+            self._left = self._left and self._left - 1
+            self.roots.append(root)
+            self.sent.append(original)
+            if root != self._rank:
+                index = [id(each) for each in self.variables].index(id(original))
+                variable.assign(self._values[index])
+
+
+def state_of(ring, values, counters, **more):
+    ring.variables = [Array(value) for value in values]
+    names = map(str, range(len(values)))
+    return RingState(dict(zip(names, ring.variables, strict=True)), counters, ring, **more)
+
+
+def values_of(state):
+    return [variable.numpy().tolist() for variable in state.variables.values()]
+
+
+OURS = [[0.0, 0.0], [0.0]]
+THEIRS = [[1.0, 2.0], [3.0]]
 
 
 @pytest.mark.parametrize(
@@ -41,40 +80,115 @@ class Ring:
     ],
 )
 def test_the_most_advanced_rank_gives_its_state_and_of_equal_ones_the_first(others, root, step):
-    ring = Ring(*others, values=[[1.0, 2.0]])
-    value = Array([0.0, 0.0])
-    state = RingState({"x": value}, TwoCounters(step=5), ring)
-    state.sync()
-    assert ring.root == root
+    ring = Ring(*others, values=THEIRS)
+    state = state_of(ring, OURS, TwoCounters(step=5))
+    state.sync(ring.world)
+    assert set(ring.roots) == {root}
     assert state.step == step
-    assert value.numpy().tolist() == ([1.0, 2.0] if root else [0.0, 0.0])
+    assert values_of(state) == (THEIRS if root else OURS)
 
 
 def test_a_ring_of_newcomers_begins_at_step_0():
-    state = RingState({}, Counters(), Ring([-1, -1]))
-    state.sync()
+    ring = Ring([-1, -1])
+    state = state_of(ring, [], Counters())
+    state.sync(ring.world)
     assert state.step == 0
 
 
+@pytest.mark.parametrize("step", [NEVER, 8])
+def test_ranks_that_have_the_same_copy_nothing(step):
+    ring = Ring([step, -1], values=OURS)
+    state = state_of(ring, OURS, Counters(step=step))
+    state.sync(ring.world)
+    assert not ring.sent
+    assert state.step == max(0, step)
+
+
+def test_of_ranks_that_did_the_same_steps_only_what_differs_is_copied():
+    ring = Ring([8, 9, -1], values=[OURS[0], [3.0]])
+    counters = TwoCounters(step=8)
+    state = state_of(ring, OURS, counters)
+    ring.differing = ring.variables[1:]
+    state.sync(ring.world)
+    assert [variable is ring.variables[1] for variable in ring.sent] == [True]
+    assert values_of(state) == [OURS[0], [3.0]]
+    assert counters.evaluated_step == 9
+
+
+def test_a_rank_without_steps_has_no_state_where_a_sync_breaks():
+    ring = Ring([7, -1], values=THEIRS, breaks_after=1)
+    state = state_of(ring, OURS, Counters())
+    with pytest.raises(CollectiveFailed):
+        state.sync(ring.world)
+    assert values_of(state) not in (OURS, THEIRS)
+    assert state.step < NEVER
+    with pytest.raises(StateLost):
+        state.begin_alone()
+
+
+def test_a_broken_rank_takes_the_values_of_one_that_begins():
+    ring = Ring([7, -1], values=THEIRS, breaks_after=1)
+    state = state_of(ring, OURS, Counters())
+    with pytest.raises(CollectiveFailed):
+        state.sync(ring.world)
+    newcomers = Ring([NEVER, -1], values=THEIRS)
+    newcomers.variables = ring.variables
+    state._collectives = newcomers
+    state.sync(newcomers.world)
+    assert values_of(state) == THEIRS
+    assert state.step == 0
+
+
+@pytest.mark.parametrize(
+    ("others", "step"),
+    [
+        pytest.param([[6, -1], [NEVER, -1]], 5, id="a step behind"),
+        pytest.param([[NEVER, -1]], NEVER, id="a job's first ring"),
+    ],
+)
+def test_what_may_be_the_last_of_its_kind_outlives_a_broken_sync(others, step):
+    ring = Ring(*others, values=THEIRS, breaks_after=1, rank=1)
+    state = state_of(ring, OURS, Counters(step=step))
+    with pytest.raises(CollectiveFailed):
+        state.sync(ring.world)
+    assert ring.roots == [0]
+    assert values_of(state) == OURS
+    assert state.step == step
+
+
 class Saved:
+    step = 12
+
     def newest_step(self):
-        return 12
+        return self.step
 
     def load(self, after):
-        return {"step": 12, "evaluated_step": 10} if after < 12 else None
+        return {"step": self.step, "evaluated_step": 10} if after < self.step else None
 
 
 def test_what_is_saved_is_taken_where_it_is_ahead_of_all_ranks():
     counters = TwoCounters(step=5)
-    state = RingState({}, counters, Ring([7, 3, 12]), durable=Saved())
-    state.sync()
+    ring = Ring([7, 3, 12])
+    RingState({}, counters, ring, durable=Saved()).sync(ring.world)
     assert (counters.step, counters.evaluated_step) == (12, 10)
 
 
 def test_what_is_saved_is_left_where_a_rank_is_ahead_of_it():
     counters = TwoCounters(step=13)
-    RingState({}, counters, Ring([7, 3, 12]), durable=Saved()).sync()
+    ring = Ring([7, 3, 12])
+    RingState({}, counters, ring, durable=Saved()).sync(ring.world)
     assert (counters.step, counters.evaluated_step) == (13, NEVER)
+
+
+def test_what_was_read_from_a_checkpoint_is_read_again_where_a_sync_breaks():
+    ring = Ring([20, -1, 12], values=THEIRS, breaks_after=1)
+    state = state_of(ring, OURS, TwoCounters(), durable=Saved())
+    state.recover()
+    with pytest.raises(CollectiveFailed):
+        state.sync(ring.world)
+    assert state.step < NEVER
+    state.begin_alone()
+    assert state.step == 12
 
 
 def test_a_digest_tells_values_apart():
