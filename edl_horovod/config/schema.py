@@ -97,13 +97,17 @@ class TrainConfig:
     precision: str = "float32"
     """What layers compute in: `float32`, `mixed_bfloat16` or `mixed_float16`; variables stay
     float32."""
+    bucket_bytes: int = 4194304
+    """Most bytes of gradients that the ranks add up together, while they compute the others."""
     saved_model: bool = False
     """Whether the trained model also holds a SavedModel, for TensorFlow Serving and others."""
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
         check_least("train", self, clip_norm=0, clip_value=0, accumulate_steps=1, batch_size=1)
-        check_least("train", self, epochs=1, max_steps=0, learning_rate=0, evaluate_steps=0)
+        check_least(
+            "train", self, bucket_bytes=1, epochs=1, max_steps=0, learning_rate=0, evaluate_steps=0
+        )
         precisions = ("float32", "mixed_bfloat16", "mixed_float16")
         check_choice("train.precision", self.precision, precisions)
 

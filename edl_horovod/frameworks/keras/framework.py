@@ -59,6 +59,7 @@ class KerasFramework:
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,
             scales_loss=config.precision == "mixed_float16",
+            bucket_bytes=config.bucket_bytes,
         )
         return KerasStep(
             loaded, element_spec, learning_rate=config.learning_rate, gradients=gradients

@@ -21,6 +21,8 @@ class GradientOptions:
     """Parts into which a rank cuts its examples of a step."""
     scales_loss: bool = False
     """Whether the loss is scaled up so that float16 can hold its gradients."""
+    bucket_bytes: int = 4 << 20
+    """Most bytes of gradients that travel together, in a ring."""
 
 
 def clip(
@@ -46,11 +48,17 @@ def clip(
     return list(bounded)
 
 
+Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]
+
+
 def add_over_parts(
-    compute: Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]],
+    compute: Compute,
+    compute_last: Compute,
     batch: Any,
     moving: Sequence[tf.Tensor],
+    *,
     num_parts: int,
+    sum_specs: Sequence[Any],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Cut a batch into parts and add what each gives, with the memory of one part.
 
@@ -59,29 +67,37 @@ def add_over_parts(
     Args:
         compute: From a part and the moving values to sums over its examples, and the moving values
             after it. Of the same shapes for every part.
+        compute_last: The same for the last part, which is outside of the loop over the others.
         batch: Tensors whose first dimension is the examples; at least one.
         moving: Values that each part takes from the one before.
         num_parts: Most parts.
+        sum_specs: Shapes and types of the sums.
 
     Returns:
         The sums over all examples, and the moving values after the last part.
     """
     if num_parts == 1:
-        return compute(batch, list(moving))
+        return compute_last(batch, list(moving))
     count = tf.shape(tf.nest.flatten(batch)[0])[0]
     size = (count + num_parts - 1) // num_parts
 
     def part(start: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda value: value[start : start + size], batch)
 
-    sums, moved = compute(part(tf.constant(0)), list(moving))
-
     def add(start: tf.Tensor, sums: Any, moved: Any) -> Any:
         more, moved = compute(part(start), moved)
-        added = [one + other for one, other in zip(sums, more, strict=True)]
-        return start + size, added, moved
+        return start + size, _added(sums, more), moved
 
-    _, sums, moved = tf.while_loop(
-        lambda start, *_: start < count, add, (size, sums, moved), parallel_iterations=1
+    zeros = [tf.zeros(spec.shape, spec.dtype) for spec in sum_specs]
+    start, sums, moved = tf.while_loop(
+        lambda start, *_: start + size < count,
+        add,
+        (tf.constant(0), zeros, list(moving)),
+        parallel_iterations=1,
     )
-    return sums, moved
+    last, moved = compute_last(part(start), moved)
+    return _added(sums, last), moved
+
+
+def _added(some: Sequence[tf.Tensor], others: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    return [one + other for one, other in zip(some, others, strict=True)]

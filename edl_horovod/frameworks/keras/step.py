@@ -9,10 +9,12 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed, Variable
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks
-from edl_horovod.frameworks.keras.collectives import catch_failures, sum_grouped
+from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import call_functionally, metric_sums, running
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
+from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
+from edl_horovod.frameworks.keras.reduction import sum_over_ring
 from edl_horovod.frameworks.values import Batch, StepSums
 from edl_horovod.models.calling import call_declared, user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
@@ -20,8 +22,8 @@ from edl_horovod.spec import Mode
 
 __all__ = ["KerasStep"]
 
-GROUP = "edl.step"
-"""Name of the step's collective; ranks with and without examples meet under it."""
+SUMS = "edl.step"
+"""Name of the step's collectives; ranks with and without examples meet under it."""
 NO_OPTIONS = GradientOptions()
 # The step's numbers, in this order, then one sum for each metric.
 EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
@@ -55,6 +57,7 @@ class KerasStep:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
         self._loaded = loaded
+        self._element_spec = element_spec
         self._options = gradients
         self.model = KerasModel(loaded, element_spec[0])
         self.optimizer = self._make_optimizer(learning_rate)
@@ -64,9 +67,11 @@ class KerasStep:
         self._moving = list(self.model.keras.non_trainable_variables)
         scalar = tf.TensorSpec((), tf.float32)
         salt = tf.TensorSpec((), tf.uint32)
+        self._zero = tf.constant(0.0)
         self._has_come = tf.Variable(False, trainable=False)
-        # Each is traced once, for all kinds of step that call it.
-        self._local_sums = tf.function(self._sums_of_batch, autograph=False)
+        # Each is traced once, for all kinds of step that need it.
+        moving = [tf.TensorSpec(each.shape, each.dtype) for each in self._moving]
+        self._part = self._trace(self._part_sums, *element_spec, moving, scalar)
         self._change = tf.function(self._change_if_good, autograph=False)
         self._steps: dict[bool, Any] = {}
         self._empty_steps: dict[bool, Any] = {}
@@ -97,12 +102,13 @@ class KerasStep:
         self._has_come.assign(False)
         if batch is None:
             with catch_failures():
-                values = self._empty_steps[not is_alone](flag).numpy().tolist()
+                values = self._empty_steps[not is_alone](flag, self._zero).numpy().tolist()
         else:
             parts = batch.features, batch.labels
             with running("The training step", self._loaded, *parts), catch_failures():
                 run = self._steps[not is_alone]
-                values = run(flag, *parts, tf.constant(salt, tf.uint32)).numpy().tolist()
+                salted = tf.constant(salt, tf.uint32)
+                values = run(flag, *parts, salted, self._zero).numpy().tolist()
         count = values[EXAMPLES]
         return StepSums(
             num_examples=round(count),
@@ -123,10 +129,12 @@ class KerasStep:
         none = tf.nest.map_structure(lambda part: part[:0], (batch.features, batch.labels))
         # What is wrong with the step is wrong with its first true run, too.
         with contextlib.suppress(tf.errors.OpError):
-            self._steps[False](flag, *none, salt)  # Without an example nothing is changed.
+            self._steps[False](
+                flag, *none, salt, self._zero
+            )  # Without an example nothing is changed.
         # There is no ring yet, so the collective fails, and that before anything is changed.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
-            self._steps[True](flag, batch.features, batch.labels, salt)
+            self._steps[True](flag, batch.features, batch.labels, salt, self._zero)
 
     def has_come(self) -> bool:
         """Whether this rank's part of the step is done, so that it waits for the others."""
@@ -168,40 +176,58 @@ class KerasStep:
         return tf.convert_to_tensor(self.optimizer.scale_loss(tf.constant(1.0)))
 
     def _trace_both(
-        self, in_ring: bool, flag: Any, element_spec: tuple[Any, Any], salt: Any
+        self, in_ring: bool, scalar: Any, element_spec: tuple[Any, Any], salt: Any
     ) -> None:
         # Functions of their own: a concrete function counts a partial's bound argument as missing.
-        def step(flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor) -> tf.Tensor:
-            return self._step(flag, features, labels, salt, in_ring=in_ring)
+        def step(
+            flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, zero: tf.Tensor
+        ) -> tf.Tensor:
+            sums = self._sums_of_batch(flag, features, labels, salt, zero, in_ring=in_ring)
+            return self._finish(sums, in_ring)
 
-        def empty_step(flag: tf.Tensor) -> tf.Tensor:
-            return self._empty_step(flag, in_ring=in_ring)
+        def empty_step(flag: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
+            return self._finish(self._empty_sums(flag, zero), in_ring)
 
-        self._steps[in_ring] = self._trace(step, flag, *element_spec, salt)
-        self._empty_steps[in_ring] = self._trace(empty_step, flag)
+        self._steps[in_ring] = self._trace(step, scalar, *element_spec, salt, scalar)
+        self._empty_steps[in_ring] = self._trace(empty_step, scalar, scalar)
 
     def _trace(self, function: Any, *signature: Any) -> Any:
-        doing = f"Building the training step of {self._loaded.label} for {signature[1:3]}"
+        doing = f"Building the training step of {self._loaded.label} for {self._element_spec}"
         with user_code(doing, root=self._loaded.zoo):
             return tf.function(function, autograph=False).get_concrete_function(*signature)
 
-    def _step(
-        self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, *, in_ring: bool
-    ) -> tf.Tensor:
-        return self._finish(self._local_sums(flag, features, labels, salt), in_ring)
-
     def _sums_of_batch(
-        self, flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor
+        self,
+        flag: tf.Tensor,
+        features: Any,
+        labels: Any,
+        salt: tf.Tensor,
+        zero: tf.Tensor,
+        *,
+        in_ring: bool,
     ) -> list[tf.Tensor]:
         """What this rank adds to the step: for each variable, then the step's numbers."""
-        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        count = _count(features)
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
         fed = [
             _salted(variable, value, salt)
             for variable, value in zip(self._moving, before, strict=True)
         ]
+
+        def compute(batch: Any, moving: list[tf.Tensor]) -> Any:
+            return self._part(*batch, moving, zero)
+
+        def compute_last(batch: Any, moving: list[tf.Tensor]) -> Any:
+            # Its gradients go out one by one, while it computes the others.
+            return inlined(self._part, *batch, moving, zero) if in_ring else compute(batch, moving)
+
         sums, after = add_over_parts(
-            self._part_sums, (features, labels), fed, self._options.num_parts
+            compute,
+            compute_last,
+            (features, labels),
+            fed,
+            num_parts=self._options.num_parts,
+            sum_specs=self._part.structured_outputs[0],
         )
         moved = [
             _as_sum(old, new, was_fed, count)
@@ -211,11 +237,18 @@ class KerasStep:
         return [*sums[:-1], *moved, numbers]
 
     def _part_sums(
-        self, batch: tuple[Any, Any], moving: list[tf.Tensor]
+        self, features: Any, labels: Any, moving: list[tf.Tensor], zero: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Sums over the examples of a batch: the gradients', and of loss and metrics as one row."""
-        features, labels = batch
-        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        """Sums over the examples of a batch: the gradients', and of loss and metrics as one row.
+
+        Args:
+            features: Of the examples.
+            labels: Of the examples.
+            moving: Values of the moving variables.
+            zero: 0, of which TensorFlow does not know that: what it knows it computes when it
+                optimises the graph, and that with a collective in it would be a call too many.
+        """
+        count = _count(features)
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             outputs, after, extra_losses = call_functionally(
@@ -230,29 +263,40 @@ class KerasStep:
         # The scale is made for means: with sums float16 would not reach as far.
         factor = count if self._is_scaling else None
         sums = [
-            _as_gradient_sum(variable, gradient, factor)
+            _as_gradient_sum(variable, gradient, factor, zero)
             for variable, gradient in zip(trainable, gradients, strict=True)
         ]
         row = tf.stack([tf.cast(summed, tf.float32), *self._metrics(outputs, labels, count)])
         return [*sums, row], [tf.convert_to_tensor(value) for value in after]
 
-    def _empty_step(self, flag: tf.Tensor, *, in_ring: bool) -> tf.Tensor:
-        """The step of a rank without examples: it adds nothing, but is changed as all are."""
-        sums = [_zeros_like(variable.value) for variable in self._trainable]
-        moved = [tf.zeros(variable.shape, _sum_dtype(variable.value)) for variable in self._moving]
-        zeros = [tf.zeros(()) for _ in self._metric_names]
-        numbers = tf.stack([tf.zeros(()), tf.zeros(()), flag, tf.zeros(()), *zeros])
-        return self._finish([*sums, *moved, numbers], in_ring)
+    def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[tf.Tensor]:
+        """What a rank without examples adds: nothing, but it is changed as all are."""
+        sums = [_fill(variable.value, zero) for variable in self._trainable]
+        moved = [
+            _fill(variable.value, zero, _sum_dtype(variable.value)) for variable in self._moving
+        ]
+        numbers = tf.stack([zero, zero, flag, zero, *[zero for _ in self._metric_names]])
+        return [*sums, *moved, numbers]
 
     def _finish(self, sums: list[tf.Tensor], in_ring: bool) -> tf.Tensor:
-        """The step's one collective, then the update, the same on all ranks."""
+        """Add the sums over the ring, then update, the same on all ranks."""
         if in_ring:
             with tf.control_dependencies(sums):
                 self._has_come.assign(True)
-            sums = sum_grouped(sums, GROUP)
-        # All parts of the group are there before any variable changes.
+            sums = self._reduce(sums)
+        # All sums are there before any variable changes.
         with tf.control_dependencies(sums):
             return self._change(sums)
+
+    def _reduce(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+        """The step's collectives: gradients in buckets, the small rest with the last of them."""
+        *_, numbers = sums
+        num_trainable = len(self._trainable)
+        rest = [*sums[num_trainable:-1], numbers]
+        # The first variables' gradients are made last, so the rest goes before them in the list.
+        order = [*rest, *sums[:num_trainable]]
+        reduced = sum_over_ring(order, self._options.bucket_bytes, SUMS)
+        return [*reduced[len(rest) :], *reduced[: len(rest)]]
 
     def _change_if_good(self, reduced: list[tf.Tensor]) -> tf.Tensor:
         """Change the variables, if the step's loss is finite; returns the step's numbers."""
@@ -320,12 +364,19 @@ def _move(
         variable.assign_add(tf.cast(tf.round(total / contributors), variable.dtype))
 
 
-def _as_gradient_sum(variable: tf.Variable, gradient: Any, factor: tf.Tensor | None) -> tf.Tensor:
+def _as_gradient_sum(
+    variable: tf.Variable, gradient: Any, factor: tf.Tensor | None, zero: tf.Tensor
+) -> tf.Tensor:
     if gradient is None:
-        return _zeros_like(variable)
+        return _fill(variable, zero)
     gradient = tf.convert_to_tensor(gradient)
     return gradient if factor is None else gradient * tf.cast(factor, gradient.dtype)
 
 
-def _zeros_like(variable: tf.Variable) -> tf.Tensor:
-    return tf.zeros(variable.shape, variable.dtype)
+def _fill(variable: tf.Variable, value: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
+    return tf.fill(variable.shape, tf.cast(value, dtype or variable.dtype))
+
+
+def _count(features: Any) -> tf.Tensor:
+    """Number of examples, as a float."""
+    return tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)

@@ -47,7 +47,14 @@ def test_parts_add_up_to_the_whole_and_none_is_empty(count, num_parts):
 
     x = tf.reshape(tf.range(1.0, 2.0 * count + 1), [count, 2])
     traced = tf.function(
-        lambda x: add_over_parts(compute, {"x": x}, [tf.constant(0.5)], num_parts)
+        lambda x: add_over_parts(
+            compute,
+            compute,
+            {"x": x},
+            [tf.constant(0.5)],
+            num_parts=num_parts,
+            sum_specs=[tf.TensorSpec((2,))],
+        )
     ).get_concrete_function(tf.TensorSpec((None, 2)))
     (total,), (moved,) = traced(x)
     np.testing.assert_allclose(total, np.sum(x.numpy(), 0))
