@@ -12,6 +12,7 @@ from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import KerasModel
+from edl_horovod.frameworks.keras.reduction import Reduction
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
@@ -59,7 +60,11 @@ class KerasFramework:
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,
             scales_loss=config.precision == "mixed_float16",
-            bucket_bytes=config.bucket_bytes,
+            reduction=Reduction(
+                bucket_bytes=config.bucket_bytes,
+                compression=config.compression,
+                batch_size=config.batch_size,
+            ),
         )
         return KerasStep(
             loaded, element_spec, learning_rate=config.learning_rate, gradients=gradients

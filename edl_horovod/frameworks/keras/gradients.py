@@ -1,10 +1,12 @@
 """What happens to a step's gradients before the optimizer sees them: parts added, lengths cut."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+
+from edl_horovod.frameworks.keras.reduction import Reduction, Sum, with_values
 
 __all__ = ["GradientOptions", "add_over_parts", "clip"]
 
@@ -21,31 +23,31 @@ class GradientOptions:
     """Parts into which a rank cuts its examples of a step."""
     scales_loss: bool = False
     """Whether the loss is scaled up so that float16 can hold its gradients."""
-    bucket_bytes: int = 4 << 20
-    """Most bytes of gradients that travel together, in a ring."""
+    reduction: Reduction = field(default_factory=Reduction)
+    """How they are added over a ring."""
 
 
-def clip(
-    gradients: Sequence[tf.Tensor], options: GradientOptions, scale: tf.Tensor | float
-) -> list[tf.Tensor]:
+def clip(gradients: Sequence[Sum], options: GradientOptions, scale: tf.Tensor | float) -> list[Sum]:
     """Bound the mean gradients of a step; every rank has the same ones and bounds them alike.
 
     Args:
-        gradients: Reduced over the ring; not finite where float16 could not hold them.
+        gradients: Reduced over the ring; not finite where float16 could not hold them. No row is in
+            an `IndexedSlices` twice, so the rows that are not there are 0.
         options: The bounds.
         scale: Of the loss, and so of the gradients.
     """
     bounded = list(gradients)
     if options.clip_value:
         most = options.clip_value * scale
-        bounded = [
-            # What is not finite must stay so: the loss scaling looks for it.
-            tf.where(tf.math.is_finite(value), tf.clip_by_value(value, -most, most), value)
-            for value in bounded
-        ]
+        bounded = [with_values(each, lambda values: _cut(values, most)) for each in bounded]
     if options.clip_norm:
         bounded, _ = tf.clip_by_global_norm(bounded, options.clip_norm * scale)
     return list(bounded)
+
+
+def _cut(values: tf.Tensor, most: tf.Tensor | float) -> tf.Tensor:
+    # What is not finite must stay so: the loss scaling looks for it.
+    return tf.where(tf.math.is_finite(values), tf.clip_by_value(values, -most, most), values)
 
 
 Compute = Callable[[Any, list[tf.Tensor]], tuple[list[tf.Tensor], list[tf.Tensor]]]

@@ -1,13 +1,25 @@
-"""Adds a step's tensors over the ring in buckets, each as soon as it is made (DESIGN D17)."""
+"""Adds a step's sums over the ring in buckets, each as soon as it is made (DESIGN D17).
 
-from collections.abc import Sequence
+Every rank of a ring runs the same collectives in every step, also one without examples: what a
+bucket holds follows from the variables alone.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
+import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from edl_horovod.frameworks.keras.collectives import sum_grouped
+from edl_horovod.frameworks.keras.compression import sum_compressed
 
-__all__ = ["Bucket", "in_buckets", "sum_over_ring"]
+__all__ = ["Bucket", "Reduction", "Sum", "in_buckets", "unique_rows", "with_values"]
+
+Sum: TypeAlias = tf.Tensor | tf.IndexedSlices
+"""What a rank adds for a variable; of an embedding only the rows that its examples have."""
+NAME = "edl.step"
+"""Begins the names of the collectives; ranks with and without examples meet under them."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +32,7 @@ class Bucket:
     """Of its tensors among all."""
 
 
-def in_buckets(tensors: Sequence[tf.Tensor], most_bytes: int, name: str) -> list[Bucket]:
+def in_buckets(tensors: Sequence[Any], most_bytes: int, name: str) -> list[Bucket]:
     """Deal tensors out to buckets, last one first: that is the order in which gradients come.
 
     All tensors of a bucket have the same type. One that is larger than a bucket has it for itself.
@@ -32,7 +44,7 @@ def in_buckets(tensors: Sequence[tf.Tensor], most_bytes: int, name: str) -> list
     """
     buckets: list[Bucket] = []
     places: list[int] = []
-    room = 0
+    room = most_bytes
 
     def close() -> None:
         if places:
@@ -44,23 +56,108 @@ def in_buckets(tensors: Sequence[tf.Tensor], most_bytes: int, name: str) -> list
         size = tensor.shape.num_elements() * tensor.dtype.size
         if places and (size > room or tensor.dtype != tensors[places[-1]].dtype):
             close()
-        room = most_bytes - size if not places else room - size
+        room = (room if places else most_bytes) - size
         places.append(place)
     close()
     return buckets
 
 
-def sum_over_ring(tensors: Sequence[tf.Tensor], most_bytes: int, name: str) -> list[tf.Tensor]:
-    """Sum each tensor over the ring, a bucket at a time, while others are still being made.
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How a step's sums are added over the ring."""
 
-    Args:
-        tensors: Same shapes and types on all ranks, in the order of the variables.
-        most_bytes: Of a bucket.
-        name: Pairs the calls of the ranks; functions that may meet in one collective share it.
-    """
-    reduced = list(tensors)
-    for bucket in in_buckets(tensors, most_bytes, name):
-        sums = sum_grouped([tensors[place] for place in bucket.places], bucket.name)
-        for place, total in zip(bucket.places, sums, strict=True):
+    bucket_bytes: int = 4 << 20
+    """Most bytes of gradients that travel together."""
+    compression: str = "none"
+    """What float32 gradients travel as: `none`, `bf16` or `fp16`."""
+    batch_size: int = 1
+    """About how many examples a sum is made of; float16 holds means rather than sums."""
+
+    def add(self, gradients: Sequence[Sum], others: Sequence[tf.Tensor]) -> list[Sum]:
+        """Add this rank's sums to those of the other ranks.
+
+        Args:
+            gradients: Of the same kinds, shapes (but for rows) and types on all ranks, in the order
+                of the variables. They go out last one first.
+            others: What goes with the last of them; of the same shapes and types on all ranks.
+
+        Returns:
+            The totals of `gradients` and `others`, the same bits on all ranks.
+        """
+        reduced: list[Sum] = [*others, *gradients]
+        rows = [i for i, each in enumerate(reduced) if isinstance(each, tf.IndexedSlices)]
+        for place, total in zip(rows, self._add_rows([reduced[i] for i in rows]), strict=True):
             reduced[place] = total
-    return reduced
+        dense = [i for i in range(len(reduced)) if i not in rows]
+        is_short = [self._is_compressed(reduced[i], i >= len(others)) for i in dense]
+        for kind in (True, False):
+            # With the last bucket of those that are not compressed the others go.
+            places = [i for i, is_one in zip(dense, is_short, strict=True) if is_one == kind]
+            name = f"{NAME}.{self.compression}" if kind else NAME
+            for bucket in in_buckets([reduced[i] for i in places], self.bucket_bytes, name):
+                tensors = [reduced[places[i]] for i in bucket.places]
+                sums = (
+                    sum_compressed(tensors, bucket.name, self.compression, self.batch_size)
+                    if kind
+                    else sum_grouped(tensors, bucket.name)
+                )
+                for i, total in zip(bucket.places, sums, strict=True):
+                    reduced[places[i]] = total
+        return [*reduced[len(others) :], *reduced[: len(others)]]
+
+    def _is_compressed(self, tensor: Sum, is_gradient: bool) -> bool:
+        return is_gradient and self.compression != "none" and tensor.dtype == tf.float32
+
+    def _add_rows(self, sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+        """Add sums of some rows each: as rows where these are fewer bytes than the whole arrays.
+
+        How many rows there are is known before the backward pass, so asking for it costs no time.
+        """
+        if not sums:
+            return []
+        counts = tf.stack([tf.shape(each.indices, tf.int64)[0] for each in sums])
+        (totals,) = sum_grouped([counts], f"{NAME}.rows")
+        found = []
+        for number, (mine, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
+            width = mine.values.dtype.size * mine.values.shape[1:].num_elements()
+            as_rows = count * (width + mine.indices.dtype.size)
+            whole = tf.cast(mine.dense_shape[0], tf.int64) * width
+            found.append(
+                tf.cond(
+                    as_rows < whole,
+                    lambda mine=mine, number=number: _gather_rows(mine, number),
+                    lambda mine=mine, number=number: _sum_whole(mine, number),
+                )
+            )
+        return found
+
+
+def with_values(value: Sum, function: Callable[[tf.Tensor], tf.Tensor]) -> Sum:
+    """Apply a function to an array, or to the rows of it that are there."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(function(value.values), value.indices, value.dense_shape)
+    return function(value)
+
+
+def unique_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Add what there is of each row, so that each is there once."""
+    indices, places = tf.unique(slices.indices)
+    values = tf.math.unsorted_segment_sum(slices.values, places, tf.shape(indices)[0])
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _gather_rows(mine: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
+    """Every rank gets the rows of all and adds them in the order of the ranks."""
+    values, indices = (
+        hvd.allgather(value, name=f"{NAME}.rows.{number}.{what}", ignore_name_scope=True)
+        for value, what in ((mine.values, "values"), (mine.indices, "indices"))
+    )
+    values.set_shape(mine.values.shape)
+    indices.set_shape(mine.indices.shape)
+    return unique_rows(tf.IndexedSlices(values, indices, mine.dense_shape))
+
+
+def _sum_whole(mine: tf.IndexedSlices, number: int) -> tf.IndexedSlices:
+    (values,) = sum_grouped([tf.convert_to_tensor(mine)], f"{NAME}.rows.{number}")
+    indices = tf.range(tf.cast(mine.dense_shape[0], mine.indices.dtype))
+    return tf.IndexedSlices(values, indices, mine.dense_shape)

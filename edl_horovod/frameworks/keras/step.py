@@ -14,7 +14,7 @@ from edl_horovod.frameworks.keras.functional import call_functionally, metric_su
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
 from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
-from edl_horovod.frameworks.keras.reduction import sum_over_ring
+from edl_horovod.frameworks.keras.reduction import Sum, unique_rows, with_values
 from edl_horovod.frameworks.values import Batch, StepSums
 from edl_horovod.models.calling import call_declared, user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
@@ -22,8 +22,6 @@ from edl_horovod.spec import Mode
 
 __all__ = ["KerasStep"]
 
-SUMS = "edl.step"
-"""Name of the step's collectives; ranks with and without examples meet under it."""
 NO_OPTIONS = GradientOptions()
 # The step's numbers, in this order, then one sum for each metric.
 EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
@@ -205,7 +203,7 @@ class KerasStep:
         zero: tf.Tensor,
         *,
         in_ring: bool,
-    ) -> list[tf.Tensor]:
+    ) -> list[Sum]:
         """What this rank adds to the step: for each variable, then the step's numbers."""
         count = _count(features)
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
@@ -263,49 +261,62 @@ class KerasStep:
         # The scale is made for means: with sums float16 would not reach as far.
         factor = count if self._is_scaling else None
         sums = [
-            _as_gradient_sum(variable, gradient, factor, zero)
+            self._gradient_sum(variable, gradient, factor, zero)
             for variable, gradient in zip(trainable, gradients, strict=True)
         ]
         row = tf.stack([tf.cast(summed, tf.float32), *self._metrics(outputs, labels, count)])
         return [*sums, row], [tf.convert_to_tensor(value) for value in after]
 
-    def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[tf.Tensor]:
+    def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[Sum]:
         """What a rank without examples adds: nothing, but it is changed as all are."""
-        sums = [_fill(variable.value, zero) for variable in self._trainable]
+        kinds = self._part.structured_outputs[0]
+        sums = [
+            _no_rows(kind, zero) if isinstance(kind, tf.IndexedSlices) else _fill(kind, zero)
+            for kind in kinds[:-1]
+        ]
         moved = [
-            _fill(variable.value, zero, _sum_dtype(variable.value)) for variable in self._moving
+            tf.fill(variable.shape, tf.cast(zero, _sum_dtype(variable.value)))
+            for variable in self._moving
         ]
         numbers = tf.stack([zero, zero, flag, zero, *[zero for _ in self._metric_names]])
         return [*sums, *moved, numbers]
 
-    def _finish(self, sums: list[tf.Tensor], in_ring: bool) -> tf.Tensor:
+    def _finish(self, sums: list[Sum], in_ring: bool) -> tf.Tensor:
         """Add the sums over the ring, then update, the same on all ranks."""
         if in_ring:
-            with tf.control_dependencies(sums):
+            with tf.control_dependencies(_flat(sums)):
                 self._has_come.assign(True)
-            sums = self._reduce(sums)
+            num_trainable = len(self._trainable)
+            sums = self._options.reduction.add(sums[:num_trainable], sums[num_trainable:])
         # All sums are there before any variable changes.
-        with tf.control_dependencies(sums):
+        with tf.control_dependencies(_flat(sums)):
             return self._change(sums)
 
-    def _reduce(self, sums: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The step's collectives: gradients in buckets, the small rest with the last of them."""
-        *_, numbers = sums
-        num_trainable = len(self._trainable)
-        rest = [*sums[num_trainable:-1], numbers]
-        # The first variables' gradients are made last, so the rest goes before them in the list.
-        order = [*rest, *sums[:num_trainable]]
-        reduced = sum_over_ring(order, self._options.bucket_bytes, SUMS)
-        return [*reduced[len(rest) :], *reduced[: len(rest)]]
+    def _gradient_sum(
+        self, variable: tf.Variable, gradient: Any, factor: tf.Tensor | None, zero: tf.Tensor
+    ) -> Sum:
+        if gradient is None:
+            return _fill(variable, zero)
+        if isinstance(gradient, tf.IndexedSlices) and self._options.num_parts == 1:
+            shape = tf.constant([*variable.shape], gradient.indices.dtype)
+            gradient = unique_rows(tf.IndexedSlices(gradient.values, gradient.indices, shape))
+        else:
+            gradient = tf.convert_to_tensor(gradient)
+        if factor is None:
+            return gradient
+        return with_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
 
-    def _change_if_good(self, reduced: list[tf.Tensor]) -> tf.Tensor:
+    def _change_if_good(self, reduced: list[Sum]) -> tf.Tensor:
         """Change the variables, if the step's loss is finite; returns the step's numbers."""
         *totals, numbers = reduced
         gradient_sums, moved = totals[: len(self._trainable)], totals[len(self._trainable) :]
 
         def change() -> tf.Tensor:
             count = numbers[EXAMPLES]
-            gradients = [total / tf.cast(count, total.dtype) for total in gradient_sums]
+            gradients = [
+                with_values(total, lambda values: values / tf.cast(count, values.dtype))
+                for total in gradient_sums
+            ]
             gradients = clip(gradients, self._options, self._scale)
             self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
             for variable, total in zip(self._moving, moved, strict=True):
@@ -364,17 +375,21 @@ def _move(
         variable.assign_add(tf.cast(tf.round(total / contributors), variable.dtype))
 
 
-def _as_gradient_sum(
-    variable: tf.Variable, gradient: Any, factor: tf.Tensor | None, zero: tf.Tensor
-) -> tf.Tensor:
-    if gradient is None:
-        return _fill(variable, zero)
-    gradient = tf.convert_to_tensor(gradient)
-    return gradient if factor is None else gradient * tf.cast(factor, gradient.dtype)
+def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:
+    return tf.fill(like.shape, tf.cast(value, like.dtype))
 
 
-def _fill(variable: tf.Variable, value: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    return tf.fill(variable.shape, tf.cast(value, dtype or variable.dtype))
+def _no_rows(like: tf.IndexedSlices, zero: tf.Tensor) -> tf.IndexedSlices:
+    """None of the rows of an array; as `zero`, nothing that TensorFlow could know beforehand."""
+    count = tf.cast(zero, tf.int32)
+    values = tf.fill([count, *like.values.shape[1:]], tf.cast(zero, like.values.dtype))
+    indices = tf.fill([count], tf.cast(zero, like.indices.dtype))
+    # `like` is of another graph.
+    return tf.IndexedSlices(values, indices, tf.constant(tf.get_static_value(like.dense_shape)))
+
+
+def _flat(sums: list[Sum]) -> list[tf.Tensor]:
+    return list(tf.nest.flatten(sums, expand_composites=True))
 
 
 def _count(features: Any) -> tf.Tensor:

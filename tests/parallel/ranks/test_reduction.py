@@ -1,0 +1,107 @@
+"""However gradients travel, a ring gives what one process gives on the whole global batch (D17)."""
+
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.frameworks.keras.compression import sum_compressed
+from edl_horovod.frameworks.keras.gradients import GradientOptions
+from edl_horovod.frameworks.keras.reduction import Reduction
+from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.frameworks.world import World
+from edl_horovod.models.zoo import load_spec
+from tests.parallel.agreement import assert_same_everywhere
+
+ZOO = str(Path(__file__).parents[2] / "zoo")
+ALONE = World(rank=0, size=1, generation=1)
+BATCH, STEPS = 12, 12
+SPEC = ({"ids": tf.TensorSpec((None, 3), tf.int32)}, tf.TensorSpec((None,), tf.int32))
+
+
+def train(world, optimizer, options):
+    """Train on random ids, most of them small ones; some ranks have no examples in some steps.
+
+    Returns:
+        The losses, and the variables.
+    """
+    keras.utils.set_random_seed(5)
+    loaded = load_spec(ZOO, "branches", params={"optimizer": optimizer})
+    trainer = KerasStep(loaded, SPEC, learning_rate=None, gradients=options)
+    random = np.random.default_rng(7)
+    losses = []
+    for step in range(STEPS):
+        ids = random.zipf(1.5, (BATCH, 3)).clip(0, 499).astype(np.int32)
+        owner = (np.arange(BATCH) + step) * (step % 3) % world.size
+        mine = ids[owner == world.rank]
+        labels = mine.sum(1) % 3
+        batch = Batch(
+            features={"ids": tf.constant(mine)},
+            labels=tf.constant(labels, tf.int32),
+            num_examples=len(mine),
+        )
+        sums = trainer.step(
+            batch if len(mine) else None, wants_change=False, is_alone=world.is_alone, salt=0
+        )
+        losses.append(sums.loss)
+    return losses, [variable.numpy() for variable in trainer.variables.values()]
+
+
+def assert_as_alone(world, optimizer, options, **tolerance):
+    losses, weights = train(world, optimizer, options)
+    assert_same_everywhere(weights)
+    expected_losses, expected = train(ALONE, optimizer, options)
+    np.testing.assert_allclose(losses, expected_losses, **tolerance)
+    for ours, theirs in zip(weights, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, **tolerance)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("bucket_bytes", [1, 300, 1 << 20])
+def test_buckets_of_any_size_and_sparse_rows_give_the_same(world, optimizer, bucket_bytes):
+    options = GradientOptions(clip_norm=0.5, reduction=Reduction(bucket_bytes=bucket_bytes))
+    assert_as_alone(world, optimizer, options, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        GradientOptions(clip_value=0.01),
+        GradientOptions(scales_loss=True),
+        GradientOptions(num_parts=2),
+    ],
+    ids=["cut", "scaled", "parts"],
+)
+def test_rows_of_an_embedding_are_bounded_and_scaled_as_arrays_are(world, options):
+    assert_as_alone(world, "sgd", options, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("compression", ["bf16", "fp16"])
+def test_a_compressed_training_is_that_of_one_process_within_its_precision(world, compression):
+    reduction = Reduction(bucket_bytes=300, compression=compression, batch_size=BATCH)
+    options = GradientOptions(reduction=reduction)
+    tolerance = {"bf16": 1e-2, "fp16": 2e-3}[compression]
+    assert_as_alone(world, "sgd", options, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("compression", ["bf16", "fp16"])
+def test_compressed_sums_are_rounded_twice_at_most(world, compression):
+    random = np.random.default_rng(world.rank)
+    all_values = [np.random.default_rng(rank).normal(0, 3, 1001) for rank in range(world.size)]
+    values = tf.constant(random.normal(0, 3, 1001), tf.float32)
+    big = tf.constant([[1e7], [float("inf")], [0.0]])
+    (total,), (others,) = (
+        sum_compressed([each], f"test.{compression}.{number}", compression, 8)
+        for number, each in enumerate((values, big))
+    )
+    assert_same_everywhere([total.numpy(), others.numpy()])
+    exact, sizes = np.sum(all_values, 0), np.sum(np.abs(all_values), 0)
+    unit = {"bf16": 2.0**-9, "fp16": 2.0**-12}[compression]
+    assert np.all(np.abs(total.numpy() - exact) <= 2 * unit * (sizes + np.abs(exact)))
+    # What float16 cannot hold becomes the largest number; what was not finite stays visible.
+    assert np.isinf(others.numpy()[1, 0])
+    assert others.numpy()[2, 0] == 0.0
+    assert np.isfinite(others.numpy()[0, 0])
