@@ -35,5 +35,13 @@ def assert_each_record_once_an_epoch(output, *, epochs=EPOCHS):
     """The trained model has seen every record as often as there are epochs."""
     files = trained_model.read(output)
     assert files.message.steps == NUM_RECORDS // BATCH * epochs
-    (_, counts), *_ = read_params(files.params_files)
+    counts, clocks = counts_and_clocks(files)
     np.testing.assert_allclose(counts, epochs, rtol=1e-5)
+    assert clocks == [NUM_RECORDS * epochs] * len(clocks)
+
+
+def counts_and_clocks(files):
+    """The weights of a trained model that counted."""
+    values = [value for _, value in read_params(files.params_files)]
+    (counts,) = (value for value in values if value.ndim)
+    return counts, [float(value) for value in values if not value.ndim]

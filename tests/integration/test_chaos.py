@@ -17,7 +17,6 @@ from edl_horovod.chaos import random_schedule
 from edl_horovod.chaos.job import disturb_job
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
-from edl_horovod.trained_model.params import read_params
 from tests import counting_job, dying_worker
 from tests.records import write_records
 
@@ -90,6 +89,8 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     seed = time.time_ns() % (1 << 31) if is_long else seed
     seconds, every = (60, 4) if is_long else (15, 3)
     settings = {"launch.np": 3, "elastic.max_np": 4, "params.keep_every": 3}
+    # Each step has more than 20 collectives, between which a rank may be lost.
+    settings |= {"params.num_clocks": 20, "train.bucket_bytes": 1}
     if is_long:  # At one pace all the time, so that what was lost can be compared.
         settings |= {"epochs": 45, "params.slower_after": 900}
     job = start("train", *counting(tmp_path, **settings))
@@ -108,7 +109,9 @@ def test_random_chaos_loses_nothing(start, tmp_path, seed):
     assert proof.restored == (), told
     assert any(h.is_done for h in happened), told
     assert cost.num_resets > 0, told
-    (_, counts), *_ = read_params(trained_model.read(tmp_path / "out").params_files)
+    counts, clocks = counting_job.counts_and_clocks(trained_model.read(tmp_path / "out"))
+    assert len(clocks) == 20
+    assert len(set(clocks)) == 1
     kept = np.arange(counting_job.NUM_RECORDS) % 3 == 0
     assert (counts[kept] > 0).all()
     assert (counts[~kept] == 0).all()

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger import prove
 from tests import counting_job
 
 STALL_SECONDS = 12
@@ -37,6 +39,11 @@ class Hanging:
 
     def go_on(self, where, slot):
         (self._folder / f"{where}-{slot}").unlink()
+
+    def wait_until_reached(self, where, slot):
+        file = self._folder / f"{where}-{slot}.reached"
+        self.job.wait_for(lambda _: file.exists(), f"slot {slot} in {where}")
+        time.sleep(1)
 
     def seconds_until_ring(self, size, after):
         """From now until a ring of this size is there, by the coordinator's clock."""
@@ -94,6 +101,32 @@ def test_a_stopped_worker_is_left_out_ended_and_replaced(hanging):
     running.wait_for_ring(2, after=shrunk)
     assert running.worker_pid(1) != pid
     job.finish()
+
+
+@pytest.mark.parametrize(
+    ("slot", "number"),
+    [
+        (1, signal.SIGKILL),
+        pytest.param(0, signal.SIGKILL, marks=pytest.mark.long),
+        pytest.param(1, signal.SIGSTOP, marks=pytest.mark.long),
+    ],
+)
+def test_a_worker_lost_between_two_buckets_costs_the_step_in_flight_alone(hanging, slot, number):
+    settings = {"launch.np": 3, "params.num_clocks": 20, "train.bucket_bytes": 1}
+    job = hanging(**settings, **{"debug.ledger": "true"})
+    running = job.start()
+    running.wait_for_ring(3)
+    first = running.generation()
+    job.hang("backward", slot)
+    job.wait_until_reached("backward", slot)
+    # The buckets of the clocks are through on all ranks by then; that of the counts is not.
+    running.signal_worker(slot, number)
+    running.wait_for_ring(2, after=first)
+    job.go_on("backward", slot)
+    job.finish()
+    proof = prove(JobDir(running.job_dir))
+    assert proof.is_good, f"{proof.violations}\n{running.describe()}"
+    assert proof.num_redone_steps == 0
 
 
 @pytest.mark.long

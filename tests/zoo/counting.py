@@ -1,7 +1,8 @@
 """A model whose weights count how often each record was applied: the proof of exactly once.
 
 The loss of an example is minus the weight of its id, so a step of plain SGD with a rate of the
-global batch adds exactly 1 to the weight of each record of a full step.
+global batch adds exactly 1 to the weight of each record of a full step. With `num_clocks` there are
+weights, too, that grow alike in every step with an example: they show that a step is applied whole.
 """
 
 import keras
@@ -13,28 +14,45 @@ from edl_horovod import ElasticDLSpec, Mode
 
 @keras.saving.register_keras_serializable("tests")
 class Counter(keras.Model):
-    def __init__(self, num_records, **kwargs):
+    def __init__(self, num_records, num_clocks=0, **kwargs):
         super().__init__(**kwargs)
-        self.num_records = num_records
+        self.num_records, self.num_clocks = num_records, num_clocks
+        self.between = tf.identity
         self.counts = self.add_weight(shape=(num_records,), initializer="zeros", name="counts")
+        self.clocks = [
+            self.add_weight(shape=(), initializer="zeros", name=f"clock_{number}")
+            for number in range(num_clocks)
+        ]
 
     def call(self, inputs):
-        return tf.gather(self.counts, tf.reshape(inputs["id"], [-1]))
+        counts = self.between(tf.gather(self.counts, tf.reshape(inputs["id"], [-1])))
+        return tf.add_n(
+            [counts, *(tf.broadcast_to(clock, tf.shape(counts)) for clock in self.clocks)]
+        )
 
     def get_config(self):
-        return {**super().get_config(), "num_records": self.num_records}
+        sizes = {"num_records": self.num_records, "num_clocks": self.num_clocks}
+        return {**super().get_config(), **sizes}
 
 
 class CountingSpec(ElasticDLSpec):
     def __init__(
-        self, context=None, num_records=0, rate=1.0, slow_until="", slower_after=60, keep_every=1
+        self,
+        context=None,
+        num_records=0,
+        rate=1.0,
+        slow_until="",
+        slower_after=60,
+        keep_every=1,
+        num_clocks=0,
     ):
         super().__init__(context)
+        self._num_clocks = num_clocks
         self._num_records, self._rate, self._slow_until = num_records, rate, slow_until
         self._slower_after, self._keep_every = slower_after, keep_every
 
     def create_model(self):
-        return Counter(self._num_records)
+        return Counter(self._num_records, self._num_clocks)
 
     def create_dataset(self, dataset, mode):
         def parse(record):

@@ -1,8 +1,9 @@
 """The counting model, with places at which one worker can be made to hang.
 
 A file `input-1` in the folder `hang_in` makes the pipeline of slot 1 wait until the file is gone,
-`forward-1` its forward pass, `build-1` its start. `lock-1` makes foreign code hold the lock of the
-interpreter for a minute.
+`forward-1` its forward pass, `build-1` its start, and `backward-1` its backward pass after the
+clocks' gradients and before the counts'; a file `backward-1.reached` says that it waits. `lock-1`
+makes foreign code hold the lock of the interpreter for a minute.
 """
 
 import ctypes
@@ -24,7 +25,9 @@ class HangingSpec(CountingSpec):
 
     def create_model(self):
         self._wait("build")
-        return super().create_model()
+        model = super().create_model()
+        model.between = self._between
+        return model
 
     def create_dataset(self, dataset, mode):
         pause = tf.data.Dataset.from_tensors(0).map(lambda zero: self._pause(zero, "input"))
@@ -34,6 +37,14 @@ class HangingSpec(CountingSpec):
     def create_loss(self, outputs, labels):
         zero = tf.cast(self._pause(tf.constant(0), "forward"), tf.float32)
         return super().create_loss(outputs + zero, labels)
+
+    @tf.custom_gradient
+    def _between(self, counts):
+        def backward(gradient):
+            with tf.control_dependencies([self._pause(tf.constant(0), "backward")]):
+                return tf.identity(gradient)
+
+        return tf.identity(counts), backward
 
     def _pause(self, zero, where):
         def wait(value):
@@ -47,5 +58,8 @@ class HangingSpec(CountingSpec):
         return value
 
     def _wait(self, where):
-        while (self._folder / f"{where}-{self._slot}").exists():
+        file = self._folder / f"{where}-{self._slot}"
+        if file.exists():
+            file.with_suffix(".reached").touch()
+        while file.exists():
             time.sleep(POLL_SECONDS)
