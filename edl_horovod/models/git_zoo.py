@@ -6,7 +6,6 @@ The files of a commit never change, so a folder of the cache is written once and
 import contextlib
 import hashlib
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edl_horovod.errors import ConfigError, MissingDependency, OutputError, cure_of, did_you_mean
+from edl_horovod.files.user_cache import user_cache
 from edl_horovod.models.git_command import GitError, git
 from edl_horovod.models.git_url import GitZoo, parse
 
@@ -48,8 +48,7 @@ def ensure_local(model_zoo: str) -> FetchedZoo:
 
 def cache() -> Path:
     """The user's cache of fetched zoos; only running jobs need its content."""
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(root) / "edl_horovod" / "zoos"
+    return user_cache() / "zoos"
 
 
 def fetch(zoo: GitZoo) -> FetchedZoo:

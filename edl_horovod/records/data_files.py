@@ -15,7 +15,13 @@ class _Files(SourceKind):
     """Files of one record format."""
 
     def open(
-        self, data: str, settings: DataSettings, *, folder: Path | None, cache_bytes: int
+        self,
+        data: str,
+        settings: DataSettings,
+        *,
+        folder: Path | None,
+        cache_bytes: int,
+        tell: Callable[[str], None] | None,
     ) -> RecordSource:
         """Index the files and open a reader of them."""
         # Imported here: NumPy is for those who read.
@@ -28,6 +34,7 @@ class _Files(SourceKind):
             max_chunk_bytes=settings.max_chunk_bytes,
             folder=folder,
             cache_bytes=cache_bytes,
+            tell=tell,
         )
 
     def check(self, given: Sequence[str]) -> None:

@@ -1,32 +1,27 @@
 """The index of a data set: which record is where, over many sorted files."""
 
 import bisect
-import operator
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records import index_file
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks
-from edl_horovod.records.files.remote import is_remote, reconnect
+from edl_horovod.records.chunks import ChunkInfo
+from edl_horovod.records.files.remote import reconnect
+from edl_horovod.records.kept_index import KeptIndex, state_of
 from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.scanning import scan
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
-from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
+from edl_horovod.records.tables import IndexedFile, Tables
 
 __all__ = ["Index"]
 
-_FILES_AT_ONCE = 16
-"""Remote files that are scanned side by side: a scan mostly waits for answers."""
-
-_ROW = operator.attrgetter(*(CHUNK.names or ()))
 _Integers = NDArray[np.int64]
 
 
@@ -51,8 +46,9 @@ class Index:
         csv_header: bool = True,
         max_chunk_bytes: int = MAX_CHUNK_BYTES,
         folder: Path | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> Self:
-        """Index files: map an index that was written for them as they are, or scan them.
+        """Index files: map an index that was written for them, or scan them and keep an index.
 
         Args:
             paths: A pattern for `expand`, or paths in any order; RecordIO files or CSV files.
@@ -60,8 +56,10 @@ class Index:
                 and checked here, so that every rank numbers the same records.
             csv_header: Whether the first line of each CSV file names the columns.
             max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
-            folder: Where an index is kept for all processes that read these files; it is made if
-                it is needed. None for no such place.
+            folder: Of the job: an index is kept beside the files, or there and in the user's cache.
+                It is made if it is needed. None to keep none; one that is there is still used.
+            tell: Called with what people should know: that files have changed since they were
+                indexed, and every few seconds how far a scan is.
 
         Raises:
             DataError: A file cannot be read or is damaged, formats or CSV headers differ, or there
@@ -81,16 +79,12 @@ class Index:
             "csv_header": csv_header,
             "max_chunk_bytes": max_chunk_bytes,
         }
-        state = index_file.state_of(sorted_paths, settings)
-        if state is None:  # They are few bytes, or not of this host.
-            return cls(record_format=record_format, tables=_scan(sorted_paths, record_format))
-        # Where `edl prepare` made the files, their index lies beside them.
-        beside = Path(sorted_paths[0]).parent
-        tables = index_file.load(state, beside)
-        if tables is None and folder is not None:
-            tables = index_file.load(state, folder) or _build(state, record_format, folder)
-        if tables is None:
-            tables = _scan(sorted_paths, record_format)
+        tell = tell or _nobody
+        state = state_of(sorted_paths, settings)
+        if state is None:
+            tables = scan(sorted_paths, record_format, known={}, tell=tell)
+        else:
+            tables = KeptIndex(state, record_format, folder, tell).tables()
         return cls(record_format=record_format, tables=tables)
 
     @property
@@ -125,19 +119,7 @@ class Index:
 
     def chunk(self, chunk_number: int) -> ChunkInfo:
         """Where a chunk is in its file."""
-        # One conversion of the whole row: this is done for each chunk that is read.
-        offset, checksum, num_bytes, num_records, number, codec, header_bytes = self.tables.chunks[
-            chunk_number
-        ].item()
-        return ChunkInfo(
-            number=number,
-            offset=offset,
-            checksum=checksum,
-            codec=Codec(codec),
-            compressed_bytes=num_bytes,
-            num_records=num_records,
-            header_bytes=header_bytes,
-        )
+        return self.tables.chunk(chunk_number)
 
     def locate(
         self, record_ids: Sequence[int] | NDArray[np.integer]
@@ -168,71 +150,12 @@ class Index:
         return self.files[bisect.bisect_right(self.tables.file_ends, chunk_number)].path
 
 
+def _nobody(_: str) -> None:
+    """Told what is in the log alone."""
+
+
 def _sorted_once(paths: Sequence[str]) -> list[str]:
     twice = sorted({path for path in paths if paths.count(path) > 1})
     if twice:
         raise DataError("A file is given twice.", received=", ".join(twice), cure="Name it once.")
     return sorted(paths)
-
-
-def _build(state: index_file.State, record_format: RecordFormat, folder: Path) -> Tables:
-    """Scan files and keep their index, or take that of another process that did so meanwhile."""
-    with index_file.building(folder):
-        tables = index_file.load(state, folder)
-        if tables is None:
-            tables = _scan(state.paths, record_format)
-            index_file.save(state, tables, folder)
-        return tables
-
-
-def _scan(paths: Sequence[str], record_format: RecordFormat) -> Tables:
-    """The tables of files, made from the files themselves."""
-    files: list[IndexedFile] = []
-    parts: list[NDArray[Any]] = []
-    for found in _scanned(paths, record_format):
-        # A row of a table takes a tenth of the memory that a chunk's object takes.
-        parts.append(np.array([_ROW(chunk) for chunk in found.chunks], dtype=CHUNK))
-        files.append(
-            IndexedFile(
-                path=found.path,
-                size_bytes=found.size_bytes,
-                num_chunks=len(found.chunks),
-                skipped_chunks=found.skipped_chunks,
-                skipped_records=found.skipped_records,
-                header=found.header,
-            )
-        )
-    _check_headers(files)
-    chunks = np.concatenate(parts)
-    if not len(chunks):
-        shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-        skipped = sum(file.skipped_chunks for file in files)
-        raise DataError(
-            "There are no records in the data.",
-            received=f"{len(paths)} files ({shown}), of which {skipped} damaged chunks were left"
-            " out",
-            cure="Check how they were made.",
-        )
-    return Tables.of(files, chunks)
-
-
-def _scanned(paths: Sequence[str], record_format: RecordFormat) -> Iterator[FileChunks]:
-    if not any(map(is_remote, paths)):
-        yield from map(record_format.scan, paths)
-        return
-    with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="index") as pool:
-        yield from pool.map(record_format.scan, paths)
-
-
-def _check_headers(files: Sequence[IndexedFile]) -> None:
-    # A file without a line has no header, and no records that it could be wrong for.
-    headed = [file for file in files if file.header]
-    for file in headed:
-        if file.header != headed[0].header:
-            raise DataError(
-                "The CSV files have different headers, so their columns would be mixed up.",
-                received=f"{headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
-                f" with {file.header[:80]!r}",
-                cure="Give them the same columns in the same order, or set"
-                " data_plan.csv_header=false if the files have no header line.",
-            )

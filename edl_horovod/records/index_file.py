@@ -1,24 +1,21 @@
-"""An index on the disk: written once, mapped by every process that reads the same files (D19).
+"""An index as a file: written once, mapped by every process that reads the same data (D19).
 
 The file begins with eight bytes that name it, then the length of a header, and a CRC-32 of all that
 follows, both as little-endian uint64. The header is JSON padded with spaces to a multiple of 64
-bytes; behind it lie the arrays of `Tables`, back to back. An index is for files of certain sizes
-and times that were scanned with certain settings; where anything differs it counts for nothing.
+bytes; behind it lie arrays of `Tables`, back to back. An index is for files of certain names that
+were scanned with certain settings. It also says which sizes and times these files had.
 """
 
 import base64
-import contextlib
-import fcntl
 import hashlib
 import json
-import logging
 import mmap
 import os
+import posixpath
 import stat
 import struct
-import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,19 +27,21 @@ from edl_horovod.files.whole_file import write_bytes
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 
-__all__ = ["State", "building", "load", "save", "state_of"]
+__all__ = [
+    "ENDING",
+    "FileState",
+    "SavedIndex",
+    "State",
+    "is_index",
+    "load",
+    "name_of",
+    "parse",
+    "save",
+]
 
-log = logging.getLogger(__name__)
+ENDING = ".index"
 
-SMALL_BYTES = 4 << 20
-"""Data of fewer bytes is scanned by every process: that takes no longer than to map an index."""
-LONGEST_WAIT_SECONDS = 600.0
-"""How long a process waits for another one to build an index, before it scans the files itself.
-
-The lock of a process that dies is free at once, and a scan of ten million chunks takes minutes.
-"""
-
-_MAGIC = b"EDLINDX1"
+_MAGIC = b"EDLINDX2"
 _START = struct.Struct("<8sQQ")
 _ALIGNMENT = 64
 
@@ -52,160 +51,170 @@ _ARRAYS = {"chunks": CHUNK} | {
 
 
 @dataclass(frozen=True)
+class FileState:
+    """What tells cheaply whether a file is as it was."""
+
+    size_bytes: int
+    changed: int | str
+    """Time of the last change in nanoseconds; of an object in a store what changes with its
+    content, or "" where the store says nothing."""
+
+
+@dataclass(frozen=True)
 class State:
     """Files as they are now, and how they are to be read."""
 
     paths: tuple[str, ...]
     """Sorted, as the user writes them."""
-    stats: tuple[tuple[int, int], ...]
-    """Size in bytes and time of the last change in nanoseconds, of each file."""
+    files: tuple[FileState, ...]
     settings: Mapping[str, Any]
 
 
-def state_of(paths: Sequence[str], settings: Mapping[str, Any]) -> State | None:
-    """The state of files, given by their sorted paths, to be taken before they are scanned.
+@dataclass(frozen=True)
+class SavedIndex:
+    """What an index says of files that may have changed since."""
 
-    Returns:
-        None where no index is kept: the data is small, or not on a file system of this host.
+    tables: Tables
+    files: tuple[FileState, ...]
+    """The files as they were when it was made."""
+
+
+def name_of(state: State, folder: str) -> str:
+    """The name of an index in a folder, which may be remote.
+
+    No pattern of data matches it, for it begins with a dot.
     """
-    if any(map(is_remote, paths)):
-        return None
-    try:
-        found = [os.stat(path) for path in paths]
-    except OSError:
-        return None  # The scan says what is wrong with that file.
-    if sum(one.st_size for one in found) < SMALL_BYTES:
-        return None
-    stats = tuple((one.st_size, one.st_mtime_ns) for one in found)
-    return State(tuple(paths), stats, settings)
+    named = json.dumps([_names(state, folder), state.settings])
+    return f".edl_horovod.{hashlib.sha256(named.encode()).hexdigest()[:16]}{ENDING}"
 
 
-def load(state: State, folder: Path) -> Tables | None:
-    """The index of these files in a folder.
+def load(state: State, folder: Path) -> SavedIndex:
+    """Map the index of these files in a folder.
 
     Anyone who may write into the folder may leave a file of that name. So only a file of an owner
     who could as well change the data is read, and its tables must be those of a scan.
 
-    Returns:
-        None where there is no index, or it is out of date, damaged or of a stranger.
+    Raises:
+        FileNotFoundError: There is no index.
+        OSError, ValueError: It cannot be used: it is damaged, of a stranger, of another version.
     """
-    path = _path(state, folder)
+    path = folder / name_of(state, str(folder))
+    # A link may lead anywhere; a pipe of that name would be waited at for ever.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        # A link may lead anywhere; a pipe of that name would be waited at for ever.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        try:
-            _check_file(os.fstat(descriptor), state, folder)
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(descriptor)
-        return _tables(mapped, state, folder)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
-        log.warning("The index %s is passed over: %s", path, error)
-        return None
+        _check_owner(os.fstat(descriptor), state, folder)
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+    return parse(mapped, state, str(folder))
+
+
+def parse(content: mmap.mmap | bytes, state: State, folder: str) -> SavedIndex:
+    """What an index in a folder holds; the arrays keep `content`.
+
+    Raises:
+        ValueError: It is damaged, of other files or of another version.
+    """
+    try:
+        return _parse(content, state, folder)
+    except (KeyError, TypeError, struct.error) as error:
+        raise ValueError(f"it is damaged ({error})") from error
 
 
 def save(state: State, tables: Tables, folder: Path) -> None:
-    """Put an index into a folder, where that can be written; it appears whole or not at all."""
+    """Put an index into a folder; it appears whole or not at all.
+
+    Raises:
+        OSError: It cannot be written, or a file of its name belongs to somebody else.
+    """
+    path = folder / name_of(state, str(folder))
+    if os.path.lexists(path) and os.lstat(path).st_uid != os.geteuid():
+        raise PermissionError(f"{path} belongs to another user")
     files = [asdict(file) for file in tables.files]
-    for file, name in zip(files, _names(state, folder), strict=True):
+    for file, name in zip(files, _names(state, str(folder)), strict=True):
         file |= {"path": name, "header": base64.b64encode(file["header"]).decode()}
+    arrays = {name: getattr(tables, name) for name in _ARRAYS}
+    if tables.block_starts is tables.chunk_starts:
+        del arrays["block_starts"]  # Each chunk is a block.
     header = json.dumps(
         {
             "settings": state.settings,
-            "stats": state.stats,
+            "states": [[file.size_bytes, file.changed] for file in state.files],
             "files": files,
             "fingerprint": tables.fingerprint,
-            "lengths": {name: len(getattr(tables, name)) for name in _ARRAYS},
+            "lengths": {name: len(array) for name, array in arrays.items()},
         }
     ).encode()
     header += b" " * (-(_START.size + len(header)) % _ALIGNMENT)
-    arrays = [getattr(tables, name).view(np.uint8).data for name in _ARRAYS]
+    contents = [array.view(np.uint8).data for array in arrays.values()]
     checksum = zlib.crc32(header)
-    for array in arrays:
-        checksum = zlib.crc32(array, checksum)
-    try:
-        write_bytes(
-            _path(state, folder), [_START.pack(_MAGIC, len(header), checksum), header, *arrays]
-        )
-    except OSError as error:
-        log.info("The index of the data is not kept: %s", error)
+    for content in contents:
+        checksum = zlib.crc32(content, checksum)
+    write_bytes(path, [_START.pack(_MAGIC, len(header), checksum), header, *contents])
 
 
-@contextlib.contextmanager
-def building(folder: Path) -> Iterator[None]:
-    """Hold back other processes that would build an index in a folder, which is made if needed."""
-    descriptor = -1
-    # A folder that cannot be made, or a file system without locks: every process scans.
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        _wait_for_lock(descriptor)
-    try:
-        yield
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
+def is_index(path: Path) -> bool:
+    """Whether a file begins as an index of this version or an earlier one does.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC))[:-1] == _MAGIC[:-1]
 
 
-def _wait_for_lock(descriptor: int) -> None:
-    deadline, pause = time.monotonic() + LONGEST_WAIT_SECONDS, 0.002
-    while time.monotonic() < deadline:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
-        else:
-            return
-
-
-def _path(state: State, folder: Path) -> Path:
-    """No pattern of data matches the name, for it begins with a dot."""
-    named = json.dumps([_names(state, folder), state.settings])
-    return folder / f".edl_horovod.{hashlib.sha256(named.encode()).hexdigest()[:16]}.index"
-
-
-def _check_file(found: os.stat_result, state: State, folder: Path) -> None:
-    # The users who could change the data or take the folder's place, and this one.
-    owners = (0, os.geteuid(), os.stat(state.paths[0]).st_uid, os.stat(folder).st_uid)
+def _check_owner(found: os.stat_result, state: State, folder: Path) -> None:
+    # The users who could take the folder's place, and this one; and those who can change the data.
+    owners = {0, os.geteuid(), os.stat(folder).st_uid}
+    if not is_remote(state.paths[0]):
+        owners.add(os.stat(state.paths[0]).st_uid)
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("it is no regular file")
     if found.st_uid not in owners:
         raise ValueError(f"it belongs to user {found.st_uid}, who owns neither data nor folder")
 
 
-def _names(state: State, folder: Path) -> list[str]:
+def _names(state: State, folder: str) -> list[str]:
     """The files' paths from the folder of the index, so that both may move together."""
-    return [os.path.relpath(path, folder) for path in state.paths]
+    return [_name(path, folder) for path in state.paths]
 
 
-def _tables(mapped: mmap.mmap, state: State, folder: Path) -> Tables | None:
-    """What a mapped file holds; the arrays keep it mapped. None where it is of other files."""
-    magic, header_bytes, checksum = _START.unpack_from(mapped)
+def _name(path: str, folder: str) -> str:
+    if path.rpartition("/")[0] == folder:
+        return path.rpartition("/")[2]  # Nearly always, and there may be very many.
+    if not is_remote(path):
+        return os.path.abspath(path) if is_remote(folder) else os.path.relpath(path, folder)
+    scheme, _, place = path.partition("://")
+    folder_scheme, _, folder_place = folder.partition("://")
+    if scheme != folder_scheme:
+        return path
+    return posixpath.relpath(f"/{place}", f"/{folder_place}")
+
+
+def _parse(content: mmap.mmap | bytes, state: State, folder: str) -> SavedIndex:
+    magic, header_bytes, checksum = _START.unpack_from(content)
     if magic != _MAGIC:
         raise ValueError(f"it begins with {magic!r}, expected {_MAGIC!r}")
     start = _START.size + header_bytes
-    header = json.loads(mapped[_START.size : start])
-    names = [file["path"] for file in header["files"]]
-    stats = tuple(map(tuple, header["stats"]))
-    if (names, stats, header["settings"]) != (_names(state, folder), state.stats, state.settings):
-        return None
-    with memoryview(mapped) as view, view[_START.size :] as rest:
+    with memoryview(content) as view, view[_START.size :] as rest:
         if zlib.crc32(rest) != checksum:
             raise ValueError("its checksum does not fit")
+    header = json.loads(content[_START.size : start])
+    names = [file["path"] for file in header["files"]]
+    if (names, header["settings"]) != (_names(state, folder), state.settings):
+        raise ValueError("it is of other files")
+    states = tuple(FileState(*one) for one in header["states"])
     arrays: dict[str, NDArray[Any]] = {}
-    for name, dtype in _ARRAYS.items():
-        length = header["lengths"][name]
-        arrays[name] = np.frombuffer(mapped, dtype, length, start)
+    for name, length in header["lengths"].items():
+        arrays[name] = np.frombuffer(content, _ARRAYS[name], length, start)
         start += arrays[name].nbytes
+    arrays.setdefault("block_starts", arrays["chunk_starts"])
     files = [
         IndexedFile(**file | {"path": each, "header": base64.b64decode(file["header"])})
         for file, each in zip(header["files"], state.paths, strict=True)
     ]
-    if [file.size_bytes for file in files] != [size for size, _ in state.stats]:
+    if [file.size_bytes for file in files] != [one.size_bytes for one in states]:
         raise ValueError("its files have other sizes than it is for")
     tables = Tables(files=tuple(files), fingerprint=header["fingerprint"], **arrays)
     tables.check()
-    return tables
+    return SavedIndex(tables, states)

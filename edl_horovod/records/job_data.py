@@ -1,5 +1,6 @@
 """A job's data as its settings describe it: the same records and plan wherever they are needed."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from edl_horovod.records.plan import DataPlan, choose_window
@@ -13,15 +14,25 @@ CACHE_BYTES = 256 << 20
 windows."""
 
 
-def open_source(data: str, settings: DataSettings, *, folder: Path | None = None) -> RecordSource:
+def open_source(
+    data: str,
+    settings: DataSettings,
+    *,
+    folder: Path | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> RecordSource:
     """Open a job's `data` or `validation_data`.
 
-    What is found out once for all ranks is kept in the job's folder, if there is one.
+    Args:
+        data: The setting.
+        settings: The job's.
+        folder: Of the job, for what is found out once for all ranks.
+        tell: Called with what people should know.
 
     Raises:
         DataError: They cannot be read or are damaged, or there are none.
     """
-    return kind_of(data).open(data, settings, folder=folder, cache_bytes=CACHE_BYTES)
+    return kind_of(data).open(data, settings, folder=folder, cache_bytes=CACHE_BYTES, tell=tell)
 
 
 def plan_of(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
+from edl_horovod.records.files.input_file import InputFile
 
 __all__ = ["FileFormat", "RecordFormat"]
 
@@ -25,6 +26,8 @@ class RecordFormat:
     scan: Callable[[str], FileChunks]
     """The chunks of the file with this path."""
     decode: Decode
+    holds: Callable[[InputFile, ChunkInfo], bool]
+    """Whether a chunk with this checksum is still there, by the least that must be read for it."""
 
 
 class MakeFormat(Protocol):

@@ -85,7 +85,13 @@ class SourceKind(abc.ABC):
 
     @abc.abstractmethod
     def open(
-        self, data: str, settings: DataSettings, *, folder: Path | None, cache_bytes: int
+        self,
+        data: str,
+        settings: DataSettings,
+        *,
+        folder: Path | None,
+        cache_bytes: int,
+        tell: Callable[[str], None] | None,
     ) -> RecordSource:
         """Open the records.
 
@@ -95,6 +101,8 @@ class SourceKind(abc.ABC):
             folder: Of the job, for what a source finds out once for all ranks; it may not be there
                 yet. None where there is no such place.
             cache_bytes: Memory for what was read and may be asked for again.
+            tell: Called with what people should know: how far a long preparation is, and what is
+                not as it was.
 
         Raises:
             DataError: There are no records, or they cannot be read.

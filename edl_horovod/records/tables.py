@@ -1,5 +1,6 @@
 """The tables of an index: the chunks of all files, and what follows from them."""
 
+import bisect
 import hashlib
 import itertools
 import json
@@ -12,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod.records.chunks import ChunkInfo, Codec
 from edl_horovod.records.files.remote import is_remote
 
 __all__ = ["CHUNK", "MAX_BLOCK_RECORDS", "IndexedFile", "Tables"]
@@ -20,7 +22,8 @@ MAX_BLOCK_RECORDS = 4096
 """A chunk with more records is several blocks."""
 
 _CHUNKS_AT_ONCE = 1 << 14
-"""A digest is taken of so many chunks at a time, which fit into a processor's cache."""
+"""Chunks are checked, and a digest is taken of them, so many at a time: they fit into a processor's
+cache, and no rank needs memory of its own for all of them."""
 
 _Integers = NDArray[np.int64]
 
@@ -38,7 +41,7 @@ CHUNK = np.dtype(
 """A row for each chunk; the columns are those of `ChunkInfo`."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class IndexedFile:
     """A file of an index."""
 
@@ -88,6 +91,22 @@ class Tables:
             fingerprint=_fingerprint(files, chunks),
         )
 
+    def chunk(self, number: int) -> ChunkInfo:
+        """Where a chunk, known by its number over all files, is in its file."""
+        # One conversion of the whole row: this is done for each chunk that is read.
+        offset, checksum, num_bytes, num_records, place, codec, header_bytes = self.chunks[
+            number
+        ].item()
+        return ChunkInfo(
+            number=place,
+            offset=offset,
+            checksum=checksum,
+            codec=Codec(codec),
+            compressed_bytes=num_bytes,
+            num_records=num_records,
+            header_bytes=header_bytes,
+        )
+
     def check(self) -> None:
         """Refuse tables that no scan of files of these sizes can give.
 
@@ -99,29 +118,54 @@ class Tables:
             raise ValueError("a file has no valid number of chunks")
         if not len(self.chunks) or sum(per_file) != len(self.chunks):
             raise ValueError("its files and its chunks differ in number")
-        if not self.chunks["num_records"].all():
-            raise ValueError("a chunk has no records")
-        self._check_places()
-        again = type(self).of(self.files, self.chunks)
-        for name in ("chunk_starts", "block_starts", "block_counts"):
-            if not np.array_equal(getattr(self, name), getattr(again, name)):
-                raise ValueError(f"its {name} do not fit its chunks")
-        if self.fingerprint != again.fingerprint:
+        if len(self.chunk_starts) != len(self.chunks):
+            raise ValueError("its chunk_starts do not fit its chunks")
+        num_records = num_blocks = 0
+        for first in range(0, len(self.chunks), _CHUNKS_AT_ONCE):
+            part = slice(first, min(first + _CHUNKS_AT_ONCE, len(self.chunks)))
+            counts = self.chunks["num_records"][part].astype(np.int64)
+            if not counts.all():
+                raise ValueError("a chunk has no records")
+            self._check_places(part)
+            num_blocks = self._check_starts(part, counts, num_records, num_blocks)
+            num_records += int(counts.sum())
+        if not num_blocks == len(self.block_starts) == len(self.block_counts):
+            raise ValueError("its blocks do not fit its chunks")
+        if self.fingerprint != _fingerprint(self.files, self.chunks):
             raise ValueError("its fingerprint does not fit its chunks")
 
-    def _check_places(self) -> None:
-        offsets = self.chunks["offset"]
-        sizes = self.chunks["header_bytes"].astype(np.int64)
-        sizes += self.chunks["compressed_bytes"]
+    def _check_starts(
+        self, part: slice, counts: _Integers, num_records: int, num_blocks: int
+    ) -> int:
+        """Check chunks, so many records and blocks being before them; returns blocks so far."""
+        starts = num_records + np.cumsum(counts) - counts
+        block_starts, block_counts = _blocks(starts, counts)
+        blocks = slice(num_blocks, num_blocks + len(block_starts))
+        for name, expected, found in (
+            ("chunk_starts", starts, self.chunk_starts[part]),
+            ("block_starts", block_starts, self.block_starts[blocks]),
+            ("block_counts", block_counts, self.block_counts[blocks]),
+        ):
+            if not np.array_equal(expected, found):
+                raise ValueError(f"its {name} do not fit its chunks")
+        return blocks.stop
+
+    def _check_places(self, part: slice) -> None:
+        offsets = self.chunks["offset"][part.start : part.stop + 1]
+        sizes = self.chunks["header_bytes"][part].astype(np.int64)
+        sizes += self.chunks["compressed_bytes"][part]
         if offsets.min() < 0 or not sizes.all():
             raise ValueError("a chunk begins before its file, or is empty")
-        # Room up to the next chunk, or to the end of the file.
-        room = np.empty_like(sizes)
-        np.subtract(offsets[1:], offsets[:-1], out=room[:-1])
-        for file, end in zip(self.files, self.file_ends, strict=True):
-            if file.num_chunks:
-                room[end - 1] = file.size_bytes - offsets[end - 1]
-        if (room < sizes).any():
+        # Where each chunk must end: at the next one, or at the end of the file.
+        ends = np.append(offsets[1:], 0)[: len(sizes)]
+        number = bisect.bisect_right(self.file_ends, part.start)
+        while number < len(self.files) and self.file_ends[number] <= part.stop:
+            if self.files[number].num_chunks:
+                last = self.file_ends[number] - 1 - part.start
+                ends[last] = self.files[number].size_bytes
+            number += 1
+        # Not by adding up: a sum with a forged offset could pass the largest number.
+        if (ends - offsets[: len(sizes)] < sizes).any():
             raise ValueError("its chunks overlap or pass the end of a file")
 
     @cached_property
@@ -150,7 +194,7 @@ def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
     digest = hashlib.sha256()
     start = 0
     for file, place in zip(files, places, strict=True):
-        name = os.path.relpath(place, above)
+        name = place[len(above) :].lstrip("/")
         digest.update(json.dumps([name, file.size_bytes, file.num_chunks]).encode())
         end = start + file.num_chunks
         for first in range(start, end, _CHUNKS_AT_ONCE):

@@ -36,7 +36,7 @@ def make_warm(
     stack: contextlib.ExitStack,
 ) -> Work:
     """Load the trained model and open the data; see `tasks.warm`."""
-    trained = open_trained(config, framework, Mode.EVALUATION, stack)
+    trained = open_trained(config, framework, Mode.EVALUATION, events, stack)
     evaluator = Evaluator.of(trained.model, trained.data, framework.collectives)
     return EvaluateWork(config, evaluator, framework.collectives, events)
 

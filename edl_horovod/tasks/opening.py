@@ -12,6 +12,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.frameworks.base import Batches, Framework, Model
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.plan import DataPlan
@@ -47,9 +48,12 @@ def open_data(
     pattern: str,
     loaded: LoadedSpec,
     mode: Mode,
+    events: EventLog,
     stack: contextlib.ExitStack,
 ) -> OpenData:
     """Open a job's `data` or `validation_data` (`pattern`), and try its first records.
+
+    How far a long indexing is goes into the job's events.
 
     Raises:
         DataError: A file is damaged, or the records do not fit the model.
@@ -57,7 +61,11 @@ def open_data(
     """
     key = "data" if pattern == config.data else "validation_data"
     folder = JobDir.of(config).index
-    source = stack.enter_context(open_source(pattern, config.data_plan, folder=folder))
+
+    def tell(message: str) -> None:
+        events.write(LogEvent(message=message))
+
+    source = stack.enter_context(open_source(pattern, config.data_plan, folder=folder, tell=tell))
     log.info("%s: %s", key, source.describe())
     plan = plan_of(
         source,
@@ -76,7 +84,11 @@ def open_data(
 
 
 def open_trained(
-    config: JobConfig, framework: Framework, mode: Mode, stack: contextlib.ExitStack
+    config: JobConfig,
+    framework: Framework,
+    mode: Mode,
+    events: EventLog,
+    stack: contextlib.ExitStack,
 ) -> Trained:
     """Load a job's trained model, and open the data for it.
 
@@ -88,7 +100,7 @@ def open_trained(
         loaded = trained_model.load_spec(
             files, plain_models=framework.plain_models, trusts_changes=config.trusts("changed")
         )
-    data = open_data(config, framework, config.data, loaded, mode, stack)
+    data = open_data(config, framework, config.data, loaded, mode, events, stack)
     with trained_model.naming_versions(files):
         model = framework.model(loaded, data.batches.element_spec)
         trained_model.restore_weights(files, model.weights)

@@ -58,7 +58,7 @@ def make_warm(
     stack: contextlib.ExitStack,
 ) -> Work:
     """Load the trained model and open the input; see `tasks.warm`."""
-    trained = open_trained(config, framework, Mode.PREDICTION, stack)
+    trained = open_trained(config, framework, Mode.PREDICTION, events, stack)
     return PredictWork(config, trained, framework.collectives, events)
 
 

@@ -68,14 +68,14 @@ def make_warm(
         plain_models=framework.plain_models,
     )
     zoo_files.sources(loaded.zoo)  # What the trained model cannot carry is told before training.
-    data = open_data(config, framework, config.data, loaded, Mode.TRAINING, stack)
+    data = open_data(config, framework, config.data, loaded, Mode.TRAINING, events, stack)
     step = framework.step(loaded, data.batches.element_spec, config.train)
     if data.first is not None:
         step.rehearse(data.first)
     validation = None
     if config.validation_data:
         held_out = open_data(
-            config, framework, config.validation_data, loaded, Mode.EVALUATION, stack
+            config, framework, config.validation_data, loaded, Mode.EVALUATION, events, stack
         )
         evaluator = Evaluator.of(step.model, held_out, framework.collectives)
         stopping = config.train.early_stopping

@@ -17,7 +17,15 @@ from edl_horovod.records.files.remote_errors import FailureKind, as_data_errors,
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying
 
-__all__ = ["RemoteFile", "is_remote", "list_folder", "matches", "reconnect"]
+__all__ = [
+    "RemoteFile",
+    "is_remote",
+    "list_folder",
+    "matches",
+    "read_if_there",
+    "reconnect",
+    "size_and_version",
+]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +34,8 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
+_VERSION_KEYS = ("ETag", "etag", "md5Hash", "LastModified", "updated", "modified", "created")
+"""What file systems of fsspec call what changes with a file, the most exact first."""
 _PASSING = (FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.BUSY)
 
 
@@ -63,14 +73,7 @@ class RemoteFile(InputFile):
         Raises:
             DataError: It is not there, may not be read, or has no known size.
         """
-        size = _ask(self.path, "info", self.path)["size"]
-        if size is None:
-            raise DataError(
-                f"{self.path} has no known size, so it cannot be read in parts.",
-                received={"path": self.path},
-                cure="Serve it from a place that says Content-Length.",
-            )
-        return int(size)
+        return size_and_version(self.path)[0]
 
     def read_at(self, offset: int, *, num_bytes: int) -> bytes:
         """Read bytes by one request; fewer than asked for only where the file ends."""
@@ -97,6 +100,48 @@ def is_remote(path: str) -> bool:
 def reconnect() -> None:
     """Forget connections and listings, so that changed files and credentials are seen."""
     _file_system.cache_clear()
+    _infos.cache_clear()
+
+
+def size_and_version(path: str) -> tuple[int, str]:
+    """The size of a file, and what changes whenever its content does.
+
+    That is "" where the server says nothing of the kind. Nothing is asked for where the file was
+    listed since the last `reconnect`.
+
+    Raises:
+        DataError: The file is not there, may not be read, or has no known size.
+    """
+    known = _infos(_system(path))
+    info = known.get(path)
+    if info is None:
+        info = known[path] = _ask(path, "info", path)
+    if info["size"] is None:
+        raise DataError(
+            f"{path} has no known size, so it cannot be read in parts.",
+            received={"path": path},
+            cure="Serve it from a place that says Content-Length.",
+        )
+    found = (info[key] for key in _VERSION_KEYS if info.get(key))
+    return int(info["size"]), str(next(found, "")).strip('"')
+
+
+def read_if_there(path: str) -> bytes | None:
+    """All of a file; None where the server refuses it, whatever it says.
+
+    S3 answers 403, not 404, where something is not there and this user may not list the bucket.
+
+    Raises:
+        DataError: The server cannot be reached, or fails.
+    """
+    try:
+        content: bytes = _ask(path, "cat_file", path)
+    except DataError as e:
+        if e.__cause__ is None or failure_kind(e.__cause__) in _PASSING:
+            raise
+        log.debug("%s is not there: %s", path, e)
+        return None
+    return content
 
 
 def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iterator[str]:
@@ -153,7 +198,8 @@ def _found(part: str) -> Mapping[str, Any]:
         if any(mark in part for mark in "*?["):
             found: dict[str, Any] = _ask(part, "glob", part, detail=True)
             return found
-        about = _ask(part, "info", part.rstrip("/"))
+        url = part.rstrip("/")
+        about = _infos(_system(part))[url] = _ask(part, "info", url)
         return {about["name"]: about}
     except DataError as e:
         # The caller tells what is there instead.
@@ -182,6 +228,12 @@ def _system(url: str) -> _System:
             f" {', '.join(f'{name}://' for name in known)}.{did_you_mean(scheme, known)}",
         )
     return system
+
+
+@functools.cache
+def _infos(system: _System) -> dict[str, dict[str, Any]]:
+    """What was found out about single files, by URL; listings are kept by the file system."""
+    return {}
 
 
 @functools.cache

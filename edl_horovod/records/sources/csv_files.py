@@ -9,10 +9,10 @@ __all__ = ["FORMAT"]
 
 def _make(*, damaged: str, csv_header: bool, max_chunk_bytes: int) -> RecordFormat:
     # Imported here: NumPy is for those who read.
-    from edl_horovod.records.sources.csv_format import decode_chunk, read_chunks
+    from edl_horovod.records.sources.csv_format import decode_chunk, holds_chunk, read_chunks
 
     scan = functools.partial(read_chunks, damaged=damaged, has_header=csv_header)
-    return RecordFormat(FORMAT.name, scan, decode_chunk)
+    return RecordFormat(FORMAT.name, scan, decode_chunk, holds_chunk)
 
 
 FORMAT = FileFormat(name="CSV", make=_make, is_text=True)

@@ -15,7 +15,7 @@ from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.local import open_input
 from edl_horovod.records.sources.csv_rows import Rows, find_rows
 
-__all__ = ["CHUNK_BYTES", "MAX_ROW_BYTES", "decode_chunk", "read_chunks"]
+__all__ = ["CHUNK_BYTES", "MAX_ROW_BYTES", "decode_chunk", "holds_chunk", "read_chunks"]
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,16 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> list[bytes]:
     bounds = zip(found.starts.tolist(), found.ends.tolist(), strict=True)
     rows = (payload[start:end].rstrip(b"\r\n") for start, end in bounds)
     return [row for row in rows if row]
+
+
+def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
+    """Whether the rows of a chunk are still there; all of it is read.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    payload = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
+    return len(payload) == chunk.compressed_bytes and zlib.crc32(payload) == chunk.checksum
 
 
 @dataclass

@@ -19,7 +19,7 @@ from edl_horovod.records.sources.recordio_format import (
     parse_header,
 )
 
-__all__ = ["read_chunks"]
+__all__ = ["holds_chunk", "read_chunks"]
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,20 @@ def read_chunks(
     with open_input(path) as opened:
         file = ReadAhead(opened) if is_remote(path) else opened
         return _scan(_Source(file, max_chunk_bytes), is_skipping=damaged == "skip")
+
+
+def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
+    """Whether the header that a chunk was found by is still there; it holds the checksum.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    header = file.read_at(chunk.offset, num_bytes=HEADER_BYTES)
+    try:
+        found = parse_header(header, path=file.path, number=chunk.number, offset=chunk.offset)
+    except DamagedChunkError:
+        return False
+    return found == chunk
 
 
 @dataclass(frozen=True)

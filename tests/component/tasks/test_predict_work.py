@@ -105,7 +105,7 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             )
             config = replace(config, **settings)
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
-            opened = open_data(config, FRAMEWORK, data, loaded, Mode.PREDICTION, stack)
+            opened = open_data(config, FRAMEWORK, data, loaded, Mode.PREDICTION, events, stack)
             model = FRAMEWORK.model(loaded, opened.batches.element_spec)
             trained = Trained(loaded, model, opened)
             work = PredictWork(config, trained, FRAMEWORK.collectives, events)

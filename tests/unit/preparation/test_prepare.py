@@ -22,8 +22,9 @@ from edl_horovod.files import marker
 from edl_horovod.preparation import describe
 from edl_horovod.preparation.groups import prepare_group, source_digest
 from edl_horovod.preparation.job import run_with
-from edl_horovod.records.index_file import SMALL_BYTES
+from edl_horovod.records.kept_index import SMALL_BYTES
 from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import read_chunks
 
 FUNCTION = """
 from pathlib import Path
@@ -147,12 +148,15 @@ def test_an_index_lies_beside_large_output_and_spares_a_job_the_scan(
     states = {file: os.stat(file) for file in files}
     assert sum(state.st_size for state in states.values()) > SMALL_BYTES
     for file, state in states.items():
-        Path(file).write_bytes(bytes(state.st_size))
+        with open(file, "r+b") as stream:
+            for chunk in read_chunks(file).chunks[1:-1]:
+                stream.seek(chunk.offset)
+                stream.write(bytes(chunk.header_bytes))  # A scan would refuse it.
         os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
     with Reader.open(str(tmp_path / "out")) as reader:
         assert len(reader) == 30
     os.utime(files[0])
-    with pytest.raises(DataError, match="is no RecordIO file"):
+    with pytest.raises(DataError, match=r"chunk 1 at byte .* is damaged"):
         Reader.open(str(tmp_path / "out"))
 
 

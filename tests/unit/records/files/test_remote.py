@@ -3,7 +3,6 @@
 import functools
 import http.server
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -26,42 +25,12 @@ from edl_horovod.records.index import Index
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.recordio import Codec, Writer
-from tests.s3_server import BUCKET, S3Server, serve
+from tests.s3_server import BUCKET, S3Server
 
 RECORDS = [b"record %d" % n for n in range(90)]
 LOGIN = "Basic bWU6cHc="
 """User `me`, password `pw`."""
 NAMES = ("train-0.recordio", "train-1.recordio", "test-0.recordio")
-
-
-@pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings of whoever runs the tests, no waiting, no connection of another test."""
-    for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setattr(remote, "FIRST_WAIT_SECONDS", 0.001)
-    remote.reconnect()
-    yield
-    remote.reconnect()
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[S3Server]:
-    with serve() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    for name, value in running.environment.items():
-        monkeypatch.setenv(name, value)
-    running.requests.clear()
-    yield running
-    running.faults.clear()
-    running.stall_seconds = 0.0
 
 
 def write(path: Path, records: list[bytes], *, chunk_bytes: int = 200) -> bytes:

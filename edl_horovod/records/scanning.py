@@ -1,0 +1,145 @@
+"""Make the tables of an index from the files themselves."""
+
+import operator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import FileChunks
+from edl_horovod.records.files.remote import is_remote
+from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
+
+__all__ = ["FILES_AT_ONCE", "FileTable", "file_tables", "scan"]
+
+FILES_AT_ONCE = 16
+"""Remote files that are scanned side by side: a scan mostly waits for answers."""
+TELL_SECONDS = 5.0
+"""How often people are told how far a scan is."""
+
+_ROW = operator.attrgetter(*(CHUNK.names or ()))
+
+FileTable = tuple[IndexedFile, NDArray[Any]]
+"""A file and its chunks, of type `CHUNK`."""
+
+
+def scan(
+    paths: Sequence[str],
+    record_format: RecordFormat,
+    *,
+    known: Mapping[str, FileTable],
+    tell: Callable[[str], None],
+) -> Tables:
+    """Scan files, given by their sorted paths.
+
+    Args:
+        paths: Sorted paths.
+        record_format: Reads them.
+        known: What need not be found out again, by path.
+        tell: Called every few seconds with how far the scan is.
+
+    Raises:
+        DataError: A file cannot be read or is damaged, CSV headers differ, or there are no records.
+    """
+    unknown = [path for path in paths if path not in known]
+    found = dict(known)
+    with _Progress(len(unknown), tell) as progress:
+        for table in _scanned(unknown, record_format):
+            progress.add(table)
+            found[table[0].path] = table
+    files = [found[path][0] for path in paths]
+    _check_headers(files)
+    chunks = np.concatenate([found[path][1] for path in paths])
+    if not len(chunks):
+        shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+        skipped = sum(file.skipped_chunks for file in files)
+        raise DataError(
+            "There are no records in the data.",
+            received=f"{len(paths)} files ({shown}), of which {skipped} damaged chunks were left"
+            " out",
+            cure="Check how they were made.",
+        )
+    return Tables.of(files, chunks)
+
+
+def file_tables(tables: Tables) -> Iterator[FileTable]:
+    """The files of an index, each with its chunks."""
+    start = 0
+    for file, end in zip(tables.files, tables.file_ends, strict=True):
+        yield file, tables.chunks[start:end]
+        start = end
+
+
+def _scanned(paths: Sequence[str], record_format: RecordFormat) -> Iterator[FileTable]:
+    def table(path: str) -> FileTable:
+        return _table(record_format.scan(path))
+
+    if not any(map(is_remote, paths)):
+        yield from map(table, paths)
+        return
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
+        yield from pool.map(table, paths)
+
+
+def _table(found: FileChunks) -> FileTable:
+    file = IndexedFile(
+        path=found.path,
+        size_bytes=found.size_bytes,
+        num_chunks=len(found.chunks),
+        skipped_chunks=found.skipped_chunks,
+        skipped_records=found.skipped_records,
+        header=found.header,
+    )
+    # A row of a table takes a tenth of the memory that a chunk's object takes.
+    return file, np.array([_ROW(chunk) for chunk in found.chunks], dtype=CHUNK)
+
+
+class _Progress:
+    """Tells how far a scan is, also while one file takes long."""
+
+    def __init__(self, num_files: int, tell: Callable[[str], None]) -> None:
+        self._num_files = num_files
+        self._tell = tell
+        self._num_done = self._num_chunks = 0
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="index progress", daemon=True)
+
+    def add(self, table: FileTable) -> None:
+        self._num_done += 1
+        self._num_chunks += len(table[1])
+
+    def __enter__(self) -> "_Progress":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._is_over.wait(TELL_SECONDS):
+            self._tell(
+                f"The data is indexed: {self._num_done:,} of {self._num_files:,} files,"
+                f" {self._num_chunks:,} chunks in {time.monotonic() - began:.0f} s"
+            )
+
+
+def _check_headers(files: Sequence[IndexedFile]) -> None:
+    # A file without a line has no header, and no records that it could be wrong for.
+    headed = [file for file in files if file.header]
+    for file in headed:
+        if file.header != headed[0].header:
+            raise DataError(
+                "The CSV files have different headers, so their columns would be mixed up.",
+                received=f"{headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
+                f" with {file.header[:80]!r}",
+                cure="Give them the same columns in the same order, or set"
+                " data_plan.csv_header=false if the files have no header line.",
+            )

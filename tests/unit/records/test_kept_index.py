@@ -1,0 +1,332 @@
+"""Where an index is kept, who makes it, and what happens when the data is not as it says."""
+
+import multiprocessing
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import DataError
+from edl_horovod.files import marker
+from edl_horovod.records import scanning
+from edl_horovod.records.chunks import Codec
+from edl_horovod.records.index import Index
+from edl_horovod.records.kept_index import CACHE_DAYS, SMALL_BYTES
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.recordio import Writer, read_chunks
+
+RECORD_BYTES = 100_000
+NUM_RECORDS = 2 * 20 + SMALL_BYTES // RECORD_BYTES
+
+
+def write(path: Path, first: int, count: int) -> None:
+    with Writer(path, codec=Codec.NONE, chunk_bytes=3 * RECORD_BYTES) as writer:
+        for number in range(first, first + count):
+            writer.write(number.to_bytes(4, "little") * (RECORD_BYTES // 4))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write(folder / "a.recordio", 0, 20)
+    write(folder / "b.recordio", 20, 20)
+    write(folder / "c.recordio", 40, SMALL_BYTES // RECORD_BYTES)
+    return folder
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder that is not there yet."""
+    return tmp_path / "job" / "index"
+
+
+def indexes(folder: Path) -> list[Path]:
+    return sorted(folder.glob(".edl_horovod.*"))
+
+
+def numbers(data: Path, **settings: object) -> list[int]:
+    with Reader.open(str(data), **settings) as reader:
+        return [int.from_bytes(record[:4], "little") for record in reader]
+
+
+def count_scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files that are scanned from now on."""
+    scanned: list[str] = []
+    table = scanning._table
+
+    def counted(found):
+        scanned.append(Path(found.path).name)
+        return table(found)
+
+    monkeypatch.setattr(scanning, "_table", counted)
+    return scanned
+
+
+def test_it_is_kept_beside_the_data_where_that_may_be_written(
+    data: Path, job: Path, cache: Path
+) -> None:
+    Index.open(str(data), folder=job)
+    assert len(indexes(data)) == 1
+    assert not job.exists()
+    assert not cache.exists()
+
+
+def test_without_a_job_nothing_is_written(data: Path, cache: Path) -> None:
+    Index.open(str(data))
+    assert not indexes(data)
+    assert not cache.exists()
+
+
+def test_a_directory_of_ours_gets_nothing_that_it_does_not_list(
+    data: Path, job: Path, cache: Path
+) -> None:
+    marker.write(data, "prepared records")
+    Index.open(str(data), folder=job)
+    assert not indexes(data)[1:]  # The marker alone.
+    assert len(indexes(job)) == len(indexes(cache)) == 1
+
+
+def as_another_user(data: Path, job: Path) -> None:
+    """Open the data in a process with the rights of nobody, where we are root."""
+
+    def open_it() -> None:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setegid(65534)
+            os.seteuid(65534)
+        assert Index.open(str(data), folder=job).num_records == NUM_RECORDS
+
+    in_process(open_it)
+
+
+def in_process(do: Callable[[], None]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=do)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+@pytest.fixture
+def read_only(data: Path, tmp_path: Path) -> Path:
+    """The data, where only its owner may write, for a user who is not the owner."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 1:
+            folder.chmod(folder.stat().st_mode | 1)
+        if folder.name.startswith("pytest-of"):
+            break
+    data.chmod(0o555)
+    return data
+
+
+def test_data_that_may_not_be_written_has_its_index_with_the_job_and_in_the_cache(
+    read_only: Path, job: Path, cache: Path
+) -> None:
+    for folder in (job.parent, cache.parent.parent):
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+
+    as_another_user(read_only, job)
+    assert not indexes(read_only)
+    (kept,) = indexes(job)
+    (cached,) = indexes(cache)
+    assert kept.read_bytes()[:8] == cached.read_bytes()[:8] == b"EDLINDX2"
+
+    # The next job has another folder, and finds the index in the cache.
+    another = job.parent / "another"
+    as_another_user(read_only, another)
+    assert not another.exists()
+
+
+def test_where_nothing_may_be_written_the_files_are_scanned(
+    read_only: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    as_another_user(read_only, tmp_path / "file" / "index")
+    assert not indexes(read_only)
+
+
+def test_a_full_disk_costs_the_index_and_nothing_else(data: Path, tmp_path: Path) -> None:
+    def open_with_little_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        assert Index.open(str(data), folder=tmp_path / "job").num_records == NUM_RECORDS
+
+    in_process(open_with_little_room)
+    assert not indexes(data)
+    assert not [path for path in data.iterdir() if path.name.endswith((".partial", ".lock"))]
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    make: Callable[[Path], object]
+    told: str
+
+
+def set_back_times(path: Path, write_it: Callable[[], object]) -> None:
+    stat = path.stat()
+    write_it()
+    assert path.stat().st_size == stat.st_size
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def change_a_chunk(path: Path, number: int) -> None:
+    """Write another record into a chunk, of the same size, with its right checksum."""
+    first = sum(chunk.num_records for chunk in read_chunks(str(path)).chunks[:number])
+    whole = path.with_name("whole")
+    with Writer(whole, codec=Codec.NONE, chunk_bytes=3 * RECORD_BYTES) as writer:
+        for place, record in enumerate(numbers(path)):
+            new = 7000 if place == first else record
+            writer.write(new.to_bytes(4, "little") * (RECORD_BYTES // 4))
+    content = whole.read_bytes()
+    whole.unlink()
+    set_back_times(path, lambda: path.write_bytes(content))
+
+
+CHANGES = [
+    Change("size", lambda path: write(path, 100, 25), "bytes instead of"),
+    Change("time", lambda path: os.utime(path, ns=(1, 1)), "another time"),
+    Change("first chunk", lambda path: change_a_chunk(path, 0), "another first or last chunk"),
+    Change("last chunk", lambda path: change_a_chunk(path, -1), "another first or last chunk"),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
+def test_a_file_that_has_changed_is_told_and_alone_is_indexed_anew(
+    data: Path, job: Path, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    Index.open(str(data), folder=job)
+    change.make(data / "b.recordio")
+    scanned, told = count_scans(monkeypatch), []
+
+    index = Index.open(str(data), folder=job, tell=told.append)
+
+    assert scanned == ["b.recordio"]
+    (text,) = told
+    assert text.startswith("1 of 3 data files have changed since they were indexed, and are")
+    assert f"{data}/b.recordio (" in text
+    assert change.told in text
+    expected = [number for name in "abc" for number in numbers(data / f"{name}.recordio")]
+    assert numbers(data, folder=job) == expected
+    # It is kept: nobody scans again.
+    assert scanned == ["b.recordio", "a.recordio", "b.recordio", "c.recordio"]
+    assert Index.open(str(data), folder=job).fingerprint == index.fingerprint
+    assert len(scanned) == 4
+
+
+def test_a_damaged_file_of_the_same_size_and_time_is_an_error_and_no_other_records(
+    data: Path, job: Path
+) -> None:
+    Index.open(str(data), folder=job)
+    path = data / "b.recordio"
+    content = bytearray(path.read_bytes())
+    content[read_chunks(str(path)).chunks[-1].offset] ^= 1
+    set_back_times(path, lambda: path.write_bytes(content))
+    with pytest.raises(DataError, match=r"b\.recordio: chunk \d+ at byte \d+ is damaged"):
+        Index.open(str(data), folder=job)
+
+
+def test_a_chunk_changed_amid_a_file_is_an_error_when_it_is_read(data: Path, job: Path) -> None:
+    Index.open(str(data), folder=job)
+    change_a_chunk(data / "b.recordio", 3)
+    with pytest.raises(DataError, match=r"b\.recordio: chunk 3 at .* the checksum"):
+        numbers(data, folder=job)
+
+
+def test_csv_files_are_known_by_their_rows(
+    tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("x,y\n" + "1,2\n" * (SMALL_BYTES // 4))
+    Index.open(f"{tmp_path}/*.csv", folder=job)
+    path = tmp_path / "a.csv"
+    set_back_times(path, lambda: path.write_text("x,y\n" + "3,4\n" * (SMALL_BYTES // 4)))
+    scanned = count_scans(monkeypatch)
+    Index.open(f"{tmp_path}/*.csv", folder=job)
+    assert scanned == ["a.csv"]
+
+
+def _open_at_once(data: str, job: str, barrier: "multiprocessing.Barrier", found) -> None:
+    barrier.wait(60)
+    index = Index.open(data, damaged="skip", folder=Path(job))
+    found.put((index.fingerprint, index.num_records))
+
+
+def test_processes_of_two_jobs_that_start_together_leave_one_whole_index(
+    data: Path, tmp_path: Path
+) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier, found = context.Barrier(6), context.Queue()
+    processes = [
+        context.Process(
+            target=_open_at_once, args=(str(data), str(tmp_path / f"job{n % 2}"), barrier, found)
+        )
+        for n in range(6)
+    ]
+    for process in processes:
+        process.start()
+    results = {found.get(timeout=60) for _ in processes}
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 6
+    assert len(results) == 1
+    assert len(indexes(data)) == 1  # No lock and no part of a file is left.
+
+
+def test_the_cache_forgets_what_no_job_has_used_for_long(
+    data: Path, job: Path, cache: Path
+) -> None:
+    cache.mkdir(parents=True)
+    long_ago = time.time() - (CACHE_DAYS + 1) * 24 * 3600
+    for name, content in (("old", b"EDLINDX1 and more"), ("foreign", b"somebody's")):
+        path = cache / f".edl_horovod.{name}.index"
+        path.write_bytes(content)
+        os.utime(path, (long_ago, long_ago))
+    marker.write(data, "prepared records")  # So that it is not kept beside the data.
+
+    Index.open(str(data), folder=job)
+
+    left = {path.name for path in indexes(cache)}
+    assert ".edl_horovod.old.index" not in left
+    assert ".edl_horovod.foreign.index" in left
+    assert len(left) == 2
+
+
+def test_an_index_in_use_stays_in_the_cache(data: Path, job: Path, cache: Path) -> None:
+    marker.write(data, "prepared records")
+    Index.open(str(data), folder=job)
+    shutil.rmtree(job)
+    (cached,) = indexes(cache)
+    os.utime(cached, (0, 0))
+    Index.open(str(data), folder=job)
+    assert cached.stat().st_mtime > time.time() - 3600
+
+
+def test_a_long_scan_says_how_far_it_is(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "TELL_SECONDS", 0.02)
+    table = scanning._table
+
+    def slow(found):
+        time.sleep(0.1)
+        return table(found)
+
+    monkeypatch.setattr(scanning, "_table", slow)
+    told: list[str] = []
+    Index.open(str(data), tell=told.append)
+    assert "The data is indexed: 1 of 3 files, 10 chunks in 0 s" in told
+
+
+def test_copies_share_nothing_and_mapped_arrays_are_shared(data: Path, job: Path) -> None:
+    made, mapped = Index.open(str(data), folder=job), Index.open(str(data), folder=job)
+    for index in (made, mapped):
+        # Also who has made the index maps it, instead of keeping arrays of its own.
+        for name in ("chunks", "chunk_starts", "block_starts", "block_counts"):
+            array = getattr(index.tables, name)
+            assert not array.flags.owndata
+            assert not array.flags.writeable
