@@ -138,6 +138,7 @@ def driven_job(
     job_dir = place / "job"
     arguments: list[object] = ["--data", run.data, "--job-dir", job_dir, "--np", slots]
     arguments += ["--max-steps", max_steps, "--spares", spares]
+    arguments += ["--spec", run.spec, "--batch-size", run.batch_size]
     if max_ranks:
         arguments += ["--max-np", max_ranks]
     if backoff_seconds is not None:

@@ -76,7 +76,16 @@ QUICK = Settings(
 class Run:
     """One run of all: settings, records, and a folder for each process that it starts."""
 
-    def __init__(self, folder: Path, settings: Settings, *, data: Path, torch_python: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        *,
+        data: Path,
+        torch_python: Path = Path("none"),
+        spec: str = "cnn.CnnSpec",
+        batch_size: int = 128,
+    ) -> None:
         """Take an empty folder that somebody else removes.
 
         Args:
@@ -84,9 +93,13 @@ class Run:
             settings: How much of everything.
             data: Folder of the records.
             torch_python: An interpreter that has torch; it need not exist.
+            spec: What our jobs train, of `benchmarks/models`.
+            batch_size: Their global batch.
         """
         self.settings = settings
         self.data = data
+        self.spec = spec
+        self.batch_size = batch_size
         self.torch_python = torch_python
         self._folder = folder
         self._num_places = 0

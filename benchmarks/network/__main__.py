@@ -13,7 +13,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -21,32 +20,15 @@ from rich.console import Console
 from benchmarks.common import SideFailed
 from benchmarks.elastic.settings import OURS
 from benchmarks.elastic.table import Line, to_table
-from benchmarks.network import namespace, overlap, page, rate, results
-from benchmarks.network.results import Found, Part
+from benchmarks.network import namespace, page, results
+from benchmarks.network.parts import PARTS
+from benchmarks.network.results import Found, Measured
 from benchmarks.network.settings import FULL, MODELS, QUICK, RATES, Run
 from benchmarks.report import Surroundings, look_around
 from edl_horovod.errors import Interrupted
 from edl_horovod.files.whole_file import write_text
 
 MODULE = "benchmarks.network"
-PARTS: dict[str, Callable[[Run], Found]] = {
-    "rate": rate.measure,
-    "overlap": overlap.measure,
-}
-TITLES = {
-    "rate": (
-        "Rate of the loopback",
-        "A `tbf` filter holds the loopback of a network namespace to a rate, which all ranks and "
-        "both directions share: of a ring of p ranks each has 1/p of it.",
-    ),
-    "overlap": (
-        "Speed beside plain Horovod",
-        "2 ranks of one thread each. The sides run in turn; each training goes through all rates, "
-        "and the median of its steps at one rate counts. A value is our speed over plain Horovod's "
-        "(`hvd.DistributedGradientTape`) in one repetition. Behind it: the medians of a step of "
-        "both, and of a loop that reduces nothing.",
-    ),
-}
 EXAMPLES = """\
 examples:
   python -m benchmarks.network --only overlap --models conv --rates 1 --repetitions 2
@@ -78,7 +60,7 @@ def main() -> int:
                 parts[name] = part
                 if kept is not None:
                     results.save(kept, parts)
-                    write_text(args.write, page.to_markdown(parts, TITLES, surroundings))
+                    write_text(args.write, page.to_markdown(parts, PARTS, surroundings))
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return Interrupted.exit_code
@@ -128,17 +110,17 @@ def _run(folder: Path, args: argparse.Namespace) -> Run:
     )
 
 
-def _measure(name: str, run: Run, surroundings: Surroundings, *, is_quick: bool) -> Part:
+def _measure(name: str, run: Run, surroundings: Surroundings, *, is_quick: bool) -> Measured:
     print(f"{time.strftime('%H:%M:%S')} {name} ...", file=sys.stderr)
     began = time.monotonic()
     try:
-        found = PARTS[name](run)
+        found = PARTS[name].measure(run)
     except SideFailed as error:
         # The other parts are still worth their minutes.
         print(f"error: {error}", file=sys.stderr)
         line = Line(event=name, side=OURS, most=0.0, detail=results.reason_of(error))
         found = Found(lines=[line])
-    return Part(
+    return Measured(
         found=found,
         commit=surroundings.commit,
         date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),

@@ -9,7 +9,7 @@ from benchmarks.elastic.settings import OURS, PLAIN
 from benchmarks.elastic.table import Line
 from benchmarks.network.results import Failure, Found, guarded
 from benchmarks.network.settings import MODELS, NO_LIMIT, Run
-from benchmarks.network.sides import Seconds, train_ours, train_plain
+from benchmarks.network.sides import Seconds, ours, plain, timed
 
 __all__ = ["measure", "ratio_line"]
 
@@ -30,11 +30,12 @@ def measure(run: Run) -> Found:
     for name in run.models:
         model = MODELS[name]
         sides = {
-            OURS: guarded(partial(train_ours, run, model, run.rates)),
-            PLAIN: guarded(partial(train_plain, run, model, run.rates)),
+            OURS: guarded(partial(timed, run, model, run.rates, ours(model))),
+            PLAIN: guarded(partial(timed, run, model, run.rates, plain(model))),
         }
         found = interleave(sides, run.settings.repetitions)
-        floor = guarded(partial(train_plain, run, model, (NO_LIMIT,), "--no-reduction"))()
+        alone = plain(model, "--no-reduction")
+        floor = guarded(partial(timed, run, model, (NO_LIMIT,), alone))()
         for rate in run.rates:
             line = ratio_line(
                 f"{model.title}, {rate.name}",
@@ -55,8 +56,8 @@ def measure(run: Run) -> Found:
 def ratio_line(
     event: str,
     rate: str,
-    ours: Sequence[Seconds | Failure],
-    theirs: Sequence[Seconds | Failure],
+    one: Sequence[Seconds | Failure],
+    other: Sequence[Seconds | Failure],
     *,
     least: float | None,
     more: str = "",
@@ -66,25 +67,26 @@ def ratio_line(
     Args:
         event: Of the line.
         rate: Name of the rate.
-        ours: Median steps of our side, by rate, of each repetition.
-        theirs: The other side's.
+        one: Median steps of our side, by rate, of each repetition.
+        other: The other side's.
         least: The target of the median; None where there is none.
         more: Put behind the two sides' seconds.
     """
     pairs = [
-        (one[rate], other[rate])
-        for one, other in zip(ours, theirs, strict=True)
-        if not isinstance(one, Failure) and not isinstance(other, Failure)
+        (mine[rate], theirs[rate])
+        for mine, theirs in zip(one, other, strict=True)
+        if not isinstance(mine, Failure) and not isinstance(theirs, Failure)
     ]
-    failures = [side.reason for side in (*ours, *theirs) if isinstance(side, Failure)]
+    failures = [side.reason for side in (*one, *other) if isinstance(side, Failure)]
     detail = "; ".join(dict.fromkeys(failures))
     if pairs:
         medians = (statistics.median(side) for side in zip(*pairs, strict=True))
-        detail = " / ".join(f"{seconds:.3f} s" for seconds in medians) + more + detail
+        shown = " / ".join(f"{seconds:.3f} s" for seconds in medians) + more
+        detail = f"{shown}; {detail}" if detail else shown
     return Line(
         event=event,
         side=f"{OURS} / {PLAIN}",
-        values=tuple(other / one for one, other in pairs),
+        values=tuple(theirs / mine for mine, theirs in pairs),
         unit="r",
         least_median=least,
         detail=detail,

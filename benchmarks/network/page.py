@@ -1,9 +1,10 @@
-"""The page: a section of each part, with the commit and the date that it was measured on."""
+"""The page: a section of each part, with the commit and the date of its measurement."""
 
 from collections.abc import Mapping, Sequence
 
 from benchmarks.elastic.table import Line, rows_of
-from benchmarks.network.results import Part
+from benchmarks.network.parts import Part
+from benchmarks.network.results import Measured
 from benchmarks.report import Surroundings
 
 __all__ = ["to_markdown"]
@@ -14,18 +15,18 @@ and leaves the others as they are; each says which commit it was measured on."""
 
 
 def to_markdown(
-    parts: Mapping[str, Part], titles: Mapping[str, tuple[str, str]], surroundings: Surroundings
+    measured: Mapping[str, Measured], parts: Mapping[str, Part], surroundings: Surroundings
 ) -> str:
     """The whole of the page.
 
     Args:
-        parts: By name; those that were never measured are said to be missing.
-        titles: Of each part, in order: its heading, and what it measures and how.
+        measured: By the part's name; those that were never measured are said to be missing.
+        parts: In order.
         surroundings: The machine.
     """
     versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
     gibibytes = surroundings.memory_bytes / 2**30
-    lines = [line for name in titles if name in parts for line in parts[name].found.lines]
+    lines = [line for name in parts if name in measured for line in measured[name].found.lines]
     text = [
         "# Benchmarks over networks",
         "",
@@ -36,13 +37,13 @@ def to_markdown(
         f"- Targets reached: {_reached(lines)}",
         "",
     ]
-    for name, (title, method) in titles.items():
-        text += [f"## {title}", "", method, ""]
-        text += _section(parts[name]) if name in parts else ["Not measured yet.", ""]
+    for name, part in parts.items():
+        text += [f"## {part.title}", "", part.method, ""]
+        text += _section(measured[name]) if name in measured else ["Not measured yet.", ""]
     return "\n".join(text)
 
 
-def _section(part: Part) -> list[str]:
+def _section(part: Measured) -> list[str]:
     text = [
         f"Measured {part.date} on commit {part.commit}, in {part.seconds / 60:.1f} minutes; load "
         f"before the start: {part.load:.2f}.",
@@ -50,7 +51,8 @@ def _section(part: Part) -> list[str]:
     ]
     if part.is_quick:
         text = ["**A quick run: too short to quote.**", "", *text]
-    text += [*rows_of(part.found.lines), ""]
+    if part.found.lines:
+        text += [*rows_of(part.found.lines), ""]
     for note in part.found.notes:
         text += [note, ""]
     return text

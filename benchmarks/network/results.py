@@ -11,7 +11,7 @@ from benchmarks.common import SideFailed
 from benchmarks.elastic.table import Line
 from edl_horovod.files.whole_file import write_json
 
-__all__ = ["Failure", "Found", "Part", "guarded", "load", "save"]
+__all__ = ["Failure", "Found", "Measured", "guarded", "load", "save"]
 
 SideT = TypeVar("SideT")
 MAX_REASON = 300
@@ -36,7 +36,7 @@ class Found:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class Measured:
     """What one part found, where and when."""
 
     found: Found
@@ -59,26 +59,26 @@ def guarded(side: Callable[[], SideT]) -> Callable[[], SideT | Failure]:
     return run
 
 
-def reason_of(error: SideFailed) -> str:
+def reason_of(error: Exception) -> str:
     """The failure in one line: what failed, and the last line that it printed."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
     return text.replace("|", "/")[:MAX_REASON]
 
 
-def load(path: Path) -> dict[str, Part]:
+def load(path: Path) -> dict[str, Measured]:
     """The parts of a file, by name; none where there is no file yet."""
     if not path.exists():
         return {}
     return {name: _part(values) for name, values in json.loads(path.read_text()).items()}
 
 
-def save(path: Path, parts: Mapping[str, Part]) -> None:
+def save(path: Path, parts: Mapping[str, Measured]) -> None:
     """Write the parts."""
     write_json(path, {name: dataclasses.asdict(part) for name, part in parts.items()})
 
 
-def _part(values: dict[str, Any]) -> Part:
+def _part(values: dict[str, Any]) -> Measured:
     found = dict(values["found"])
     lines = [Line(**{**line, "values": tuple(line["values"])}) for line in found.pop("lines")]
-    return Part(**{**values, "found": Found(lines=lines, **found)})
+    return Measured(**{**values, "found": Found(lines=lines, **found)})

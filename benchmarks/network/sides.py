@@ -1,73 +1,66 @@
-"""One training of each side, through all rates."""
+"""The sides that train: each is started once and goes through one rate or all of them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.common import SideFailed, Workspace
-from benchmarks.network.namespace import Rate
+from benchmarks.network.namespace import Rate, set_rate
 from benchmarks.network.phases import changing_rates, first_rank, num_steps, step_seconds
-from benchmarks.network.settings import NUM_RANKS, Model, Run
+from benchmarks.network.settings import NO_LIMIT, NUM_RANKS, Model, Run
 
-__all__ = ["train_ours", "train_plain"]
+__all__ = ["Seconds", "Train", "ours", "plain", "timed", "watched"]
 
 PLAIN_HOROVOD = "benchmarks.peers.plain_horovod"
 
 Seconds = dict[str, float]
 """The median step, by the rate's name."""
+Train = Callable[[Workspace, Path], None]
+"""Trains to the end, and writes the ranks' steps into a folder."""
 
 
-def train_ours(
-    run: Run, model: Model, rates: Sequence[Rate], *settings: str, num_ranks: int = NUM_RANKS
-) -> Seconds:
+def ours(model: Model, *flags: str, num_ranks: int = NUM_RANKS) -> Train:
     """The real job.
 
     Args:
-        run: Holds the records.
         model: What is trained.
-        rates: That it goes through.
-        *settings: `GROUP.NAME=VALUE` beyond the defaults.
+        *flags: Further ones of `benchmarks.ours.job`: `--set`, then `GROUP.NAME=VALUE`.
         num_ranks: Of its ring.
-
-    Raises:
-        SideFailed: It failed.
     """
 
     def train(space: Workspace, stamps: Path) -> None:
-        flags = ("--set", *settings) if settings else ()
         space.run_job(num_ranks, f"--spec={model.spec}", f"--stamps={stamps}", *flags)
 
-    return _timed(run, model, rates, train)
+    return train
 
 
-def train_plain(
-    run: Run, model: Model, rates: Sequence[Rate], *flags: str, num_ranks: int = NUM_RANKS
-) -> Seconds:
+def plain(model: Model, *flags: str, num_ranks: int = NUM_RANKS) -> Train:
     """Plain Horovod, under a static horovodrun.
 
     Args:
-        run: Holds the records.
         model: What is trained.
-        rates: That it goes through.
         *flags: Further ones of `benchmarks.peers.plain_horovod`.
         num_ranks: Of its ring.
-
-    Raises:
-        SideFailed: It failed.
     """
 
     def train(space: Workspace, stamps: Path) -> None:
         arguments = (f"--spec={model.spec}", f"--stamps={stamps}", *flags)
         space.run_side(PLAIN_HOROVOD, *arguments, num_ranks=num_ranks, under_horovodrun=True)
 
-    return _timed(run, model, rates, train)
+    return train
 
 
-def _timed(
-    run: Run,
-    model: Model,
-    rates: Sequence[Rate],
-    train: Callable[[Workspace, Path], None],
-) -> Seconds:
+def timed(run: Run, model: Model, rates: Sequence[Rate], train: Train) -> Seconds:
+    """Train through several rates.
+
+    Args:
+        run: Holds the records.
+        model: What is trained.
+        rates: In order.
+        train: The side.
+
+    Raises:
+        SideFailed: It failed, or did not come to all rates.
+    """
     num_timed = run.timed_steps(model)
     total = num_steps(num_timed, model.warmup_steps, len(rates))
     space = run.space(model, total_steps=total)
@@ -79,3 +72,26 @@ def _timed(
     if len(phases) < len(rates):
         raise SideFailed(f"it ended at rate {len(phases)} of {len(rates)}")
     return step_seconds(first_rank(stamps), phases)
+
+
+def watched(run: Run, model: Model, rate: Rate, train: Train, *, total_steps: int) -> Path:
+    """Train at one rate; the folder with what its ranks left behind.
+
+    Args:
+        run: Holds the records.
+        model: What is trained.
+        rate: From its start on.
+        train: The side.
+        total_steps: Warm-up included.
+
+    Raises:
+        SideFailed: It failed.
+    """
+    space = run.space(model, total_steps=total_steps)
+    stamps = space.folder / "stamps"
+    set_rate(rate)
+    try:
+        train(space, stamps)
+    finally:
+        set_rate(NO_LIMIT)
+    return stamps

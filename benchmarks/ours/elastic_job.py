@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.common import FOLDER_VARIABLE, MODELS, RECORDIO_PATTERN
@@ -25,6 +26,8 @@ def main() -> int:
     parser.add_argument("--backoff", type=float, default=0.01, help="before a second restart")
     parser.add_argument("--max-np", type=int, help="most ranks; the other slots wait warm")
     parser.add_argument("--spares", type=int, default=0, help="warm workers beyond the slots")
+    parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
+    parser.add_argument("--batch-size", type=int, default=128, help="the global batch, records")
     args = parser.parse_args()
     end_with_parent()
     elastic = ElasticConfig(
@@ -33,9 +36,11 @@ def main() -> int:
     config = job_config(
         args.data, args.job_dir, np=args.np, max_steps=args.max_steps, elastic=elastic
     )
+    train = replace(config.train, batch_size=args.batch_size)
+    config = replace(config, model_def=args.spec, train=train)
     try:
         plan = LocalTarget().plan(config)
-        variables = {FOLDER_VARIABLE: str(plan.job_dir / "stamps")}
+        variables = {FOLDER_VARIABLE: str(plan.job_dir.path / "stamps")}
         run_plan(with_worker(plan, STAMPING_WORKER, variables))
     except EdlError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -19,6 +19,7 @@ from benchmarks.common import (
     side_parser,
     write_numbers,
 )
+from benchmarks.watched import DYNAMIC_TIMELINE, TIMELINE_VARIABLE
 from edl_horovod.config.schema import (
     CheckpointConfig,
     ElasticConfig,
@@ -50,6 +51,9 @@ def main() -> int:
     parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
     parser.add_argument("--stamps", type=Path, help="folder where workers write down their steps")
     parser.add_argument(
+        "--timeline-step", type=int, help="with --stamps: begin Horovod's timeline after it"
+    )
+    parser.add_argument(
         "--set",
         nargs="*",
         default=[],
@@ -62,11 +66,14 @@ def main() -> int:
     if args.timed:
         variables = {
             WARMUP_VARIABLE: str(args.warmup_steps),
-            COST_FOLDER_VARIABLE: str(plan.job_dir),
+            COST_FOLDER_VARIABLE: str(plan.job_dir.path),
         }
         plan = with_worker(plan, "benchmarks.ours.timed_worker", variables)
     if args.stamps is not None:
-        plan = with_worker(plan, STAMPING_WORKER, {FOLDER_VARIABLE: str(args.stamps)})
+        variables = {FOLDER_VARIABLE: str(args.stamps)}
+        if args.timeline_step is not None:
+            variables |= {TIMELINE_VARIABLE: str(args.timeline_step), **DYNAMIC_TIMELINE}
+        plan = with_worker(plan, STAMPING_WORKER, variables)
     job_dir = Path(run_plan(plan).job_dir)
     numbers = {"step_seconds": _step_seconds(read(job_dir / "events.jsonl"), args)}
     if args.timed:

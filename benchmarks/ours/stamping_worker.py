@@ -17,8 +17,10 @@ import horovod.tensorflow as hvd
 
 from benchmarks.common import FOLDER_VARIABLE
 from benchmarks.elastic.stamps import Stamper
+from benchmarks.watched import TIMELINE_VARIABLE, start_timeline, write_memory
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.outcome import Success
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.worker import main as worker
@@ -35,18 +37,20 @@ def main() -> int:
     device_seconds = float(os.environ.get(DEVICE_VARIABLE, "0"))
     run = loop.run
 
-    def stamped_run(work: Any, membership: Membership, events: EventLog) -> dict[str, Any]:
+    def stamped_run(work: Any, membership: Membership, events: EventLog) -> Success:
         state, replace = work.state, object.__setattr__
         commit, run_in_ring = state.commit, work.run
         # Only now, because this process may have been forked.
         stamper = Stamper(folder / f"{os.environ['EDL_SLOT']}.{os.getpid()}")
-        size = 0
+        size, begin_timeline = 0, int(os.environ.get(TIMELINE_VARIABLE, "0"))
 
         def stamped_commit() -> None:
             if device_seconds:
                 time.sleep(device_seconds / size)
             commit()
             stamper.step(state.step, size)
+            if state.step == begin_timeline:
+                start_timeline(hvd, folder)
 
         def run_and_know_size(world: World, membership: Membership) -> bool:
             nonlocal size
@@ -56,7 +60,9 @@ def main() -> int:
 
         replace(state, "commit", stamped_commit)
         replace(work, "run", run_and_know_size)
-        return run(work, membership, events)
+        result = run(work, membership, events)
+        write_memory(folder, os.environ["EDL_SLOT"])
+        return result
 
     init = hvd.init
 

@@ -18,6 +18,7 @@ from benchmarks.common import StepClock, side_parser, write_numbers
 from benchmarks.elastic.stamps import Stamper
 from benchmarks.models.cnn import mean_loss
 from benchmarks.peers.pipeline import training_dataset
+from benchmarks.watched import DYNAMIC_TIMELINE, start_timeline, write_memory
 
 LOG_STEPS = 10
 COMPRESSIONS = {"none": hvd.Compression.none, "fp16": hvd.Compression.fp16}
@@ -30,7 +31,10 @@ def main() -> int:
     parser.add_argument("--compression", choices=COMPRESSIONS, default="none", help="Horovod's own")
     parser.add_argument("--no-reduction", action="store_true", help="each rank for itself")
     parser.add_argument("--stamps", type=Path, help="folder where each rank writes down its steps")
+    parser.add_argument("--timeline-step", type=int, help="begin Horovod's timeline after it")
     args = parser.parse_args()
+    if args.timeline_step is not None:
+        os.environ.update(DYNAMIC_TIMELINE)
     hvd.init()
     module, _, symbol = args.spec.partition(".")
     spec = getattr(importlib.import_module(f"benchmarks.models.{module}"), symbol)()
@@ -50,6 +54,10 @@ def main() -> int:
             # A step is done when its loss is there; `step` alone may return earlier.
             loss.numpy()
             stamper.step(step + 1, hvd.size())
+            if step + 1 == args.timeline_step:
+                start_timeline(hvd, args.stamps)
+    if args.stamps is not None:
+        write_memory(args.stamps, str(hvd.rank()))
     if hvd.rank() == 0:
         write_numbers(args.place, {"step_seconds": clock.step_seconds})
     return 0

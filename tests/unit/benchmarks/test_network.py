@@ -1,15 +1,20 @@
 """What the benchmarks over networks compute from steps, and what they keep."""
 
+import dataclasses
+import math
+
 import pytest
 
 from benchmarks.common import SideFailed
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
-from benchmarks.network import page, results
+from benchmarks.network import alpha_beta, join, page, results, scaling, timeline
+from benchmarks.network.alpha_beta import AlphaBeta
 from benchmarks.network.namespace import Rate, rate_in
 from benchmarks.network.overlap import ratio_line
+from benchmarks.network.parts import Part
 from benchmarks.network.phases import Phase, num_steps, step_seconds
-from benchmarks.network.results import Failure, Found, Part
+from benchmarks.network.results import Failure, Found, Measured
 from tests.unit.benchmarks.test_elastic_table import HERE
 
 FAST = Rate(name="fast", bits_per_second=0.0)
@@ -69,9 +74,9 @@ def test_the_reason_of_a_failure_is_one_line_of_a_table():
     assert results.reason_of(error) == "x ended with 1. Its log ends: TypeError: no such setting"
 
 
-def part(*values, commit):
+def measured(*values, commit):
     line = Line(event="a step", side="ours", values=values, unit="r", least_median=1.0)
-    return Part(
+    return Measured(
         found=Found(lines=[line], notes=["A note."], figures={"x": [1.0]}),
         commit=commit,
         date="today",
@@ -82,7 +87,7 @@ def part(*values, commit):
 
 
 def test_parts_come_back_as_they_were_kept(tmp_path):
-    parts = {"one": part(1.0, 2.0, commit="a"), "two": part(commit="b")}
+    parts = {"one": measured(1.0, 2.0, commit="a"), "two": measured(commit="b")}
     results.save(tmp_path / "kept.json", parts)
     assert results.load(tmp_path / "kept.json") == parts
 
@@ -92,11 +97,128 @@ def test_nothing_is_kept_at_first(tmp_path):
 
 
 def test_page_has_a_section_of_each_part_with_its_commit_and_says_what_is_missing():
-    titles = {"one": ("First", "How."), "two": ("Second", "So."), "three": ("Third", "Else.")}
-    parts = {"two": part(0.5, commit="bbb"), "one": part(1.5, commit="aaa")}
-    written = page.to_markdown(parts, titles, HERE)
+    parts = {
+        name: Part(measure=None, title=name.title(), method="How.")
+        for name in ("first", "second", "third")
+    }
+    found = {"second": measured(0.5, commit="bbb"), "first": measured(1.5, commit="aaa")}
+    written = page.to_markdown(found, parts, HERE)
     first, second, third = (written.index(f"## {name}") for name in ("First", "Second", "Third"))
     assert first < written.index("aaa") < second < written.index("bbb") < third
     assert "Not measured yet." in written[third:]
     assert "A note." in written
     assert "Targets reached: 1 of 2" in written
+
+
+TIMELINE = """[
+{"name": "process_name", "ph": "M", "pid": 0,
+ "args": {"start_time_since_epoch_in_micros":100000000}},
+{"ph": "i", "name": "CYCLE_START", "ts": 0, "s": "g"},
+{"ph": "i", "name": "CYCLE_START", "ts": 10000, "s": "g"},
+{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1000000, "pid": 1},
+{"ph": "X", "name": "0", "ts": 1000000, "pid": 1, "dur": 0},
+{"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1100000, "pid": 2},
+{"ph": "E", "ts": 1200000, "pid": 1},
+{"ph": "E", "ts": 1200000, "pid": 2},
+{"ph": "B", "name": "ALLREDUCE", "ts": 1300000, "pid": 1},
+{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 1400000, "pid": 1},
+{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 1400010, "pid": 2},
+{"ph": "E", "ts": 1500000, "pid": 1},
+{"ph": "E", "ts": 1500010, "pid": 2},
+{"ph": "E", "ts": 1500020, "pid": 1, "args": {"dtype": "float32", "shape": "[3]"}},
+{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 1600000, "pid": 3},
+{"ph": "E", "ts": 1800000, "pid": 3},
+{"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 2600000, "pid": 3},"""
+
+
+@pytest.mark.parametrize("ending", ["", "\n]"])
+def test_fused_tensors_are_one_operation_of_a_timeline(ending):
+    found = timeline.read(TIMELINE.rstrip(",") + ending)
+    begins, ends = zip(*found.operations, strict=True)
+    assert begins == pytest.approx((101.4, 101.6))
+    assert ends == pytest.approx((101.50001, 101.8))
+    assert found.negotiated == pytest.approx([101.0, 101.1])
+    assert found.cycles == pytest.approx([100.0, 100.01])
+
+
+def test_operations_are_told_by_step_and_from_its_begin():
+    (step,) = timeline.operations_of_steps(timeline.read(TIMELINE), [99.0, 100.9, 101.9])
+    assert step.seconds == pytest.approx(1.0)
+    assert (step.num_tensors, step.num_operations) == (2, 2)
+    assert step.first_begins == pytest.approx(0.5)
+    assert step.last_ends == pytest.approx(0.9)
+    assert step.busy_seconds == pytest.approx(0.30001)
+
+
+def steps_of(*spans):
+    """Stamps of steps of some lengths: (number, seconds, size)."""
+    made, at = [Stamp(at=0.0, step=0, size=1)], 0.0
+    for number, seconds, size in spans:
+        for _ in range(number):
+            at += seconds
+            made.append(Stamp(at=at, step=len(made), size=size))
+    return made
+
+
+def test_a_join_is_held_against_the_steps_of_a_ring_of_its_own_size():
+    # 20 steps of 1 s alone; the first of two takes 3 s, some 2.5 s, then they take 2 s.
+    steps = steps_of((20, 1.0, 1), (1, 3.0, 2), (4, 2.5, 2), (8, 2.0, 2))
+    found = join.join_of(steps, since=18.5, until=steps[-1].at, size=2)
+    assert found.stall_seconds == pytest.approx(1.0)
+    assert found.slower_percent == pytest.approx(25.0)
+
+
+@pytest.mark.parametrize(
+    "steps", [steps_of((3, 1.0, 1)), steps_of((9, 1.0, 2)), steps_of((9, 1.0, 1), (3, 1.0, 2))]
+)
+def test_a_join_without_enough_steps_is_told(steps):
+    with pytest.raises(ValueError, match="too few steps"):
+        join.join_of(steps, since=2.5, until=100.0, size=2)
+
+
+TRUTH = AlphaBeta(num_bytes=94e6, alpha_seconds=2e-3, seconds_per_byte=2e-9, overlap=0.7)
+
+
+def steps_of_model(model):
+    return [
+        dataclasses.replace(one, step_seconds=model.shared_step_seconds(one))
+        for size, compute in ((2, 0.8), (4, 1.6))
+        for rate in (math.inf, 4e9, 1e9)
+        for one in [
+            alpha_beta.Measured(
+                num_ranks=size, compute_seconds=compute, bits_per_second=rate, step_seconds=0.0
+            )
+        ]
+    ]
+
+
+def test_a_fit_finds_the_parameters_that_made_the_steps():
+    found = alpha_beta.fit(steps_of_model(TRUTH), TRUTH.num_bytes)
+    for one in steps_of_model(TRUTH):
+        assert found.shared_step_seconds(one) == pytest.approx(one.step_seconds, rel=0.01)
+    assert found.overlap == pytest.approx(0.7, abs=0.05)
+
+
+def test_a_step_of_large_rings_comes_to_the_time_of_sending_twice_the_bytes():
+    wire = dataclasses.replace(TRUTH, alpha_seconds=0.0, seconds_per_byte=0.0, overlap=1.0)
+    assert wire.step_seconds(1, 0.5, 1e9) == 0.5
+    assert wire.step_seconds(10**6, 0.5, 1e9) == pytest.approx(2 * 94e6 * 8 / 1e9, rel=1e-5)
+
+
+def test_a_shared_link_carries_the_bytes_of_all_ranks():
+    wire = dataclasses.replace(TRUTH, alpha_seconds=0.0, seconds_per_byte=0.0, overlap=1.0)
+    four = alpha_beta.Measured(
+        num_ranks=4, compute_seconds=0.1, bits_per_second=1e9, step_seconds=0.0
+    )
+    assert wire.shared_step_seconds(four) == pytest.approx(4 * wire.step_seconds(4, 0.1, 1e9))
+
+
+def test_scaling_shows_the_fit_its_residuals_and_that_it_is_a_model():
+    alone = alpha_beta.Measured(
+        num_ranks=1, compute_seconds=0.4, bits_per_second=math.inf, step_seconds=0.4
+    )
+    found = scaling.found_in([alone, *steps_of_model(TRUTH)], TRUTH.num_bytes)
+    text = "\n".join(found.notes)
+    assert "A model, not a measurement" in text
+    assert "| 512 |" in text
+    assert text.count("| 4 |") == 3

@@ -1,0 +1,181 @@
+"""What a join costs a job whose state is large, beside a broadcast of the same state."""
+
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks.common import SideFailed
+from benchmarks.elastic import settings as elastic
+from benchmarks.elastic.driven_job import DrivenJob, driven_job
+from benchmarks.elastic.settings import OURS, PLAIN
+from benchmarks.elastic.stamps import Stamp
+from benchmarks.elastic.table import Line
+from benchmarks.network.namespace import Rate, set_rate
+from benchmarks.network.results import Failure, Found, guarded
+from benchmarks.network.settings import MODELS, NO_LIMIT, NUM_RANKS, RATES, Model, Run
+
+__all__ = ["Join", "join_of", "measure"]
+
+MODEL = MODELS["dense"]
+BATCH_SIZE = 32
+"""Small, so that a step is mostly its state's: the gradients, and Adam's changes."""
+BROADCAST = "benchmarks.peers.broadcast_state"
+MOST_ABOVE_BROADCAST = 0.15
+MOST_ABOVE_MEDIAN = 0.25
+MOST_SLOWER_PERCENT = 25.0
+BEFORE_SECONDS = 1.0
+WAIT_SECONDS = 120.0
+NUM_JOINS = 3
+SETTLED_STEPS = 5
+SETTLE_SECONDS = {NO_LIMIT: 12.0, RATES[-1]: 25.0}
+"""Longer than the state takes on its way, so that the last steps are undisturbed again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """What the survivor felt of one join."""
+
+    stall_seconds: float
+    """Its longest step less an undisturbed one of a ring of the same size."""
+    slower_percent: float
+    """How much longer than an undisturbed one any other step was."""
+
+
+def measure(run: Run) -> Found:
+    """Let a worker join again and again, without a limit and at the slowest rate.
+
+    Args:
+        run: Holds the records.
+    """
+    lines: list[Line] = []
+    for rate in (NO_LIMIT, RATES[-1]):
+        set_rate(rate)
+        try:
+            broadcast = guarded(partial(_broadcast, run))()
+            joins = guarded(partial(_joins, run, rate))()
+        finally:
+            set_rate(NO_LIMIT)
+        lines += _lines(rate, broadcast, joins)
+    return Found(lines=lines)
+
+
+def join_of(steps: Sequence[Stamp], since: float, until: float, size: int) -> Join:
+    """What a join did to the steps of the rank that stayed.
+
+    Args:
+        steps: Of that rank, in order of time.
+        since: When the newcomer was asked for.
+        until: When all has settled again, after some further steps of the new ring.
+        size: Of the new ring.
+
+    Raises:
+        ValueError: There are too few steps before, or after.
+    """
+    gaps = [(two.at, two.at - one.at, two.size) for one, two in itertools.pairwise(steps)]
+    before = [gap for at, gap, of in gaps if at < since and of != size][-SETTLED_STEPS * 4 :]
+    after = [(at, gap) for at, gap, of in gaps if at <= until and of == size][-SETTLED_STEPS:]
+    first = next((at for at, _, of in gaps if at > since and of == size), None)
+    if not before or len(after) < SETTLED_STEPS or first is None:
+        raise ValueError(f"too few steps: {len(before)} before, {len(after)} after")
+    alone, together = statistics.median(before), statistics.median(gap for _, gap in after)
+    during = [
+        (gap, together if of == size else alone)
+        for at, gap, of in gaps
+        if first - BEFORE_SECONDS < at < after[0][0]
+    ]
+    longest = max(during, key=lambda step: step[0] - step[1])
+    slower = [gap / usual - 1 for gap, usual in during if (gap, usual) != longest]
+    return Join(
+        stall_seconds=max(0.0, longest[0] - longest[1]), slower_percent=100 * max(slower, default=0)
+    )
+
+
+def _broadcast(run: Run) -> list[float]:
+    space = run.space(MODEL, total_steps=MODEL.warmup_steps + 1)
+    arguments = (f"--spec={MODEL.spec}",)
+    numbers = space.run_side(BROADCAST, *arguments, num_ranks=NUM_RANKS, under_horovodrun=True)
+    return list(numbers["seconds"])
+
+
+def _joins(run: Run, rate: Rate) -> list[Join]:
+    with driven_job(elastic_run(run, MODEL, BATCH_SIZE), "joins", slots=1) as job:
+        job.wait_for_ring(1, after=0)
+        _wait_for_steps(job, 2 * SETTLED_STEPS)
+        return [_join(job, rate) for _ in range(min(NUM_JOINS, 1 + run.settings.repetitions))]
+
+
+def _join(job: DrivenJob, rate: Rate) -> Join:
+    since, generation = time.monotonic(), job.generation()
+    job.want(2)
+    job.wait_for_ring(2, after=generation)
+    time.sleep(SETTLE_SECONDS[rate])
+    _wait_for_steps(job, SETTLED_STEPS)
+    steps, until = job.stamps(0), time.monotonic()
+    generation = job.generation()
+    job.want(1)
+    job.wait_for_ring(1, after=generation)
+    _wait_for_steps(job, 2 * SETTLED_STEPS)
+    try:
+        return join_of(steps, since, until, 2)
+    except ValueError as error:
+        raise SideFailed(f"a join at {rate.name}: {error}") from error
+
+
+def _wait_for_steps(job: DrivenJob, number: int) -> None:
+    until = len(job.stamps(0)) + number
+    job.wait_for(lambda: len(job.stamps(0)) >= until, f"{number} steps", seconds=WAIT_SECONDS)
+
+
+def _lines(rate: Rate, broadcast: list[float] | Failure, joins: list[Join] | Failure) -> list[Line]:
+    title = f"{MODEL.title}, {rate.name}"
+    why = joins.reason if isinstance(joins, Failure) else ""
+    stalls = () if isinstance(joins, Failure) else tuple(join.stall_seconds for join in joins)
+    slower = () if isinstance(joins, Failure) else tuple(join.slower_percent for join in joins)
+    failed = isinstance(broadcast, Failure)
+    usual = None if failed else statistics.median(broadcast) + MOST_ABOVE_BROADCAST
+    stall = f"{title}: a join, survivor's longest step above its usual one"
+    return [
+        Line(
+            event=f"{title}: hvd.broadcast_variables of the state",
+            side=PLAIN,
+            values=() if failed else tuple(broadcast),
+            detail=broadcast.reason if failed else "541 MB",
+        ),
+        Line(event=f"{stall} (in pieces)", side=OURS, values=stalls, most_median=usual, detail=why),
+        Line(
+            event=f"{stall} (streaming)",
+            side=OURS,
+            values=stalls,
+            most=MOST_ABOVE_MEDIAN,
+            detail=why or "the same joins",
+        ),
+        Line(
+            event=f"{title}: a join, no other step is slower than usual by more than",
+            side=OURS,
+            values=slower,
+            unit="%",
+            most_median=MOST_SLOWER_PERCENT,
+            detail=why,
+        ),
+    ]
+
+
+def elastic_run(run: Run, model: Model, batch_size: int) -> elastic.Run:
+    """A run of the benchmarks of elasticity on another model.
+
+    Args:
+        run: Holds the records.
+        model: What the jobs train.
+        batch_size: Their global batch.
+    """
+    settings = elastic.QUICK if run.settings.name == "quick" else elastic.FULL
+    return elastic.Run(
+        run.place("elastic"),
+        settings,
+        data=run.data(model),
+        spec=model.spec,
+        batch_size=batch_size,
+    )

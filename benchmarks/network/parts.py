@@ -1,0 +1,130 @@
+"""The parts: what each measures, and how, for the page."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.network import (
+    curves,
+    elastic,
+    index,
+    join,
+    memory,
+    overlap,
+    rate,
+    scaling,
+    start,
+    timeline,
+)
+from benchmarks.network.results import Found
+from benchmarks.network.settings import Run
+
+__all__ = ["PARTS", "Part"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One section of the page."""
+
+    measure: Callable[[Run], Found]
+    title: str
+    method: str
+    """What is measured and how, for people."""
+
+
+PARTS = {
+    "rate": Part(
+        measure=rate.measure,
+        title="Rate of the loopback",
+        method="""\
+A `tbf` filter holds the loopback of a network namespace to a rate. All ranks and both directions
+share it: in a ring of p ranks each has 1/p of it. Here one TCP connection sends for a second.""",
+    ),
+    "overlap": Part(
+        measure=overlap.measure,
+        title="Speed beside plain Horovod",
+        method="""\
+2 ranks of one thread each, on the same records, with the same global batch and in float32. Ours is
+the real job: launcher, coordinator, workers. Plain Horovod is a loop around
+`hvd.DistributedGradientTape` as its documents teach it, under a static `horovodrun`. The sides run
+in turn; each training goes through all rates, and the median of its steps at a rate counts. A value
+is our speed over plain Horovod's in one repetition. Behind it stand the medians of a step of both,
+and a step of the same loop without any reduction and without a limit.
+
+The batch of the 45 M dense model, 512, is chosen so that on this machine computing a step and
+sending its gradients take about as long as each other, between 4 and 1 Gbit/s.""",
+    ),
+    "timeline": Part(
+        measure=timeline.measure,
+        title="What overlaps with what",
+        method="""\
+Read from the timeline that Horovod's rank 0 writes, medians of some steps at the slowest rate.
+Tensors are those that were negotiated in a step; operations are what was sent, fused tensors
+together. Begin and end are those of the first and of the last operation, after the begin of the
+step; plain Horovod begins to send as soon as the last layer's gradients are there. A cycle is how
+often Horovod's loop looks for tensors that are ready.""",
+    ),
+    "buckets": Part(
+        measure=curves.measure_buckets,
+        title="Size of a bucket",
+        method="Seconds of a step over `train.bucket_bytes`, medians of all repetitions.",
+    ),
+    "compression": Part(
+        measure=curves.measure_compression,
+        title="Compression",
+        method="""\
+Our speed with `train.compression=bf16` and `fp16` over plain Horovod's without compression and with
+its own (`hvd.Compression.fp16`).""",
+    ),
+    "start": Part(
+        measure=start.measure,
+        title="Start of a worker",
+        method=f"""\
+A job of 2 ranks, from the start of its slower worker's process until it is warm, beside commit
+{start.BASE_COMMIT[:8]}, the last one that sent all gradients in one piece after the backward pass.
+Both run on the same packages, in turn.""",
+    ),
+    "memory": Part(
+        measure=memory.measure,
+        title="Memory",
+        method="""\
+Of the rank that used most, in a training of some steps. The peak counts pages that processes share
+in whole (VmHWM), the other line counts each process' part of them (PSS).""",
+    ),
+    "join": Part(
+        measure=join.measure,
+        title="Join with a state of 541 MB",
+        method=f"""\
+The 45 M model with Adam and a global batch of {join.BATCH_SIZE}; a worker joins a ring of one. A
+value is the longest step of the rank that stays, from a second before the new ring until long after
+its state has arrived, less the median step of a ring of that size. Below, by
+how much the longest of the other steps in that time exceeds the median one.""",
+    ),
+    "index": Part(
+        measure=index.measure,
+        title="Index of many chunks",
+        method="""\
+Two processes open the data at the same time, as the ranks of a host do; the slower one counts, and
+what both use together, pages that they share once (PSS).""",
+    ),
+    "elastic": Part(
+        measure=elastic.measure,
+        title="Events and goodput with 45 M parameters",
+        method="""\
+As in [the benchmarks of elasticity](benchmarks-elastic.md), with the 45 M model and Adam, without a
+limit. There are no targets of their own: those of the page are for 0.7 M parameters.""",
+    ),
+    "scaling": Part(
+        measure=scaling.measure,
+        title="Scaling, a model",
+        method=f"""\
+Sending n bytes takes alpha + n / bandwidth (Hockney, 1994). A ring all-reduce over p ranks has
+2 (p - 1) rounds, in which each rank sends 2 n (p - 1) / p bytes (Patarasuk and Yuan, 2009); with it
+goes the time of a processor for each of these bytes. A step takes max(c, r) + (1 - overlap) min(c,
+r) for computing c and reducing r. Alpha, the processor's time and the overlap are fitted by least
+squares of the relative errors to ResNet-50 with {scaling.RECORDS_OF_RANK} pictures a rank, on
+{", ".join(map(str, scaling.SIZES))} ranks. On the loopback all ranks share one link, so there n
+bytes take 2 n (p - 1) / bandwidth; in a cluster each rank has a link of its own. Computing is not
+modelled but measured, by the same number of ranks that reduce nothing: 4 ranks share 2 cores.
+Hierarchical rings, stragglers and busy switches are not in it.""",
+    ),
+}
