@@ -14,7 +14,8 @@ from benchmarks.network.sides import ours, plain, timed
 __all__ = ["measure_buckets", "measure_compression"]
 
 BUCKET_MEBIBYTES = (0.25, 1, 4, 16, 64)
-BUCKET_REPETITIONS = 2
+BUCKET_REPETITIONS = 1
+COMPRESSION_REPETITIONS = 2
 LIMITED = RATES[1:]
 CURVE_MODELS = ("conv", "resnet")
 LEAST_OVER_PLAIN = 1.3
@@ -68,7 +69,7 @@ def measure_compression(run: Run) -> Found:
             side: guarded(partial(timed, run, model, (rate,), train))
             for side, train in trains.items()
         }
-        found = interleave(sides, run.settings.repetitions)
+        found = interleave(sides, min(COMPRESSION_REPETITIONS, run.settings.repetitions))
         for mine in ("bf16", "fp16"):
             for theirs, least in (
                 (PLAIN, LEAST_OVER_PLAIN),

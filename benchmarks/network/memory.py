@@ -14,7 +14,9 @@ from benchmarks.network.sides import Train, ours, plain, watched
 __all__ = ["measure"]
 
 MODEL = MODELS["dense"]
-NUM_STEPS = 8
+NUM_STEPS = 5
+REPETITIONS = 2
+"""Memory hardly differs between runs."""
 MOST_RATIO = 1.05
 MEBIBYTE = 2**20
 
@@ -29,7 +31,7 @@ def measure(run: Run) -> Found:
     """
     trains = {OURS: ours(MODEL), PLAIN: plain(MODEL)}
     sides = {side: guarded(partial(_used, run, train)) for side, train in trains.items()}
-    found = interleave(sides, run.settings.repetitions)
+    found = interleave(sides, min(REPETITIONS, run.settings.repetitions))
     pairs = [
         (mine, theirs)
         for mine, theirs in zip(found[OURS], found[PLAIN], strict=True)
@@ -40,7 +42,8 @@ def measure(run: Run) -> Found:
     def detail(name: str) -> str:
         sides = zip(*pairs, strict=True)
         shown = [statistics.median(one[name] for one in side) / MEBIBYTE for side in sides]
-        return "; ".join([" / ".join(f"{one:,.0f} MiB" for one in shown), *failures])
+        medians = [" / ".join(f"{one:,.0f} MiB" for one in shown)] if pairs else []
+        return "; ".join([*medians, *failures])
 
     return Found(
         lines=[

@@ -61,7 +61,7 @@ def guarded(side: Callable[[], SideT]) -> Callable[[], SideT | Failure]:
 
 def reason_of(error: Exception) -> str:
     """The failure in one line: what failed, and the last line that it printed."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
     text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
     return text.replace("|", "/")[:MAX_REASON]
 

@@ -79,7 +79,7 @@ def _line(
         values=tuple(one / other for one, other in pairs),
         unit="r",
         most_median=MOST_RATIO,
-        detail="; ".join([" / ".join(medians), *dict.fromkeys(failures)]),
+        detail="; ".join([*([" / ".join(medians)] if medians else []), *dict.fromkeys(failures)]),
     )
 
 

@@ -30,6 +30,7 @@ MICROSECONDS = 1e6
 NEGOTIATION = "NEGOTIATE_"
 REDUCTION = "GLOO_ALLREDUCE"
 NUM_STEPS = 6
+TIMELINE_MODELS = ("conv", "resnet")
 HEADERS = (
     "Model, rate",
     "Side",
@@ -136,7 +137,9 @@ def measure(run: Run) -> Found:
         run: Says which models.
     """
     rows = [row(HEADERS), row(["---"] * len(HEADERS))]
-    for name in run.models:
+    for name in TIMELINE_MODELS:
+        if name not in run.models:
+            continue
         model = MODELS[name]
         flag = f"--timeline-step={model.warmup_steps}"
         sides: dict[str, Train] = {OURS: ours(model, flag), PLAIN: plain(model, flag)}

@@ -69,7 +69,7 @@ def test_a_ratio_without_a_side_is_not_reached_and_says_why():
 
 def test_the_reason_of_a_failure_is_one_line_of_a_table():
     error = SideFailed(
-        "x ended with 1. Its log ends:\nTraceback\n  a | b\nTypeError: no such setting\n"
+        "x ended with 1. Its log ends:\nTraceback\n  a | b\nTypeError:\tno such setting\n"
     )
     assert results.reason_of(error) == "x ended with 1. Its log ends: TypeError: no such setting"
 
