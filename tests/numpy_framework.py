@@ -16,11 +16,11 @@ class Batches:
     def __init__(self, source, plan, loaded, mode):
         self._records, self._spec, self._mode = StepRecords(source, plan), loaded.spec, mode
 
-    def restart(self, lanes, first_step, last_step):
-        self._records.restart(lanes, first_step, last_step)
+    def restart(self, lanes, first_step, last_step, spans=None):
+        self._records.restart(lanes, first_step, last_step, spans)
         self._step, self._number = first_step, 0
 
-    def expect(self, lanes, first_step, last_step):
+    def expect(self, lanes, first_step, last_step, spans=None):
         pass
 
     def try_first(self):
@@ -74,7 +74,7 @@ class Step:
     def __init__(self, loaded, collectives):
         self.model, self._collectives = Model(loaded), collectives
         self.variables = self.model_variables = self.model.weights
-        self._rate = loaded.spec.create_optimizer()
+        self._rate, self._scale = loaded.spec.create_optimizer(), 1.0
 
     def step(self, batch, *, wants_change, is_alone, salt):
         kernel = self.model.kernel.numpy()
@@ -87,9 +87,13 @@ class Step:
             sums = self._collectives.sum(sums, "numpy.step")
         *gradient, loss, count, wants_change = sums
         if count and np.isfinite(loss):
-            self.model.kernel.assign(kernel - self._rate / count * np.reshape(gradient, (-1, 1)))
+            rate = self._scale * self._rate
+            self.model.kernel.assign(kernel - rate / count * np.reshape(gradient, (-1, 1)))
         mean = loss / count if count else float("nan")
         return StepSums(int(count), mean, wants_change > 0, {})
+
+    def scale_learning_rate(self, factor):
+        self._scale = factor
 
     def rehearse(self, batch):
         pass
@@ -119,7 +123,7 @@ class Framework:
     def model(self, loaded, element_spec):
         return Model(loaded)
 
-    def step(self, loaded, element_spec, config):
+    def step(self, loaded, element_spec, config, *, scales_learning_rate=False):
         return Step(loaded, self.collectives)
 
 

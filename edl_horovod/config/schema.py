@@ -33,7 +33,8 @@ class DataConfig:
     lanes: int = 0
     """Number of lanes, the most ranks a ring can have; it divides the global batch. 0 takes the
     largest divisor up to 32, 4 * launch.np or elastic.max_np, whichever is most, and enough for
-    both; a training that goes on keeps those of its checkpoint."""
+    both; with elastic.batching=per_rank, where they divide no batch, a multiple of launch.np and
+    of 12. A training that goes on keeps those of its checkpoint."""
     shuffle_window: int = 0
     """Records of a lane that are shuffled among each other, in records; 0 takes 1024, or fewer
     where records are so large that a worker could not hold the windows of all lanes."""
@@ -78,7 +79,8 @@ class TrainConfig:
     """How long and how large."""
 
     batch_size: int = 128
-    """The global batch: records of one step over the whole ring, whatever the ring's size."""
+    """The global batch: records of one step over the whole ring, whatever the ring's size; with
+    elastic.batching=per_rank the records of each rank and step."""
     epochs: int = 1
     """Passes over the data."""
     max_steps: int = 0
@@ -163,6 +165,13 @@ class ElasticConfig:
     spares: int = 0
     """Workers of a host beyond its slots that stay warm, to take a lost rank's place at once; each
     needs the memory of a rank."""
+    batching: str = "global"
+    """Whether train.batch_size is the whole ring's (`global`) or that of each rank (`per_rank`):
+    then the global batch grows with the ring, and the learning rate, which is that of one rank,
+    is multiplied by the ring's size (train)."""
+    learning_rate_warmup_steps: int = 100
+    """With batching=per_rank, steps over which the learning rate rises after the ring has grown;
+    0 takes the new one at once."""
     autoscale: bool = False
     """Whether the ring stops growing where added ranks do not pay (train); the workers that are
     left over stay warm."""
@@ -181,7 +190,8 @@ class ElasticConfig:
     """Wait before the second restart of a slot that keeps failing; doubled each time, up to 60."""
 
     def __post_init__(self) -> None:
-        check_least("elastic", self, min_np=1, spares=0)
+        check_least("elastic", self, min_np=1, spares=0, learning_rate_warmup_steps=0)
+        check_choice("elastic.batching", self.batching, ("global", "per_rank"))
         is_room = self.max_np is None or self.max_np >= self.min_np
         check(is_room, "elastic.max_np", self.max_np, "must not be below elastic.min_np")
         share = self.autoscale_efficiency
@@ -286,6 +296,9 @@ class JobConfig:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
         rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
         check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
+        batching = self.elastic.batching
+        is_global = batching == "global"
+        check(task.keeps_state or is_global, "elastic.batching", batching, "is for train")
         np, least, most = self.launch.np, self.elastic.min_np, self.elastic.max_np
         is_few = most is None or np <= most
         check(is_few, "launch.np", np, f"must not be above elastic.max_np={most}")

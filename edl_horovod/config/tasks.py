@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edl_horovod.records.lanes import choose_num_lanes
+from edl_horovod.records.lanes import choose_growing_lanes, choose_num_lanes
 
 if TYPE_CHECKING:
     from edl_horovod.config.schema import JobConfig
 
-__all__ = ["TASKS", "Task", "num_lanes"]
+__all__ = ["TASKS", "Task", "evaluation_batch", "num_lanes", "training_batch"]
 
 
 def num_lanes(config: "JobConfig") -> int:
@@ -18,12 +18,29 @@ def num_lanes(config: "JobConfig") -> int:
     Raises:
         ConfigError: data_plan.lanes does not divide train.batch_size.
     """
-    return choose_num_lanes(
-        config.train.batch_size,
-        config.data_plan.lanes,
-        num_ranks=config.launch.np,
-        most_ranks=config.elastic.max_np or 0,
-    )
+    wanted, num_ranks = config.data_plan.lanes, config.launch.np
+    most_ranks = config.elastic.max_np or 0
+    if config.elastic.batching == "per_rank":
+        return choose_growing_lanes(wanted, num_ranks=num_ranks, most_ranks=most_ranks)
+    batch = config.train.batch_size
+    return choose_num_lanes(batch, wanted, num_ranks=num_ranks, most_ranks=most_ranks)
+
+
+def training_batch(config: "JobConfig") -> dict[str, int]:
+    """Records of a training step, by the name that `records.plan.DataPlan` has for them."""
+    is_growing = config.elastic.batching == "per_rank"
+    return {"rank_batch" if is_growing else "global_batch": config.train.batch_size}
+
+
+def evaluation_batch(config: "JobConfig") -> int:
+    """Records of a step of an evaluation or a prediction, over the whole ring.
+
+    Where training steps grow with the ring, nearly those of the ring that the job starts with.
+    """
+    if config.elastic.batching == "global":
+        return config.train.batch_size
+    lanes = num_lanes(config)
+    return lanes * max(1, config.train.batch_size * config.launch.np // lanes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.source import RecordSource
+from edl_horovod.records.spans import StepSpans
 from edl_horovod.spec import Mode
 
 if TYPE_CHECKING:
@@ -107,13 +108,18 @@ class Batches(Protocol):
     def record_ids(self) -> Ids:
         """Ids of the records of the last `next_batch`, also of those that gave no example."""
 
-    def restart(self, lanes: range, first_step: int, last_step: int) -> None:
+    def restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
         """Read these lanes from `first_step` of the job up to the step before `last_step`.
 
-        Steps count from 0 over all epochs.
+        Steps count from 0 over all epochs. `spans` says what each takes; None where the plan says
+        it, with a fixed global batch.
         """
 
-    def expect(self, lanes: range, first_step: int, last_step: int) -> None:
+    def expect(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
         """Begin in a thread a `restart` that is likely to follow with just these arguments."""
 
     def next_batch(self) -> Batch | None:
@@ -265,14 +271,23 @@ class Step(Protocol):
             UserCodeError: Shapes in the model, the loss or a metric do not fit.
         """
 
+    def scale_learning_rate(self, factor: float) -> None:
+        """Make the steps that follow as if the learning rate were so many times its value.
+
+        Its value stays what it is, for the user's callbacks and the ring's state. Only of a step
+        that was made so that it can (`Framework.step`).
+        """
+
     def rehearse(self, batch: Batch) -> None:
         """Run it without any effect and without a ring, so that the first true ones are quick."""
 
     def has_come(self) -> bool:
         """Whether this rank's sums are made, so that it waits for the others; any thread asks."""
 
-    def callbacks(self, *, num_epochs: int, steps_per_epoch: int) -> Callbacks | None:
+    def callbacks(self, *, num_epochs: int, steps_per_epoch: int | None) -> Callbacks | None:
         """Make the user's callbacks; None where there are none.
+
+        The steps are None where their number depends on the ring.
 
         Raises:
             UserCodeError: One of them cannot work on a ring.
@@ -327,8 +342,21 @@ class Framework(Protocol):
             UserCodeError: `create_model` raised, or the model refuses these features.
         """
 
-    def step(self, loaded: LoadedSpec, element_spec: Any, config: TrainConfig) -> Step:
+    def step(
+        self,
+        loaded: LoadedSpec,
+        element_spec: Any,
+        config: TrainConfig,
+        *,
+        scales_learning_rate: bool = False,
+    ) -> Step:
         """Build the user's model and optimizer, and the step that trains them.
+
+        Args:
+            loaded: The user's spec.
+            element_spec: What a batch looks like.
+            config: How the step is made.
+            scales_learning_rate: Whether `Step.scale_learning_rate` will be called.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.

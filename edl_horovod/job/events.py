@@ -138,6 +138,7 @@ class StepEvent(Event, kind="step"):
 
     step: int
     total_steps: int
+    """Of the whole job; where the batch grows with the ring, if the ring stays as it is."""
     epoch: int
     """Counted from 0."""
     loss: float | None

@@ -22,21 +22,22 @@ def with_kept_lanes(config: JobConfig) -> JobConfig:
     is_open = config.data_plan.lanes == 0 and config.resume != "never"
     if not is_open or not TASKS[config.task].keeps_state:
         return config
-    kept = _kept(JobDir.of(config).checkpoints, config.train.batch_size)
+    kept = _kept(JobDir.of(config).checkpoints, config)
     if not kept or kept == num_lanes(config):
         return config
     return replace(config, data_plan=replace(config.data_plan, lanes=kept))
 
 
-def _kept(folder: Path, batch_size: int) -> int:
+def _kept(folder: Path, config: JobConfig) -> int:
     """The lanes of the newest checkpoint whose header can be read; 0 for none of this batch."""
+    batch = config.train.batch_size, config.elastic.batching
     for step in reversed(checkpoint_files.steps_in(folder)):
         try:
             with checkpoint_files.path_of(folder, step).open("rb") as stream:
                 facts = json.loads(read_metadata(stream)["facts"])
-            # Another batch size is refused with the checkpoint, and needs other lanes.
-            is_same = facts["train.batch_size"] == batch_size
-            return int(facts["data_plan.lanes"]) if is_same else 0
+            saved = facts["train.batch_size"], facts.get("elastic.batching", "global")
+            # Another batch is refused with the checkpoint, and needs other lanes.
+            return int(facts["data_plan.lanes"]) if saved == batch else 0
         except (OSError, ValueError, KeyError, TypeError):
             continue  # Damaged, or just removed: the ranks take the one before, too.
     return 0

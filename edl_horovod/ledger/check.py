@@ -1,16 +1,17 @@
 """The proof from a ledger that each record was applied exactly once, whatever happened.
 
-A state is a step number and the variables that belong to it; both travel together. So the proof is
-an induction over rings. A ring starts from a state that an earlier ring left (the digest says
-which) and does one step after the other; the records that its members give to a step are exactly
-those that the data plan assigns to it. Then the last ring's state contains each of its steps once.
-A step that no later ring started from (all members that had it died) is done again and counts once.
+A state is a step number, the number of records taken, and the variables that belong to them; they
+travel together. So the proof is an induction over rings. A ring starts from a state that an earlier
+ring left (the digest says which) and does one step after the other; the records that its members
+give to a step are exactly those that the data plan assigns to it, from where the ring before it
+ended. Then the last ring's state contains each of its steps once. A step that no later ring started
+from (all members that had it died) is done again and counts once.
 """
 
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
@@ -18,8 +19,8 @@ import numpy as np
 
 from edl_horovod.ledger.entries import Begin, Done, Entry, Give, Leave, key
 from edl_horovod.ledger.files import Source
-from edl_horovod.records.lanes import lanes_of_rank
 from edl_horovod.records.plan import DataPlan, EpochOrder, Ids
+from edl_horovod.records.spans import StepSpans
 
 EntryT = TypeVar("EntryT", Begin, Give, Done, Leave)
 
@@ -95,6 +96,8 @@ class _Ring:
     generation: int
     size: int
     start: int
+    spans: StepSpans
+    """What its steps take."""
     digest: str
     ranks: dict[int, int | None] = field(default_factory=dict)
     """Rank of each source, by the `id` of the source."""
@@ -148,6 +151,7 @@ class _Check:
             generation=first.generation,
             size=first.size,
             start=first.step,
+            spans=self._plan.spans(first.size, first_step=first.step, first_record=first.records),
             digest=first.digest,
             end=first.step,
         )
@@ -155,7 +159,7 @@ class _Check:
             if begin.rank in ring.ranks.values():
                 self._note(ring, "differs", first.step, begin.rank, "two workers have one rank")
             ring.ranks[source], ring.done_by[source] = begin.rank, begin.step
-            if (begin.size, begin.step, begin.digest) != (first.size, first.step, first.digest):
+            if replace(begin, rank=first.rank, own_step=first.own_step) != first:
                 what = "a member began with another state than the others"
                 self._note(ring, "differs", begin.step, begin.rank, what)
         most, rank = max((begin.own_step, begin.rank) for _, begin in begins)
@@ -177,7 +181,13 @@ class _Check:
     def _restore(self, ring: _Ring) -> None:
         """Find the ring that did the steps of a state that was read from a checkpoint."""
         self._restored.add(ring.number)
-        able = [r.number for r in self._rings.values() if r.start <= ring.start <= r.end]
+        taken = ring.spans.records_before(ring.start)
+        able = [
+            each.number
+            for each in self._rings.values()
+            if each.start <= ring.start <= each.end
+            and each.spans.records_before(ring.start) == taken
+        ]
         able.remove(ring.number)
         if able:
             ring.parent = max(able)
@@ -217,14 +227,16 @@ class _Check:
         self._check_records(ring, step, gives)
 
     def _check_records(self, ring: _Ring, step: int, gives: Sequence[tuple[int, Give]]) -> None:
-        expected = np.sort(self._expected(step, range(self._plan.num_lanes)))
+        if step < ring.start:
+            return  # Said already: it is none of the steps that the ring was to do.
+        expected = np.sort(self._expected(ring, step, range(self._plan.num_lanes)))
         parts = [give.ids for _, give in gives]
         given = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
         if np.array_equal(given, expected):
             return
         for rank in range(ring.size):
-            lanes = lanes_of_rank(rank, ring.size, self._plan.num_lanes)
-            lost = np.setdiff1d(self._expected(step, lanes), given)
+            lanes = self._plan.lanes_of(rank, ring.size)
+            lost = np.setdiff1d(self._expected(ring, step, lanes), given)
             self._name(ring, "missing", step, rank, lost)
         twice = np.unique(given[1:][given[1:] == given[:-1]])
         for source, give in gives:
@@ -235,11 +247,11 @@ class _Check:
             ):
                 self._name(ring, kind, step, rank_of_source, records)
 
-    def _expected(self, step: int, lanes: range) -> Ids:
-        epoch, within = divmod(step, self._plan.steps_per_epoch)
-        if self._order is None or self._order[0] != epoch:
-            self._order = epoch, self._plan.order(epoch)
-        return self._order[1].records(within, lanes)
+    def _expected(self, ring: _Ring, step: int, lanes: range) -> Ids:
+        span = ring.spans[step]
+        if self._order is None or self._order[0] != span.epoch:
+            self._order = span.epoch, self._plan.order(span.epoch)
+        return self._order[1].between(span.first, span.last, lanes)
 
     # -- what comes of it
 
@@ -274,6 +286,7 @@ class _Check:
         lineage = self._lineage()
         last = lineage[0] if lineage else None
         num_steps = last.end if last is not None else 0
+        num_records = last.spans.records_before(num_steps) if last is not None else 0
         digests = last.left.get(num_steps, []) if last is not None else []
         done = sum(ring.end - ring.start for ring in self._rings.values())
         known_from = min((ring.start for ring in lineage), default=0)
@@ -282,8 +295,8 @@ class _Check:
             num_violations=self._num_violations,
             is_finished=last is not None and last.is_over,
             num_steps=num_steps,
-            num_epochs=num_steps // self._plan.steps_per_epoch,
-            num_records=self._plan.records_seen(num_steps),
+            num_epochs=num_records // self._plan.num_records,
+            num_records=num_records,
             num_rings=len(self._rings),
             num_redone_steps=done - (num_steps - known_from),
             restored=tuple(sorted(ring.start for ring in lineage if ring.number in self._restored)),
@@ -305,7 +318,17 @@ class _Check:
             if earlier.end < later.start:
                 what = f"no rank said that the steps before {later.start} are done"
                 self._note(earlier, "gap", earlier.end, None, what)
+            self._check_place(later, earlier.spans.records_before(later.start))
+        if lineage[-1].start == 0:
+            self._check_place(lineage[-1], 0)
         return lineage
+
+    def _check_place(self, ring: _Ring, taken: int) -> None:
+        """See that a ring began with the record that follows those that were taken before."""
+        began = ring.spans.records_before(ring.start)
+        if began != taken:
+            what = f"the ring began after {began} records, and {taken} had been taken"
+            self._note(ring, "gap", ring.start, None, what)
 
 
 def _of(kind: type[EntryT], found: Sequence[tuple[Source, Entry]]) -> list[tuple[int, EntryT]]:

@@ -36,6 +36,9 @@ class Begin:
     """Number of steps in the rank's own state before that; -1 for a new rank."""
     digest: str
     """Of all variables."""
+    records: int = 0
+    """Records that the state's steps took, over all epochs; older ledgers do not say. Of matter
+    where the batch grows with the ring."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The proof from the ledger of one job."""
 
-from edl_horovod.config.tasks import num_lanes
+from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.kept_lanes import with_kept_lanes
@@ -30,8 +30,8 @@ def prove(job_dir: JobDir) -> Proof:
         plan = plan_of(
             source,
             config.data_plan,
-            global_batch=config.train.batch_size,
             num_lanes=num_lanes(config),
             is_training=True,
+            **training_batch(config),
         )
     return check(read(job_dir.ledger), plan)

@@ -39,11 +39,14 @@ def plan_of(
     source: RecordSource,
     settings: DataSettings,
     *,
-    global_batch: int,
     num_lanes: int,
     is_training: bool,
+    global_batch: int = 0,
+    rank_batch: int = 0,
 ) -> DataPlan:
     """The order of a source's records, which are shuffled for training alone.
+
+    Either of the batches is given; see `DataPlan`.
 
     Raises:
         DataError: The records that tell the size of all cannot be read or are damaged.
@@ -53,6 +56,7 @@ def plan_of(
         block_starts=source.block_starts,
         block_counts=source.block_counts,
         global_batch=global_batch,
+        rank_batch=rank_batch,
         num_lanes=num_lanes,
         seed=settings.seed,
         window=choose_window(

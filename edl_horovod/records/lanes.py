@@ -7,11 +7,13 @@ import math
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["choose_num_lanes", "lanes_of_rank"]
+__all__ = ["choose_growing_lanes", "choose_num_lanes", "interleaved_lanes", "lanes_of_rank"]
 
 _USUAL_MOST = 32
 _LANES_PER_RANK = 4
 """With one lane a rank, a ring that loses one rank would take twice as long for a step."""
+
+_RINGS_WITHOUT_REST = 12
 
 
 def choose_num_lanes(global_batch: int, wanted: int, *, num_ranks: int, most_ranks: int) -> int:
@@ -44,6 +46,32 @@ def choose_num_lanes(global_batch: int, wanted: int, *, num_ranks: int, most_ran
             cure=f"Use one of {', '.join(map(str, divisors[-12:]))}, or another batch size.",
         )
     return wanted
+
+
+def choose_growing_lanes(wanted: int, *, num_ranks: int, most_ranks: int) -> int:
+    """The number of lanes of a job whose global batch grows with its ring.
+
+    They need not divide anything. But where the ring's size divides them, each rank gets just the
+    same records in each full step. By default it does so for the ring that is asked for, and for
+    rings of 1, 2, 3, 4, 6 and 12 ranks.
+
+    Args:
+        wanted: What the user asked for; 0 takes the default.
+        num_ranks: Ranks that the job starts with.
+        most_ranks: The most ranks that it may have later; 0 where that is open.
+    """
+    least = max(_USUAL_MOST, _LANES_PER_RANK * num_ranks, most_ranks)
+    unit = math.lcm(num_ranks, _RINGS_WITHOUT_REST)
+    return wanted or -(-least // unit) * unit
+
+
+def interleaved_lanes(rank: int, size: int, num_lanes: int) -> range:
+    """The lanes that a rank owns where steps may take less than one record of each lane.
+
+    Every so many-th lane: of any records in a row, each rank then has nearly the same share.
+    """
+    assert 0 <= rank < size <= num_lanes, (rank, size, num_lanes)
+    return range(rank, num_lanes, size)
 
 
 def _divisors(number: int) -> list[int]:

@@ -2,8 +2,10 @@
 
 An epoch's order is made in three moves: shuffle the blocks, cut that order into lanes of equal
 length (give or take one record), shuffle inside small windows of each lane. A step takes the next
-records of every lane. No move lists all blocks or records (`BlockOrder`). Nothing here knows the
-ring, so a step's records cannot depend on it; a rank only decides which lanes it reads.
+records of every lane. No move lists all blocks or records (`BlockOrder`). The order does not know
+the ring; a rank only decides which lanes it reads. With a fixed global batch a step's records do
+not depend on the ring either; where the batch grows with the ring, they follow from how many were
+taken before and from the ring's size (`StepSpans`).
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_horovod.records.block_order import BlockOrder
+from edl_horovod.records.lanes import interleaved_lanes, lanes_of_rank
 from edl_horovod.records.permutation import Permutation
+from edl_horovod.records.spans import StepSpans
 
 __all__ = ["DataPlan", "EpochOrder", "FilledSteps", "choose_window"]
 
@@ -45,10 +49,12 @@ class DataPlan:
     """First record id of each block, shape (blocks,); 0 first, each the end of the one before."""
     block_counts: Ids
     """Records of each block, at least 1, shape (blocks,)."""
-    global_batch: int
-    """Records of a full step."""
+    global_batch: int = 0
+    """Records of a full step; 0 where they grow with the ring."""
+    rank_batch: int = 0
+    """Records of a full step for each rank of the ring; 0 where the global batch is fixed."""
     num_lanes: int
-    """Lanes; divides the global batch."""
+    """Lanes; divides the global batch, if that is fixed."""
     seed: int = 0
     """Seed of the order."""
     window: int = MOST_WINDOW
@@ -59,6 +65,10 @@ class DataPlan:
     """Fingerprint of the source that numbers the records."""
 
     def __post_init__(self) -> None:
+        assert (self.global_batch > 0) != (self.rank_batch > 0), (
+            self.global_batch,
+            self.rank_batch,
+        )
         assert self.global_batch % self.num_lanes == 0, (self.global_batch, self.num_lanes)
 
     @cached_property
@@ -67,15 +77,43 @@ class DataPlan:
         return int(self.block_starts[-1] + self.block_counts[-1])
 
     @property
+    def is_growing(self) -> bool:
+        """Whether the records of a step grow with the ring."""
+        return self.rank_batch > 0
+
+    @property
     def lane_batch(self) -> int:
-        """Records that a full step takes of one lane."""
+        """Records that a full step takes of one lane, with a fixed global batch."""
         return self.global_batch // self.num_lanes
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps of one epoch; the last may be smaller than the others."""
+        """Steps of one epoch with a fixed global batch; the last may be smaller than the others."""
         longest_lane = -(-self.num_records // self.num_lanes)
         return -(-longest_lane // self.lane_batch)
+
+    def spans(self, size: int, *, first_step: int = 0, first_record: int = 0) -> StepSpans:
+        """What the steps take on a ring of some size.
+
+        Args:
+            size: Ranks of the ring; of no matter with a fixed global batch.
+            first_step: The ring's first step.
+            first_record: Records that the steps before it took, over all epochs. Both are of no
+                matter with a fixed global batch: there each step has its place from the start.
+        """
+        if not self.is_growing:
+            return StepSpans(epoch_records=self.num_records, step_records=self.global_batch)
+        return StepSpans(
+            epoch_records=self.num_records,
+            step_records=self.rank_batch * size,
+            first_step=first_step,
+            first_record=first_record,
+        )
+
+    def lanes_of(self, rank: int, size: int) -> range:
+        """The lanes that a rank of a ring reads."""
+        deal = interleaved_lanes if self.is_growing else lanes_of_rank
+        return deal(rank, size, self.num_lanes)
 
     def lane_bounds(self, lane: int) -> tuple[int, int]:
         """First position of a lane in the epoch's order, and the position after its last."""
@@ -87,12 +125,14 @@ class DataPlan:
         """All that the order of records follows from, by the name of its setting."""
         facts: dict[str, int | bool | str] = {
             "data": self.data_fingerprint,
-            "train.batch_size": self.global_batch,
+            "train.batch_size": self.global_batch or self.rank_batch,
             "data_plan.lanes": self.num_lanes,
             "data_plan.seed": self.seed,
             "data_plan.shuffle": self.is_shuffled,
             "data_plan.shuffle_window": self.window,
         }
+        if self.is_growing:
+            facts["elastic.batching"] = "per_rank"
         if self.is_shuffled:
             # No setting: what shuffles the blocks may differ between versions of edl_horovod.
             facts["order of blocks"] = BlockOrder.KIND
@@ -103,11 +143,8 @@ class DataPlan:
         return EpochOrder(self, epoch)
 
     def records_seen(self, steps: int) -> int:
-        """Records that the first `steps` steps of the job hold, over all lanes."""
-        epochs, within = divmod(steps, self.steps_per_epoch)
-        taken = within * self.lane_batch
-        lengths = (stop - start for start, stop in map(self.lane_bounds, range(self.num_lanes)))
-        return epochs * self.num_records + sum(min(taken, length) for length in lengths)
+        """Records that the first `steps` steps of the job hold, with a fixed global batch."""
+        return self.spans(1).records_before(steps)
 
 
 class FilledSteps:
@@ -164,16 +201,35 @@ class EpochOrder:
         Returns:
             Shape (records,); shorter than lanes * lane_batch in an epoch's last step, maybe empty.
         """
+        first = step * self._plan.global_batch
+        return self.between(first, first + self._plan.global_batch, lanes)
+
+    def between(self, first: int, last: int, lanes: range) -> Ids:
+        """Ids of the records of some lanes in some places of the epoch, lane after lane.
+
+        Args:
+            first: The first place; `spans` says how places are counted.
+            last: The place after the last; it may lie behind the epoch's end.
+            lanes: Whose records are wanted.
+
+        Returns:
+            Shape (records,), maybe empty.
+        """
         plan = self._plan
-        first, last = step * plan.lane_batch, (step + 1) * plan.lane_batch
+        row, end = first // plan.num_lanes, -(-last // plan.num_lanes)
         parts = [
             self._grid(window, lanes)[
-                :, max(first - window * plan.window, 0) : last - window * plan.window
+                :, max(row - window * plan.window, 0) : end - window * plan.window
             ]
-            for window in range(first // plan.window, -(-last // plan.window))
+            for window in range(row // plan.window, -(-end // plan.window))
         ]
         padded = np.concatenate(parts, axis=1)
-        ids: Ids = padded[padded != _NO_RECORD]  # Row after row.
+        is_there = padded != _NO_RECORD
+        if first % plan.num_lanes or last % plan.num_lanes:
+            rows = np.arange(row, row + padded.shape[1])
+            places = rows * plan.num_lanes + np.asarray(lanes, np.int64)[:, None]
+            is_there &= (first <= places) & (places < last)
+        ids: Ids = padded[is_there]  # Row after row.
         return ids
 
     def _make_grid(self, window: int, lanes: range) -> Ids:

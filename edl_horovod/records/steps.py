@@ -12,6 +12,7 @@ import numpy as np
 
 from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids
 from edl_horovod.records.source import RecordSource
+from edl_horovod.records.spans import StepSpans
 
 __all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "StepRecords"]
 
@@ -26,7 +27,9 @@ class _Run:
 
     number: int
     lanes: range
-    steps: FilledSteps
+    steps: FilledSteps | range
+    """The steps that are read; of a growing batch some may hold no record on these lanes."""
+    spans: StepSpans
     read_ids: dict[int, Ids] = field(default_factory=dict)
     """Ids of the steps that were read and not asked for yet."""
     epoch: int = -1
@@ -46,7 +49,7 @@ class StepRecords:
     def __init__(self, source: RecordSource, plan: DataPlan) -> None:
         self._source = source
         self._plan = plan
-        self._run = self._make_run(0, range(0), 0, 0)
+        self._run = self._make_run(0, range(0), 0, 0, plan.spans(1))
         self._taken: dict[int, int] = {}
         """The latest run that each iterator has taken."""
 
@@ -55,10 +58,20 @@ class StepRecords:
         """Number of the latest run."""
         return self._run.number
 
-    def restart(self, lanes: range, first_step: int, last_step: int) -> None:
-        """Begin the next run: the steps, over all epochs, from the first to before the last."""
+    def restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
+        """Begin the next run: the steps, over all epochs, from the first to before the last.
+
+        Args:
+            lanes: Whose records are read.
+            first_step: The first step.
+            last_step: The step after the last.
+            spans: What each step takes; None where the plan says it, with a fixed global batch.
+        """
+        number, spans = self._run.number + 1, spans or self._plan.spans(1)
         # A new object: threads that read ahead may still work on the run before.
-        self._run = self._make_run(self._run.number + 1, lanes, first_step, last_step)
+        self._run = self._make_run(number, lanes, first_step, last_step, spans)
 
     def __contains__(self, step: int) -> bool:
         return step in self._run.steps
@@ -105,10 +118,10 @@ class StepRecords:
         if run.number != run_number:
             return NO_STEP, []
         step = run.steps[number]
-        epoch, within = divmod(step, self._plan.steps_per_epoch)
-        if run.order is None or run.epoch != epoch:
-            run.order, run.epoch = self._plan.order(epoch), epoch
-        ids = run.read_ids[step] = run.order.records(within, run.lanes)
+        span = run.spans[step]
+        if run.order is None or run.epoch != span.epoch:
+            run.order, run.epoch = self._plan.order(span.epoch), span.epoch
+        ids = run.read_ids[step] = run.order.between(span.first, span.last, run.lanes)
         try:
             return step, self._source.read(ids)
         except Exception as error:
@@ -116,20 +129,26 @@ class StepRecords:
             run.failure = run.failure or (step, error)
             raise
 
-    def _make_run(self, number: int, lanes: range, first_step: int, last_step: int) -> _Run:
-        steps = FilledSteps(self._plan, lanes, first=first_step, last=last_step)
-        return _Run(number, lanes, steps)
+    def _make_run(
+        self, number: int, lanes: range, first_step: int, last_step: int, spans: StepSpans
+    ) -> _Run:
+        steps: FilledSteps | range = range(first_step, last_step)
+        if not self._plan.is_growing:
+            steps = FilledSteps(self._plan, lanes, first=first_step, last=last_step)
+        return _Run(number, lanes, steps, spans)
 
 
 class ExpectedRestart:
     """A restart that begins in a thread before it is certain to be wanted."""
 
-    def __init__(self, restart: Callable[[range, int, int], None]) -> None:
+    def __init__(self, restart: Callable[[range, int, int, StepSpans | None], None]) -> None:
         self._restart = restart
         self._thread: threading.Thread | None = None
-        self._done: tuple[range, int, int] | None = None
+        self._done: tuple[range, int, int, StepSpans | None] | None = None
 
-    def begin(self, lanes: range, first_step: int, last_step: int) -> None:
+    def begin(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
         """Begin the restart; one that was begun before is waited for."""
         self._wait()
         self._done = None
@@ -137,17 +156,19 @@ class ExpectedRestart:
         def run() -> None:
             # What fails here fails again in the restart that is made in earnest, or after it.
             with contextlib.suppress(Exception):
-                self._restart(lanes, first_step, last_step)
-                self._done = lanes, first_step, last_step
+                self._restart(lanes, first_step, last_step, spans)
+                self._done = lanes, first_step, last_step, spans
 
         self._thread = threading.Thread(target=run, name="restart", daemon=True)
         self._thread.start()
 
-    def is_this(self, lanes: range, first_step: int, last_step: int) -> bool:
+    def is_this(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> bool:
         """Whether just this restart was begun and has succeeded; waits for one that was begun."""
         self._wait()
         done, self._done = self._done, None
-        return done == (lanes, first_step, last_step)
+        return done == (lanes, first_step, last_step, spans)
 
     def _wait(self) -> None:
         if self._thread is not None:

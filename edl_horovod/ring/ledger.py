@@ -24,8 +24,16 @@ class RingLedger:
         self._ring = 0
         self._own_step = NEVER
 
-    def in_ring(self, world: World, state: RingState, work: Callable[[], bool]) -> bool:
+    def in_ring(
+        self, world: World, state: RingState, work: Callable[[], bool], *, records: int
+    ) -> bool:
         """Do a ring's work between the entries of its begin and its end; all ranks call it.
+
+        Args:
+            world: The ring.
+            state: What changes in it.
+            work: Does the work; returns whether the job is done.
+            records: Records that the state's steps took, over all epochs.
 
         Raises:
             CollectiveFailed: A member was lost.
@@ -40,6 +48,7 @@ class RingLedger:
                 step=state.step,
                 own_step=self._own_step,
                 digest=state.digest(),
+                records=records,
             )
         )
         is_over = False

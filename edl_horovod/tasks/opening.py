@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import num_lanes
+from edl_horovod.config.tasks import evaluation_batch, num_lanes, training_batch
 from edl_horovod.errors import DataError
 from edl_horovod.frameworks.base import Batches, Framework, Model
 from edl_horovod.frameworks.values import Batch
@@ -67,12 +67,10 @@ def open_data(
 
     source = stack.enter_context(open_source(pattern, config.data_plan, folder=folder, tell=tell))
     log.info("%s: %s", key, source.describe())
+    is_training = mode is Mode.TRAINING
+    batch = training_batch(config) if is_training else {"global_batch": evaluation_batch(config)}
     plan = plan_of(
-        source,
-        config.data_plan,
-        global_batch=config.train.batch_size,
-        num_lanes=num_lanes(config),
-        is_training=mode is Mode.TRAINING,
+        source, config.data_plan, num_lanes=num_lanes(config), is_training=is_training, **batch
     )
     prefetch = config.data_plan.prefetch_steps
     batches = framework.batches(source, plan, loaded, mode, prefetch=prefetch)

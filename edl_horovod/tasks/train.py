@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,32 +20,21 @@ from edl_horovod.job.outcome import Success
 from edl_horovod.ledger import LedgerFile
 from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
-from edl_horovod.records.plan import DataPlan
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
 from edl_horovod.ring.ledger import RingLedger
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
-from edl_horovod.ring.state import NEVER, Counters, RingState
+from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
+from edl_horovod.tasks.course import Course, TrainCounters
 from edl_horovod.tasks.evaluate import Evaluator
+from edl_horovod.tasks.learning_rate import LearningRateRule
 from edl_horovod.tasks.opening import OpenData, open_data
 from edl_horovod.tasks.validation import Validation
 
-__all__ = ["TrainCounters", "TrainWork", "make_warm"]
+__all__ = ["TrainWork", "make_warm"]
 
 EVENT_SECONDS = 0.2
-
-
-@dataclass
-class TrainCounters(Counters):
-    """How far a training is."""
-
-    evaluated_step: int = NEVER
-    """Step of the last evaluation."""
-    epoch_ended_step: int = NEVER
-    """Step at which the callbacks were last told that an epoch ended."""
-    epoch_begun_step: int = NEVER
-    """Step at which the callbacks were last told that an epoch begins."""
 
 
 def make_warm(
@@ -69,7 +57,12 @@ def make_warm(
     )
     zoo_files.sources(loaded.zoo)  # What the trained model cannot carry is told before training.
     data = open_data(config, framework, config.data, loaded, Mode.TRAINING, events, stack)
-    step = framework.step(loaded, data.batches.element_spec, config.train)
+    step = framework.step(
+        loaded,
+        data.batches.element_spec,
+        config.train,
+        scales_learning_rate=data.plan.is_growing,
+    )
     if data.first is not None:
         step.rehearse(data.first)
     validation = None
@@ -117,13 +110,17 @@ class TrainWork(Work):
         plan = data.plan
         self._validation = validation
         self._callbacks = step.callbacks(
-            num_epochs=config.train.epochs, steps_per_epoch=plan.steps_per_epoch
+            num_epochs=config.train.epochs,
+            steps_per_epoch=None if plan.is_growing else plan.steps_per_epoch,
         )
-        self.num_steps = _num_steps(config, plan, self._callbacks)
+        self._rule: LearningRateRule | None = None
+        if plan.is_growing:
+            warmup_steps = config.elastic.learning_rate_warmup_steps
+            self._rule = LearningRateRule(warmup_steps=warmup_steps)
         self._parts: list[Validation | Callbacks]
         self._parts = [part for part in (validation, self._callbacks) if part is not None]
         variables: dict[str, Variable] = {**step.variables}
-        for part in self._parts:
+        for part in (*self._parts, *([self._rule] if self._rule is not None else [])):
             variables |= {f"{OPTIONAL}{name}": each for name, each in part.variables.items()}
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
@@ -134,6 +131,12 @@ class TrainWork(Work):
             events=events,
         )
         self._counters = TrainCounters()
+        self._course = Course(
+            plan,
+            self._counters,
+            num_epochs=config.train.epochs,
+            max_steps=_max_steps(config, self._callbacks),
+        )
         self.state = RingState(
             variables, self._counters, framework.collectives, durable=self._checkpoints
         )
@@ -153,11 +156,15 @@ class TrainWork(Work):
 
     def records_seen(self) -> int:
         """Records of the steps that are done."""
-        return self._plan.records_seen(max(0, self.state.step))
+        return self._course.records_done
 
     def expect(self, world: World, step: int) -> None:
         """Begin to read and to make examples while the ring forms."""
-        self._batches.expect(world.lanes(self._plan.num_lanes), step, self.num_steps)
+        if self._plan.is_growing and step != max(0, self.state.step):
+            return  # How many records the steps until then take, only those who do them know.
+        spans = self._course.spans_on(world.size)
+        lanes, last_step = self._lanes(world), self._course.last_step_of(spans)
+        self._batches.expect(lanes, step, last_step, spans)
 
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
@@ -167,13 +174,17 @@ class TrainWork(Work):
             is_done = self._train(world, membership)
         else:
             train = functools.partial(self._train, world, membership)
-            is_done = self._ledger.in_ring(world, self.state, train)
+            records = self._course.records_done
+            is_done = self._ledger.in_ring(world, self.state, train, records=records)
         self._may_be_last = world.is_leader
         return is_done
 
     def _train(self, world: World, membership: Membership) -> bool:
-        lanes = world.lanes(self._plan.num_lanes)
-        self._batches.restart(lanes, self.state.step, self.num_steps)
+        lanes, course = self._lanes(world), self._course
+        course.enter(world)
+        self._batches.restart(lanes, self.state.step, course.num_steps, course.spans)
+        if self._rule is not None:
+            self._rule.enter(world.size, self.state.step)
         self._reported_at, self._reported_records = time.monotonic(), self.records_seen()
         self._is_ring_reported = False
         self._began_at = self.state.step
@@ -192,6 +203,8 @@ class TrainWork(Work):
                 return True
             if self._callbacks is not None:
                 self._callbacks.before_step(self.state.step)
+            if self._rule is not None:
+                self._step.scale_learning_rate(self._rule.factor(self.state.step))
             step = self.state.step
             membership.doing("works", f"examples of step {step}")
             batch = self._batches.next_batch()
@@ -210,6 +223,7 @@ class TrainWork(Work):
                 self._ledger.done(self.state.step, sums)
             if self._callbacks is not None:
                 self._callbacks.after_step(sums)
+            course.end_step()
             self.state.commit()
             membership.progress(self.state.step)
             if world.is_leader:
@@ -258,36 +272,40 @@ class TrainWork(Work):
     def _save(self) -> None:
         self._checkpoints.save(vars(self._counters))
 
+    def _lanes(self, world: World) -> range:
+        return self._plan.lanes_of(world.rank, world.size)
+
     def _is_evaluation_due(self) -> bool:
         step = self.state.step
         if step == 0 or self._counters.evaluated_step >= step:
             return False
-        every = self._config.train.evaluate_steps or self._plan.steps_per_epoch
-        return step % every == 0 or step >= self.num_steps
+        every = self._config.train.evaluate_steps
+        is_time = step % every == 0 if every else self._course.is_between_epochs
+        return is_time or self._course.is_at_end
 
     def _is_over(self) -> bool:
         """Whether no step follows; the state decides, so all ranks agree."""
-        return self.state.step >= self.num_steps or any(part.is_over for part in self._parts)
+        return self._course.is_at_end or any(part.is_over for part in self._parts)
 
     def _are_calls_due(self) -> bool:
         """Whether the state stands between two epochs and the callbacks do not know yet."""
-        step, is_last = self.state.step, self.state.step >= self.num_steps
-        is_between = step % self._plan.steps_per_epoch == 0 or is_last
-        is_begin_due = not is_last and self._counters.epoch_begun_step < step
+        is_last = self._course.is_at_end
+        is_between = self._course.is_between_epochs or is_last
+        is_begin_due = not is_last and self._counters.epoch_begun_step < self.state.step
         return is_between and (self._is_epoch_end_due() or is_begin_due)
 
     def _is_epoch_end_due(self) -> bool:
         return self.state.step > max(0, self._counters.epoch_ended_step)
 
     def _call(self, callbacks: Callbacks, world: World) -> None:
-        step, per_epoch = self.state.step, self._plan.steps_per_epoch
+        step = self.state.step
         if world.is_leader:
             if self._is_epoch_end_due():
                 metrics = self._validation.metrics() if self._validation is not None else {}
-                callbacks.end_epoch((step - 1) // per_epoch, metrics)
+                callbacks.end_epoch(self._course.epoch_of_last_step, metrics)
                 self._counters.epoch_ended_step = step
             if not self._is_over():
-                callbacks.begin_epoch(step // per_epoch)
+                callbacks.begin_epoch(self._course.epoch)
                 self._counters.epoch_begun_step = step
         if not world.is_alone:
             # All ranks: the counters decide, as for all of the state. The leader is ahead by its
@@ -307,15 +325,15 @@ class TrainWork(Work):
         now = time.monotonic()
         # Each ring's first step is reported, however short it lives: it ends the stall before it.
         is_due = now - self._reported_at >= EVENT_SECONDS or not self._is_ring_reported
-        if not is_due and self.state.step < self.num_steps:
+        if not is_due and not self._course.is_at_end:
             return
         records = self.records_seen()
         rate = (records - self._reported_records) / max(now - self._reported_at, 1e-9)
         self._events.write(
             StepEvent(
                 step=self.state.step,
-                total_steps=self.num_steps,
-                epoch=(self.state.step - 1) // self._plan.steps_per_epoch,
+                total_steps=self._course.num_steps,
+                epoch=self._course.epoch_of_last_step,
                 loss=sums.loss,
                 records_per_second=round(rate, 1),
                 records_seen=records,
@@ -326,7 +344,7 @@ class TrainWork(Work):
         self._reported_at, self._reported_records, self._is_ring_reported = now, records, True
 
 
-def _num_steps(config: JobConfig, plan: DataPlan, callbacks: Callbacks | None) -> int:
-    all_steps = config.train.epochs * plan.steps_per_epoch
-    bound = callbacks.max_steps if callbacks is not None else None
-    return min(all_steps, config.train.max_steps or all_steps, bound or all_steps)
+def _max_steps(config: JobConfig, callbacks: Callbacks | None) -> int | None:
+    """The steps after which the training ends, whatever its epochs; None for no bound."""
+    bounds = [config.train.max_steps or None, callbacks.max_steps if callbacks else None]
+    return min((bound for bound in bounds if bound), default=None)

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger import prove
 from tests import counting_job
 from tests.records import write_records
 
@@ -160,3 +162,36 @@ def test_a_killed_launcher_leaves_no_process_behind(start, counting, tmp_path):
     while job.processes() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not job.processes()
+
+
+def test_each_record_is_taken_once_where_the_batch_grows_with_the_ring(start, counting, tmp_path):
+    """A kill, a join and a leave: a ring of another size takes other steps of the same records."""
+    settings = {
+        "launch.np": 2,
+        "elastic.max_np": 3,
+        "elastic.batching": "per_rank",
+        "elastic.learning_rate_warmup_steps": 3,
+        "train.batch_size": 5,
+        "data_plan.lanes": 0,
+        "train.epochs": 12,
+        "debug.ledger": "true",
+    }
+    job = start("train", *counting(**settings))
+    job.wait_for_step(5)
+    first = job.generation()
+    job.signal_worker(1, signal.SIGKILL)
+    back = job.wait_for_ring(2, after=job.wait_for_ring(1, after=first))
+    job.want(3)
+    grown = job.wait_for_ring(3, after=back)
+    job.want(2)
+    job.wait_for_ring(2, after=grown)
+    (tmp_path / "hurry").touch()
+    job.succeed()
+    proof = prove(JobDir(job.job_dir))
+    assert proof.is_good, f"{proof.violations}\n{job.describe()}"
+    assert proof.is_finished
+    assert (proof.num_epochs, proof.num_records) == (12, 12 * counting_job.NUM_RECORDS)
+    assert proof.num_redone_steps == 0
+    last = job.events("step")[-1].event
+    assert last.step == last.total_steps == proof.num_steps
+    assert last.records_seen == proof.num_records

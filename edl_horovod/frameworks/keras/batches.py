@@ -21,6 +21,7 @@ from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.source import RecordSource
+from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode
 
@@ -74,19 +75,24 @@ class KerasBatches:
         _, _, features, *labels = self._dataset.element_spec
         return features, labels[0] if labels else None
 
-    def restart(self, lanes: range, first_step: int, last_step: int) -> None:
+    def restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
         """Read these lanes from a step on; what was made ready before is dropped."""
-        if not self._expected.is_this(lanes, first_step, last_step):
-            self._restart(lanes, first_step, last_step)
+        if not self._expected.is_this(lanes, first_step, last_step, spans):
+            self._restart(lanes, first_step, last_step, spans)
 
-    def expect(self, lanes: range, first_step: int, last_step: int) -> None:
+    def expect(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
         """Begin in a thread a `restart` that is likely to follow with just these arguments."""
-        self._expected.begin(lanes, first_step, last_step)
+        self._expected.begin(lanes, first_step, last_step, spans)
 
     def try_first(self) -> Batch | None:
         """Make the examples of the first lane's first records; None where these gave none."""
         # Longer than is asked for, so that the iterator is there for the first true run.
-        self.restart(range(1), 0, self._plan.steps_per_epoch)
+        spans = self._plan.spans(1)
+        self.restart(range(1), 0, spans.first_step_of(1), spans)
         return self.next_batch()
 
     def next_batch(self) -> Batch | None:
@@ -105,16 +111,20 @@ class KerasBatches:
         self._held = None
         return batch
 
-    def _restart(self, lanes: range, first_step: int, last_step: int) -> None:
-        self._records.restart(lanes, first_step, last_step)
+    def _restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
+    ) -> None:
+        self._records.restart(lanes, first_step, last_step, spans)
         self._next_step, self._held = first_step, None
         if self._iterator is None:
             self._iterate()
         else:
             self._is_changing = True
 
-    def _restart_and_pull(self, lanes: range, first_step: int, last_step: int) -> None:
-        self._restart(lanes, first_step, last_step)
+    def _restart_and_pull(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
+    ) -> None:
+        self._restart(lanes, first_step, last_step, spans)
         self._held = self._pull(first_step)
 
     def _iterate(self) -> None:
@@ -218,7 +228,9 @@ class KerasBatches:
 
     def _examples(self, run: tf.Tensor, step: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
         """One step's records as at most one element: (run, step, features[, labels])."""
-        make = tf.data.Dataset.from_tensors if self._spec.parses_batches else _one_by_one
+        make = _one_by_one
+        if self._spec.parses_batches:
+            make = _at_once_if_any if self._plan.is_growing else tf.data.Dataset.from_tensors
         doing = f"create_dataset of {self._label} in mode {self._mode.value}"
         # What it maps is converted all the same, as where tf.data is used without us.
         as_outside = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED)
@@ -259,6 +271,12 @@ class KerasBatches:
 
 def _is_there(run: tf.Tensor, step: tf.Tensor, records: tf.Tensor) -> tf.Tensor:
     return step >= 0
+
+
+def _at_once_if_any(records: tf.Tensor) -> tf.data.Dataset:
+    # Where the batch grows with the ring, a rank may have no record in a step amid an epoch.
+    num = tf.minimum(tf.size(records, tf.int64), 1)
+    return tf.data.Dataset.from_tensors(records).take(num)
 
 
 def _one_by_one(records: tf.Tensor) -> tf.data.Dataset:

@@ -41,7 +41,7 @@ class KerasCallbacks:
         *,
         metric_names: Sequence[str],
         num_epochs: int,
-        steps_per_epoch: int,
+        steps_per_epoch: int | None,
         zoo: Path,
     ) -> None:
         """Call nothing yet. The model is not compiled: it has `optimizer` while a callback runs.

@@ -53,7 +53,14 @@ class KerasFramework:
         """Build the user's model."""
         return KerasModel(loaded, element_spec[0])
 
-    def step(self, loaded: LoadedSpec, element_spec: Any, config: TrainConfig) -> Step:
+    def step(
+        self,
+        loaded: LoadedSpec,
+        element_spec: Any,
+        config: TrainConfig,
+        *,
+        scales_learning_rate: bool = False,
+    ) -> Step:
         """Build the user's model and optimizer, and trace the step."""
         gradients = GradientOptions(
             clip_norm=config.clip_norm,
@@ -67,7 +74,11 @@ class KerasFramework:
             ),
         )
         return KerasStep(
-            loaded, element_spec, learning_rate=config.learning_rate, gradients=gradients
+            loaded,
+            element_spec,
+            learning_rate=config.learning_rate,
+            gradients=gradients,
+            scales_learning_rate=scales_learning_rate,
         )
 
 

@@ -13,6 +13,7 @@ from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import call_functionally, metric_sums, running
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
 from edl_horovod.frameworks.keras.inlined import inlined
+from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.reduction import Sum, unique_rows, with_values
 from edl_horovod.frameworks.values import Batch, StepSums
@@ -42,6 +43,7 @@ class KerasStep:
         *,
         learning_rate: float | None,
         gradients: GradientOptions = NO_OPTIONS,
+        scales_learning_rate: bool = False,
     ) -> None:
         """Build the model and the optimizer, and trace the step alone and in a ring.
 
@@ -50,6 +52,7 @@ class KerasStep:
             element_spec: `tf.TypeSpec`s of a batch's features and labels.
             learning_rate: Handed to `create_optimizer`; None leaves its default.
             gradients: How they are made and bounded.
+            scales_learning_rate: Whether `scale_learning_rate` will be called.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -59,6 +62,9 @@ class KerasStep:
         self._options = gradients
         self.model = KerasModel(loaded, element_spec[0])
         self.optimizer = self._make_optimizer(learning_rate)
+        self._rate: ScaledLearningRate | None = None
+        if scales_learning_rate:
+            self._rate = ScaledLearningRate(self.optimizer, label=loaded.label)
         self.optimizer.build(self.model.keras.trainable_variables)
         self._metric_names: list[str] = []
         self._trainable = list(self.model.keras.trainable_variables)
@@ -118,6 +124,11 @@ class KerasStep:
             },
         )
 
+    def scale_learning_rate(self, factor: float) -> None:
+        """Multiply the learning rate of the steps that follow; see `base.Step`."""
+        assert self._rate is not None, "a step that was made without it"
+        self._rate.scale(factor)
+
     def rehearse(self, batch: Batch) -> None:
         """Run both kinds of step without any effect, so that the first true ones are quick.
 
@@ -138,7 +149,7 @@ class KerasStep:
         """Whether this rank's part of the step is done, so that it waits for the others."""
         return bool(self._has_come.numpy())
 
-    def callbacks(self, *, num_epochs: int, steps_per_epoch: int) -> KerasCallbacks | None:
+    def callbacks(self, *, num_epochs: int, steps_per_epoch: int | None) -> KerasCallbacks | None:
         """Make the user's callbacks; None where there are none."""
         callbacks = self._loaded.callbacks()
         if not callbacks:
@@ -318,7 +329,8 @@ class KerasStep:
                 for total in gradient_sums
             ]
             gradients = clip(gradients, self._options, self._scale)
-            self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
+            with self._rate.applied() if self._rate is not None else contextlib.nullcontext():
+                self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
             for variable, total in zip(self._moving, moved, strict=True):
                 _move(variable.value, total, count, numbers[CONTRIBUTORS])
             return tf.constant(True)

@@ -9,20 +9,24 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
+from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.spans import StepSpans
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.tasks import warm as prepare
 from tests import numpy_framework
 from tests.parallel.agreement import assert_same_everywhere
 from tests.records import write_records
+from tests.zoo.tiny import TinySpec
 
 ME = WorkerIdentity(host="localhost", slot=0)
 ZOO = Path(__file__).parents[2] / "zoo"
@@ -34,6 +38,11 @@ class Formed(Membership):
 
     def __init__(self, world):
         self._world = world
+        self.first_weights = []
+
+    def formed(self, world):
+        """All ranks have the state that the training begins with."""
+        self.first_weights = weights(self.work)
 
     def join(self, step):
         return self._world
@@ -69,7 +78,9 @@ def train(world, name, *overrides, model_def="tiny"):
         EventLog(scratch / "events.jsonl", "test") as log,
         prepare.make_warm(config, log, ME) as work,
     ):
-        result = loop.run(work, Formed(world), log)
+        ring = Formed(world)
+        ring.work, work.ring = work, ring
+        result = loop.run(work, ring, log)
     return work, result
 
 
@@ -135,3 +146,58 @@ def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world,
     single, theirs = train(ALONE, "numpy-alone", *settings, model_def="line")
     assert ours.metrics["loss"] == pytest.approx(theirs.metrics["loss"])
     np.testing.assert_allclose(weights(ring)[0], weights(single)[0], rtol=1e-9)
+
+
+def plain_keras(first_weights, order, spans, *, num_steps, rates):
+    """The tiny model trained in one process by plain Keras, one batch of records a step."""
+    random = np.random.default_rng(7)
+    x = np.array([random.normal(size=4).astype(np.float32) for _ in range(100)])
+    y = (x.sum(axis=1, keepdims=True) * np.float32(0.5)).astype(np.float32)
+    spec = TinySpec()
+    model, optimizer = spec.create_model(), spec.create_optimizer()
+    for variable, value in zip(model.trainable_variables, first_weights, strict=True):
+        variable.assign(value)
+    optimizer.build(model.trainable_variables)
+    for step in range(num_steps):
+        span = spans[step]
+        ids = order(span.epoch).between(span.first, span.last, range(6))
+        optimizer.learning_rate = rates(step)
+        with tf.GradientTape() as tape:
+            loss = spec.create_loss(model({"x": x[ids]}, training=True), y[ids])
+            loss += tf.add_n(model.losses)
+        values = [variable.value for variable in model.trainable_variables]
+        gradients = tape.gradient(loss, values)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    return [variable.numpy() for variable in model.trainable_variables]
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
+    world, is_alone, monkeypatch
+):
+    # Here there is a ring already, so that a rehearsal would be a step.
+    monkeypatch.setattr(KerasStep, "rehearse", lambda *_: None)
+    on = ALONE if is_alone else world
+    settings = [
+        "elastic.batching=per_rank",
+        "elastic.learning_rate_warmup_steps=4",
+        "train.batch_size=7",
+        "train.epochs=2",
+        "debug.ledger=true",
+    ]
+    work, result = train(on, f"grows-{is_alone}", *settings)
+    plan = work._plan
+    assert plan.rank_batch == 7
+    assert result.steps == 2 * -(-100 // (7 * on.size))
+    assert float(work._step.optimizer.learning_rate) == np.float32(0.05)
+    expected = plain_keras(
+        work.ring.first_weights,
+        plan.order,
+        StepSpans(epoch_records=100, step_records=7 * on.size),
+        num_steps=result.steps,
+        rates=lambda step: 0.05 * (1 + (on.size - 1) * min(step / 4, 1)),
+    )
+    for one, other in zip(weights(work), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    if not is_alone:
+        assert_same_everywhere(weights(work))

@@ -317,6 +317,52 @@ def test_entries_survive_their_file():
     assert (again.ring, again.step, again.ids.tolist()) == (1 << 60, 7, [5, 1 << 40])
 
 
+GROWING = dataclasses.replace(PLAN, global_batch=0, rank_batch=3)
+
+
+class GrowingWriter(Writer):
+    """A job whose batch grows with the ring."""
+
+    def __init__(self, folder):
+        super().__init__(folder, GROWING)
+        self.taken = 0
+
+    def ring(self, workers, first, last, *, is_over=False, **changes):
+        self.spans = GROWING.spans(len(workers), first_step=first, first_record=self.taken)
+        self.begin(workers, first, **{"records": self.taken, **changes})
+        self.steps(workers, first, last)
+        self.leave(workers, last, is_over=is_over)
+        self.taken = self.spans.records_before(last)
+
+    def ids(self, step, rank, size):
+        span = self.spans[step]
+        lanes = GROWING.lanes_of(rank, size)
+        return GROWING.order(span.epoch).between(span.first, span.last, lanes)
+
+
+def test_rings_of_any_size_take_each_record_once_where_the_batch_grows(tmp_path):
+    job = GrowingWriter(tmp_path)
+    job.ring(["a", "b", "c"], 0, 2)
+    job.ring(["a"], 2, 4)
+    job.ring(["a", "b", "c", "d"], 4, 7, is_over=True)  # 18, 6, and 22 in 2 steps; then 12.
+    job.close()
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert (proof.num_steps, proof.num_epochs, proof.num_records) == (7, 1, 58)
+
+
+@pytest.mark.parametrize("records", [6, 30])
+def test_a_ring_that_begins_with_another_record_than_the_next_is_found(tmp_path, records):
+    job = GrowingWriter(tmp_path)
+    job.ring(["a", "b"], 0, 2)
+    job.taken = records
+    job.ring(["a"], 2, 3, is_over=True)
+    job.close()
+    found = only(job.prove())
+    assert (found.kind, found.step) == ("gap", 2)
+    assert f"began after {records} records, and 12 had been taken" in found.message
+
+
 def run_at_random(job, random):
     """A job to its end, in rings that change at random and lose members in the middle of steps."""
     alive, born, step = ["w0"], 1, 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
 
 LANES = range(4)
@@ -88,7 +89,7 @@ def test_a_failure_is_kept_for_its_step_until_the_next_run(plan: DataPlan) -> No
 def test_only_the_restart_that_was_expected_and_succeeded_is_done() -> None:
     made: list[tuple[range, int, int]] = []
 
-    def restart(lanes: range, first: int, last: int) -> None:
+    def restart(lanes: range, first: int, last: int, _: StepSpans | None) -> None:
         made.append((lanes, first, last))
         if first == 13:
             raise OSError("no such step")

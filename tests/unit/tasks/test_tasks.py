@@ -12,7 +12,7 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.tasks import TASKS, Task
 from edl_horovod.coordinator.ring_size import check_start
 from edl_horovod.errors import ConfigError
-from edl_horovod.job import checkpoint_files
+from edl_horovod.job import checkpoint_files, events
 from edl_horovod.job.events import EventLog
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.table import SCHEMES
@@ -39,11 +39,11 @@ def run(tmp_path, monkeypatch):
         config = compose(task, [*given, *settings])
         (tmp_path / job).mkdir(exist_ok=True)
         with (
-            EventLog(tmp_path / "events.jsonl", "test") as events,
-            make_warm(config, events, ME) as work,
+            EventLog(tmp_path / "events.jsonl", "test") as log,
+            make_warm(config, log, ME) as work,
             contextlib.suppress(Dismissed),
         ):
-            return loop.run(work, Alone(until), events)
+            return loop.run(work, Alone(until), log)
 
     return run_it
 
@@ -63,14 +63,44 @@ def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path
         assert len(list(reader)) == 30
 
 
-def test_a_training_that_goes_on_is_the_one_that_was_never_interrupted(run, tmp_path):
-    run("train", *TRAIN, output="whole", job="whole.job")
-    run("train", *TRAIN, "overwrite=true", until=37)
+@pytest.mark.parametrize("batching", ["global", "per_rank"])
+def test_a_training_that_goes_on_is_the_one_that_was_never_interrupted(run, tmp_path, batching):
+    settings = (*TRAIN, f"elastic.batching={batching}", "train.batch_size=24")
+    run("train", *settings, output="whole", job="whole.job")
+    run("train", *settings, "overwrite=true", until=37)
     folder = tmp_path / "job" / "checkpoints"
     assert checkpoint_files.steps_in(folder)[-1] == 37
-    run("train", *TRAIN, "resume=must", "overwrite=true")
+    run("train", *settings, "resume=must", "overwrite=true")
     ours, whole = (np.load(tmp_path / name / "kernel.npy") for name in ("out", "whole"))
     np.testing.assert_array_equal(ours, whole)
+
+
+def test_a_training_does_not_go_on_with_a_batch_of_the_other_kind(run):
+    run("train", *TRAIN, until=7)
+    with pytest.raises(ConfigError, match=r"another .*elastic.batching"):
+        run("train", *TRAIN, "elastic.batching=per_rank", "resume=must", "overwrite=true")
+
+
+def test_a_batch_of_each_rank_is_for_train():
+    with pytest.raises(ConfigError, match=r"elastic.batching is for train"):
+        compose("evaluate", ["trained_model=m", "data=d", "elastic.batching=per_rank"])
+
+
+def test_steps_and_epochs_are_counted_where_the_batch_grows(run, tmp_path):
+    settings = [
+        "elastic.batching=per_rank",
+        "train.batch_size=30",
+        "train.epochs=3",
+        "validation_data=numbers:30",
+        "debug.ledger=true",
+    ]
+    trained = run("train", "model_def=line", "framework=numpy", *settings)
+    assert trained.steps == 3 * 4
+    found = [each.event for each in events.read(tmp_path / "events.jsonl")]
+    evaluated = [event.step for event in found if event.kind == "evaluation"]
+    assert evaluated == [4, 8, 12]
+    last = [event for event in found if event.kind == "step"][-1]
+    assert (last.step, last.total_steps, last.epoch, last.records_seen) == (12, 12, 2, 300)
 
 
 def test_the_best_weights_are_written_where_a_training_stops_early(run, tmp_path):
