@@ -6,25 +6,26 @@ with Reader.open("train-*.recordio") as reader:
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.records.files.local import FilePool
+from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.index import Index
 from edl_horovod.records.source import RecordSource
 
-__all__ = ["Reader", "memory_bytes"]
+__all__ = ["Reader"]
 
-# What CPython needs for a bytes object and its place in a list.
-_OVERHEAD_BYTES = 41
+_CHUNKS_AT_ONCE = 4
+"""Chunks that are read and decoded side by side: a window of the shuffle begins with many."""
 
 
 class Reader(RecordSource):
-    """Reads records by id, one chunk at a time; for use by several threads.
+    """Reads records by id; for use by several threads.
 
     A chunk is read and decoded when one of its records is first asked for, then kept while there
     is room: `cache_bytes`, but always for the latest chunk. Reading ids that are near each other
@@ -38,6 +39,8 @@ class Reader(RecordSource):
         self.fingerprint = index.fingerprint
         self._files = FilePool()
         self._cache = _ChunkCache(max_bytes=cache_bytes)
+        # Reading, verifying and decompressing leave the interpreter to others.
+        self._threads = ThreadPoolExecutor(_CHUNKS_AT_ONCE, thread_name_prefix="read")
 
     @classmethod
     def open(
@@ -57,21 +60,19 @@ class Reader(RecordSource):
             DataError: A chunk cannot be read or is damaged.
             IndexError: There is no such record.
         """
-        chunk_numbers, slots = self.index.locate(ids)
-        chunks: dict[int, list[bytes]] = {}
-        batch = []
-        for chunk_number, slot in zip(chunk_numbers.tolist(), slots.tolist(), strict=True):
-            records = chunks.get(chunk_number)
-            if records is None:
-                records = chunks[chunk_number] = self.read_chunk(chunk_number)
-            batch.append(records[slot])
-        return batch
+        found, slots = self.index.locate(ids)
+        chunk_numbers = found.tolist()
+        chunks = self._read_chunks(list(dict.fromkeys(chunk_numbers)))
+        return [
+            chunks[chunk_number][slot]
+            for chunk_number, slot in zip(chunk_numbers, slots.tolist(), strict=True)
+        ]
 
     def record_bytes(self) -> float:
         """What a record takes in memory on average, told by how far the largest chunk unpacks."""
         packed = self.index.tables.chunks["compressed_bytes"]
         largest = int(packed.argmax())
-        unpacked = memory_bytes(self.read_chunk(largest))
+        unpacked = self.read_chunk(largest).object_bytes
         ratio = unpacked / int(packed[largest])
         return int(packed.sum(dtype=np.int64)) * ratio / len(self)
 
@@ -84,7 +85,7 @@ class Reader(RecordSource):
             f" {index.num_chunks:,} chunks"
         )
 
-    def read_chunk(self, chunk_number: int) -> list[bytes]:
+    def read_chunk(self, chunk_number: int) -> FlatRecords:
         """The records of one chunk, known by its number over all files.
 
         Raises:
@@ -101,10 +102,21 @@ class Reader(RecordSource):
 
     def close(self) -> None:
         """Close the files and free the cache; a second call does nothing."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._files.close()
         self._cache.clear()
 
-    def _load_chunk(self, chunk_number: int) -> list[bytes]:
+    def _read_chunks(self, chunk_numbers: list[int]) -> dict[int, FlatRecords]:
+        """The records of some chunks; what is not in memory is read and decoded side by side."""
+        chunks = self._cache.held(chunk_numbers)
+        missing = [number for number in chunk_numbers if number not in chunks]
+        if len(missing) > 1:
+            chunks.update(zip(missing, self._threads.map(self.read_chunk, missing), strict=True))
+        elif missing:
+            chunks[missing[0]] = self.read_chunk(missing[0])
+        return chunks
+
+    def _load_chunk(self, chunk_number: int) -> FlatRecords:
         chunk = self.index.chunk(chunk_number)
         path = self.index.path_of_chunk(chunk_number)
         payload = self._files.read_at(
@@ -120,10 +132,21 @@ class _ChunkCache:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._lock = threading.Lock()
-        self._chunks: OrderedDict[int, list[bytes]] = OrderedDict()
-        self._loading: dict[int, Future[list[bytes]]] = {}
+        self._chunks: OrderedDict[int, FlatRecords] = OrderedDict()
+        self._loading: dict[int, Future[FlatRecords]] = {}
 
-    def get(self, chunk_number: int, *, load: Callable[[int], list[bytes]]) -> list[bytes]:
+    def held(self, chunk_numbers: Iterable[int]) -> dict[int, FlatRecords]:
+        """Those of some chunks that are in memory."""
+        chunks = {}
+        with self._lock:
+            for chunk_number in chunk_numbers:
+                records = self._chunks.get(chunk_number)
+                if records is not None:
+                    self._chunks.move_to_end(chunk_number)
+                    chunks[chunk_number] = records
+        return chunks
+
+    def get(self, chunk_number: int, *, load: Callable[[int], FlatRecords]) -> FlatRecords:
         with self._lock:
             records = self._chunks.get(chunk_number)
             if records is not None:
@@ -152,14 +175,9 @@ class _ChunkCache:
             self._chunks.clear()
             self._num_bytes = 0
 
-    def _keep(self, chunk_number: int, records: list[bytes]) -> None:
+    def _keep(self, chunk_number: int, records: FlatRecords) -> None:
         self._chunks[chunk_number] = records
-        self._num_bytes += memory_bytes(records)
+        self._num_bytes += records.held_bytes
         while self._num_bytes > self._max_bytes and len(self._chunks) > 1:
             _, oldest = self._chunks.popitem(last=False)
-            self._num_bytes -= memory_bytes(oldest)
-
-
-def memory_bytes(records: list[bytes]) -> int:
-    """What records take in memory, in bytes."""
-    return sum(map(len, records)) + _OVERHEAD_BYTES * len(records)
+            self._num_bytes -= oldest.held_bytes

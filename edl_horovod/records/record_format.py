@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.files.input_file import InputFile
+
+if TYPE_CHECKING:
+    from edl_horovod.records.flat_records import FlatRecords
 
 __all__ = ["FileFormat", "RecordFormat"]
 
@@ -13,7 +16,7 @@ __all__ = ["FileFormat", "RecordFormat"]
 class Decode(Protocol):
     """From the bytes of a chunk to its records."""
 
-    def __call__(self, payload: bytes, *, chunk: ChunkInfo, path: str) -> list[bytes]:
+    def __call__(self, payload: bytes, *, chunk: ChunkInfo, path: str) -> "FlatRecords":
         """The records of a chunk; a DataError names the file and the place of what is damaged."""
 
 

@@ -8,11 +8,13 @@ import zlib
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.local import open_input
+from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.sources.csv_rows import Rows, find_rows
 
 __all__ = ["CHUNK_BYTES", "MAX_ROW_BYTES", "decode_chunk", "holds_chunk", "read_chunks"]
@@ -61,7 +63,7 @@ def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -
         )
 
 
-def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> list[bytes]:
+def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     """The rows of a chunk without line ends; empty lines are no rows.
 
     Raises:
@@ -73,12 +75,18 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> list[bytes]:
             received=f"{len(payload)} other bytes at byte {chunk.offset}",
             cure="Start the job again, and leave its data alone meanwhile.",
         )
-    if b'"' not in payload:
-        return [row for row in payload.splitlines() if row]
-    found = find_rows(payload, is_end=True)
-    bounds = zip(found.starts.tolist(), found.ends.tolist(), strict=True)
-    rows = (payload[start:end].rstrip(b"\r\n") for start, end in bounds)
-    return [row for row in rows if row]
+    rows = find_rows(payload, is_end=True)
+    text = np.frombuffer(payload, dtype=np.uint8)
+    ends = _before(rows.ends, text, b"\n"[0])
+    ends = _before(ends, text, b"\r"[0])
+    is_row = ends > rows.starts
+    return FlatRecords(payload, rows.starts[is_row], ends[is_row])
+
+
+def _before(ends: NDArray[np.int64], text: NDArray[np.uint8], line_end: int) -> NDArray[np.int64]:
+    """Where rows end once one byte of their line ends is taken off; no row is empty."""
+    before: NDArray[np.int64] = ends - (text[ends - 1] == line_end)
+    return before
 
 
 def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:

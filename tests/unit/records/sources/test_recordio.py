@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from edl_horovod.errors import ConfigError, DataError, OutputError
 from edl_horovod.records.files.local import FilePool
+from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Codec, Writer, read_chunks
 
@@ -428,3 +430,31 @@ def test_equal_records_with_zeros_at_their_end_are_kept_whole(tmp_path: Path) ->
     with Reader.open(str(tmp_path / "a.recordio")) as reader:
         assert list(reader) == records
         assert all(type(one) is bytes for one in reader)
+
+
+def test_chunks_that_a_step_lacks_are_decoded_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Writer(tmp_path / "x", chunk_bytes=1) as writer:
+        writer.write(b"one")
+        writer.write(b"two")
+    both = threading.Barrier(2)
+    with Reader.open(str(tmp_path / "x")) as reader:
+        load = reader._load_chunk
+
+        def load_with_another(chunk_number: int) -> FlatRecords:
+            both.wait(timeout=10)
+            return load(chunk_number)
+
+        monkeypatch.setattr(reader, "_load_chunk", load_with_another)
+
+        assert reader.read([1, 0]) == [b"two", b"one"]
+
+
+def test_memory_counts_what_lies_between_records() -> None:
+    starts, ends = np.array([0]), np.array([1])
+
+    records = FlatRecords(b"x" + b"\n" * 1000, starts, ends)
+
+    assert records.held_bytes >= 1001
+    assert list(records) == [records[0]] == [b"x"]
