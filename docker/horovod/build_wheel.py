@@ -69,6 +69,8 @@ def facts() -> dict[str, str]:
         "libc": " ".join(platform.libc_ver()),
         "compiler": first_line(os.environ.get("CXX", "g++"), "--version"),
         "mpi": first_line("mpicxx", "--showme:version") if has_mpi() else "none",
+        # Open MPI's compiler writes into the libraries where they find its own.
+        "mpi libraries": first_line("mpicxx", "--showme:libdirs") if has_mpi() else "none",
         "recipe": recipe.hexdigest(),
     }
 
