@@ -81,7 +81,6 @@ def main():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
     from edl_horovod.frameworks.horovod import Horovod
-    from edl_horovod.frameworks.keras.collectives import KerasCollectives
     from edl_horovod.frameworks.keras.step import KerasStep
     from edl_horovod.ring import state
     from edl_horovod.ring.membership import coordinated
@@ -93,7 +92,7 @@ def main():
     before(reaper, KerasStep, "step", "step")
     before(reaper, state.RingState, "commit", "commit")
     before(reaper, coordinated.CoordinatedMembership, "join", "reset")
-    before(reaper, KerasCollectives, "broadcast", "sync")
+    before(reaper, state.RingState, "sync", "sync")
     before(reaper, Evaluator, "over_ring", "evaluation")
     before(reaper, TrainWork, "finish", "finish")
     form = Horovod.form_assigned
