@@ -109,7 +109,6 @@ class Run:
         *,
         models: tuple[str, ...] = tuple(MODELS),
         rates: tuple[Rate, ...] = RATES,
-        torch_python: Path = Path("none"),
     ) -> None:
         """Take an empty folder that somebody else removes.
 
@@ -118,12 +117,10 @@ class Run:
             settings: How much of everything.
             models: Names in `MODELS`.
             rates: In the order in which each training goes through them.
-            torch_python: An interpreter that has torch; it need not exist.
         """
         self.settings = settings
         self.models = models
         self.rates = rates
-        self.torch_python = torch_python
         self._folder = folder
         self._num_places = 0
 

@@ -1,4 +1,4 @@
-"""One Keras 3 training step on a ring: weighted, in one collective, all or nothing (D6, D7)."""
+"""One Keras 3 training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
 from typing import Any
@@ -97,8 +97,8 @@ class KerasStep:
     ) -> StepSums:
         """Run one step over the ring; see `base.Step.step`.
 
-        Every rank calls this for every step, also one without examples: the step's one collective
-        is inside.
+        Every rank calls this for every step, also one without examples: the step's
+        collectives are inside.
         """
         flag = tf.constant(float(wants_change))
         # Not in the step itself: what the user computes there may run, and hang, before anything
