@@ -15,6 +15,7 @@ from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_par
 from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
+from edl_horovod.frameworks.keras.moving import as_sum, move, salted, sum_dtype
 from edl_horovod.frameworks.keras.reduction import Sum, unique_rows, with_values
 from edl_horovod.frameworks.values import Batch, StepSums
 from edl_horovod.models.calling import call_declared, user_code, wrong_optimizer
@@ -219,7 +220,7 @@ class KerasStep:
         count = _count(features)
         before = [tf.convert_to_tensor(variable.value) for variable in self._moving]
         fed = [
-            _salted(variable, value, salt)
+            salted(variable, value, salt)
             for variable, value in zip(self._moving, before, strict=True)
         ]
 
@@ -239,7 +240,7 @@ class KerasStep:
             sum_specs=self._part.structured_outputs[0],
         )
         moved = [
-            _as_sum(old, new, was_fed, count)
+            as_sum(old, new, was_fed, count)
             for old, new, was_fed in zip(before, after, fed, strict=True)
         ]
         numbers = tf.concat([[count], sums[-1][:1], [flag, 1.0], sums[-1][1:]], 0)
@@ -286,7 +287,7 @@ class KerasStep:
             for kind in kinds[:-1]
         ]
         moved = [
-            tf.fill(variable.shape, tf.cast(zero, _sum_dtype(variable.value)))
+            tf.fill(variable.shape, tf.cast(zero, sum_dtype(variable.value)))
             for variable in self._moving
         ]
         numbers = tf.stack([zero, zero, flag, zero, *[zero for _ in self._metric_names]])
@@ -332,7 +333,7 @@ class KerasStep:
             with self._rate.applied() if self._rate is not None else contextlib.nullcontext():
                 self.optimizer.apply_gradients(zip(gradients, self._trainable, strict=True))
             for variable, total in zip(self._moving, moved, strict=True):
-                _move(variable.value, total, count, numbers[CONTRIBUTORS])
+                move(variable.value, total, count, numbers[CONTRIBUTORS])
             return tf.constant(True)
 
         is_good = tf.math.is_finite(numbers[LOSS]) & (numbers[EXAMPLES] > 0)
@@ -357,34 +358,6 @@ class KerasStep:
         found = metric_sums(self._loaded, Mode.TRAINING, outputs, labels, count)
         self._metric_names = list(found)
         return [each.sums[0] for each in found.values()]
-
-
-def _salted(variable: keras.Variable, value: tf.Tensor, salt: tf.Tensor) -> tf.Tensor:
-    """A seed generator's state, set apart for this rank; anything else as it is."""
-    if variable.value.dtype == tf.uint32 and value.shape == (2,):
-        return value + tf.stack([salt, tf.constant(0, tf.uint32)])
-    return value
-
-
-def _sum_dtype(value: tf.Variable | tf.Tensor) -> tf.DType:
-    return value.dtype if value.dtype.is_floating else tf.float32
-
-
-def _as_sum(before: tf.Tensor, after: Any, fed: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """What a rank adds to a moving variable's sum: weighted value, or how far a counter went."""
-    after = tf.convert_to_tensor(after)
-    if before.dtype.is_floating:
-        return after * tf.cast(count, after.dtype)
-    return tf.cast(tf.cast(after, tf.int64) - tf.cast(fed, tf.int64), tf.float32)
-
-
-def _move(
-    variable: tf.Variable, total: tf.Tensor, count: tf.Tensor, contributors: tf.Tensor
-) -> None:
-    if variable.dtype.is_floating:
-        variable.assign(total / tf.cast(count, total.dtype))
-    else:
-        variable.assign_add(tf.cast(tf.round(total / contributors), variable.dtype))
 
 
 def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:
