@@ -20,6 +20,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from edl_horovod.coordinator.rendezvous import Rendezvous
+from edl_horovod.frameworks.keras.collectives import KerasCollectives
 from edl_horovod.job.lifeline import end_with_parent
 
 GLOO_SECONDS = 15
@@ -46,11 +47,13 @@ def reduce_until_lost(rank, size, say):
 
 
 def broadcast_until_lost(rank, size, say):
-    """The same with one long message after another from rank 0."""
-    tensor = tf.fill([20_000_000], float(rank + 1))
+    """The same with long messages from rank 0 into variables, several in one call."""
+    variables = [tf.Variable(tf.zeros([5_000_000])) for _ in range(4)]
     for step in range(1, 1_000_000):
-        found = hvd.broadcast(tensor, root_rank=0, name="variables")
-        if not bool(tf.reduce_all(found == 1.0)):
+        for variable in variables:
+            variable.assign(tf.fill(variable.shape, float(rank + 1)))
+        KerasCollectives().broadcast(variables, 0, "variables")
+        if not all(bool(tf.reduce_all(variable == 1.0)) for variable in variables):
             say(("wrong", time.monotonic()))
             return
         if step == NUM_QUIET_STEPS:

@@ -119,7 +119,10 @@ def test_a_patch_that_is_new_enough_is_no_complaint():
 
 @pytest.mark.parametrize(
     ("found", "received"),
-    [(0, "has no patch, or one without a number,"), (NEEDED_PATCH - 1, "has patch 1,")],
+    [
+        (0, "has no patch, or one without a number,"),
+        (NEEDED_PATCH - 1, f"has patch {NEEDED_PATCH - 1},"),
+    ],
 )
 def test_an_older_patch_is_told_with_both_numbers_and_the_cure(found, received):
     said = patch_warning(found)
