@@ -66,12 +66,10 @@ class KerasCollectives:
 
         A collective of its own costs a small variable much more than its bytes.
         """
-        small: list[Variable] = []
-        for number, variable in enumerate(variables):
-            if _is_large(variable):
-                self._broadcast_in_place(variable, root, f"{name}.{number}")
-            else:
-                small.append(variable)
+        large = [variable for variable in variables if _is_large(variable)]
+        small = [variable for variable in variables if not _is_large(variable)]
+        if large:
+            self._broadcast_in_place(large, root, name)
         for number, pack in enumerate(_packs(small)):
             self._broadcast_packed(pack, root, f"{name}.pack.{number}")
 
@@ -89,14 +87,14 @@ class KerasCollectives:
         # A view: what `numpy()` gives of a TensorFlow variable is a copy.
         return checksum(np.frombuffer(memoryview(_bytes_of(variable)), np.uint8))
 
-    def _broadcast_in_place(self, variable: Variable, root: int, name: str) -> None:
-        # One at a time. Of several in one call, those that are on their way when the ring breaks
-        # would be written to after the call has failed. And not by `hvd.broadcast_`: it pairs the
-        # ranks by the variable's own name, which depends on what a process has built before.
+    def _broadcast_in_place(self, variables: Sequence[Variable], root: int, name: str) -> None:
+        # All in one call, so the ranks agree once and the network is never idle. Not by
+        # `hvd.broadcast_`: it pairs the ranks by the variables' own names, which depend on what a
+        # process has built before.
         with catch_failures():
             mpi_ops.MPI_LIB.horovod_broadcast_inplace_resource(
-                [variable.handle],  # type: ignore[attr-defined]
-                variable_names=[name],
+                [variable.handle for variable in variables],  # type: ignore[attr-defined]
+                variable_names=[f"{name}.{number}" for number in range(len(variables))],
                 name=name,
                 root_rank=root,
                 process_set_id=hvd.global_process_set.process_set_id,
