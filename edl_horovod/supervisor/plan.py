@@ -11,23 +11,11 @@ from edl_horovod.job.directory import JobDir
 __all__ = [
     "Command",
     "LaunchPlan",
-    "thread_variables",
 ]
 
 LOCAL_HOST = "localhost"
 GRACE_SECONDS = 5.0
-
-
-def thread_variables(count: int) -> dict[str, str]:
-    """The variables that bound the CPU threads of a rank.
-
-    Args:
-        count: Threads that compute.
-    """
-    # TensorFlow hands a gradient to Horovod in a thread that is not amid an op. With as many as
-    # compute, most gradients would wait for the end of the backward pass.
-    variables = dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), str(count))
-    return {**variables, "TF_NUM_INTEROP_THREADS": str(count + 1)}
+THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, kw_only=True)
