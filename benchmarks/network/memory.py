@@ -15,8 +15,6 @@ __all__ = ["measure"]
 
 MODEL = MODELS["dense"]
 NUM_STEPS = 5
-REPETITIONS = 2
-"""Memory hardly differs between runs."""
 MOST_RATIO = 1.05
 MEBIBYTE = 2**20
 
@@ -31,7 +29,7 @@ def measure(run: Run) -> Found:
     """
     trains = {OURS: ours(MODEL), PLAIN: plain(MODEL)}
     sides = {side: guarded(partial(_used, run, train)) for side, train in trains.items()}
-    found = interleave(sides, min(REPETITIONS, run.settings.repetitions))
+    found = interleave(sides, run.settings.repetitions)
     pairs = [
         (mine, theirs)
         for mine, theirs in zip(found[OURS], found[PLAIN], strict=True)

@@ -42,20 +42,23 @@ def write_params(
         OutputError: One tensor alone is larger than a protobuf message may be.
     """
     filenames: list[str] = []
-    message, num_bytes = Model(version=version), 0
+    num_bytes = 0
 
-    def finish() -> None:
+    def begin_file() -> None:
         filenames.append(f"params-{len(filenames):05d}.pb")
-        (folder / filenames[-1]).write_bytes(message.SerializeToString(deterministic=True))
+        (folder / filenames[-1]).write_bytes(Model(version=version).SerializeToString())
 
+    begin_file()
     for name, variable in variables.items():
-        tensor = _tensor(name, np.asarray(variable.numpy()))
-        if num_bytes and num_bytes + len(tensor.content) > max_file_bytes:
-            finish()
-            message, num_bytes = Model(version=version), 0
-        message.param[name].CopyFrom(tensor)
-        num_bytes += len(tensor.content)
-    finish()
+        array = np.asarray(variable.numpy())
+        if num_bytes and num_bytes + array.nbytes > max_file_bytes:
+            begin_file()
+            num_bytes = 0
+        num_bytes += array.nbytes
+        # Messages one after the other are one message with the parameters of all: so memory has to
+        # hold one parameter at a time, and not the model several times over.
+        with (folder / filenames[-1]).open("ab") as file:
+            file.write(_serialized(name, array))
     return filenames
 
 
@@ -78,20 +81,20 @@ def read_params(files: Sequence[Path]) -> Iterator[tuple[str, NDArray[Any]]]:
             yield name, value
 
 
-def _tensor(name: str, array: NDArray[Any]) -> Tensor:
+def _serialized(name: str, array: NDArray[Any]) -> bytes:
+    """A `Model` of one parameter."""
     if array.nbytes > _MAX_MESSAGE_BYTES - (1 << 20):
         raise OutputError(
             f"The parameter {name!r} takes {array.nbytes} bytes; a parameter file holds less than"
             f" {_MAX_MESSAGE_BYTES}. Split it into several variables."
         )
     dtype = str(array.dtype)
-    return Tensor(
-        dim=array.shape,
-        content=np.ascontiguousarray(array)
-        .astype(_little_endian(array.dtype), copy=False)
-        .tobytes(),
-        dtype="" if dtype == _REFERENCE_DTYPE else dtype,
-    )
+    model = Model()
+    tensor = model.param[name]
+    tensor.dim.extend(array.shape)
+    tensor.content = array.astype(_little_endian(array.dtype), order="C", copy=False).tobytes()
+    tensor.dtype = "" if dtype == _REFERENCE_DTYPE else dtype
+    return model.SerializeToString()
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

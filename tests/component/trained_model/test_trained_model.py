@@ -203,6 +203,19 @@ def test_parameters_are_spread_over_files(tmp_path: Path):
     assert sizes == [2, 3]
 
 
+def test_a_parameter_is_on_the_disk_before_the_next_is_asked_for(tmp_path: Path):
+    model = FakeModel(**{name: np.zeros(1000, np.float32) for name in "abc"})
+    asked_for: list[int] = []
+
+    class Watched(FakeVariable):
+        def numpy(self) -> np.ndarray:
+            asked_for.append(sum(file.stat().st_size for file in tmp_path.iterdir()) // 4000)
+            return super().numpy()
+
+    write_params(tmp_path, {n: Watched(v.value) for n, v in model.weights.items()}, version=3)
+    assert asked_for == [0, 1, 2]
+
+
 def test_parameters_are_found_under_other_automatic_numbers(write_model):
     path = write_model(
         FakeModel(**{"dense/kernel": np.float32(1), "dense_1/kernel": np.float32(2)})
