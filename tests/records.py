@@ -6,6 +6,9 @@ import numpy as np
 
 from edl_horovod.records.sources.recordio import Codec, Writer
 
+NUMBERED_BYTES = 100_000
+"""Of a numbered record."""
+
 FIELD_LENGTH_DELIMITED, FLOAT_LIST, INT64_LIST = 2, 2, 3
 
 
@@ -47,3 +50,10 @@ def write_records(folder, count, *, num_files=2, chunk_bytes=2048):
                 x = random.normal(size=4).astype(np.float32)
                 writer.write(example(id=[record_id], x=x, y=[np.float32(x.sum() * 0.5)]))
     return str(folder / "*.recordio")
+
+
+def write_numbered(path, numbers):
+    """Write a file of records that repeat their numbers over and over, three in a chunk."""
+    with Writer(path, codec=Codec.NONE, chunk_bytes=3 * NUMBERED_BYTES) as writer:
+        for number in numbers:
+            writer.write(int(number).to_bytes(4, "little") * (NUMBERED_BYTES // 4))

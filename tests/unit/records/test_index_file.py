@@ -22,29 +22,7 @@ from edl_horovod.records.kept_index import SMALL_BYTES
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.recordio import Writer, read_chunks
 from edl_horovod.records.tables import CHUNK, MAX_BLOCK_RECORDS
-
-RECORD_BYTES = 100_000
-
-
-def write(path: Path, first: int, count: int) -> None:
-    with Writer(path, codec=Codec.NONE, chunk_bytes=3 * RECORD_BYTES) as writer:
-        for number in range(first, first + count):
-            writer.write(number.to_bytes(4, "little") * (RECORD_BYTES // 4))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    write(folder / "a.recordio", 0, 20)
-    write(folder / "b.recordio", 20, SMALL_BYTES // RECORD_BYTES)
-    return folder
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    """A folder that is not there yet."""
-    return tmp_path / "job" / "index"
+from tests.records import NUMBERED_BYTES, write_numbered
 
 
 def spoil(path: Path) -> None:
@@ -80,7 +58,7 @@ def test_what_an_index_says_of_a_chunk_is_checked_when_it_is_read(data: Path, jo
     Index.open(str(data), folder=job)
     path = data / "a.recordio"
     stat, content = path.stat(), bytearray(path.read_bytes())
-    content[RECORD_BYTES] ^= 1
+    content[NUMBERED_BYTES] ^= 1
     path.write_bytes(content)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     with (
@@ -97,11 +75,16 @@ class Change:
 
 
 CHANGES = [
-    Change("a file is longer", lambda data: write(data / "a.recordio", 0, 30)),
-    Change("a file has another content", lambda data: write(data / "a.recordio", 100, 20)),
-    Change("there is another file", lambda data: write(data / "c.recordio", 100, 5)),
+    Change("a file is longer", lambda data: write_numbered(data / "a.recordio", range(30))),
+    Change(
+        "a file has another content",
+        lambda data: write_numbered(data / "a.recordio", range(100, 120)),
+    ),
+    Change(
+        "there is another file", lambda data: write_numbered(data / "d.recordio", range(100, 105))
+    ),
     Change("a file is gone", lambda data: (data / "a.recordio").unlink()),
-    Change("a file is renamed", lambda data: (data / "a.recordio").rename(data / "c.recordio")),
+    Change("a file is renamed", lambda data: (data / "a.recordio").rename(data / "d.recordio")),
 ]
 
 
@@ -117,7 +100,7 @@ def test_files_that_have_changed_are_scanned_again(data: Path, job: Path, change
 def test_an_index_is_for_the_settings_that_it_was_made_with(data: Path, job: Path) -> None:
     Index.open(str(data), folder=job)
     with pytest.raises(DataError, match="too large"):
-        Index.open(str(data), folder=job, max_chunk_bytes=RECORD_BYTES)
+        Index.open(str(data), folder=job, max_chunk_bytes=NUMBERED_BYTES)
 
 
 def test_an_index_of_csv_files_keeps_their_headers(tmp_path: Path, job: Path) -> None:
@@ -153,7 +136,7 @@ def test_a_damaged_index_is_passed_over_and_written_again(
 
 
 def test_small_data_needs_no_index(tmp_path: Path, job: Path) -> None:
-    write(tmp_path / "a.recordio", 0, 2)
+    write_numbered(tmp_path / "a.recordio", range(2))
     Index.open(str(tmp_path), folder=job)
     assert not job.exists()
     assert not list(tmp_path.glob(".*"))
@@ -168,7 +151,9 @@ def test_an_index_beside_its_files_moves_with_them_and_is_none_of_them(data: Pat
         spoil(folder / "a.recordio")
         index = Index.open(str(folder))
         assert index.fingerprint == fingerprint
-        assert [Path(file.path).name for file in index.files] == ["a.recordio", "b.recordio"]
+        assert [Path(file.path).name for file in index.files] == [
+            f"{name}.recordio" for name in "abc"
+        ]
         with pytest.raises(DataError):
             Index.open(f"{folder}/a*")  # It is of both files, and of no fewer.
 

@@ -14,36 +14,13 @@ import pytest
 from edl_horovod.errors import DataError
 from edl_horovod.files import marker
 from edl_horovod.records import scanning
-from edl_horovod.records.chunks import Codec
 from edl_horovod.records.index import Index
 from edl_horovod.records.kept_index import CACHE_DAYS, SMALL_BYTES
 from edl_horovod.records.reader import Reader
-from edl_horovod.records.sources.recordio import Writer, read_chunks
+from edl_horovod.records.sources.recordio import read_chunks
+from tests.records import NUMBERED_BYTES, write_numbered
 
-RECORD_BYTES = 100_000
-NUM_RECORDS = 2 * 20 + SMALL_BYTES // RECORD_BYTES
-
-
-def write(path: Path, first: int, count: int) -> None:
-    with Writer(path, codec=Codec.NONE, chunk_bytes=3 * RECORD_BYTES) as writer:
-        for number in range(first, first + count):
-            writer.write(number.to_bytes(4, "little") * (RECORD_BYTES // 4))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    write(folder / "a.recordio", 0, 20)
-    write(folder / "b.recordio", 20, 20)
-    write(folder / "c.recordio", 40, SMALL_BYTES // RECORD_BYTES)
-    return folder
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Path:
-    """A folder that is not there yet."""
-    return tmp_path / "job" / "index"
+NUM_RECORDS = 2 * 20 + SMALL_BYTES // NUMBERED_BYTES
 
 
 def indexes(folder: Path) -> list[Path]:
@@ -180,17 +157,15 @@ def change_a_chunk(path: Path, number: int) -> None:
     """Write another record into a chunk, of the same size, with its right checksum."""
     first = sum(chunk.num_records for chunk in read_chunks(str(path)).chunks[:number])
     whole = path.with_name("whole")
-    with Writer(whole, codec=Codec.NONE, chunk_bytes=3 * RECORD_BYTES) as writer:
-        for place, record in enumerate(numbers(path)):
-            new = 7000 if place == first else record
-            writer.write(new.to_bytes(4, "little") * (RECORD_BYTES // 4))
+    records = enumerate(numbers(path))
+    write_numbered(whole, (7000 if place == first else record for place, record in records))
     content = whole.read_bytes()
     whole.unlink()
     set_back_times(path, lambda: path.write_bytes(content))
 
 
 CHANGES = [
-    Change("size", lambda path: write(path, 100, 25), "bytes instead of"),
+    Change("size", lambda path: write_numbered(path, range(100, 125)), "bytes instead of"),
     Change("time", lambda path: os.utime(path, ns=(1, 1)), "another time"),
     Change("first chunk", lambda path: change_a_chunk(path, 0), "another first or last chunk"),
     Change("last chunk", lambda path: change_a_chunk(path, -1), "another first or last chunk"),
