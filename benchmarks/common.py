@@ -30,6 +30,7 @@ __all__ = [
     "StepClock",
     "Workspace",
     "compare_rates",
+    "data_with",
     "interleave",
     "median_of",
     "side_parser",
@@ -282,6 +283,16 @@ def side_parser(description: str) -> argparse.ArgumentParser:
 def write_numbers(place: Path, numbers: Numbers) -> None:
     """Hand a side's result to whoever started it."""
     write_json(place / NUMBERS_FILE, numbers)
+
+
+def data_with(codec: str, data: Path) -> Path:
+    """The folder of the files that are compressed otherwise than those which all sides read.
+
+    Args:
+        codec: Its name in small letters.
+        data: The folder that all sides are given.
+    """
+    return data.with_name(f"{data.name}-{codec}")
 
 
 class StepClock:

@@ -80,9 +80,8 @@ def to_markdown(
         former: The page as it is; its lines stay where they are not measured anew.
     """
     measured = f"{surroundings.date.partition(' ')[0]}, {surroundings.commit[:8]}"
-    rows = _rows(former) | {
-        comparison.name: _row((*_cells(comparison), measured)) for comparison in comparisons
-    }
+    fresh = {comparison.name: _row((*_cells(comparison), measured)) for comparison in comparisons}
+    rows = _merge(_rows(former), fresh)
     lines = ["# Benchmarks", "", "Written by `python -m benchmarks --write`; do not edit.", ""]
     if settings.name != FULL.name:
         lines += [SHORT.format(settings.name), ""]
@@ -138,6 +137,17 @@ def _rows(page: str) -> dict[str, str]:
     _, _, table = page.partition(_row((*HEADERS, MEASURED)) + "\n")
     lines = [line for line in table.splitlines()[1:] if line.startswith("|")]
     return {line.split("|")[1].strip(): line for line in lines}
+
+
+def _merge(former: dict[str, str], fresh: dict[str, str]) -> dict[str, str]:
+    """All lines, in the order of the former ones; a new line follows the one before it."""
+    names = list(former)
+    for place, name in enumerate(fresh):
+        if name not in former:
+            before = list(fresh)[place - 1] if place else None
+            names.insert(names.index(before) + 1 if before else len(names), name)
+    rows = former | fresh
+    return {name: rows[name] for name in names}
 
 
 def _row(cells: tuple[str, ...] | list[str]) -> str:

@@ -48,9 +48,12 @@ def one_pass(data: Path, batch_size: int, *, parallel_calls: int | None = None) 
     return _batches(records, batch_size, parallel_calls)
 
 
-def one_pass_in_batches(data: Path, batch_size: int) -> Any:
+def one_pass_in_batches(
+    data: Path, batch_size: int, *, compression: str = "", shuffle_records: int = SHUFFLE_RECORDS
+) -> Any:
     """All records once, shuffled as strings and parsed batch by batch: the expert's form."""
-    records = tf.data.TFRecordDataset(tfrecord_files(data)).shuffle(SHUFFLE_RECORDS)
+    files = tf.data.TFRecordDataset(tfrecord_files(data), compression)
+    records = files.shuffle(shuffle_records)
     return records.batch(batch_size).map(parse_batch).prefetch(tf.data.AUTOTUNE)
 
 

@@ -25,14 +25,14 @@ def line(name, value):
     return Comparison(name=name, values=(value,), target=1.0)
 
 
-def test_a_part_that_is_measured_anew_leaves_the_others():
+def test_a_part_that_is_measured_anew_leaves_the_others_and_keeps_its_new_lines_together():
     page = to_markdown([line("one", 0.5), line("two / three", 1.5)], FIRST, FULL)
     page = to_markdown([line("one", 2.0), line("four", 3.0)], SECOND, FULL, page)
     rows = [row for row in page.splitlines() if row.startswith("|")][2:]
     assert rows == [
         "| one | at least 1.00 | 2.00 | 2.00 to 2.00 | yes |  | 2026-02-03, bbbbbbbb |",
-        "| two / three | at least 1.00 | 1.50 | 1.50 to 1.50 | yes |  | 2026-01-02, aaaaaaaa |",
         "| four | at least 1.00 | 3.00 | 3.00 to 3.00 | yes |  | 2026-02-03, bbbbbbbb |",
+        "| two / three | at least 1.00 | 1.50 | 1.50 to 1.50 | yes |  | 2026-01-02, aaaaaaaa |",
     ]
     assert page.count("Latest run: 2026-02-03 04:05 UTC, commit bbbb") == 1
     assert "aaaaaaaaa" not in page
