@@ -95,8 +95,13 @@ class Reduction:
             places = [i for i, is_one in zip(dense, is_short, strict=True) if is_one == kind]
             name = f"{NAME}.{self.compression}" if kind else NAME
             for bucket in in_buckets([reduced[i] for i in places], self.bucket_bytes, name):
-                tensors = [reduced[places[i]] for i in bucket.places]
-                sums = (
+                # TensorFlow takes ops with the same inputs for one, and so might send one bucket of
+                # two that hold zeros of the same shapes, which another rank has gradients for.
+                tag = tf.fill(
+                    [1], tf.cast(bucket.places[0], reduced[places[bucket.places[0]]].dtype)
+                )
+                tensors = [tag, *(reduced[places[i]] for i in bucket.places)]
+                tag, *sums = (
                     sum_compressed(tensors, bucket.name, self.compression, self.batch_size)
                     if kind
                     else sum_grouped(tensors, bucket.name)

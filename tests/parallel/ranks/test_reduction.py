@@ -66,6 +66,20 @@ def test_buckets_of_any_size_and_sparse_rows_give_the_same(world, optimizer, buc
     assert_as_alone(world, optimizer, options, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("compression", ["none", "bf16"])
+def test_buckets_of_a_rank_whose_sums_are_all_alike_meet_those_of_the_others(world, compression):
+    reduction = Reduction(bucket_bytes=1, compression=compression)
+
+    @tf.function(autograph=False)
+    def add(zero):
+        of_leader = 1.0 if world.is_leader else 0.0
+        sums = [tf.fill([100], zero + number * of_leader) for number in range(4)]
+        return reduction.add(sums, [tf.fill([2], zero)])
+
+    totals = [total.numpy() for total in add(tf.constant(0.0))]
+    assert [total.max() for total in totals] == [0.0, 1.0, 2.0, 3.0, 0.0]
+
+
 @pytest.mark.parametrize(
     "options",
     [
