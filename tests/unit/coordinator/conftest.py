@@ -49,6 +49,7 @@ class FakeWorker:
         """Steps of the job that it has, as it tells them; 0 once it was in a ring."""
         self.is_ready = True
         self.task = None
+        self._writer = None
         self.report = {"doing": "unwatched", "what": "", "seconds": 0.0}
         """What its answers to pings say that it does."""
         self.ignores = set()
@@ -58,8 +59,7 @@ class FakeWorker:
         self._port, self._slot, self._host, self._secret = port, slot, host, secret
 
     async def connect(self, **more):
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writer = writer
+        reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         nonce = new_nonce()
         server_nonce = (await reader.readline()).decode().split()[1]
         nonces = {"server_nonce": server_nonce, "client_nonce": nonce}
@@ -70,7 +70,7 @@ class FakeWorker:
         hello |= {"generation": self.generation, "is_ready": self.is_ready, "step": self.step}
         hello |= {"formed": 0, "is_leaving": False}
         self.send("hello", **{**hello, **more})
-        self.task = asyncio.create_task(self._listen(reader, writer, self._channel))
+        self.task = asyncio.create_task(self._listen(reader, self._writer, self._channel))
         return self
 
     def send(self, kind, **fields):
@@ -82,7 +82,8 @@ class FakeWorker:
         self._writer.write(data)
 
     def hang_up(self):
-        self._writer.transport.abort()
+        if self._writer is not None:
+            self._writer.transport.abort()
 
     @property
     def is_connected(self):
@@ -216,8 +217,7 @@ class Job:
             await self.task
         self.coordinator._server.close()
         for worker in self.workers:
-            if worker.task is not None:
-                worker.hang_up()
+            worker.hang_up()
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from edl_horovod.coordinator.rendezvous import MAX_BODY_BYTES, Rendezvous
 async def ask(port, text, *, body=b""):
     """Send one request; the status and the body of the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(text.encode() + body)
-    answer = await reader.read()
-    writer.close()
+    with contextlib.closing(writer):  # Also where a test ends before the answer.
+        writer.write(text.encode() + body)
+        answer = await reader.read()
     head, _, found = answer.partition(b"\r\n\r\n")
     return int(head.split()[1]) if head else 0, found
 
