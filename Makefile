@@ -151,6 +151,7 @@ bench-elastic: $(READY)
 # It makes a network namespace, which needs root. PART names one part or several; the page keeps the others.
 bench-network: $(READY)
 	$(BIN)/python -m benchmarks.network --write docs/benchmarks-network.md \
+	  --torch-python $(TORCH_VENV)/bin/python \
 	  $(if $(PART),--only $(PART)) $(if $(QUICK),--quick) $(BENCH_FLAGS)
 
 # Before and after a refactor: BASE is a checkout where `make setup` has run.

@@ -205,24 +205,32 @@ class Workspace:
         Raises:
             SideFailed: It ended with an error, or not in time.
         """
-        self._num_sides += 1
-        place = self.folder / f"{self._num_sides:03d}-{module.rpartition('.')[2]}"
-        place.mkdir()
+        place = self._next_place(module)
         launcher: tuple[str, ...] = ()
         if under_horovodrun:
             launcher = (locate("horovodrun"), "-np", str(num_ranks), "--gloo")
         argv = (*launcher, sys.executable, "-m", module, *self._shared(place), *arguments)
-        child = Child(Command(argv=argv, environment=_environment(num_ranks)), place / "log")
-        try:
-            is_over = child.wait(self.settings.timeout_seconds)
-            code = child.exit_code
-        finally:
-            end_all([child])
-        if not is_over or code != 0:
-            ending = f"ended with {code}" if is_over else "took too long"
-            raise SideFailed(f"{module} {ending}. Its log ends:\n{child.tail(40)}")
+        self._run(argv, place, module, num_ranks)
         numbers: Numbers = json.loads((place / NUMBERS_FILE).read_text())
         return numbers
+
+    def run_under_torchrun(
+        self, python: Path, module: str, *arguments: str, num_ranks: int
+    ) -> None:
+        """Run one side with another interpreter, which has torch, to its end.
+
+        Args:
+            python: The interpreter.
+            module: Run by `torchrun` as each rank.
+            *arguments: The module's.
+            num_ranks: The machine's cores are shared among so many ranks.
+
+        Raises:
+            SideFailed: It ended with an error, or not in time.
+        """
+        launcher = (str(python), "-m", "torch.distributed.run", "--standalone")
+        argv = (*launcher, f"--nproc-per-node={num_ranks}", "-m", module, *arguments)
+        self._run(argv, self._next_place(module), module, num_ranks)
 
     def run_job(self, num_ranks: int, *arguments: str) -> Numbers:
         """Run the real job to its end and return what it measured.
@@ -241,6 +249,23 @@ class Workspace:
     def rate(self, numbers: Numbers) -> float:
         """Records per second of a side that measured its steps."""
         return float(self.settings.batch_size / numbers["step_seconds"])
+
+    def _next_place(self, module: str) -> Path:
+        self._num_sides += 1
+        place = self.folder / f"{self._num_sides:03d}-{module.rpartition('.')[2]}"
+        place.mkdir()
+        return place
+
+    def _run(self, argv: Sequence[str], place: Path, module: str, num_ranks: int) -> None:
+        child = Child(Command(argv=tuple(argv), environment=_environment(num_ranks)), place / "log")
+        try:
+            is_over = child.wait(self.settings.timeout_seconds)
+            code = child.exit_code
+        finally:
+            end_all([child])
+        if not is_over or code != 0:
+            ending = f"ended with {code}" if is_over else "took too long"
+            raise SideFailed(f"{module} {ending}. Its log ends:\n{child.tail(40)}")
 
     def _shared(self, place: Path) -> tuple[str, ...]:
         numbers = {

@@ -8,6 +8,7 @@ all of it.
 
 import argparse
 import dataclasses
+import os
 import signal
 import sys
 import tempfile
@@ -87,6 +88,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--repetitions", type=int, help="of each side; default: 3, 1 with --quick")
     parser.add_argument(
+        "--torch-python", type=Path, default=Path("none"), metavar="FILE", help="it has torch"
+    )
+    parser.add_argument(
         "--write", type=Path, metavar="FILE", help="write the page, and its JSON beside it"
     )
     return parser.parse_args()
@@ -102,6 +106,7 @@ def _run(folder: Path, args: argparse.Namespace) -> Run:
         models=tuple(args.models),
         rates=tuple(each for each in RATES if each.bits_per_second / 1e9 in args.rates),
         # Not resolved: the interpreter of an environment is a link to the machine's.
+        torch_python=Path(os.path.abspath(args.torch_python)),
     )
 
 

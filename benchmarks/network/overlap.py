@@ -9,7 +9,7 @@ from benchmarks.elastic.settings import OURS, PLAIN
 from benchmarks.elastic.table import Line
 from benchmarks.network.results import Failure, Found, guarded
 from benchmarks.network.settings import MODELS, NO_LIMIT, Run
-from benchmarks.network.sides import Seconds, ours, plain, timed
+from benchmarks.network.sides import Seconds, ours, plain, timed, torch_ddp
 
 __all__ = ["measure", "ratio_line"]
 
@@ -17,10 +17,11 @@ LEAST_LIMITED = 1.05
 LEAST_UNLIMITED = 1.0
 LEAST_SMALL = 1.2
 """Of the small model, without a limit; it has nothing to overlap with."""
+TORCH_DDP = "torch DDP"
 
 
 def measure(run: Run) -> Found:
-    """Train each model on both sides in turn, and once without any reduction.
+    """Train each model on all sides in turn, and once without any reduction.
 
     Args:
         run: Says which models and rates.
@@ -33,6 +34,8 @@ def measure(run: Run) -> Found:
             OURS: guarded(partial(timed, run, model, run.rates, ours(model))),
             PLAIN: guarded(partial(timed, run, model, run.rates, plain(model))),
         }
+        if model.has_torch and run.torch_python.exists():
+            sides[TORCH_DDP] = guarded(partial(timed, run, model, run.rates, torch_ddp(run, name)))
         found = interleave(sides, run.settings.repetitions)
         alone = plain(model, "--no-reduction")
         floor = guarded(partial(timed, run, model, (NO_LIMIT,), alone))()
@@ -46,6 +49,16 @@ def measure(run: Run) -> Found:
                 more=f"; no reduction {_shown(floor)}",
             )
             lines.append(line)
+            if TORCH_DDP in found:
+                line = ratio_line(
+                    line.event,
+                    rate.name,
+                    found[OURS],
+                    found[TORCH_DDP],
+                    beside=TORCH_DDP,
+                    least=None,
+                )
+                lines.append(line)
         figures[name] = {
             side: [seconds for seconds in each if not isinstance(seconds, Failure)]
             for side, each in found.items()
@@ -59,6 +72,7 @@ def ratio_line(
     one: Sequence[Seconds | Failure],
     other: Sequence[Seconds | Failure],
     *,
+    beside: str = PLAIN,
     least: float | None,
     more: str = "",
 ) -> Line:
@@ -69,6 +83,7 @@ def ratio_line(
         rate: Name of the rate.
         one: Median steps of our side, by rate, of each repetition.
         other: The other side's.
+        beside: Name of the other side.
         least: The target of the median; None where there is none.
         more: Put behind the two sides' seconds.
     """
@@ -85,7 +100,7 @@ def ratio_line(
         detail = f"{shown}; {detail}" if detail else shown
     return Line(
         event=event,
-        side=f"{OURS} / {PLAIN}",
+        side=f"{OURS} / {beside}",
         values=tuple(theirs / mine for mine, theirs in pairs),
         unit="r",
         least_median=least,

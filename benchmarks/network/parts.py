@@ -47,8 +47,13 @@ share it: in a ring of p ranks each has 1/p of it. Here one TCP connection sends
 the real job: launcher, coordinator, workers. Plain Horovod is a loop around
 `hvd.DistributedGradientTape` as its documents teach it, under a static `horovodrun`. The sides run
 in turn; each training goes through all rates, and the median of its steps at a rate counts. A value
-is our speed over plain Horovod's in one repetition. Behind it stand the medians of a step of both,
-and a step of the same loop without any reduction and without a limit.
+is our speed over the other side's in one repetition. Behind it stand the medians of a step of both,
+and a step of the plain loop without any reduction and without a limit. Both use one build of
+Horovod, with our patch: [what it changes](adr/0003-horovod-patch.md) makes the plain loop faster,
+too.
+
+PyTorch's DDP (`make torch-peer`) trains the same layers on one batch in memory; its kernels are
+others, so its speed without a limit says what they make of it.
 
 The batch of the 45 M dense model, 512, is chosen so that on this machine computing a step and
 sending its gradients take about as long as each other, between 4 and 1 Gbit/s.""",

@@ -47,6 +47,8 @@ class Model:
     """At the first rate: both sides trace and allocate in their first steps."""
     records: str = "pictures"
     """Folder of its records."""
+    has_torch: bool = True
+    """Whether `benchmarks.peers.torch_ddp` has it, too."""
 
 
 MODELS = {
@@ -79,6 +81,7 @@ MODELS = {
         timed_steps=100,
         warmup_steps=40,
         records="numbers",
+        has_torch=False,
     ),
 }
 
@@ -109,6 +112,7 @@ class Run:
         *,
         models: tuple[str, ...] = tuple(MODELS),
         rates: tuple[Rate, ...] = RATES,
+        torch_python: Path = Path("none"),
     ) -> None:
         """Take an empty folder that somebody else removes.
 
@@ -117,10 +121,12 @@ class Run:
             settings: How much of everything.
             models: Names in `MODELS`.
             rates: In the order in which each training goes through them.
+            torch_python: An interpreter that has torch; it need not exist.
         """
         self.settings = settings
         self.models = models
         self.rates = rates
+        self.torch_python = torch_python
         self._folder = folder
         self._num_places = 0
 

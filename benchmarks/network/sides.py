@@ -8,9 +8,10 @@ from benchmarks.network.namespace import Rate, set_rate
 from benchmarks.network.phases import changing_rates, first_rank, num_steps, step_seconds
 from benchmarks.network.settings import NO_LIMIT, NUM_RANKS, Model, Run
 
-__all__ = ["Seconds", "Train", "ours", "plain", "timed", "watched"]
+__all__ = ["Seconds", "Train", "ours", "plain", "timed", "torch_ddp", "watched"]
 
 PLAIN_HOROVOD = "benchmarks.peers.plain_horovod"
+TORCH_DDP = "benchmarks.peers.torch_ddp"
 
 Seconds = dict[str, float]
 """The median step, by the rate's name."""
@@ -45,6 +46,24 @@ def plain(model: Model, *flags: str, num_ranks: int = NUM_RANKS) -> Train:
     def train(space: Workspace, stamps: Path) -> None:
         arguments = (f"--spec={model.spec}", f"--stamps={stamps}", *flags)
         space.run_side(PLAIN_HOROVOD, *arguments, num_ranks=num_ranks, under_horovodrun=True)
+
+    return train
+
+
+def torch_ddp(run: Run, name: str) -> Train:
+    """PyTorch's DDP, under a static torchrun; one batch from memory.
+
+    Args:
+        run: Knows an interpreter that has torch.
+        name: Of the model in `MODELS`.
+    """
+
+    def train(space: Workspace, stamps: Path) -> None:
+        settings = space.settings
+        numbers = {"batch-size": settings.batch_size, "total-steps": settings.total_steps}
+        flags = (f"--model={name}", *(f"--{flag}={number}" for flag, number in numbers.items()))
+        where = f"--stamps={stamps}"
+        space.run_under_torchrun(run.torch_python, TORCH_DDP, *flags, where, num_ranks=NUM_RANKS)
 
     return train
 
