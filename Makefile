@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 TORCH_VENV ?= .venv-torch
+RELEASED_HOROVOD ?= .venv-horovod
 DEMO ?= demo
 RUNS ?= 20
 BIN := $(VENV)/bin
@@ -16,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .PHONY: help setup lock demo test test-all lint unit component kube test-kube golden parallel integration netns \
-  images chaos bench bench-elastic bench-network bench-kube against torch-peer curve proto clean
+  images chaos bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
 
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
@@ -151,7 +152,7 @@ bench-elastic: $(READY)
 # It makes a network namespace, which needs root. PART names one part or several; the page keeps the others.
 bench-network: $(READY)
 	$(BIN)/python -m benchmarks.network --write docs/benchmarks-network.md \
-	  --torch-python $(TORCH_VENV)/bin/python \
+	  --torch-python $(TORCH_VENV)/bin/python --released-horovod $(RELEASED_HOROVOD) \
 	  $(if $(PART),--only $(PART)) $(if $(QUICK),--quick) $(BENCH_FLAGS)
 
 # Before and after a refactor: BASE is a checkout where `make setup` has run.
@@ -170,9 +171,15 @@ $(TORCH_VENV)/.ready:
 	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0+cpu
 	@touch $@
 
+# Horovod without our patch, for the benchmarks over networks; some 4 minutes.
+horovod-peer: $(RELEASED_HOROVOD)
+
+$(RELEASED_HOROVOD): | $(READY)
+	$(BIN)/python -m benchmarks.peers.build_horovod $@
+
 proto: $(READY)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
 	  edl_horovod/proto/trained_model.proto
 
 clean:
-	rm -rf $(VENV) $(TORCH_VENV) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) $(RELEASED_HOROVOD) $(DEMO) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

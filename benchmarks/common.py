@@ -192,7 +192,12 @@ class Workspace:
         self._num_sides = 0
 
     def run_side(
-        self, module: str, *arguments: str, num_ranks: int = 1, under_horovodrun: bool = False
+        self,
+        module: str,
+        *arguments: str,
+        num_ranks: int = 1,
+        under_horovodrun: bool = False,
+        packages: Path | None = None,
     ) -> Numbers:
         """Run one side to its end and return what it measured.
 
@@ -201,6 +206,7 @@ class Workspace:
             *arguments: Further ones.
             num_ranks: The machine's cores are shared among so many ranks.
             under_horovodrun: Start `num_ranks` of it by a static `horovodrun` with Gloo.
+            packages: Folder whose packages come before those of this environment.
 
         Raises:
             SideFailed: It ended with an error, or not in time.
@@ -210,7 +216,7 @@ class Workspace:
         if under_horovodrun:
             launcher = (locate("horovodrun"), "-np", str(num_ranks), "--gloo")
         argv = (*launcher, sys.executable, "-m", module, *self._shared(place), *arguments)
-        self._run(argv, place, module, num_ranks)
+        self._run(argv, place, module, num_ranks, packages)
         numbers: Numbers = json.loads((place / NUMBERS_FILE).read_text())
         return numbers
 
@@ -256,8 +262,16 @@ class Workspace:
         place.mkdir()
         return place
 
-    def _run(self, argv: Sequence[str], place: Path, module: str, num_ranks: int) -> None:
-        child = Child(Command(argv=tuple(argv), environment=_environment(num_ranks)), place / "log")
+    def _run(
+        self,
+        argv: Sequence[str],
+        place: Path,
+        module: str,
+        num_ranks: int,
+        packages: Path | None = None,
+    ) -> None:
+        environment = _environment(num_ranks, packages)
+        child = Child(Command(argv=tuple(argv), environment=environment), place / "log")
         try:
             is_over = child.wait(self.settings.timeout_seconds)
             code = child.exit_code
@@ -277,9 +291,10 @@ class Workspace:
         return ("--data", str(self.data), "--place", str(place), *flags)
 
 
-def _environment(num_ranks: int) -> dict[str, str]:
+def _environment(num_ranks: int, packages: Path | None) -> dict[str, str]:
     threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    folders = (packages, ROOT, os.environ.get("PYTHONPATH"))
+    path = os.pathsep.join(str(folder) for folder in folders if folder)
     return {
         "OMP_NUM_THREADS": threads,
         "TF_NUM_INTRAOP_THREADS": threads,

@@ -91,6 +91,9 @@ def _arguments() -> argparse.Namespace:
         "--torch-python", type=Path, default=Path("none"), metavar="FILE", help="it has torch"
     )
     parser.add_argument(
+        "--released-horovod", type=Path, default=Path("none"), metavar="DIR", help="without patch"
+    )
+    parser.add_argument(
         "--write", type=Path, metavar="FILE", help="write the page, and its JSON beside it"
     )
     return parser.parse_args()
@@ -107,6 +110,7 @@ def _run(folder: Path, args: argparse.Namespace) -> Run:
         rates=tuple(each for each in RATES if each.bits_per_second / 1e9 in args.rates),
         # Not resolved: the interpreter of an environment is a link to the machine's.
         torch_python=Path(os.path.abspath(args.torch_python)),
+        released_horovod=Path(os.path.abspath(args.released_horovod)),
     )
 
 

@@ -17,6 +17,7 @@ LEAST_LIMITED = 1.05
 LEAST_UNLIMITED = 1.0
 LEAST_SMALL = 1.2
 """Of the small model, without a limit; it has nothing to overlap with."""
+RELEASED = "Horovod as released"
 TORCH_DDP = "torch DDP"
 
 
@@ -34,6 +35,9 @@ def measure(run: Run) -> Found:
             OURS: guarded(partial(timed, run, model, run.rates, ours(model))),
             PLAIN: guarded(partial(timed, run, model, run.rates, plain(model))),
         }
+        if run.released_horovod.exists():
+            released = plain(model, packages=run.released_horovod)
+            sides[RELEASED] = guarded(partial(timed, run, model, run.rates, released))
         if model.has_torch and run.torch_python.exists():
             sides[TORCH_DDP] = guarded(partial(timed, run, model, run.rates, torch_ddp(run, name)))
         found = interleave(sides, run.settings.repetitions)
@@ -49,16 +53,17 @@ def measure(run: Run) -> Found:
                 more=f"; no reduction {_shown(floor)}",
             )
             lines.append(line)
-            if TORCH_DDP in found:
-                line = ratio_line(
-                    line.event,
-                    rate.name,
-                    found[OURS],
-                    found[TORCH_DDP],
-                    beside=TORCH_DDP,
-                    least=None,
+            for peer in sorted({RELEASED, TORCH_DDP} & found.keys()):
+                lines.append(
+                    ratio_line(
+                        line.event,
+                        rate.name,
+                        found[OURS],
+                        found[peer],
+                        beside=peer,
+                        least=None,
+                    )
                 )
-                lines.append(line)
         figures[name] = {
             side: [seconds for seconds in each if not isinstance(seconds, Failure)]
             for side, each in found.items()

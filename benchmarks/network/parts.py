@@ -50,7 +50,7 @@ in turn; each training goes through all rates, and the median of its steps at a 
 is our speed over the other side's in one repetition. Behind it stand the medians of a step of both,
 and a step of the plain loop without any reduction and without a limit. Both use one build of
 Horovod, with our patch: [what it changes](adr/0003-horovod-patch.md) makes the plain loop faster,
-too.
+too. The same loop on Horovod as it was released (`make horovod-peer`) stands on a line of its own.
 
 PyTorch's DDP (`make torch-peer`) trains the same layers on one batch in memory; its kernels are
 others, so its speed without a limit says what they make of it.

@@ -113,6 +113,7 @@ class Run:
         models: tuple[str, ...] = tuple(MODELS),
         rates: tuple[Rate, ...] = RATES,
         torch_python: Path = Path("none"),
+        released_horovod: Path = Path("none"),
     ) -> None:
         """Take an empty folder that somebody else removes.
 
@@ -122,11 +123,13 @@ class Run:
             models: Names in `MODELS`.
             rates: In the order in which each training goes through them.
             torch_python: An interpreter that has torch; it need not exist.
+            released_horovod: Folder with a Horovod without our patch; it need not exist.
         """
         self.settings = settings
         self.models = models
         self.rates = rates
         self.torch_python = torch_python
+        self.released_horovod = released_horovod
         self._folder = folder
         self._num_places = 0
 

@@ -34,18 +34,27 @@ def ours(model: Model, *flags: str, num_ranks: int = NUM_RANKS) -> Train:
     return train
 
 
-def plain(model: Model, *flags: str, num_ranks: int = NUM_RANKS) -> Train:
+def plain(
+    model: Model, *flags: str, num_ranks: int = NUM_RANKS, packages: Path | None = None
+) -> Train:
     """Plain Horovod, under a static horovodrun.
 
     Args:
         model: What is trained.
         *flags: Further ones of `benchmarks.peers.plain_horovod`.
         num_ranks: Of its ring.
+        packages: Folder with another Horovod than that of this environment.
     """
 
     def train(space: Workspace, stamps: Path) -> None:
         arguments = (f"--spec={model.spec}", f"--stamps={stamps}", *flags)
-        space.run_side(PLAIN_HOROVOD, *arguments, num_ranks=num_ranks, under_horovodrun=True)
+        space.run_side(
+            PLAIN_HOROVOD,
+            *arguments,
+            num_ranks=num_ranks,
+            under_horovodrun=True,
+            packages=packages,
+        )
 
     return train
 
