@@ -25,26 +25,30 @@ def sum_compressed(
         tensors: float32, of the same shapes on all ranks.
         name: Pairs the calls of the ranks.
         compression: `bf16` or `fp16`.
-        batch_size: What the numbers are divided by on their way. A float16 ends at 65,504; numbers
-            beyond that become the largest one.
+        batch_size: What numbers are divided by on their way as float16. That ends at 65,504;
+            numbers beyond that become the largest one.
     """
     short = COMPRESSIONS[compression]
+    scale = batch_size if short == tf.float16 else 1
     sizes = [tensor.shape.num_elements() for tensor in tensors]
-    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0) / batch_size
+    flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
     num_ranks = hvd.size_op()
-    part = (sum(sizes) + num_ranks - 1) // num_ranks
-    flat = tf.pad(flat, [[0, part * num_ranks - sum(sizes)]])
-    parts = hvd.alltoall(_shorten(flat, short), name=f"{name}.parts", ignore_name_scope=True)
-    total = tf.reduce_sum(tf.reshape(_lengthen(parts, short), [num_ranks, part]), 0)
-    whole = hvd.allgather(_shorten(total, short), name=f"{name}.whole", ignore_name_scope=True)
-    whole = _lengthen(whole, short)[: sum(sizes)] * batch_size
-    return [
-        tf.reshape(piece, tensor.shape)
-        for piece, tensor in zip(tf.split(whole, sizes), tensors, strict=True)
-    ]
+    base, more = sum(sizes) // num_ranks, sum(sizes) % num_ranks
+    parts, _ = hvd.alltoall(
+        _shorten(flat, short, scale),
+        splits=base + tf.cast(tf.range(num_ranks) < more, tf.int32),
+        name=f"{name}.parts",
+        ignore_name_scope=True,
+    )
+    total = tf.reduce_sum(tf.reshape(_lengthen(parts, short, 1), [num_ranks, -1]), 0)
+    whole = hvd.allgather(_shorten(total, short, 1), name=f"{name}.whole", ignore_name_scope=True)
+    pieces = tf.split(_lengthen(whole, short, scale), sizes)
+    return [tf.reshape(piece, tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]
 
 
-def _shorten(values: tf.Tensor, short: tf.DType) -> tf.Tensor:
+def _shorten(values: tf.Tensor, short: tf.DType, scale: int) -> tf.Tensor:
+    if scale != 1:
+        values = values / scale
     if short == tf.float16:
         bounded = tf.clip_by_value(values, short.min, short.max)
         # What is not finite must stay so: the loss scaling looks for it.
@@ -52,5 +56,6 @@ def _shorten(values: tf.Tensor, short: tf.DType) -> tf.Tensor:
     return tf.bitcast(tf.cast(values, short), TRAVELS_AS)
 
 
-def _lengthen(values: tf.Tensor, short: tf.DType) -> tf.Tensor:
-    return tf.cast(tf.bitcast(values, short), tf.float32)
+def _lengthen(values: tf.Tensor, short: tf.DType, scale: int) -> tf.Tensor:
+    values = tf.cast(tf.bitcast(values, short), tf.float32)
+    return values * scale if scale != 1 else values
