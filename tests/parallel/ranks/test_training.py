@@ -148,7 +148,7 @@ def test_a_framework_that_the_package_does_not_know_trains_as_one_process(world,
     np.testing.assert_allclose(weights(ring)[0], weights(single)[0], rtol=1e-9)
 
 
-def plain_keras(first_weights, order, spans, *, num_steps, rates):
+def plain_keras(first_weights, order, spans, *, num_steps, rates, num_lanes=6):
     """The tiny model trained in one process by plain Keras, one batch of records a step."""
     random = np.random.default_rng(7)
     x = np.array([random.normal(size=4).astype(np.float32) for _ in range(100)])
@@ -160,7 +160,7 @@ def plain_keras(first_weights, order, spans, *, num_steps, rates):
     optimizer.build(model.trainable_variables)
     for step in range(num_steps):
         span = spans[step]
-        ids = order(span.epoch).between(span.first, span.last, range(6))
+        ids = order(span.epoch).between(span.first, span.last, range(num_lanes))
         optimizer.learning_rate = rates(step)
         with tf.GradientTape() as tape:
             loss = spec.create_loss(model({"x": x[ids]}, training=True), y[ids])
@@ -201,3 +201,38 @@ def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
     if not is_alone:
         assert_same_everywhere(weights(work))
+
+
+def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, monkeypatch):
+    monkeypatch.setattr(KerasStep, "rehearse", lambda *_: None)  # As above.
+    plateau = {"monitor": "loss", "factor": 0.5, "patience": 1, "min_delta": 100.0}
+    monkeypatch.setattr(
+        LoadedSpec, "callbacks", lambda _: [keras.callbacks.ReduceLROnPlateau(**plateau)]
+    )
+    settings = [
+        "elastic.batching=per_rank",
+        "elastic.learning_rate_warmup_steps=4",
+        "train.batch_size=7",
+        "train.epochs=4",
+        "data_plan.lanes=4",  # Three ranks have not the same share of them.
+    ]
+    work, result = train(world, "plateau", *settings)
+    spans = StepSpans(epoch_records=100, step_records=7 * world.size)
+
+    def rate(step):
+        reduced = 0.5 ** max(0, spans[step].epoch - 1)  # No epoch is better than the first.
+        return 0.05 * reduced * (1 + (world.size - 1) * min(step / 4, 1))
+
+    expected = plain_keras(
+        work.ring.first_weights,
+        work._plan.order,
+        spans,
+        num_steps=result.steps,
+        rates=rate,
+        num_lanes=4,
+    )
+    for one, other in zip(weights(work), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+    own_rate = np.float32(work._step.optimizer.learning_rate)
+    np.testing.assert_allclose(own_rate, 0.05 * 0.5**3, rtol=1e-6)
+    assert_same_everywhere([*weights(work), own_rate])
