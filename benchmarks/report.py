@@ -34,6 +34,11 @@ class Surroundings:
     date: str
     versions: tuple[tuple[str, str], ...]
 
+    @property
+    def machine(self) -> str:
+        """Processor, cores and memory, for people."""
+        return f"{self.cpu}, {self.num_cores} cores, {self.memory_bytes / 2**30:.0f} GiB"
+
 
 def look_around() -> Surroundings:
     """Read the machine, the commit and the versions; call it before the first measurement."""
@@ -86,9 +91,8 @@ def to_markdown(
     if settings.name != FULL.name:
         lines += [SHORT.format(settings.name), ""]
     versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
-    gibibytes = surroundings.memory_bytes / 2**30
     lines += [
-        f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
+        f"- Machine: {surroundings.machine}",
         f"- Latest run: {surroundings.date}, commit {surroundings.commit}; "
         f"load before the start: {surroundings.load:.2f}",
         f"- Versions: {versions}",

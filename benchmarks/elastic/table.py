@@ -123,7 +123,6 @@ def to_markdown(
         pictures: Caption and file name of each.
     """
     versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
-    gibibytes = surroundings.memory_bytes / 2**30
     reached = [line.is_reached for line in lines if line.is_reached is not None]
     text = [
         f"# {page.title}",
@@ -131,7 +130,7 @@ def to_markdown(
         f"Written by `{page.command}`; do not edit.",
         "",
         *(["**A quick run: too short to quote.**", ""] if is_quick else []),
-        f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
+        f"- Machine: {surroundings.machine}",
         f"- Commit: {surroundings.commit}",
         f"- Date: {surroundings.date}; load before the start: {surroundings.load:.2f}; "
         f"the run took {seconds / 60:.0f} minutes",

@@ -126,6 +126,7 @@ def _measure(name: str, run: Run, surroundings: Surroundings, *, is_quick: bool)
         found = Found(lines=[line])
     return Measured(
         found=found,
+        machine=surroundings.machine,
         commit=surroundings.commit,
         date=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         load=surroundings.load,

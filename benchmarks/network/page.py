@@ -11,7 +11,7 @@ __all__ = ["to_markdown"]
 
 INTRODUCTION = """\
 Written by `make bench-network`; do not edit. `make bench-network PART=overlap` measures one part
-and leaves the others as they are; each says which commit it was measured on."""
+and leaves the others as they are; each says on which commit and machine it was measured."""
 
 
 def to_markdown(
@@ -22,17 +22,15 @@ def to_markdown(
     Args:
         measured: By the part's name; those that were never measured are said to be missing.
         parts: In order.
-        surroundings: The machine.
+        surroundings: The versions.
     """
     versions = ", ".join(f"{name} {number}" for name, number in surroundings.versions)
-    gibibytes = surroundings.memory_bytes / 2**30
     lines = [line for name in parts if name in measured for line in measured[name].found.lines]
     text = [
         "# Benchmarks over networks",
         "",
         INTRODUCTION,
         "",
-        f"- Machine: {surroundings.cpu}, {surroundings.num_cores} cores, {gibibytes:.0f} GiB",
         f"- Versions: {versions}",
         f"- Targets reached: {_reached(lines)}",
         "",
@@ -45,8 +43,8 @@ def to_markdown(
 
 def _section(part: Measured) -> list[str]:
     text = [
-        f"Measured {part.date} on commit {part.commit}, in {part.seconds / 60:.1f} minutes; load "
-        f"before the start: {part.load:.2f}.",
+        f"Measured {part.date} on commit {part.commit}, in {part.seconds / 60:.1f} minutes, on "
+        f"{part.machine}; load before the start: {part.load:.2f}.",
         "",
     ]
     if part.is_quick:

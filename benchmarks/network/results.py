@@ -40,6 +40,7 @@ class Measured:
     """What one part found, where and when."""
 
     found: Found
+    machine: str
     commit: str
     date: str
     load: float

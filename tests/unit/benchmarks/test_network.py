@@ -78,6 +78,7 @@ def measured(*values, commit):
     line = Line(event="a step", side="ours", values=values, unit="r", least_median=1.0)
     return Measured(
         found=Found(lines=[line], notes=["A note."], figures={"x": [1.0]}),
+        machine="a machine",
         commit=commit,
         date="today",
         load=0.2,
@@ -107,6 +108,7 @@ def test_page_has_a_section_of_each_part_with_its_commit_and_says_what_is_missin
     assert first < written.index("aaa") < second < written.index("bbb") < third
     assert "Not measured yet." in written[third:]
     assert "A note." in written
+    assert "on a machine; load" in written
     assert "Targets reached: 1 of 2" in written
 
 
