@@ -63,8 +63,8 @@ class Forming:
             worker.ping()
         while not self._heartbeat.is_over:
             missing = [w for w in asked if w.is_connected and w.heard_at < asked_at]
-            holders = [w for w in asked if w.is_connected and w in ring]
-            # Only members have the job's state: where none of them answers, newcomers would begin
+            holders = [w for w in asked if w.is_connected and w in ring and w.has_state]
+            # Only they have the job's state: where none of them answers, newcomers would begin
             # at step 0, so they get more time.
             is_all = bool(holders) and all(w.heard_at < asked_at for w in holders)
             patience = (

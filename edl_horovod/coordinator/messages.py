@@ -63,6 +63,8 @@ class Hello(Message, kind="hello"):
     is_leaving: bool
     step: int
     """Steps of the job that it has; -1 for none."""
+    has_state: bool = True
+    """Whether it has all of its ring's state, if it is in a formed ring."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +81,11 @@ class Ready(Message, kind="ready"):
 
 @dataclass(frozen=True, kw_only=True)
 class Formed(Message, kind="formed"):
-    """The worker is in the ring of a generation and has the ring's state."""
+    """The worker is in the ring of a generation."""
 
     generation: int
+    has_state: bool = True
+    """Whether it has all of the ring's state; it reports again when it has."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,9 +120,10 @@ class Roster:
         )
 
         def steps(worker: Worker) -> float:
-            # In a formed ring all have the same, and nobody outside has more.
-            is_in_ring = not worker.is_ready and worker.formed == worker.placed
-            return math.inf if is_in_ring else worker.step
+            # In a formed ring all who have its state have the same, and nobody outside has more.
+            if not worker.is_ready and worker.formed == worker.placed:
+                return math.inf if worker.has_state else -1
+            return worker.step
 
         most = max((steps(w) for w in self.workers(chosen)), default=-1)
         holders = [w for w in there if steps(w) > most and self._may_hold(w)]

@@ -121,7 +121,7 @@ class Coordinator:
             case messages.Ready():
                 self._on_ready(worker, message)
             case messages.Formed():
-                worker.formed = message.generation
+                worker.formed, worker.has_state = message.generation, message.has_state
             case messages.Leaving():
                 worker.leave()
                 self._reason = f"{worker.label} leaves"
@@ -142,7 +142,7 @@ class Coordinator:
         worker.pid, worker.placed = hello.pid, hello.generation
         if hello.is_leaving:
             worker.leave()
-        worker.formed = max(worker.formed, hello.formed)
+        worker.formed, worker.has_state = max(worker.formed, hello.formed), hello.has_state
         if worker.is_ready:
             worker.step = hello.step
             self._first_warm_at = self._first_warm_at or time.monotonic()

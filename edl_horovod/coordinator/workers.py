@@ -57,6 +57,8 @@ class Worker:
     """Steps of the job that it had when it was outside last; -1 for none."""
     formed: int = 0
     """The last generation that it reported as formed."""
+    has_state: bool = True
+    """Whether it has all of the state of the ring that it is in."""
     announced: int = 0
     """The generation that this connection last announced to it."""
     is_dismissed: bool = False

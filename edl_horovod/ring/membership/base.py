@@ -55,8 +55,15 @@ class Membership(ABC):
             CollectiveFailed: The ring could not be formed; report it with `failed` and join again.
         """
 
-    def formed(self, world: World) -> None:
-        """Report that this rank is in the ring and has the ring's state."""
+    def formed(self, world: World, *, has_state: bool = True) -> None:
+        """Report that this rank is in the ring, and whether it has the ring's state.
+
+        One that has not is given it while the ring goes on, and then reports again.
+        """
+
+    def keeps_holders(self) -> bool:
+        """Whether whoever has the state stays in the ring until others have it, without haste."""
+        return False
 
     @abstractmethod
     def wants_change(self) -> bool:

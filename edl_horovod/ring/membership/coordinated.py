@@ -113,6 +113,7 @@ class CoordinatedMembership(Membership):
         self._generation = 0
         self._is_ready = False
         self._formed = 0
+        self._has_job_state = True
         self._is_leaving = False
         self._final: Finished | Failed | None = None
         self._change_to = 0
@@ -158,11 +159,15 @@ class CoordinatedMembership(Membership):
             place, timeout_seconds=self._timings.forming_seconds, is_abandoned=self.wants_change
         )
 
-    def formed(self, world: World) -> None:
-        """Report to the coordinator that the ring is formed."""
+    def formed(self, world: World, *, has_state: bool = True) -> None:
+        """Report to the coordinator that the ring is formed, and who has its state."""
         with self._lock:
-            self._formed = world.generation
-            self._send(Formed(generation=world.generation))
+            self._formed, self._has_job_state = world.generation, has_state
+            self._send(Formed(generation=world.generation, has_state=has_state))
+
+    def keeps_holders(self) -> bool:
+        """Whether this worker need not go: for others the coordinator waits."""
+        return not self._is_leaving
 
     def wants_change(self) -> bool:
         """Whether the coordinator has announced another ring, or this worker is to go."""
@@ -302,6 +307,7 @@ class CoordinatedMembership(Membership):
                     is_ready=self._is_ready and self._place is None,
                     is_leaving=self._is_leaving,
                     step=self._step,
+                    has_state=self._has_job_state,
                 )
             )
             if self._final is not None:

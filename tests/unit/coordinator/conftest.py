@@ -48,6 +48,8 @@ class FakeWorker:
         self.step = -1
         """Steps of the job that it has, as it tells them; 0 once it was in a ring."""
         self.is_ready = True
+        self.has_state = True
+        """Whether it has the state of a ring that it has formed."""
         self.task = None
         self._writer = None
         self.report = {"doing": "unwatched", "what": "", "seconds": 0.0}
@@ -68,7 +70,7 @@ class FakeWorker:
         self._writer.write(self.said)
         hello = {"worker": self.name, "host": self._host, "slot": self._slot, "pid": 1}
         hello |= {"generation": self.generation, "is_ready": self.is_ready, "step": self.step}
-        hello |= {"formed": 0, "is_leaving": False}
+        hello |= {"formed": 0, "is_leaving": False, "has_state": self.has_state}
         self.send("hello", **{**hello, **more})
         self.task = asyncio.create_task(self._listen(reader, self._writer, self._channel))
         return self
@@ -100,8 +102,9 @@ class FakeWorker:
         self.send("pong", **{"generation": self.generation, **self.report})
 
     def formed(self):
-        self.step = max(self.step, 0)
-        self.send("formed", generation=self.generation)
+        if self.has_state:
+            self.step = max(self.step, 0)
+        self.send("formed", generation=self.generation, has_state=self.has_state)
 
     async def _listen(self, reader, writer, channel):
         with contextlib.suppress(OSError):

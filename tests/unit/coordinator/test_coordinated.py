@@ -213,6 +213,27 @@ def test_a_new_connection_tells_what_the_old_one_may_have_lost(membership, coord
     assert not membership.wants_change()
 
 
+def test_who_is_still_being_given_the_state_says_so_and_when_it_has_all(membership, coordinator):
+    joining = Doing(membership.join, -1)
+    call = coordinator.accept()
+    call.send("assign", **place(1))
+    world = joining.end().result
+    membership.formed(world, has_state=False)
+    assert not call.hear("formed")["has_state"]
+    call.hang_up()
+    call = coordinator.accept()
+    assert not call.hello["has_state"]
+    membership.formed(world)
+    assert call.hear("formed").get("has_state", True)
+
+
+def test_who_is_to_leave_does_not_wait_until_others_have_the_state(membership, coordinator):
+    trained(membership, coordinator)
+    assert membership.keeps_holders()
+    membership.leave_soon()
+    assert not membership.keeps_holders()
+
+
 def test_the_wish_to_leave_is_not_lost_with_a_connection(membership, coordinator):
     call = trained(membership, coordinator)
     membership.leave_soon()

@@ -57,6 +57,47 @@ def test_the_only_member_of_a_withdrawn_host_hands_its_state_over_first(play):
     play(scenario, wanted={"a": 1})
 
 
+def test_the_only_holder_stays_in_the_ring_until_a_newcomer_has_all_of_the_state(play):
+    async def scenario(job):
+        holder = await job.worker(0, "a")
+        await job.ring(holder)
+        successor = job.fake(0, "b")
+        successor.has_state = False
+        await successor.connect()
+        await job.ring(holder, successor)
+        job.hosts(b=1)
+        await job.until(lambda: job.coordinator._roster.wanted == {"b": 1})
+        await asyncio.sleep(0.1)
+        assert [size for size, _ in job.generations()] == [1, 2]
+        successor.has_state = True
+        successor.formed()
+        await job.ring(successor, least_generation=3)
+        await job.until(lambda: not holder.is_connected)
+
+    play(scenario, wanted={"a": 1, "b": 1})
+
+
+def test_a_new_coordinator_learns_who_has_not_all_of_the_state(play):
+    async def scenario(job):
+        holder = await job.worker(0, "a")
+        await job.ring(holder)
+        successor = job.fake(0, "b")
+        successor.has_state = False
+        await successor.connect()
+        await job.ring(holder, successor)
+        await job.crash()
+        await job.start()
+        for worker in (holder, successor):
+            await worker.connect(formed=2)
+        job.hosts(b=1)
+        await job.until(lambda: job.coordinator._roster.wanted == {"b": 1})
+        await asyncio.sleep(0.1)
+        assert not dismissed(holder)
+        assert [size for size, _ in job.generations()] == [1, 2]
+
+    play(scenario, wanted={"a": 1, "b": 1})
+
+
 def test_the_holder_of_the_state_trains_on_until_it_can_hand_it_over(play):
     async def scenario(job):
         holder = await job.worker(1)
