@@ -74,6 +74,7 @@ class Step:
     def __init__(self, loaded, collectives):
         self.model, self._collectives = Model(loaded), collectives
         self.variables = self.model_variables = self.model.weights
+        self.groups = ()
         self._rate, self._scale = loaded.spec.create_optimizer(), 1.0
 
     def step(self, batch, *, wants_change, is_alone, salt):

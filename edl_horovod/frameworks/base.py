@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import TrainConfig
-from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, StepSums
+from edl_horovod.frameworks.values import (
+    Batch,
+    EvaluationSums,
+    Output,
+    Rows,
+    StateGroup,
+    StepSums,
+)
 from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
@@ -85,6 +92,16 @@ class Collectives(Protocol):
 
         They take little memory beyond the largest of them. Those of the root never change; where a
         member is lost, those of other ranks may be partly the root's.
+        """
+
+    def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
+        """Give every rank these rows of the root's variables, and a number of the root's.
+
+        Rows that have the same bits are not written to. Those of the root never change, and where a
+        member is lost, no other rank's do.
+
+        Returns:
+            The root's number.
         """
 
     def blank_like(self, variables: Sequence[Variable]) -> Sequence[Variable]:
@@ -252,6 +269,14 @@ class Step(Protocol):
     @property
     def model_variables(self) -> Mapping[str, Variable]:
         """Those of the model alone."""
+
+    @property
+    def groups(self) -> Sequence[StateGroup]:
+        """Variables that may reach a rank one group after the other, while steps go on.
+
+        A rank without examples that has all of a group, and the variables of no group, keeps it
+        just as the others have it. Empty where that cannot be said of any variable.
+        """
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int

@@ -1,6 +1,7 @@
 """What goes between a framework and the ring: batches, sums, and arrays that no framework owns."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,12 @@ __all__ = [
     "Batch",
     "EvaluationSums",
     "Output",
+    "Rows",
+    "StateGroup",
     "StepSums",
     "checksum",
     "flatten_outputs",
+    "num_bytes",
 ]
 
 _CHUNK_BYTES = 1 << 16
@@ -46,6 +50,42 @@ class Array:
         copy = np.array(value, self._value.dtype)
         assert copy.shape == self._value.shape, (copy.shape, self._value.shape)
         self._value = _frozen(copy)
+
+
+@dataclass(frozen=True)
+class StateGroup:
+    """Variables that a step changes by each other's values, and by those of no other group.
+
+    What no group holds, as a learning rate, may have a part in the changes of all.
+    """
+
+    names: tuple[str, ...]
+    is_by_rows: bool = False
+    """Whether a row depends on the same row of the group's other variables alone. Then all have the
+    same first size."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a variable, counted along its first size; or all of it."""
+
+    variable: Any
+    """A `frameworks.base.Variable`."""
+    first: int = 0
+    last: int | None = None
+    """The row after the last; None for all of the variable, which need not have rows."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the part."""
+        shape = tuple(self.variable.shape)
+        return shape if self.last is None else (self.last - self.first, *shape[1:])
+
+
+def num_bytes(shape: Iterable[int], dtype: Any) -> int:
+    """What an array takes; `dtype` is NumPy's or a framework's."""
+    each = dtype.itemsize if isinstance(dtype, np.dtype) else dtype.size
+    return math.prod(shape) * int(each)
 
 
 def checksum(array: NDArray[Any]) -> int:

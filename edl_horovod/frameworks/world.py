@@ -1,6 +1,7 @@
 """The ring as one rank sees it: rebuilt at each reset, never read from the environment (rule 9)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 from edl_horovod.coordinator.messages import Place
@@ -31,6 +32,12 @@ class World:
     def is_alone(self) -> bool:
         """Whether there is nobody to reduce with."""
         return self.size == 1
+
+    def among(self, ranks: Sequence[int]) -> Self | None:
+        """This rank's place among some ranks, in their order; None where it is none of them."""
+        if self.rank not in ranks:
+            return None
+        return replace(self, rank=ranks.index(self.rank), size=len(ranks))
 
     def lanes(self, num_lanes: int) -> range:
         """The lanes that this rank owns."""

@@ -4,8 +4,7 @@ Everything else of Horovod's TensorFlow package (DistributedOptimizer, its state
 not work on Keras 3; plain-tensor collectives do.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.values import Array, checksum
+from edl_horovod.frameworks.values import Array, Rows, checksum, num_bytes
 
 __all__ = ["HOROVOD", "KerasCollectives", "catch_failures", "sum_grouped"]
 
@@ -73,6 +72,21 @@ class KerasCollectives:
         for number, pack in enumerate(_packs(small)):
             self._broadcast_packed(pack, root, f"{name}.pack.{number}")
 
+    def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
+        """Give every rank these rows of the root's variables, in one collective."""
+        own = [_as_bytes(_rows_of(each)) for each in rows]
+        numbers = _as_bytes(tf.constant([number], tf.int64))
+        packed = tf.concat([*own, numbers], 0)
+        with catch_failures():
+            packed = hvd.broadcast(packed, root_rank=root, name=name)
+        if hvd.rank() == root:
+            return number
+        *parts, numbers = tf.split(packed, [*(flat.shape[0] for flat in own), numbers.shape[0]])
+        for each, mine, flat in zip(rows, own, parts, strict=True):
+            if not np.array_equal(mine.numpy(), flat.numpy()):
+                _write(each, _value_of(flat, each.shape, each.variable.dtype))
+        return int(tf.bitcast(numbers, tf.int64))
+
     def blank_like(self, variables: Sequence[Variable]) -> list[Variable]:
         """New variables of the same shapes and types."""
         return [
@@ -107,7 +121,7 @@ class KerasCollectives:
         if hvd.rank() == root:
             return
         for variable, flat in zip(variables, tf.split(packed, _sizes(variables)), strict=True):
-            variable.assign(_value_of(flat, variable))
+            variable.assign(_value_of(flat, variable.shape, variable.dtype))
 
 
 def _is_large(variable: Variable) -> bool:
@@ -132,23 +146,57 @@ def _packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
 
 def _sizes(variables: Sequence[Variable]) -> list[int]:
     """What their values take, in bytes."""
-    return [math.prod(each.shape) * tf.as_dtype(each.dtype.name).size for each in variables]
+    return [num_bytes(each.shape, each.dtype) for each in variables]
 
 
 def _bytes_of(variable: Variable) -> tf.Tensor:
     """The bytes of a value, mostly without a copy."""
-    value = tf.convert_to_tensor(
-        variable if isinstance(variable, tf.Variable) else variable.numpy()
+    return _as_bytes(
+        tf.convert_to_tensor(variable if isinstance(variable, tf.Variable) else variable.numpy())
     )
+
+
+def _as_bytes(value: tf.Tensor) -> tf.Tensor:
     is_bool = value.dtype == tf.bool
     value = tf.cast(value, tf.uint8) if is_bool else tf.bitcast(value, tf.uint8)
     return tf.reshape(value, [-1])
 
 
-def _value_of(flat: tf.Tensor, variable: Variable) -> tf.Tensor:
-    """The value of a variable's shape and type that has these bytes."""
-    shape, dtype = list(variable.shape), tf.as_dtype(variable.dtype.name)
+def _value_of(flat: tf.Tensor, sizes: Iterable[int], dtype: Any) -> tf.Tensor:
+    """The value of a shape and type that has these bytes."""
+    shape, dtype = list(sizes), tf.as_dtype(dtype.name)
     if dtype.size == 1:
         value = tf.reshape(flat, shape)
         return tf.cast(value, dtype) if dtype == tf.bool else tf.bitcast(value, dtype)
     return tf.bitcast(tf.reshape(flat, [*shape, dtype.size]), dtype)
+
+
+def _rows_of(rows: Rows) -> tf.Tensor:
+    """Their value; while it is there, a change of the variable copies all of it."""
+    variable = rows.variable
+    if isinstance(variable, tf.Variable):
+        _end_copy_on_read(variable)
+    value = tf.convert_to_tensor(
+        variable if isinstance(variable, tf.Variable) else variable.numpy()
+    )
+    return value if rows.last is None else value[rows.first : rows.last]
+
+
+def _write(rows: Rows, value: tf.Tensor) -> None:
+    variable = rows.variable
+    if rows.last is None:
+        variable.assign(value if isinstance(variable, tf.Variable) else value.numpy())
+    elif isinstance(variable, tf.Variable):
+        tf.raw_ops.ResourceStridedSliceAssign(
+            ref=variable.handle, begin=[rows.first], end=[rows.last], strides=[1], value=value
+        )
+        _end_copy_on_read(variable)
+    else:
+        changed = variable.numpy().copy()
+        changed[rows.first : rows.last] = value.numpy()
+        variable.assign(changed)
+
+
+def _end_copy_on_read(variable: tf.Variable) -> None:
+    # What changes single rows of a variable leaves it such that each reading copies all of it.
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)

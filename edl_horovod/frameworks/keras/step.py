@@ -12,12 +12,13 @@ from edl_horovod.frameworks.keras.callbacks import KerasCallbacks
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import call_functionally, metric_sums, running
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
+from edl_horovod.frameworks.keras.groups import groups_of
 from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.moving import as_sum, move, salted, sum_dtype
 from edl_horovod.frameworks.keras.reduction import Sum, unique_rows, with_values
-from edl_horovod.frameworks.values import Batch, StepSums
+from edl_horovod.frameworks.values import Batch, StateGroup, StepSums
 from edl_horovod.models.calling import call_declared, user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -92,6 +93,11 @@ class KerasStep:
     def model_variables(self) -> dict[str, Variable]:
         """Those of the model alone."""
         return by_name(self.model.keras.variables)
+
+    @property
+    def groups(self) -> list[StateGroup]:
+        """What can be sent to a newcomer while steps go on."""
+        return groups_of(self.variables, self.model.keras, self.optimizer)
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int

@@ -1,0 +1,79 @@
+"""Which variables of a model and its optimizer a step changes by each other's values (D18)."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.values import StateGroup, num_bytes
+
+__all__ = ["groups_of"]
+
+_BY_ELEMENTS = {
+    keras.optimizers.Adadelta,
+    keras.optimizers.Adagrad,
+    keras.optimizers.Adam,
+    keras.optimizers.AdamW,
+    keras.optimizers.Adamax,
+    keras.optimizers.Ftrl,
+    keras.optimizers.Lion,
+    keras.optimizers.Nadam,
+    keras.optimizers.RMSprop,
+    keras.optimizers.SGD,
+}
+"""Those that change each number by the same one of its slots and of the gradient."""
+_BY_VARIABLES = {
+    keras.optimizers.Adafactor,
+    keras.optimizers.Lamb,
+    keras.optimizers.Muon,
+}
+"""Those that change a variable by its own slots and gradient, but by norms over all of it."""
+_SMALL_BYTES = 1 << 16
+
+
+def groups_of(
+    variables: Mapping[str, Variable], model: keras.Model, optimizer: keras.optimizers.Optimizer
+) -> list[StateGroup]:
+    """The groups of a training step's variables.
+
+    Empty for optimizers that are not Keras' own: nobody can say what they look at. And where it
+    adds up gradients over steps, as it may bound the sum over all variables.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    kind = type(optimizer)
+    if kind not in _BY_ELEMENTS | _BY_VARIABLES or optimizer.gradient_accumulation_steps:
+        return []
+    names = {id(variable): name for name, variable in variables.items()}
+    slots = _slots(optimizer, model)
+    found = []
+    for variable in model.trainable_variables:
+        members = [variable, *slots[id(variable)]]
+        is_alike = len({tuple(each.shape) for each in members}) == 1 and len(variable.shape) > 0
+        # A constraint may bound a norm over rows.
+        by_rows = is_alike and kind in _BY_ELEMENTS and variable.constraint is None
+        found.append(StateGroup(tuple(names[id(each.value)] for each in members), by_rows))
+    # Each number of theirs follows from the same one of a sum over the ring.
+    found += [
+        StateGroup((names[id(each.value)],), is_by_rows=len(each.shape) > 0)
+        for each in model.non_trainable_variables
+    ]
+    grouped = {name for group in found for name in group.names}
+    others = [each for name, each in variables.items() if name not in grouped]
+    is_known = all(num_bytes(each.shape, each.dtype) <= _SMALL_BYTES for each in others)
+    return found if is_known else []
+
+
+def _slots(optimizer: Any, model: keras.Model) -> Mapping[int, list[keras.Variable]]:
+    """What an optimizer keeps for each variable, by the `id` of that: lists in their order."""
+    trainable = model.trainable_variables
+    own = {id(variable.value) for variable in optimizer.variables}
+    found: dict[int, list[keras.Variable]] = defaultdict(list)
+    for each in vars(optimizer).values():
+        if isinstance(each, list) and len(each) == len(trainable):
+            for variable, slot in zip(trainable, each, strict=True):
+                if isinstance(slot, keras.Variable) and id(slot.value) in own:
+                    found[id(variable)].append(slot)
+    return found
