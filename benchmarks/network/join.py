@@ -27,11 +27,9 @@ MOST_ABOVE_BROADCAST = 0.15
 MOST_ABOVE_MEDIAN = 0.25
 MOST_SLOWER_PERCENT = 25.0
 BEFORE_SECONDS = 1.0
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 300.0
 NUM_JOINS = 3
 SETTLED_STEPS = 5
-SETTLE_SECONDS = {NO_LIMIT: 12.0, RATES[-1]: 25.0}
-"""Longer than the state takes on its way, so that the last steps are undisturbed again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,7 @@ def measure(run: Run) -> Found:
         set_rate(rate)
         try:
             broadcast = guarded(partial(_broadcast, run))()
-            joins = guarded(partial(_joins, run, rate))()
+            joins = guarded(partial(_joins, run))()
         finally:
             set_rate(NO_LIMIT)
         lines += _lines(rate, broadcast, joins)
@@ -100,19 +98,26 @@ def _broadcast(run: Run) -> list[float]:
     return list(numbers["seconds"])
 
 
-def _joins(run: Run, rate: Rate) -> list[Join]:
+def _joins(run: Run) -> list[Join]:
     with driven_job(elastic_run(run, MODEL, BATCH_SIZE), "joins", slots=1) as job:
         job.wait_for_ring(1, after=0)
         _wait_for_steps(job, 2 * SETTLED_STEPS)
-        return [_join(job, rate) for _ in range(min(NUM_JOINS, 1 + run.settings.repetitions))]
+        return [_join(job) for _ in range(min(NUM_JOINS, 1 + run.settings.repetitions))]
 
 
-def _join(job: DrivenJob, rate: Rate) -> Join:
+def _join(job: DrivenJob) -> Join:
     since, generation = time.monotonic(), job.generation()
+    step = job.stamps(0)[-1].step
     job.want(2)
     job.wait_for_ring(2, after=generation)
-    time.sleep(SETTLE_SECONDS[rate])
-    _wait_for_steps(job, SETTLED_STEPS)
+
+    def has_all() -> bool:
+        # Until then it has no lanes, and is not counted.
+        events = [recorded.event for recorded in job.events("step")]
+        return any(event.size == 2 and event.step > step for event in events)
+
+    job.wait_for(has_all, "lanes of the newcomer", seconds=WAIT_SECONDS)
+    _wait_for_steps(job, 2 * SETTLED_STEPS)
     steps, until = job.stamps(0), time.monotonic()
     generation = job.generation()
     job.want(1)
@@ -121,7 +126,7 @@ def _join(job: DrivenJob, rate: Rate) -> Join:
     try:
         return join_of(steps, since, until, 2)
     except ValueError as error:
-        raise SideFailed(f"a join at {rate.name}: {error}") from error
+        raise SideFailed(f"a join: {error}") from error
 
 
 def _wait_for_steps(job: DrivenJob, number: int) -> None:

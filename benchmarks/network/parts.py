@@ -100,8 +100,8 @@ in whole (VmHWM), the other line counts each process' part of them (PSS).""",
         title="Join with a state of 541 MB",
         method=f"""\
 The 45 M model with Adam and a global batch of {join.BATCH_SIZE}; a worker joins a ring of one. A
-value is the longest step of the rank that stays, from a second before the new ring until long after
-its state has arrived, less the median step of a ring of that size. Below, by
+value is the longest step of the rank that stays, from a second before the new ring until some steps
+after the newcomer has all of the state, less the median step of a ring of that size. Below, by
 how much the longest of the other steps in that time exceeds the median one.""",
     ),
     "index": Part(

@@ -184,6 +184,9 @@ class ElasticConfig:
     notice a dead node and to start the launcher elsewhere."""
     forming_seconds: float = 5.0
     """How long members may take to form a ring before the missing ones are left out."""
+    join_share: float = 0.25
+    """How much of a step's time it may take to send a newcomer a part of a large state, after each
+    step; it works when it has all. 0 sends all at once, while the others wait (train)."""
     stall_seconds: float = 300.0
     """How long a rank may let the others wait in a step before it is ended as one that hangs."""
     restart_backoff_seconds: float = 1.0
@@ -197,6 +200,9 @@ class ElasticConfig:
         share = self.autoscale_efficiency
         rule = "must be above 0 and at most 1"
         check(0 < share <= 1, "elastic.autoscale_efficiency", share, rule)
+        check(
+            0 <= self.join_share <= 1, "elastic.join_share", self.join_share, "must be from 0 to 1"
+        )
         for name in ("wait", "coordinator_away", "forming", "stall", "restart_backoff"):
             value = getattr(self, f"{name}_seconds")
             check(value > 0, f"elastic.{name}_seconds", value, "must be above 0 seconds")

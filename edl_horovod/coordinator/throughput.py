@@ -35,12 +35,16 @@ class Throughput:
     def __init__(self) -> None:
         self._last: tuple[float, StepEvent] | None = None
         self._seconds, self._records = -WARM_UP_SECONDS, 0
+        self._size = 0
 
     def samples(self, events: Iterable[Recorded]) -> Iterator[Sample]:
         """The samples that new events complete."""
         for time, _, event in events:
             match event:
                 case GenerationEvent() | ResetEvent():
+                    self._size = (
+                        event.size if isinstance(event, GenerationEvent) else event.new_size
+                    )
                     self._last, self._seconds, self._records = None, -WARM_UP_SECONDS, 0
                 case EvaluationEvent():
                     self._last = None  # Its time is not that of the steps around it.
@@ -48,6 +52,8 @@ class Throughput:
                     yield from self._step(time, event)
 
     def _step(self, time: float, step: StepEvent) -> Iterator[Sample]:
+        if step.size < self._size:
+            return  # Some ranks are still being given the state, which takes the others' time.
         last, self._last = self._last, (time, step)
         if last is None or last[1].size != step.size:
             return

@@ -12,7 +12,10 @@ from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.values import Array
 
-__all__ = ["EarlyStopping"]
+__all__ = ["BEST_WEIGHTS", "EarlyStopping"]
+
+BEST_WEIGHTS = "best/"
+"""Start of the names of the weights that it keeps."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class EarlyStopping:
     @property
     def variables(self) -> dict[str, Variable]:
         """What the ring's state must hold, by name."""
-        best = {f"best/{name}": value for name, value in self._best_weights.items()}
+        best = {f"{BEST_WEIGHTS}{name}": value for name, value in self._best_weights.items()}
         return {"early_stopping": self._stored, "best_evaluation": self._best_sums, **best}
 
     @property

@@ -25,39 +25,47 @@ class RingLedger:
         self._own_step = NEVER
 
     def in_ring(
-        self, world: World, state: RingState, work: Callable[[], bool], *, records: int
-    ) -> bool:
-        """Do a ring's work between the entries of its begin and its end; all ranks call it.
+        self, world: World, state: RingState, work: Callable[[], bool | None], *, records: int
+    ) -> bool | None:
+        """Do work between the entries of a ring's begin and its end; all ranks call it.
+
+        To the ledger the ring is those who have the state: from the others no step takes records.
 
         Args:
             world: The ring.
             state: What changes in it.
-            work: Does the work; returns whether the job is done.
+            work: Does the work as long as the same ranks have the state; returns whether the job is
+                done.
             records: Records that the state's steps took, over all epochs.
 
         Raises:
             CollectiveFailed: A member was lost.
         """
         self._ring = self._agree(world)
+        part = world.among(state.holders(world))
+        if part is None:
+            return work()
         self._file.write(
             Begin(
                 ring=self._ring,
-                generation=world.generation,
-                rank=world.rank,
-                size=world.size,
+                generation=part.generation,
+                rank=part.rank,
+                size=part.size,
                 step=state.step,
                 own_step=self._own_step,
                 digest=state.digest(),
                 records=records,
             )
         )
-        is_over = False
+        is_over: bool | None = False
         try:
             is_over = work()
         finally:
             self._own_step = state.step
             self._file.write(
-                Leave(ring=self._ring, step=state.step, digest=state.digest(), is_over=is_over)
+                Leave(
+                    ring=self._ring, step=state.step, digest=state.digest(), is_over=bool(is_over)
+                )
             )
         return is_over
 
@@ -79,6 +87,6 @@ class RingLedger:
         """A number for this ring: generations begin anew with each launch, this one never does."""
         rows = [[time.time_ns(), self._ring]]
         if not world.is_alone:
-            # All ranks: each has just formed the ring and begins its work.
+            # All ranks: each has just formed the ring, or one of them the whole state now.
             rows = self._collectives.gather_rows(rows[0], "edl.ledger").tolist()
         return max(rows[0][0], *(latest + 1 for _, latest in rows))

@@ -9,7 +9,7 @@ from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ResetEvent
 from edl_horovod.job.outcome import Success
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.ring.state import NEVER, RingState, StateLost
+from edl_horovod.ring.state import RingState, StateLost
 
 __all__ = ["Work", "run"]
 
@@ -74,12 +74,13 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
     membership.expect = work.expect
     while True:
         try:
-            world = membership.join(max(NEVER, state.step))
+            world = membership.join(state.own_step)
             if not world.is_alone:
-                state.sync(world)  # All ranks of the ring: each has just formed it.
+                # All ranks of the ring: each has just formed it.
+                state.sync(world, may_stream=membership.keeps_holders())
             else:
                 state.begin_alone()
-            membership.formed(world)
+            membership.formed(world, has_state=state.is_whole)
             seconds = time.monotonic() - left_at
             _report(events, work, world, old_size=size, seconds=seconds, reason=reason)
             size = world.size

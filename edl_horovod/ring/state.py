@@ -1,21 +1,36 @@
 """What every rank of a ring must agree on: variables and how far they are (D7)."""
 
 import hashlib
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edl_horovod.frameworks.base import Collectives, Variable
+from edl_horovod.frameworks.values import StateGroup
 from edl_horovod.frameworks.world import World
+from edl_horovod.ring.stream import Layout, Pace, Received, Stream
 
 __all__ = ["NEVER", "Counters", "Durable", "RingState", "StateLost"]
+
+log = logging.getLogger(__name__)
 
 NEVER = -1
 _TORN = -2
 """In place of the steps of a rank whose variables are partly its own and partly another's."""
+
+
+_LEADER = 0
+_ALL = 1 << 62
+"""Bytes of a slice where the leader wants all that is left at once."""
+_STREAM = "edl.sync.stream"
+_LEAST_STREAMED_BYTES = 16 << 20
+"""Less is copied at once."""
+_SLICE_BYTES = 32 << 20
+"""Of what is left where a stream is cut short."""
 
 
 class StateLost(Exception):
@@ -31,6 +46,27 @@ class Counters:
 
     step: int = NEVER
     """Steps of the job that are done; -1 before the first sync."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What a rank tells the others at a sync."""
+
+    saved_step: int
+    """The newest saved one that it sees."""
+    has_own: bool
+    """Whether it has done steps that nothing else may have."""
+    may_stream: bool
+    received: Received
+    """What it has of the state where it has no whole one."""
+    counters: list[int]
+
+    @classmethod
+    def of(cls, numbers: list[int]) -> "_Row":
+        """The row that these numbers say."""
+        saved, has_own, may_stream, step, start, num_bytes, *counters = numbers
+        received = Received(step, start, num_bytes)
+        return cls(saved, bool(has_own), bool(may_stream), received, counters)
 
 
 class Durable(Protocol):
@@ -53,6 +89,9 @@ class RingState:
     Variables change only after a step's collectives have succeeded on this rank, and then all of
     them at once. So a rank's state is always that of a whole step, and a failed step leaves nothing
     to undo. What is not listed here is lost when a rank is replaced.
+
+    A newcomer may be given a large state bit by bit while the ring goes on (`is_streaming`). Until
+    it has all it is a rank without examples: the steps keep current what it has.
     """
 
     def __init__(
@@ -62,6 +101,8 @@ class RingState:
         collectives: Collectives,
         *,
         durable: Durable | None = None,
+        groups: Sequence[StateGroup] = (),
+        join_share: float = 0.0,
     ) -> None:
         """Start as a rank that knows nothing yet.
 
@@ -71,11 +112,22 @@ class RingState:
             counters: How far this rank is; the task counts in them, and a sync sets them.
             collectives: Of the ring.
             durable: Holds the state of a job all of whose ranks were lost; None if nothing does.
+            groups: Of the variables; see `Step.groups`.
+            join_share: How much of a step's time what a newcomer is sent after it may take; 0 sends
+                it all at once.
         """
         self.variables = dict(variables)
         self.counters = counters
         self._collectives = collectives
         self._durable = durable
+        self._join_share = join_share
+        grouped = {name for group in groups for name in group.names}
+        self._ungrouped = [v for name, v in self.variables.items() if name not in grouped]
+        self._layout = Layout(groups, self.variables)
+        self._stream: Stream | None = None
+        self._pace = Pace(join_share)
+        self._sent_at: float | None = None
+        self._rank = 0
         self._is_saved = False
         """Whether the variables are just as they were read from where states are kept durably."""
 
@@ -83,6 +135,26 @@ class RingState:
     def step(self) -> int:
         """Steps of the job that are done; -1 before the first sync, less where one was broken."""
         return self.counters.step
+
+    @property
+    def own_step(self) -> int:
+        """Steps that are done in this rank's state; -1 where it has no whole one."""
+        return max(NEVER, self.step) if self.is_whole else NEVER
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this rank has all of the state, as far as the ring has one."""
+        return self._stream is None or self._rank not in self._stream.lacking
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether some rank is still being given the state; all ranks know alike."""
+        return self._stream is not None
+
+    def holders(self, world: World) -> Sequence[int]:
+        """The ranks that have the state; all ranks know them alike."""
+        lacking = self._stream.lacking if self._stream is not None else ()
+        return [rank for rank in range(world.size) if rank not in lacking]
 
     def digest(self) -> str:
         """A digest of all variables; the same on ranks whose variables are bit-identical."""
@@ -111,11 +183,12 @@ class RingState:
 
     def begin_alone(self) -> None:
         """Do what `sync` does, in a ring of one."""
+        self._end_stream()
         self.recover()
         self._require_whole(self.step)
         self._begin()
 
-    def sync(self, world: World) -> None:
+    def sync(self, world: World, *, may_stream: bool = False) -> None:
         """Give all ranks the state of the most advanced one; a completed step is never rolled back.
 
         All ranks call it at the same points: once after each forming of the ring, and where the
@@ -127,32 +200,129 @@ class RingState:
         one that a job begins with. Such a rank takes all that has come at once. Any other has no
         state until the end.
 
+        Args:
+            world: The ring.
+            may_stream: Whether newcomers may be given a large state while the ring goes on; what
+                the leader says counts.
+
         Raises:
             CollectiveFailed: A member was lost meanwhile; form the ring again.
         """
-        rows, saved_steps = self._gather()
+        received, self._rank = self._end_stream(), world.rank
+        rows = self._gather(received, may_stream)
         # The same rows on all ranks, so all go this way or none. It is for a ring whose members
         # waited outside while those who trained, and saved, were lost.
-        if saved_steps.max() > max(row[0] for row in rows):
+        if max(row.saved_step for row in rows) > max(row.counters[0] for row in rows):
             self.recover()
-            rows, _ = self._gather()
-        root = max(range(len(rows)), key=lambda rank: (*rows[rank], -rank))
-        self._require_whole(rows[root][0])
-        variables = list(self.variables.values())
-        if all(row[0] == rows[root][0] for row in rows):
-            variables = self._differing(variables, root)
-        is_behind = rows[world.rank] != rows[root]
-        has_own = self.step > NEVER and not self._is_saved
-        if is_behind and not has_own:
+            rows = self._gather(received, may_stream)
+        root = max(range(len(rows)), key=lambda rank: (*rows[rank].counters, -rank))
+        source = rows[root].counters
+        self._require_whole(source[0])
+        behind = [rank for rank, row in enumerate(rows) if row.counters != source]
+        has_own = self._has_own
+        if world.rank in behind and not has_own:
             self._set_counters({**dict.fromkeys(vars(self.counters), NEVER), "step": _TORN})
-        # What a job begins with is whole, too, although no step is done.
-        is_first = rows[root][0] == NEVER
-        may_be_last = is_first or (is_behind and has_own)
-        if variables:
-            self._copy(variables, root, at_once=may_be_last and world.rank != root)
-        self._set_counters(dict(zip(vars(self.counters), rows[root], strict=True)))
-        self._is_saved = self._is_saved and not is_behind
+        if self._is_to_stream(rows, root, behind):
+            self._collectives.broadcast(self._ungrouped, root, "edl.sync")
+            self._begin_stream({rank: rows[rank].received for rank in behind}, source[0])
+        else:
+            variables = list(self.variables.values())
+            if all(row.counters[0] == source[0] for row in rows):
+                variables = self._differing(variables, root)
+            # What a job begins with is whole, too, although no step is done.
+            is_first = source[0] == NEVER
+            may_be_last = is_first or (world.rank in behind and has_own)
+            if variables:
+                self._copy(variables, root, at_once=may_be_last and world.rank != root)
+        self._set_counters(dict(zip(vars(self.counters), source, strict=True)))
+        self._is_saved = self._is_saved and world.rank not in behind
         self._begin()
+
+    def stream_on(self, *, hurries: bool) -> bool:
+        """Give the newcomers the next slice of the state; all ranks call it between two steps.
+
+        Args:
+            hurries: Whether all that is left must follow at once; what the leader says counts.
+
+        Returns:
+            Whether a rank has the whole state now that did not have it before.
+
+        Raises:
+            CollectiveFailed: A member was lost; form the ring again.
+        """
+        now = time.monotonic()
+        if self._sent_at is not None:
+            self._pace.stepped(now - self._sent_at)
+        is_done = self._send(_ALL if hurries else self._pace.next_bytes)
+        self._sent_at = time.monotonic()
+        return is_done
+
+    def complete(self) -> None:
+        """Give the newcomers all that is left; all ranks call it, where all must have the state.
+
+        Raises:
+            CollectiveFailed: A member was lost; form the ring again.
+        """
+        while self._stream is not None:
+            self._stream.next_bytes = _SLICE_BYTES
+            self._send(_SLICE_BYTES)
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the leader wants `complete`, before the next step."""
+        return self._stream is not None and self._stream.next_bytes == _ALL
+
+    def _send(self, then: int) -> bool:
+        """Send the next slice, and how many bytes the one after it has."""
+        stream = self._stream
+        assert stream is not None
+        began = time.monotonic()
+        parts, size = stream.next_slice(stream.next_bytes)
+        stream.next_bytes = self._collectives.broadcast_rows(parts, then, _LEADER, _STREAM)
+        self._pace.sent(size, time.monotonic() - began)
+        is_done = stream.advance(size)
+        if not stream.lacking:
+            self._stream = None
+            log.info("all ranks have the state, at step %d", self.step)
+        return is_done
+
+    def _is_to_stream(self, rows: Sequence["_Row"], root: int, behind: Sequence[int]) -> bool:
+        """Whether those who are behind get the state bit by bit; the same on all ranks.
+
+        The leader must have it, who saves it and runs callbacks.
+        """
+        return (
+            bool(behind)
+            and root == _LEADER
+            and rows[root].may_stream
+            and rows[root].counters[0] > NEVER
+            and not any(rows[rank].has_own for rank in behind)
+            and self._join_share > 0
+            and self._layout.num_bytes >= _LEAST_STREAMED_BYTES
+        )
+
+    def _begin_stream(self, received: Mapping[int, Received], step: int) -> None:
+        self._stream = Stream(self._layout, received, step)
+        self._pace, self._sent_at = Pace(self._join_share), None
+        log.info(
+            "ranks %s are given the state of %d bytes while the ring goes on",
+            ", ".join(map(str, sorted(received))),
+            self._layout.num_bytes,
+        )
+
+    def _end_stream(self) -> Received:
+        """Leave the stream, which a ring ends with; returns what this rank has of the state."""
+        stream, self._stream = self._stream, None
+        if stream is None or self._rank not in stream.lacking:
+            return Received(NEVER)
+        received = stream.received(self._rank, self.step)
+        self._set_counters({**dict.fromkeys(vars(self.counters), NEVER), "step": _TORN})
+        return received
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether this rank has done steps that nothing else may have."""
+        return self.step > NEVER and not self._is_saved
 
     def _require_whole(self, step: int) -> None:
         if step <= _TORN:
@@ -179,12 +349,13 @@ class RingState:
             for variable, taken in zip(variables, taking, strict=True):
                 variable.assign(taken.numpy())
 
-    def _gather(self) -> tuple[list[list[int]], NDArray[np.int64]]:
-        """The counters of all ranks, one row each, and the newest saved step that each sees."""
+    def _gather(self, received: Received, may_stream: bool) -> list["_Row"]:
+        """What the ranks must know of each other."""
         newest = self._durable.newest_step() if self._durable is not None else NEVER
-        row = [*vars(self.counters).values(), newest]
-        rows = self._collectives.gather_rows(row, "edl.sync.steps")
-        return rows[:, :-1].tolist(), rows[:, -1]
+        has = [received.step, received.start, received.num_bytes]
+        row = [newest, int(self._has_own), int(may_stream), *has, *vars(self.counters).values()]
+        rows = self._collectives.gather_rows(row, "edl.sync.steps").tolist()
+        return [_Row.of(row) for row in rows]
 
     def _set_counters(self, values: Mapping[str, int]) -> None:
         for name, value in values.items():

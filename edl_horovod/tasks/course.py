@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from edl_horovod.frameworks.world import World
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.spans import StepSpans
 from edl_horovod.ring.state import NEVER, Counters
@@ -43,9 +42,9 @@ class Course:
         step, records = self._step, self.records_done if self._plan.is_growing else 0
         return self._plan.spans(size, first_step=step, first_record=records)
 
-    def enter(self, world: World) -> None:
-        """Go on with a ring."""
-        self.spans = self.spans_on(world.size)
+    def enter(self, size: int) -> None:
+        """Go on with a ring in which so many ranks have lanes."""
+        self.spans = self.spans_on(size)
 
     def end_step(self) -> None:
         """Count the records of the step that is about to be marked as done."""

@@ -11,7 +11,7 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import TrainingError
 from edl_horovod.frameworks.base import Callbacks, Framework, Step, Variable
-from edl_horovod.frameworks.values import StepSums
+from edl_horovod.frameworks.values import StateGroup, StepSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, StepEvent
@@ -120,8 +120,12 @@ class TrainWork(Work):
         self._parts: list[Validation | Callbacks]
         self._parts = [part for part in (validation, self._callbacks) if part is not None]
         variables: dict[str, Variable] = {**step.variables}
+        groups = list(step.groups)
         for part in (*self._parts, *([self._rule] if self._rule is not None else [])):
             variables |= {f"{OPTIONAL}{name}": each for name, each in part.variables.items()}
+        if validation is not None:
+            # They change at evaluations alone, and then all ranks have the state.
+            groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]
         self._checkpoints = Checkpoints(
             JobDir.of(config).checkpoints,
             variables,
@@ -138,7 +142,12 @@ class TrainWork(Work):
             max_steps=_max_steps(config, self._callbacks),
         )
         self.state = RingState(
-            variables, self._counters, framework.collectives, durable=self._checkpoints
+            variables,
+            self._counters,
+            framework.collectives,
+            durable=self._checkpoints,
+            groups=groups,
+            join_share=config.elastic.join_share,
         )
         self._framework = framework
         self._config = config
@@ -170,25 +179,33 @@ class TrainWork(Work):
         """Train from `state.step` on."""
         # Until it is left in good order: with a ring that breaks its leader may be lost.
         self._may_be_last = True
-        if self._ledger is None:
-            is_done = self._train(world, membership)
-        else:
-            train = functools.partial(self._train, world, membership)
-            records = self._course.records_done
-            is_done = self._ledger.in_ring(world, self.state, train, records=records)
+        train = functools.partial(self._train, world, membership)
+        is_done = None
+        while is_done is None:
+            if self._ledger is None:
+                is_done = train()
+            else:
+                records = self._course.records_done
+                is_done = self._ledger.in_ring(world, self.state, train, records=records)
         self._may_be_last = world.is_leader
         return is_done
 
-    def _train(self, world: World, membership: Membership) -> bool:
-        lanes, course = self._lanes(world), self._course
-        course.enter(world)
-        self._batches.restart(lanes, self.state.step, course.num_steps, course.spans)
+    def _train(self, world: World, membership: Membership) -> bool | None:
+        """Train as long as the same ranks have the state, and so lanes; None where others have."""
+        course, holders = self._course, self.state.holders(world)
+        part = world.among(holders)
+        lanes = self._lanes(part) if part is not None else range(0)
+        course.enter(len(holders))
+        if part is not None:
+            self._batches.restart(lanes, self.state.step, course.num_steps, course.spans)
         if self._rule is not None:
-            self._rule.enter(world.size, self.state.step)
+            self._rule.enter(len(holders), self.state.step)
         self._reported_at, self._reported_records = time.monotonic(), self.records_seen()
         self._is_ring_reported = False
         self._began_at = self.state.step
         while True:
+            if self.state.is_streaming and self._stream_on(world, membership):
+                return None
             if self._validation is not None and self._is_evaluation_due():
                 step = self.state.step
                 # All ranks: the step number decides. Where the ring began with it, a former leader
@@ -206,10 +223,12 @@ class TrainWork(Work):
             if self._rule is not None:
                 self._step.scale_learning_rate(self._rule.factor(self.state.step))
             step = self.state.step
-            membership.doing("works", f"examples of step {step}")
-            batch = self._batches.next_batch()
-            if self._ledger is not None:
-                self._ledger.give(step, self._batches.record_ids)
+            batch = None
+            if part is not None:
+                membership.doing("works", f"examples of step {step}")
+                batch = self._batches.next_batch()
+                if self._ledger is not None:
+                    self._ledger.give(step, self._batches.record_ids)
             membership.doing("works", f"step {step}", has_come=self._step.has_come)
             sums = self._step.step(
                 batch,
@@ -219,18 +238,40 @@ class TrainWork(Work):
             )
             membership.doing("works", f"the end of step {step}")
             self._check(sums)
-            if self._ledger is not None:
+            if self._ledger is not None and part is not None:
                 self._ledger.done(self.state.step, sums)
             if self._callbacks is not None:
                 self._callbacks.after_step(sums)
             course.end_step()
             self.state.commit()
-            membership.progress(self.state.step)
+            if part is not None:
+                membership.progress(self.state.step)
             if world.is_leader:
                 self._checkpoints.after_step(vars(self._counters))
-                self._report(sums, world)
+                self._report(sums, len(holders))
             if sums.wants_change:
                 return False
+
+    def _stream_on(self, world: World, membership: Membership) -> bool:
+        """Give newcomers more of the state; returns whether one has all now, and so needs lanes.
+
+        All ranks: the state says for how long there is a stream, and when it is cut short.
+        """
+        lacks_state = not self.state.is_whole
+        membership.doing("waits", f"more of the state after step {self.state.step}")
+        is_due = (self._validation is not None and self._is_evaluation_due()) or (
+            self._callbacks is not None and self._are_calls_due()
+        )
+        if is_due or self._is_over() or self.state.is_hurried:
+            self.state.complete()
+            is_done = True
+        elif self.state.step == self._began_at:
+            is_done = False  # What is new in a ring, its first step takes up.
+        else:
+            is_done = self.state.stream_on(hurries=not membership.keeps_holders())
+        if lacks_state and self.state.is_whole:
+            membership.formed(world)
+        return is_done
 
     def finish(self, world: World) -> Success:
         """Write the trained model; the others wait, and take over if the leader is lost."""
@@ -262,7 +303,8 @@ class TrainWork(Work):
 
         Several may save the same step, each its own whole file; one is as good as another.
         """
-        if (has_state or self._may_be_last) and self._checkpoints.newest_step() < self.state.step:
+        is_last = has_state or self._may_be_last
+        if is_last and self._checkpoints.newest_step() < self.state.own_step:
             self._save()
 
     def close(self) -> None:
@@ -321,7 +363,7 @@ class TrainWork(Work):
                 " (train.learning_rate), or look for bad values in the data.",
             )
 
-    def _report(self, sums: StepSums, world: World) -> None:
+    def _report(self, sums: StepSums, size: int) -> None:
         now = time.monotonic()
         # Each ring's first step is reported, however short it lives: it ends the stall before it.
         is_due = now - self._reported_at >= EVENT_SECONDS or not self._is_ring_reported
@@ -337,7 +379,7 @@ class TrainWork(Work):
                 loss=sums.loss,
                 records_per_second=round(rate, 1),
                 records_seen=records,
-                size=world.size,
+                size=size,
                 metrics=sums.metrics,
             )
         )

@@ -10,7 +10,7 @@ from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.values import Array, EvaluationSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent
-from edl_horovod.ring.early_stopping import EarlyStopping
+from edl_horovod.ring.early_stopping import BEST_WEIGHTS, EarlyStopping
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.tasks.evaluate import Evaluator
 
@@ -47,6 +47,13 @@ class Validation:
         """What the ring's state must hold, by name."""
         watched = self.stopping.variables if self.stopping is not None else {}
         return {"evaluation": self._last, **watched}
+
+    @property
+    def best_weights(self) -> list[str]:
+        """Names of those variables that are as large as the model's."""
+        if self.stopping is None:
+            return []
+        return [name for name in self.stopping.variables if name.startswith(BEST_WEIGHTS)]
 
     @property
     def is_over(self) -> bool:

@@ -40,7 +40,7 @@ class Formed(Membership):
         self._world = world
         self.first_weights = []
 
-    def formed(self, world):
+    def formed(self, world, *, has_state=True):
         """All ranks have the state that the training begins with."""
         self.first_weights = weights(self.work)
 

@@ -96,6 +96,7 @@ def test_every_setting_can_be_set():
         "elastic.autoscale": "false",
         "elastic.batching": "per_rank",
         "elastic.autoscale_efficiency": "0.3",
+        "elastic.join_share": "0.5",
         "kubernetes.worker.memory": "1Gi",
         "kubernetes.launcher.cpu": "100m",
         "kubernetes.launcher.memory": "64Mi",

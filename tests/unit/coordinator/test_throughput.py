@@ -37,5 +37,11 @@ def test_short_epochs_add_up_to_samples():
     assert rates(events) == [(2, 100)] * 3
 
 
+def test_steps_while_a_newcomer_is_given_the_state_are_no_sample():
+    grown = recorded("reset", new_size=2)
+    events = [*steps(0, 2.9, size=1), grown, *steps(10, 19, size=1), *steps(19.2, 21.5)]
+    assert [size for size, _ in rates(events)] == [1, 2]
+
+
 def test_other_events_say_nothing():
     assert rates([recorded("log"), recorded("worker"), step(0, 0)]) == []

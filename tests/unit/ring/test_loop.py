@@ -28,7 +28,16 @@ class Job:
         number = self.calls.count("join")
         return SimpleNamespace(rank=0, size=2, generation=number, is_alone=False, is_leader=True)
 
-    def sync(self, world):
+    @property
+    def own_step(self):
+        return self.step
+
+    is_whole = True
+
+    def keeps_holders(self):
+        return True
+
+    def sync(self, world, *, may_stream):
         self._call("sync")
         self.step = max(self.step, 0)
 
@@ -38,7 +47,7 @@ class Job:
     def failed(self, failure, step):
         self.calls.append("failed")
 
-    def formed(self, world):
+    def formed(self, world, *, has_state):
         self.calls.append("formed")
 
     def run(self, world, membership):

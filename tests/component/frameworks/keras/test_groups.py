@@ -52,7 +52,7 @@ def test_a_variable_goes_row_by_row_with_its_slots(optimizer, num_slots):
     ids=lambda optimizer: optimizer.name,
 )
 def test_with_norms_over_a_variable_it_goes_whole(optimizer):
-    found, variables = groups(optimizer)
+    found, _ = groups(optimizer)
     trained = [group for group in found if "kernel" in group.names[0]]
     assert len(trained) == 2
     assert not any(group.is_by_rows for group in trained)

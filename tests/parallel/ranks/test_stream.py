@@ -1,0 +1,126 @@
+"""A newcomer is given the state bit by bit while steps go on, and has the same bits in the end."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.frameworks.keras.collectives import KerasCollectives
+from edl_horovod.frameworks.values import Array, Rows
+from edl_horovod.ring import state as ring_state
+from edl_horovod.ring import stream
+from edl_horovod.ring.state import Counters, RingState
+from tests.parallel.agreement import assert_same_everywhere
+from tests.parallel.ranks.test_step import LANES, Side
+
+OPTIMIZERS = [
+    lambda: keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True),
+    lambda: keras.optimizers.Ftrl(0.01),
+    lambda: keras.optimizers.Lamb(0.01),
+    lambda: keras.optimizers.Nadam(0.01, global_clipnorm=0.5),
+]
+
+
+class Spread(Side):
+    """Ranks of a ring with the newcomers among them, which have no lanes until they have all."""
+
+    def __init__(self, world, newcomers, steps=4):
+        super().__init__(world)
+        holders = [rank for rank in range(world.size) if rank not in newcomers]
+        self.counters = Counters()
+        if world.rank in newcomers:
+            for variable in self.trainer.variables.values():
+                variable.assign(tf.zeros_like(variable) + tf.cast(world.rank, variable.dtype))
+        self.state = RingState(
+            self.trainer.variables,
+            self.counters,
+            KerasCollectives(),
+            groups=self.trainer.groups,
+            join_share=0.5,
+        )
+        self.go(holders, range(steps))
+        if world.rank not in newcomers:
+            self.counters.step = steps
+
+    def go(self, holders, steps):
+        part = self.world.among(holders)
+        if part is not None:
+            self.stream.restart(part.lanes(LANES), steps.start, steps.stop)
+        for _ in steps:
+            batch = self.stream.next_batch() if part is not None else None
+            self.trainer.step(batch, wants_change=False, is_alone=False, salt=0)
+
+
+@pytest.fixture(autouse=True)
+def small_slices(monkeypatch):
+    monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
+    monkeypatch.setattr(ring_state, "_SLICE_BYTES", 300)
+    monkeypatch.setattr(stream, "FIRST_BYTES", 60)
+    monkeypatch.setattr(stream, "_LEAST_BYTES", 60)
+    monkeypatch.setattr(stream, "_MOST_BYTES", 60)
+
+
+@pytest.mark.parametrize("number", range(len(OPTIMIZERS)))
+def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, monkeypatch, number):
+    from tests.zoo.tiny import TinySpec
+
+    monkeypatch.setattr(TinySpec, "create_optimizer", lambda self: OPTIMIZERS[number]())
+    newcomers = range(1, world.size)
+    side = Spread(world, newcomers)
+    assert side.trainer.groups
+    side.state.sync(world, may_stream=True)
+    assert side.state.is_whole == (world.rank not in newcomers)
+    assert side.state.own_step == (4 if side.state.is_whole else -1)
+    num_slices = 0
+    while side.state.is_streaming:
+        assert side.state.holders(world) == [0]
+        side.go([0], range(side.state.step, side.state.step + 1))
+        side.state.commit()
+        side.state.stream_on(hurries=False)
+        num_slices += 1
+    assert num_slices > 3
+    assert side.state.own_step == 4 + num_slices
+    assert_same_everywhere(side.weights())
+    first = 4 + num_slices
+    side.go(side.state.holders(world), range(first, first + 3))
+    assert_same_everywhere(side.weights())
+
+
+def test_what_is_left_is_sent_at_once_where_all_must_have_it(world):
+    side = Spread(world, range(1, world.size))
+    side.state.sync(world, may_stream=True)
+    side.go([0], range(4, 5))
+    side.state.commit()
+    side.state.stream_on(hurries=world.is_leader)
+    assert side.state.is_hurried
+    assert not side.state.is_whole or world.is_leader
+    side.state.complete()
+    assert side.state.own_step == 5
+    assert_same_everywhere(side.weights())
+
+
+@pytest.mark.parametrize("may_stream", [True, False])
+def test_the_leader_says_whether_the_state_is_streamed(world, may_stream):
+    side = Spread(world, range(1, world.size))
+    side.state.sync(world, may_stream=may_stream == world.is_leader)
+    assert side.state.is_streaming == may_stream
+    side.state.complete()
+    assert_same_everywhere(side.weights())
+
+
+@pytest.mark.world_size(2, 3)
+def test_rows_of_every_type_are_written_where_they_differ(world):
+    kinds = ["float32", "bfloat16", "float64", "bool", "uint32", "int64", "uint8"]
+    give = 1 if world.rank == 1 else 0
+    values = [tf.Variable(tf.cast(tf.reshape(tf.range(40), [10, 4]) * give, k)) for k in kinds]
+    array = Array(np.arange(40.0).reshape(10, 4) * give)
+    parts = [Rows(each, 2, 5) for each in [*values, array]]
+    whole = tf.Variable(7 * give)
+    number = KerasCollectives().broadcast_rows([*parts, Rows(whole)], world.rank, 1, "test")
+    assert number == 1
+    assert_same_everywhere([part.variable.numpy()[2:5] for part in parts])
+    assert whole.numpy() == 7
+    expected = np.arange(40.0).reshape(10, 4) * give
+    expected[2:5] = np.arange(8, 20).reshape(3, 4)
+    np.testing.assert_array_equal(values[0].numpy(), expected)
+    np.testing.assert_array_equal(array.numpy(), expected)
