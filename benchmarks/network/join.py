@@ -37,9 +37,13 @@ class Join:
     """What the survivor felt of one join."""
 
     stall_seconds: float
-    """Its longest step less an undisturbed one of a ring of the same size."""
+    """Its longest step less the median one of the join."""
     slower_percent: float
-    """How much longer than an undisturbed one any other step was."""
+    """How much longer than the median one any other step of the join was."""
+    median_percent: float
+    """How much longer the median step of the join was than one of the ring in which both work."""
+    seconds: float
+    """From the begin of the new ring's first step until the newcomer works."""
 
 
 def measure(run: Run) -> Found:
@@ -60,13 +64,13 @@ def measure(run: Run) -> Found:
     return Found(lines=lines)
 
 
-def join_of(steps: Sequence[Stamp], since: float, until: float, size: int) -> Join:
+def join_of(steps: Sequence[Stamp], since: float, works_at: float, size: int) -> Join:
     """What a join did to the steps of the rank that stayed.
 
     Args:
         steps: Of that rank, in order of time.
         since: When the newcomer was asked for.
-        until: When all has settled again, after some further steps of the new ring.
+        works_at: When it had the state and took part of the work; further steps follow.
         size: Of the new ring.
 
     Raises:
@@ -74,20 +78,27 @@ def join_of(steps: Sequence[Stamp], since: float, until: float, size: int) -> Jo
     """
     gaps = [(two.at, two.at - one.at, two.size) for one, two in itertools.pairwise(steps)]
     before = [gap for at, gap, of in gaps if at < since and of != size][-SETTLED_STEPS * 4 :]
-    after = [(at, gap) for at, gap, of in gaps if at <= until and of == size][-SETTLED_STEPS:]
-    first = next((at for at, _, of in gaps if at > since and of == size), None)
+    # The step in which it is seen to work may have begun before.
+    after = [gap for at, gap, of in gaps if at > works_at and of == size][1:]
+    first = next((at - gap for at, gap, of in gaps if at > since and of == size), None)
     if not before or len(after) < SETTLED_STEPS or first is None:
         raise ValueError(f"too few steps: {len(before)} before, {len(after)} after")
-    alone, together = statistics.median(before), statistics.median(gap for _, gap in after)
-    during = [
-        (gap, together if of == size else alone)
+    alone, together = statistics.median(before), statistics.median(after)
+    joining = [gap for at, gap, of in gaps if first <= at <= works_at and of == size]
+    usual = statistics.median(joining) if len(joining) > SETTLED_STEPS else together
+    during = [(gap, usual) for gap in joining]
+    during += [
+        (gap, alone)
         for at, gap, of in gaps
-        if first - BEFORE_SECONDS < at < after[0][0]
+        if of != size and first - BEFORE_SECONDS < at <= works_at
     ]
     longest = max(during, key=lambda step: step[0] - step[1])
-    slower = [gap / usual - 1 for gap, usual in during if (gap, usual) != longest]
+    others = [gap / of_usual - 1 for gap, of_usual in during if (gap, of_usual) != longest]
     return Join(
-        stall_seconds=max(0.0, longest[0] - longest[1]), slower_percent=100 * max(slower, default=0)
+        stall_seconds=max(0.0, longest[0] - longest[1]),
+        slower_percent=100 * max(others, default=0),
+        median_percent=100 * (usual / together - 1),
+        seconds=works_at - first,
     )
 
 
@@ -117,14 +128,15 @@ def _join(job: DrivenJob) -> Join:
         return any(event.size == 2 and event.step > step for event in events)
 
     job.wait_for(has_all, "lanes of the newcomer", seconds=WAIT_SECONDS)
+    works_at = time.monotonic()
     _wait_for_steps(job, 2 * SETTLED_STEPS)
-    steps, until = job.stamps(0), time.monotonic()
+    steps = job.stamps(0)
     generation = job.generation()
     job.want(1)
     job.wait_for_ring(1, after=generation)
     _wait_for_steps(job, 2 * SETTLED_STEPS)
     try:
-        return join_of(steps, since, until, 2)
+        return join_of(steps, since, works_at, 2)
     except ValueError as error:
         raise SideFailed(f"a join: {error}") from error
 
@@ -137,11 +149,11 @@ def _wait_for_steps(job: DrivenJob, number: int) -> None:
 def _lines(rate: Rate, broadcast: list[float] | Failure, joins: list[Join] | Failure) -> list[Line]:
     title = f"{MODEL.title}, {rate.name}"
     why = joins.reason if isinstance(joins, Failure) else ""
-    stalls = () if isinstance(joins, Failure) else tuple(join.stall_seconds for join in joins)
-    slower = () if isinstance(joins, Failure) else tuple(join.slower_percent for join in joins)
+    found = [] if isinstance(joins, Failure) else joins
     failed = isinstance(broadcast, Failure)
     usual = None if failed else statistics.median(broadcast) + MOST_ABOVE_BROADCAST
-    stall = f"{title}: a join, survivor's longest step above its usual one"
+    stalls = tuple(join.stall_seconds for join in found)
+    stall = f"{title}: a join, survivor's longest step above the median one"
     return [
         Line(
             event=f"{title}: hvd.broadcast_variables of the state",
@@ -158,11 +170,25 @@ def _lines(rate: Rate, broadcast: list[float] | Failure, joins: list[Join] | Fai
             detail=why or "the same joins",
         ),
         Line(
-            event=f"{title}: a join, no other step is slower than usual by more than",
+            event=f"{title}: a join, any other step above the median one",
             side=OURS,
-            values=slower,
+            values=tuple(join.slower_percent for join in found),
             unit="%",
             most_median=MOST_SLOWER_PERCENT,
+            detail=why,
+        ),
+        Line(
+            event=f"{title}: a join, the median step above one after it",
+            side=OURS,
+            values=tuple(join.median_percent for join in found),
+            unit="%",
+            most_median=MOST_SLOWER_PERCENT,
+            detail=why or "until it has all the newcomer does none of the work",
+        ),
+        Line(
+            event=f"{title}: a join, until the newcomer works",
+            side=OURS,
+            values=tuple(join.seconds for join in found),
             detail=why,
         ),
     ]

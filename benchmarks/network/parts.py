@@ -99,10 +99,12 @@ in whole (VmHWM), the other line counts each process' part of them (PSS).""",
         measure=join.measure,
         title="Join with a state of 541 MB",
         method=f"""\
-The 45 M model with Adam and a global batch of {join.BATCH_SIZE}; a worker joins a ring of one. A
-value is the longest step of the rank that stays, from a second before the new ring until some steps
-after the newcomer has all of the state, less the median step of a ring of that size. Below, by
-how much the longest of the other steps in that time exceeds the median one.""",
+The 45 M model with Adam and a global batch of {join.BATCH_SIZE}; a worker joins a ring of one. The
+join begins with the first step of the new ring and ends when the newcomer works. Its steps on the
+rank that stays are held against their median, and that one against the median step of the
+same ring after the join, in which each rank does half of the work. Below 16 MiB of state, and with
+`elastic.join_share=0`, it is sent at once; that takes as long as in
+[ADR 16](adr/0016-state-in-pieces.md).""",
     ),
     "index": Part(
         measure=index.measure,

@@ -162,12 +162,21 @@ def steps_of(*spans):
     return made
 
 
-def test_a_join_is_held_against_the_steps_of_a_ring_of_its_own_size():
-    # 20 steps of 1 s alone; the first of two takes 3 s, some 2.5 s, then they take 2 s.
-    steps = steps_of((20, 1.0, 1), (1, 3.0, 2), (4, 2.5, 2), (8, 2.0, 2))
-    found = join.join_of(steps, since=18.5, until=steps[-1].at, size=2)
+def test_the_steps_of_a_join_are_held_against_its_median_one():
+    # Alone 1 s a step; then two, of which one is given the state: 3 s, 2.5 s, 2 s; then 1.6 s.
+    steps = steps_of((20, 1.0, 1), (1, 3.0, 2), (1, 2.5, 2), (8, 2.0, 2), (8, 1.6, 2))
+    found = join.join_of(steps, since=18.5, works_at=steps[29].at, size=2)
     assert found.stall_seconds == pytest.approx(1.0)
     assert found.slower_percent == pytest.approx(25.0)
+    assert found.median_percent == pytest.approx(25.0)
+    assert found.seconds == pytest.approx(3.0 + 2.5 + 7 * 2.0)
+
+
+def test_a_state_that_is_sent_at_once_is_held_against_the_steps_after_it():
+    steps = steps_of((20, 1.0, 1), (1, 3.0, 2), (8, 2.0, 2))
+    found = join.join_of(steps, since=18.5, works_at=steps[21].at, size=2)
+    assert found.stall_seconds == pytest.approx(1.0)
+    assert found.median_percent == pytest.approx(0.0)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +184,7 @@ def test_a_join_is_held_against_the_steps_of_a_ring_of_its_own_size():
 )
 def test_a_join_without_enough_steps_is_told(steps):
     with pytest.raises(ValueError, match="too few steps"):
-        join.join_of(steps, since=2.5, until=100.0, size=2)
+        join.join_of(steps, since=2.5, works_at=5.0, size=2)
 
 
 TRUTH = AlphaBeta(num_bytes=94e6, alpha_seconds=2e-3, seconds_per_byte=2e-9, overlap=0.7)
