@@ -8,6 +8,9 @@ ranks has 2 (p - 1) rounds, in which each rank sends 2 n (p - 1) / p bytes (P. P
 it, and adding it up.
 
 Computing and reducing overlap in part: t = max(c, r) + (1 - overlap) min(c, r).
+
+Alpha is not fitted: where several ranks share a core, they wait for it in each round, and in a few
+rounds of two and four ranks that would hide behind the other two.
 """
 
 from collections.abc import Sequence
@@ -19,9 +22,9 @@ from scipy.optimize import least_squares
 
 __all__ = ["AlphaBeta", "Measured", "fit"]
 
-_SCALES = np.array([1e-3, 1e-9, 1.0])
-"""Usual sizes of the three parameters, so that the fit's steps suit all of them."""
-_START = np.array([1.0, 1.0, 0.5])
+_SCALES = np.array([1e-9, 1.0])
+"""Usual sizes of the two parameters, so that the fit's steps suit both."""
+_START = np.array([1.0, 0.5])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class AlphaBeta:
-    """The fitted parameters."""
+    """The parameters."""
 
     num_bytes: float
     """That are reduced in a step."""
@@ -77,19 +80,20 @@ class AlphaBeta:
         return max(compute, reduce) + (1.0 - self.overlap) * min(compute, reduce)
 
 
-def fit(measured: Sequence[Measured], num_bytes: float) -> AlphaBeta:
+def fit(measured: Sequence[Measured], num_bytes: float, alpha_seconds: float) -> AlphaBeta:
     """The parameters with the least relative errors, squared.
 
     Args:
         measured: Steps of rings of at least two sizes and rates, all on one machine.
         num_bytes: That are reduced in a step.
+        alpha_seconds: Of each round of a ring.
     """
 
     def of(scaled: NDArray[np.float64]) -> AlphaBeta:
-        alpha, per_byte, overlap = (float(value) for value in scaled * _SCALES)
+        per_byte, overlap = (float(value) for value in scaled * _SCALES)
         return AlphaBeta(
             num_bytes=num_bytes,
-            alpha_seconds=alpha,
+            alpha_seconds=alpha_seconds,
             seconds_per_byte=per_byte,
             overlap=overlap,
         )
@@ -98,5 +102,5 @@ def fit(measured: Sequence[Measured], num_bytes: float) -> AlphaBeta:
         model = of(scaled)
         return np.array([model.shared_step_seconds(one) / one.step_seconds - 1 for one in measured])
 
-    bounds = (np.zeros(3), np.array([1e3, 1e2, 1.0]))
+    bounds = (np.zeros(2), np.array([1e2, 1.0]))
     return of(least_squares(errors, _START, bounds=bounds).x)

@@ -127,7 +127,8 @@ limit. There are no targets of their own: those of the page are for 0.7 M parame
 Sending n bytes takes alpha + n / bandwidth (Hockney, 1994). A ring all-reduce over p ranks has
 2 (p - 1) rounds, in which each rank sends 2 n (p - 1) / p bytes (Patarasuk and Yuan, 2009); with it
 goes the time of a processor for each of these bytes. A step takes max(c, r) + (1 - overlap) min(c,
-r) for computing c and reducing r. Alpha, the processor's time and the overlap are fitted by least
+r) for computing c and reducing r. Alpha is half of what a sum of one number takes over two ranks,
+its agreement included. The processor's time and the overlap are fitted by least
 squares of the relative errors to ResNet-50 with {scaling.RECORDS_OF_RANK} pictures a rank, on
 {", ".join(map(str, scaling.SIZES))} ranks. On the loopback all ranks share one link, so there n
 bytes take 2 n (p - 1) / bandwidth; in a cluster each rank has a link of its own. Computing is not

@@ -7,12 +7,14 @@ from benchmarks.common import SideFailed
 from benchmarks.elastic.table import row
 from benchmarks.network.alpha_beta import AlphaBeta, Measured, fit
 from benchmarks.network.results import Found
-from benchmarks.network.settings import MODELS, NO_LIMIT, Run
+from benchmarks.network.settings import MODELS, NO_LIMIT, NUM_RANKS, Run
 from benchmarks.network.sides import ours, plain, timed
 
 __all__ = ["measure"]
 
 MODEL = MODELS["resnet"]
+SMALL_SUMS = "benchmarks.peers.small_sums"
+ROUNDS_OF_TWO = 2
 RECORDS_OF_RANK = 8
 SIZES = (1, 2, 4)
 TIMED_STEPS = 5
@@ -53,25 +55,27 @@ def measure(run: Run) -> Found:
         ]
     if len({one.bits_per_second for one in measured}) < 2:
         raise SideFailed("a fit needs two rates at least")
-    return found_in(measured, FLOAT_BYTES * MODEL.num_parameters)
+    space = run.space(MODEL, total_steps=MODEL.warmup_steps)
+    sums = space.run_side(SMALL_SUMS, num_ranks=NUM_RANKS, under_horovodrun=True)
+    alpha = sums["seconds"] / ROUNDS_OF_TWO
+    return found_in(measured, FLOAT_BYTES * MODEL.num_parameters, alpha)
 
 
-def found_in(measured: list[Measured], num_bytes: float) -> Found:
+def found_in(measured: list[Measured], num_bytes: float, alpha_seconds: float) -> Found:
     """The fit, its residuals, and what it says of larger rings.
 
     Args:
         measured: Of all sizes and rates.
         num_bytes: That are reduced in a step.
+        alpha_seconds: Of each round of a ring.
     """
-    model = fit([one for one in measured if one.num_ranks > 1], num_bytes)
+    model = fit([one for one in measured if one.num_ranks > 1], num_bytes, alpha_seconds)
     alone = next(one.compute_seconds for one in measured if one.num_ranks == 1)
+    speed = f" ({1 / model.seconds_per_byte / 1e9:.1f} GB/s)" if model.seconds_per_byte else ""
     parameters = (
-        f"Fitted: alpha {1e3 * model.alpha_seconds:.2f} ms a round, "
-        f"{1e9 * model.seconds_per_byte:.2f} ns of a processor for each byte that a rank sends "
-        f"({1 / model.seconds_per_byte / 1e9:.1f} GB/s), overlap {100 * model.overlap:.0f} %."
-        if model.seconds_per_byte
-        else f"Fitted: alpha {1e3 * model.alpha_seconds:.2f} ms a round, nothing for a byte, "
-        f"overlap {100 * model.overlap:.0f} %."
+        f"Measured: alpha {1e3 * model.alpha_seconds:.2f} ms a round. Fitted: "
+        f"{1e9 * model.seconds_per_byte:.2f} ns of a processor for each byte that a rank sends"
+        f"{speed}, overlap {100 * model.overlap:.0f} %."
     )
     return Found(
         lines=[],

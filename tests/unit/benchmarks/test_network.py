@@ -204,7 +204,7 @@ def steps_of_model(model):
 
 
 def test_a_fit_finds_the_parameters_that_made_the_steps():
-    found = alpha_beta.fit(steps_of_model(TRUTH), TRUTH.num_bytes)
+    found = alpha_beta.fit(steps_of_model(TRUTH), TRUTH.num_bytes, TRUTH.alpha_seconds)
     for one in steps_of_model(TRUTH):
         assert found.shared_step_seconds(one) == pytest.approx(one.step_seconds, rel=0.01)
     assert found.overlap == pytest.approx(0.7, abs=0.05)
@@ -228,7 +228,7 @@ def test_scaling_shows_the_fit_its_residuals_and_that_it_is_a_model():
     alone = alpha_beta.Measured(
         num_ranks=1, compute_seconds=0.4, bits_per_second=math.inf, step_seconds=0.4
     )
-    found = scaling.found_in([alone, *steps_of_model(TRUTH)], TRUTH.num_bytes)
+    found = scaling.found_in([alone, *steps_of_model(TRUTH)], TRUTH.num_bytes, 2e-3)
     text = "\n".join(found.notes)
     assert "A model, not a measurement" in text
     assert "| 512 |" in text
