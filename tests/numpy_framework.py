@@ -96,6 +96,9 @@ class Step:
     def scale_learning_rate(self, factor):
         self._scale = factor
 
+    def finalize(self):
+        pass
+
     def rehearse(self, batch):
         pass
 

@@ -303,6 +303,12 @@ class Step(Protocol):
         that was made so that it can (`Framework.step`).
         """
 
+    def finalize(self) -> None:
+        """Give the model the values that it is to be kept with, where the optimizer averages them.
+
+        After the last step; twice is as good as once.
+        """
+
     def rehearse(self, batch: Batch) -> None:
         """Run it without any effect and without a ring, so that the first true ones are quick."""
 

@@ -279,6 +279,7 @@ class TrainWork(Work):
         if world.is_leader:
             # Kept, so that a longer training can go on from here.
             self._save()
+            self._step.finalize()
             if self._callbacks is not None:
                 self._callbacks.end()
             if self._validation is not None:

@@ -136,6 +136,10 @@ class KerasStep:
         assert self._rate is not None, "a step that was made without it"
         self._rate.scale(factor)
 
+    def finalize(self) -> None:
+        """Take the optimizer's moving averages, if it keeps some, as `fit` does at its end."""
+        self.optimizer.finalize_variable_values(self._trainable)
+
     def rehearse(self, batch: Batch) -> None:
         """Run both kinds of step without any effect, so that the first true ones are quick.
 
