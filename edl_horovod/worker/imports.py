@@ -15,6 +15,8 @@ def import_all(config: JobConfig) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")
     os.environ["HOROVOD_ELASTIC"] = "1"
+    # A bucket is one message already: fusing several would only make Horovod's buffer larger.
+    os.environ.setdefault("HOROVOD_FUSION_THRESHOLD", str(config.train.bucket_bytes))
     gc.disable()
     try:
         importlib.import_module("edl_horovod.worker.stand_in")
