@@ -11,7 +11,7 @@ from edl_horovod.models import elasticdl_imports
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.lookup import import_root
 
-__all__ = ["load_module"]
+__all__ = ["load_module", "loaded_files"]
 
 _PREFIX = "_edl_zoo_"
 _MARK = "__edl_zoo__"
@@ -52,6 +52,11 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
     name = f"{_PREFIX}{digest}_{dotted.replace('.', '_')}"
     with user_code(f"Loading the model file {file}", root=zoo):
         return _run(name, file, entered)
+
+
+def loaded_files(zoo: Path) -> list[Path]:
+    """The files of a zoo, an absolute path, that this process has run as modules; sorted."""
+    return sorted({Path(str(vars(sys.modules[name])["__file__"])) for name in _names_inside(zoo)})
 
 
 def _run(name: str, file: Path, entered: _Entered) -> ModuleType:

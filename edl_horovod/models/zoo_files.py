@@ -3,6 +3,7 @@
 import hashlib
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,13 +11,24 @@ from edl_horovod.errors import ConfigError, DataError, OutputError
 from edl_horovod.files import marker
 from edl_horovod.models.lookup import import_root
 
-__all__ = ["digest", "require_inside", "require_unchanged", "sources", "walk"]
+__all__ = [
+    "MAX_READ_BYTES",
+    "copy",
+    "digest",
+    "require_inside",
+    "require_unchanged",
+    "sources",
+    "walk",
+    "with_reads",
+]
 
 _NOT_A_ZOO = ("pyvenv.cfg", marker.NAME)
 """A folder that holds one of these is an environment, or a job, a trained model or the like."""
 _SUFFIXES = frozenset({".py", ".txt", ".yaml", ".json", ".md"})
 _MAX_FILE_BYTES = 1 << 20
 MAX_TOTAL_BYTES = 50 << 20
+MAX_READ_BYTES = 256 << 20
+"""Most bytes of the files that a trained model carries because the model reads them."""
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +86,50 @@ def sources(zoo: Path) -> list[Path]:
     return files
 
 
+def with_reads(zoo: Path, reads: Iterable[Path]) -> list[Path]:
+    """The files that are copied into a trained model: `sources`, and what the model reads.
+
+    Args:
+        zoo: Folder of model files, or one file.
+        reads: Absolute paths of what the model reads (`zoo_reads`). What is hidden, lies outside of
+            the zoo or belongs to an environment or to a result of ours is passed over.
+
+    Returns:
+        Sorted paths, relative to the zoo; of a zoo that is one file, to its folder.
+
+    Raises:
+        ConfigError: A source is a link that leads out of the zoo.
+        OutputError: The files that the model reads are larger than 256 MiB, or the sources than 50.
+    """
+    root = import_root(zoo)
+    found = sources(zoo)
+    more = {each.relative_to(root) for each in reads if each.is_relative_to(root)} - set(found)
+    sizes = {file: root.joinpath(file).stat().st_size for file in more if _may_be_read(root, file)}
+    if (num_bytes := sum(sizes.values())) > MAX_READ_BYTES:
+        largest = max(sizes, key=lambda file: sizes[file])
+        raise OutputError(
+            f"The model reads {num_bytes} bytes from files of the model zoo, and a trained model"
+            f" may carry {MAX_READ_BYTES} of them; the largest is {largest.as_posix()!r}"
+            f" ({sizes[largest]} bytes).",
+            received={"model_zoo": zoo, "files": len(sizes)},
+            cure="Keep it outside of the model zoo, where it stays for predict, too, and give the"
+            " model its path as a parameter (params).",
+        )
+    return sorted([*found, *sizes])
+
+
+def copy(zoo: Path, files: Iterable[Path], *, to: Path) -> None:
+    """Copy files of a zoo, by their relative paths, into a folder; missing parents are made.
+
+    Raises:
+        OSError: A file cannot be read or written.
+    """
+    for file in files:
+        target = to / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(import_root(zoo) / file, target)
+
+
 def digest(zoo: Path, files: Sequence[Path]) -> str:
     """SHA-256 of the names and contents of files of a zoo, in hex."""
     found = hashlib.sha256()
@@ -90,11 +146,11 @@ def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: boo
     Raises:
         DataError: The code has changed.
     """
-    copy = trained_model / "zoo"
-    found = digest(copy, sources(copy))
+    carried = trained_model / "zoo"
+    found = digest(carried, [file.relative_to(carried) for file in walk(carried)])
     if found == recorded:
         return
-    changed = f"The code in {copy} is not the code that the model was trained with."
+    changed = f"The code in {carried} is not the code that the model was trained with."
     if not trusts_changes:
         raise DataError(
             f"{changed} Its digest is {found[:12]}; the model was trained with"
@@ -106,6 +162,17 @@ def require_unchanged(trained_model: Path, recorded: str, *, trusts_changes: boo
             ),
         )
     log.warning("%s It is run because of trust=changed.", changed)
+
+
+def _may_be_read(root: Path, file: Path) -> bool:
+    """Whether a file by its relative path is one of the zoo, as `walk` finds them."""
+    left_out = ("__pycache__", "site-packages")
+    if any(part.startswith(".") or part in left_out for part in file.parts):
+        return False
+    if not (root / file).resolve().is_relative_to(root.resolve()) or not (root / file).is_file():
+        return False
+    folders = [root / above for above in file.parents if above.parts]
+    return not any((folder / name).exists() for folder in folders for name in _NOT_A_ZOO)
 
 
 def _is_source(file: Path) -> bool:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,10 @@ from edl_horovod.frameworks.base import Callbacks, Framework, Step, Variable
 from edl_horovod.frameworks.values import StateGroup, StepSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog, StepEvent
+from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.ledger import LedgerFile
-from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import LoadedSpec, Overrides, load_spec
 from edl_horovod.ring.checkpoint import OPTIONAL, Checkpoints
 from edl_horovod.ring.ledger import RingLedger
@@ -26,15 +24,16 @@ from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Membership
 from edl_horovod.ring.state import RingState
 from edl_horovod.spec import Mode
+from edl_horovod.tasks.carried_zoo import CarriedZoo
 from edl_horovod.tasks.course import Course, TrainCounters
 from edl_horovod.tasks.evaluate import Evaluator
 from edl_horovod.tasks.learning_rate import LearningRateRule
 from edl_horovod.tasks.opening import OpenData, open_data
+from edl_horovod.tasks.proof import Prover
+from edl_horovod.tasks.step_reports import StepReports
 from edl_horovod.tasks.validation import Validation
 
 __all__ = ["TrainWork", "make_warm"]
-
-EVENT_SECONDS = 0.2
 
 
 def make_warm(
@@ -43,8 +42,11 @@ def make_warm(
     events: EventLog,
     identity: WorkerIdentity,
     stack: contextlib.ExitStack,
+    prover: Prover | None,
 ) -> Work:
     """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
+    carried = CarriedZoo(config)
+    stack.enter_context(carried.recorded())
     # Only here: a trained model is evaluated and predicted with in float32.
     framework.use_precision(config.train.precision)
     loaded = load_spec(
@@ -55,7 +57,6 @@ def make_warm(
         overrides=Overrides.of(config),
         plain_models=framework.plain_models,
     )
-    zoo_files.sources(loaded.zoo)  # What the trained model cannot carry is told before training.
     data = open_data(config, framework, config.data, loaded, Mode.TRAINING, events, stack)
     step = framework.step(
         loaded,
@@ -83,8 +84,19 @@ def make_warm(
         ledger = RingLedger(file, framework.collectives)
         stack.callback(ledger.close)
     work = TrainWork(
-        config, framework, loaded, data, step, validation=validation, events=events, ledger=ledger
+        config,
+        framework,
+        loaded,
+        data,
+        step,
+        validation=validation,
+        events=events,
+        ledger=ledger,
+        carried=carried,
     )
+    carried.check()
+    if prover is not None:
+        carried.prove(prover, loaded, step.model)
     stack.callback(work.close)
     # A newcomer reads it while the others train; what they have done since, they give it.
     work.state.recover()
@@ -105,6 +117,7 @@ class TrainWork(Work):
         validation: Validation | None,
         events: EventLog,
         ledger: RingLedger | None,
+        carried: CarriedZoo,
     ) -> None:
         """Put the parts together."""
         plan = data.plan
@@ -155,11 +168,9 @@ class TrainWork(Work):
         self._batches = data.batches
         self._plan = plan
         self._step = step
-        self._events = events
         self._ledger = ledger
-        self._reported_at = 0.0
-        self._reported_records = 0
-        self._is_ring_reported = False
+        self._carried = carried
+        self._reports = StepReports(events, self._course)
         self._began_at = -1
         self._may_be_last = False
 
@@ -177,6 +188,7 @@ class TrainWork(Work):
 
     def run(self, world: World, membership: Membership) -> bool:
         """Train from `state.step` on."""
+        self._carried.require_proof(is_first_step=self.state.step <= 0)
         # Until it is left in good order: with a ring that breaks its leader may be lost.
         self._may_be_last = True
         train = functools.partial(self._train, world, membership)
@@ -200,8 +212,7 @@ class TrainWork(Work):
             self._batches.restart(lanes, self.state.step, course.num_steps, course.spans)
         if self._rule is not None:
             self._rule.enter(len(holders), self.state.step)
-        self._reported_at, self._reported_records = time.monotonic(), self.records_seen()
-        self._is_ring_reported = False
+        self._reports.enter_ring()
         self._began_at = self.state.step
         while True:
             if self.state.is_streaming and self._stream_on(world, membership):
@@ -248,7 +259,7 @@ class TrainWork(Work):
                 membership.progress(self.state.step)
             if world.is_leader:
                 self._checkpoints.after_step(vars(self._counters))
-                self._report(sums, len(holders))
+                self._reports.report(self.state.step, sums, len(holders))
             if sums.wants_change:
                 return False
 
@@ -292,6 +303,7 @@ class TrainWork(Work):
                 config=self._config,
                 metrics=metrics,
                 steps=self.state.step,
+                files=self._carried.files(),
             )
             self._checkpoints.wait()
         if not world.is_alone:
@@ -363,28 +375,6 @@ class TrainWork(Work):
                 cure="The variables are still those before it. Lower the learning rate"
                 " (train.learning_rate), or look for bad values in the data.",
             )
-
-    def _report(self, sums: StepSums, size: int) -> None:
-        now = time.monotonic()
-        # Each ring's first step is reported, however short it lives: it ends the stall before it.
-        is_due = now - self._reported_at >= EVENT_SECONDS or not self._is_ring_reported
-        if not is_due and not self._course.is_at_end:
-            return
-        records = self.records_seen()
-        rate = (records - self._reported_records) / max(now - self._reported_at, 1e-9)
-        self._events.write(
-            StepEvent(
-                step=self.state.step,
-                total_steps=self._course.num_steps,
-                epoch=self._course.epoch_of_last_step,
-                loss=sums.loss,
-                records_per_second=round(rate, 1),
-                records_seen=records,
-                size=size,
-                metrics=sums.metrics,
-            )
-        )
-        self._reported_at, self._reported_records, self._is_ring_reported = now, records, True
 
 
 def _max_steps(config: JobConfig, callbacks: Callbacks | None) -> int | None:

@@ -15,8 +15,9 @@ from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.trained_model_file import read_message
 from edl_horovod.ring.loop import Work
+from edl_horovod.tasks.proof import Prover, forked_prover
 
-__all__ = ["framework_of", "make_warm"]
+__all__ = ["framework_of", "make_warm", "prover_of"]
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,29 @@ def framework_of(config: JobConfig) -> Framework:
 
 
 @contextlib.contextmanager
-def make_warm(config: JobConfig, events: EventLog, identity: WorkerIdentity) -> Iterator[Work]:
+def prover_of(config: JobConfig, identity: WorkerIdentity) -> Iterator[Prover | None]:
+    """What proves that the zoo's copy loads, in the first worker of a host; else None.
+
+    To be entered before any thread of ours that holds a lock, and before `make_warm`.
+    """
+    if not TASKS[config.task].takes_zoo or identity.slot != 0:
+        yield None
+        return
+    with forked_prover(config, framework_of(config)) as prover:
+        yield prover
+
+
+@contextlib.contextmanager
+def make_warm(
+    config: JobConfig, events: EventLog, identity: WorkerIdentity, prover: Prover | None = None
+) -> Iterator[Work]:
     """Open the data, load and build the model, trace its steps.
+
+    Args:
+        config: Of the job.
+        events: Of this worker.
+        identity: Of this worker.
+        prover: For a task that takes a zoo, proves that its copy of it loads; None does without.
 
     Raises:
         EdlError: Of the kind that fits: config, user code, data.
@@ -45,6 +67,10 @@ def make_warm(config: JobConfig, events: EventLog, identity: WorkerIdentity) -> 
     framework.begin(slot=identity.slot, seed=config.data_plan.seed)
     task = importlib.import_module(TASKS[config.task].module)
     with contextlib.ExitStack() as stack:
-        work: Work = task.make_warm(config, framework, events, identity, stack)
+        work: Work
+        if TASKS[config.task].takes_zoo:
+            work = task.make_warm(config, framework, events, identity, stack, prover)
+        else:
+            work = task.make_warm(config, framework, events, identity, stack)
         log.info("warm")
         yield work

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.metadata
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import Framework, Model
 from edl_horovod.models import zoo_files
-from edl_horovod.models.lookup import import_root
 from edl_horovod.models.trained_model_file import FILE_NAME
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
@@ -38,29 +36,28 @@ def write(
     config: JobConfig,
     metrics: Mapping[str, float],
     steps: int,
+    files: Sequence[Path],
 ) -> None:
     """Write a trained model; it appears whole or not at all.
 
     Args:
         output: The directory to write.
-        loaded: The spec that made the model; its model zoo is copied.
+        loaded: The spec that made the model.
         model: The trained model.
         framework: What it is written in.
         config: The job's settings; they say whether an earlier result there may be replaced.
         metrics: The last evaluation, or the last training metrics.
         steps: Number of steps trained.
+        files: What of the model zoo is copied (`zoo_files.with_reads`).
 
     Raises:
-        ConfigError: The zoo holds a link that leads out of it.
-        OutputError: The output is in the way or cannot be written, or the zoo or a tensor is too
-            large.
+        OutputError: The output is in the way or cannot be written, or a tensor is too large.
     """
-    files = zoo_files.sources(loaded.zoo)
     weights = model.weights
     packages = FRAMEWORKS[framework.name].packages
     versions = {package: installed_version(package) for package in packages}
     with staged(output, "trained model", overwrite=config.overwrite, job=config.job_dir) as folder:
-        _copy_zoo(loaded.zoo, files, to=folder / "zoo")
+        zoo_files.copy(loaded.zoo, files, to=folder / "zoo")
         filenames = write_params(folder, weights, version=steps)
         message = TrainedModel(
             docker_commit_id=config.image,
@@ -97,10 +94,3 @@ def installed_version(package: str) -> str:
     # What else may it be called? That takes long to find out.
     names = importlib.metadata.packages_distributions().get(package, [package])
     return importlib.metadata.version(names[0])
-
-
-def _copy_zoo(zoo: Path, files: Sequence[Path], *, to: Path) -> None:
-    for file in files:
-        copy = to / file
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(import_root(zoo) / file, copy)

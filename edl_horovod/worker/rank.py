@@ -15,7 +15,7 @@ from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.ring import loop
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Dismissed, Membership
-from edl_horovod.tasks.warm import framework_of, make_warm
+from edl_horovod.tasks.warm import framework_of, make_warm, prover_of
 from edl_horovod.worker.container import shown_as_ready
 from edl_horovod.worker.environment import WorkerEnvironment
 from edl_horovod.worker.membership import make_membership
@@ -32,8 +32,12 @@ SLOW_END_SECONDS = 30.0
 
 def work(config: JobConfig, config_file: Path, environment: WorkerEnvironment) -> int:
     """Get warm and be a rank; returns the process' exit code."""
-    with open_events(config, config_file, environment) as events:
-        warm = make_warm(config, events, environment.identity)
+    identity = environment.identity
+    with (
+        open_events(config, config_file, environment) as events,
+        prover_of(config, identity) as prover,
+    ):
+        warm = make_warm(config, events, identity, prover)
         is_final = be_rank(config, events, environment, warm)
     # A container that ends with 0 is not started again.
     return 0 if is_final or environment.ready_file is None else EXIT_FOR_ANOTHER

@@ -8,7 +8,7 @@ from pathlib import Path
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job import log as logs
-from edl_horovod.tasks.warm import make_warm
+from edl_horovod.tasks.warm import make_warm, prover_of
 from edl_horovod.worker.environment import WorkerEnvironment
 from edl_horovod.worker.handover import wait_for_place
 from edl_horovod.worker.rank import be_rank, open_events
@@ -23,7 +23,8 @@ def work_when_launched(config: JobConfig, config_file: Path, environment: Worker
     identity = environment.identity
     with (
         open_events(config, config_file, environment) as events,
-        make_warm(config, events, identity) as work,
+        prover_of(config, identity) as prover,
+        make_warm(config, events, identity, prover) as work,
     ):
         launched = wait_for_place(config_file, slot=identity.slot)
         # Horovod's own library reads them, too.

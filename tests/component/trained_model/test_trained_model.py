@@ -121,6 +121,7 @@ def write_model(tmp_path: Path, model_zoo: Path):
             config=dataclasses.replace(config, **settings),
             metrics=metrics,
             steps=12,
+            files=zoo_files.sources(model_zoo),
         )
         return tmp_path / "m"
 
