@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from edl_horovod.errors import OutputError, cure_of
 from edl_horovod.files import marker
 from edl_horovod.files.whole_file import sync, write_json
 
-__all__ = ["SINGLE_FILE_SUFFIX", "check_name", "check_output", "publish", "staged", "writing"]
+__all__ = [
+    "SINGLE_FILE_SUFFIX",
+    "check_name",
+    "check_output",
+    "check_writable",
+    "publish",
+    "staged",
+    "writing",
+]
 
 SINGLE_FILE_SUFFIX = ".recordio"
 """Predictions are written to one file instead of a directory if the output has this suffix."""
@@ -58,6 +67,30 @@ def check_name(path: Path) -> None:
             received={"output": path},
             cure="Choose a shorter name.",
         )
+
+
+def check_writable(path: Path) -> None:
+    """Try out that an output can be put in its place: what a result takes is made and removed.
+
+    Raises:
+        OutputError: Nothing can be written beside it, a folder above it has too long a name or is a
+            file, or it is where a file system is mounted.
+    """
+    output = path.absolute()
+    if os.path.ismount(output):
+        raise OutputError(
+            "The output is where a file system is mounted, so no result can take its place.",
+            received={"output": path},
+            cure=f"Give a new folder in it, such as {output / 'result'}.",
+        )
+    with writing(path):
+        there = next(above for above in output.parents if os.path.lexists(above))
+        missing = output.relative_to(there).parts[:-1]
+        with (
+            tempfile.TemporaryDirectory(prefix=".edl-", dir=there) as trial,
+            marker.work_folder(Path(trial, *missing) / output.name),
+        ):
+            pass
 
 
 def _check_directory(path: Path, *, overwrite: bool, job: str) -> None:

@@ -8,12 +8,23 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import OutputError
 from edl_horovod.files import marker
-from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, check_output, writing
+from edl_horovod.files.output_dir import (
+    SINGLE_FILE_SUFFIX,
+    check_output,
+    check_writable,
+    writing,
+)
 from edl_horovod.models import git_zoo
 from edl_horovod.records.sources.finding import local_paths
 from edl_horovod.records.sources.table import kind_of
 
-__all__ = ["check_apart", "check_is_free", "check_not_worked_in", "check_places"]
+__all__ = [
+    "check_apart",
+    "check_can_be_written",
+    "check_is_free",
+    "check_not_worked_in",
+    "check_places",
+]
 
 _WORKED_IN = ("job", "prepare run", marker.PARTIAL)
 """Kinds of folders in which no output may lie: what is in them goes."""
@@ -29,6 +40,16 @@ def check_is_free(config: JobConfig) -> None:
         may_be_file = TASKS[config.task].writes_one_file
         is_file = may_be_file and config.output.endswith(SINGLE_FILE_SUFFIX)
         check_output(Path(config.output), config.overwrite, is_file=is_file)
+
+
+def check_can_be_written(config: JobConfig) -> None:
+    """Refuse a job whose result could not be put in its place: by trying, on this machine.
+
+    Raises:
+        OutputError: It could not.
+    """
+    if config.output:
+        check_writable(Path(config.output))
 
 
 def check_places(config: JobConfig) -> None:

@@ -34,7 +34,7 @@ from edl_horovod.job.events import (
 )
 from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.job.outcome import Failure, Outcome, Success
-from edl_horovod.job.places import check_is_free, check_places
+from edl_horovod.job.places import check_can_be_written, check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.records.sources.table import check_sources
 from edl_horovod.supervisor.needs import require_mpi
@@ -161,7 +161,7 @@ def check_inputs(config: JobConfig) -> None:
     Raises:
         DataError: A glob matches nothing, or the files are of more than one record format.
         ConfigError: The model zoo or the trained model is not there.
-        OutputError: The output exists, or would replace what the job reads.
+        OutputError: The output exists, cannot be written, or would replace what the job reads.
     """
     check_sources([config.data, config.validation_data])
     if TASKS[config.task].takes_zoo:
@@ -179,6 +179,7 @@ def check_inputs(config: JobConfig) -> None:
         )
     check_is_free(config)
     check_places(config)
+    check_can_be_written(config)
 
 
 def _with_local_zoo(config: JobConfig) -> JobConfig:

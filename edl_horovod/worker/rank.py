@@ -11,7 +11,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog
-from edl_horovod.job.places import check_is_free, check_places
+from edl_horovod.job.places import check_can_be_written, check_is_free, check_places
 from edl_horovod.ring import loop
 from edl_horovod.ring.loop import Work
 from edl_horovod.ring.membership.base import Dismissed, Membership
@@ -66,6 +66,7 @@ def be_rank(
     with ExitStack() as stack:
         if not environment.has_launcher:
             check_is_free(config)  # At their end ranks ask only for other jobs' results.
+            check_can_be_written(config)
             stack.enter_context(JobDir.of(config).in_use())
         membership = make_membership(environment, config, events, framework_of(config).horovod)
         stack.callback(membership.close)

@@ -1,6 +1,7 @@
 """A job never replaces what it reads, nor anything that we did not write."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,40 @@ def test_an_output_in_another_job_s_directory_is_refused(place):
 def test_a_name_that_is_too_long_is_told_before_any_work(place, task, name):
     with pytest.raises(OutputError, match=r"too long.*shorter name"):
         check(task, f"output={name}")
+
+
+@pytest.mark.parametrize("output", ["file/out", "/proc/out", f"{'a' * 300}/out"])
+def test_an_output_that_could_not_be_written_at_the_end_is_refused_at_the_start(place, output):
+    (place / "file").touch()
+    before = contents(place)
+    with pytest.raises(OutputError, match=r"The output cannot be written.*output="):
+        check("train", f"output={output}", "job_dir=job")
+    assert contents(place) == before
+    assert not (place / "job").exists()
+
+
+def test_an_output_where_a_file_system_is_mounted_is_refused(place):
+    mounts = (line.split()[1] for line in Path("/proc/mounts").read_text().splitlines())
+    empty = [mount for mount in mounts if os.access(mount, os.R_OK) and not any_in(mount)]
+    if not empty:
+        pytest.skip("no empty file system is mounted here")
+    with pytest.raises(OutputError, match=r"is mounted.*Give a new folder in it"):
+        check("train", f"output={empty[0]}", "job_dir=job")
+
+
+def any_in(path):
+    return not os.path.isdir(path) or bool(os.listdir(path))
+
+
+def test_the_folders_above_an_output_need_not_be_there(place):
+    check("train", "output=new/folder/out", "job_dir=job")
+    assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize(("output", "job_dir"), [("m", "m"), ("m/", "./m"), ("m", "m/job")])
+def test_a_job_directory_that_is_the_output_or_lies_in_it_is_refused(place, output, job_dir):
+    with pytest.raises(OutputError, match=r"output (is|holds) what job_dir names"):
+        check("train", f"output={output}", f"job_dir={job_dir}")
 
 
 def test_a_path_that_is_too_long_is_told(place):
