@@ -66,22 +66,26 @@ class ElasticDLSpec(ABC):
             `features` is a tensor, or a dict keyed by the names of the model's inputs.
         """
 
-    @abstractmethod
     def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:
         """Return the mean loss over a batch, a scalar tensor.
+
+        Leave it out where the model has a loss: it was compiled with one, or has `compute_loss`.
 
         Args:
             outputs: What the model returned, shape (batch, ...).
             labels: What `create_dataset` returned, shape (batch, ...).
         """
+        raise NotImplementedError("create_loss")
 
-    @abstractmethod
     def create_optimizer(self, lr: float = 0.1) -> Any:
         """Return a Keras 3 optimizer.
+
+        Leave it out where the model was compiled with one.
 
         Args:
             lr: Learning rate; the job's `learning_rate` reaches it where it is set.
         """
+        raise NotImplementedError("create_optimizer")
 
     def create_metrics(
         self, mode: Mode = Mode.TRAINING, outputs: Any = None, labels: Any = None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -133,6 +133,8 @@ class StepSums:
     wants_change: bool
     """Some member knows that the ring is to change after this step."""
     metrics: dict[str, float]
+    metric_sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """What the metrics have counted, which adds up over steps; the framework knows what it is."""
 
     @property
     def is_finite(self) -> bool:

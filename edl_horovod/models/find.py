@@ -11,10 +11,13 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.lookup import FileGroup, file_groups, list_definitions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.overrides import Overrides, find_parts
-from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, PlainModels, part_of
+from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, PlainModels, gives, part_of
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["ModelDefinition", "find"]
+
+_OF_MODEL = frozenset(name for key in ("loss", "optimizer") for name in (key, METHODS[key]))
+"""Parts, and methods of a spec, that a compiled model has itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +29,10 @@ class ModelDefinition:
     symbol: str
     """Its name in its file: a spec, a Keras class or a function."""
     parts: Mapping[str, str]
-    """Where `input_fn`, `loss` and `optimizer` come from: `folder.file.symbol`, or a Keras name."""
+    """Where `input_fn`, `loss` and `optimizer` come from: `folder.file.symbol`, or a Keras name.
+
+    The model's own name where it brings its loss or optimizer itself.
+    """
 
     @property
     def source_file(self) -> Path:
@@ -70,6 +76,10 @@ def find(
         if not candidates and plain_models is not None:
             candidates = _plain(group, modules, overrides, zoo, plain_models)
         complete = {id(one.value): one for one in candidates if not one.missing}
+        # A loss and an optimizer may be the model's own, which only the model itself can say.
+        complete = complete or {
+            id(one.value): one for one in candidates if _OF_MODEL.issuperset(one.missing)
+        }
         if len(complete) == 1:
             return _definition(next(iter(complete.values())), overrides, zoo, plain_models)
         if complete:
@@ -88,14 +98,17 @@ def find(
 
 def _specs(group: FileGroup, modules: list[ModuleType], overrides: Overrides) -> list[_Candidate]:
     return [
-        _Candidate(
-            value, module, symbol, tuple(sorted(value.__abstractmethods__ - overrides.methods))
-        )
+        _Candidate(value, module, symbol, _missing_methods(value, overrides))
         for symbol, value, module in _values(group, modules)
         if inspect.isclass(value)
         and issubclass(value, ElasticDLSpec)
         and value is not ElasticDLSpec
     ]
+
+
+def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[str, ...]:
+    required = {METHODS[key] for key in REQUIRED if not gives(kind, METHODS[key])}
+    return tuple(sorted((kind.__abstractmethods__ | required) - overrides.methods))
 
 
 def _plain(
@@ -136,15 +149,18 @@ def _definition(
     one: _Candidate, overrides: Overrides, zoo: Path, plain_models: PlainModels | None
 ) -> ModelDefinition:
     set_by_user = find_parts(overrides, one.module, zoo=zoo)
+    own = part_of(one.value, one.module, one.symbol, zoo=zoo).full_name
+    names = dict.fromkeys(REQUIRED, own)
     if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
-        own = part_of(one.value, one.module, one.symbol, zoo=zoo).full_name
-        names = {key: f"{own}.{METHODS[key]}" for key in REQUIRED}
         kind, parts = one.value, set_by_user
+        names |= {
+            key: f"{own}.{METHODS[key]}" for key in REQUIRED if gives(one.value, METHODS[key])
+        }
     else:
         assert plain_models is not None
         kind = ElasticDLSpec  # type: ignore[type-abstract]  # Made concrete below.
         parts = {**plain_models.parts_of(one.value, one.module, one.symbol, zoo=zoo), **set_by_user}
-        names = {key: parts[key].full_name for key in REQUIRED}
+        names |= {key: parts[key].full_name for key in REQUIRED if key in parts}
     if parts:
         assert plain_models is not None, "only a framework makes a spec of parts"
         kind = plain_models.with_parts(kind, parts)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from edl_horovod.models.lookup import import_root
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "PlainModels", "part_of"]
+__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "PlainModels", "gives", "part_of"]
 
 METHODS = {
     "model": "create_model",
@@ -24,6 +24,11 @@ DEFAULTS = {"input_fn": "default_input", "loss": "default_loss", "optimizer": "d
 """The attribute of a Keras class that provides each part."""
 REQUIRED = tuple(DEFAULTS)
 """Parts that every model needs; the user can set them by these names."""
+
+
+def gives(kind: type[ElasticDLSpec], method: str) -> bool:
+    """Whether a spec has a `create_*` method of its own."""
+    return getattr(kind, method) is not getattr(ElasticDLSpec, method)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from edl_horovod.models.elasticdl_module import OUTPUTS_PROCESSOR
 from edl_horovod.models.find import ModelDefinition, find
 from edl_horovod.models.lookup import list_definitions, require_zoo
 from edl_horovod.models.overrides import Overrides
-from edl_horovod.models.parts import METHODS, PlainModels, part_of
+from edl_horovod.models.parts import METHODS, PlainModels, gives, part_of
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["LoadedSpec", "Overrides", "list_definitions", "load_spec"]
@@ -63,6 +63,10 @@ class LoadedSpec(ModelDefinition):
             )
         assert isinstance(kind, type)
         return kind
+
+    def gives(self, method: str) -> bool:
+        """Whether the spec has a `create_*` method of its own."""
+        return gives(type(self.spec), method)
 
     def optimizer(self, learning_rate: float | None) -> Any:
         """Make the optimizer of the model, a new one at each call.
@@ -133,7 +137,10 @@ def load_spec(
     """
     zoo = require_zoo(model_zoo)
     found = find(zoo, model_def, overrides or Overrides(), plain_models)
-    methods = {name: _parameters_of(getattr(found.kind, name)) for name in METHODS.values()}
+    methods = {
+        name: _parameters_of(getattr(found.kind, name)) if gives(found.kind, name) else ()
+        for name in METHODS.values()
+    }
     _require_declared(found.kind, params, methods)
     spec = _make(found, zoo, params=params, context=context)
     for name, names in methods.items():

@@ -6,6 +6,30 @@ import tensorflow as tf
 from edl_horovod import ElasticDLSpec
 
 NUM_FEATURES = 6
+OPTIMIZERS = [
+    {"class_name": name, "config": {"learning_rate": 0.05, **settings}}
+    for name, settings in [
+        ("SGD", {"momentum": 0.9}),
+        ("Adam", {"use_ema": True, "ema_momentum": 0.9}),
+        ("SGD", {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 7}),
+        ("AdamW", {"weight_decay": 0.1, "clipnorm": 0.5}),
+        ("AdamW", {"weight_decay": 0.5, "exclude": ["bias"]}),
+        ("SGD", {"gradient_accumulation_steps": 5}),
+        ("SGD", {"loss_scale_factor": 128.0}),
+    ]
+]
+
+
+class Partly(keras.layers.Layer):
+    """A dense layer with a variable that no output depends on."""
+
+    def build(self, shape):
+        self.inner = keras.layers.Dense(1)
+        self.inner.build(shape)
+        self.unused = self.add_weight(shape=(3,), initializer="ones", name="unused")
+
+    def call(self, x):
+        return self.inner(x)
 
 
 class FittedSpec(ElasticDLSpec):
@@ -17,7 +41,8 @@ class FittedSpec(ElasticDLSpec):
     def create_model(self):
         features = keras.Input((NUM_FEATURES,), name="features")
         hidden = keras.layers.Dense(8, activation="tanh")(features)
-        return keras.Model(features, keras.layers.Dense(1)(hidden))
+        output = Partly()(hidden)
+        return keras.Model(features, output)
 
     def create_dataset(self, dataset, mode):
         return dataset
@@ -26,4 +51,9 @@ class FittedSpec(ElasticDLSpec):
         return tf.reduce_mean(tf.square(outputs - labels))
 
     def create_optimizer(self, lr=0.1):
-        return keras.optimizers.get(self.optimizer)
+        config = dict(self.optimizer["config"])
+        excluded = config.pop("exclude", None)
+        optimizer = keras.optimizers.get({**self.optimizer, "config": config})
+        if excluded:
+            optimizer.exclude_from_weight_decay(var_names=excluded)
+        return optimizer

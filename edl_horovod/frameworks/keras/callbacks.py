@@ -11,10 +11,11 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
+from numpy.typing import NDArray
 
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
@@ -30,6 +31,17 @@ STATE_BYTES = 1 << 16
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
+class EpochMetrics(Protocol):
+    """What makes the metrics of an epoch."""
+
+    @property
+    def num_metric_sums(self) -> int:
+        """How many numbers they count."""
+
+    def metric_values(self, counted: NDArray[np.float64], count: float) -> dict[str, float]:
+        """Their values, of the sums of what steps have counted of so many examples."""
+
+
 class KerasCallbacks:
     """The callbacks of a training, and what they must be told."""
 
@@ -39,12 +51,12 @@ class KerasCallbacks:
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
         *,
-        metric_names: Sequence[str],
+        metrics: EpochMetrics,
         num_epochs: int,
         steps_per_epoch: int | None,
         zoo: Path,
     ) -> None:
-        """Call nothing yet. The model is not compiled: it has `optimizer` while a callback runs.
+        """Call nothing yet. The model has `optimizer` while a callback runs.
 
         Raises:
             UserCodeError: One of them cannot work on a ring.
@@ -54,13 +66,13 @@ class KerasCallbacks:
             _require_usable(callback)
         self._model = model
         self._optimizer = optimizer
-        self._names = ["loss", *metric_names]
+        self._metrics = metrics
         self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
         self._zoo = zoo
         self._has_begun = False
         self._schedules = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
-        # Examples, then sums of the loss and the metrics over the epoch so far.
-        self._sums = Array(np.zeros(1 + len(self._names)))
+        # Examples, the loss' sum, and what the metrics have counted in the epoch so far.
+        self._sums = Array(np.zeros(2 + metrics.num_metric_sums))
         self._state = Array(np.zeros(STATE_BYTES, np.uint8))
         self._stopped = Array(np.int64(0))
 
@@ -94,17 +106,16 @@ class KerasCallbacks:
     def after_step(self, sums: StepSums) -> None:
         """Add a step's numbers, which are the same on all ranks; all ranks do."""
         if sums.num_examples:
-            means = np.array([1.0, sums.loss, *sums.metrics.values()])
-            self._sums.assign(self._sums.numpy() + sums.num_examples * means)
+            count = sums.num_examples
+            added = np.array([count, count * sums.loss, *sums.metric_sums])
+            self._sums.assign(self._sums.numpy() + added)
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
         """Tell the callbacks of an epoch's end; only the leader does, and then the ring syncs."""
         sums = self._sums.numpy()
-        logs = {
-            name: float(total / sums[0])
-            for name, total in zip(self._names, sums[1:], strict=True)
-            if sums[0]
-        }
+        logs = {}
+        if count := float(sums[0]):
+            logs = {"loss": float(sums[1]) / count, **self._metrics.metric_values(sums[2:], count)}
         logs |= {f"val_{name}": value for name, value in evaluation.items()}
         with self._live(epoch + 1):
             self._call("on_epoch_end", epoch, logs)
@@ -124,7 +135,8 @@ class KerasCallbacks:
     @contextlib.contextmanager
     def _live(self, epoch: int) -> Iterator[None]:
         """The callbacks with their model and, whoever ran them last, their numbers."""
-        self._model.optimizer = self._optimizer
+        # The model's own, if any, is what it is saved with.
+        own, self._model.optimizer = getattr(self._model, "optimizer", None), self._optimizer
         try:
             if not self._has_begun:
                 self._has_begun = True
@@ -133,8 +145,7 @@ class KerasCallbacks:
             yield
             self._save()
         finally:
-            # Else it would be saved with the model.
-            self._model.optimizer = None
+            self._model.optimizer = own
 
     def _begin(self, *, is_first: bool) -> None:
         self._model.stop_training = False

@@ -5,15 +5,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
-from edl_horovod.frameworks.keras.functional import (
-    MetricSums,
-    call_functionally,
-    metric_sums,
-    running,
-)
+from edl_horovod.frameworks.keras.functional import MetricSums, running
+from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.values import Batch, EvaluationSums
-from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
@@ -27,17 +24,18 @@ class KerasEvaluation:
         """Trace it; `element_spec` has the `tf.TypeSpec`s of features and labels.
 
         Raises:
-            UserCodeError: The spec's loss or metrics cannot be built for these examples.
+            UserCodeError: Loss or metrics cannot be built for these examples, or not be added up.
         """
         self._loaded = loaded
-        self._model = model
-        self._metrics: dict[str, MetricSums] = {}
+        self._objective = Objective(loaded, model, element_spec, Mode.EVALUATION)
+        self._metrics: list[MetricSums] = []
         with user_code(f"Building the evaluation of {loaded.label}", root=loaded.zoo):
             self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
                 *element_spec
             )
-        self.names = ["loss", *self._metrics]
-        self.zeros = EvaluationSums.zeros(sum(each.size for each in self._metrics.values()))
+        size = sum(each.size for each in self._metrics)
+        self.names = ["loss", *self._values(np.zeros(size), 1.0)]
+        self.zeros = EvaluationSums.zeros(size)
 
     def sums(self, batch: Batch) -> EvaluationSums:
         """The sums of a batch; see `base.Evaluation`."""
@@ -48,21 +46,23 @@ class KerasEvaluation:
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
         """The numbers by name."""
-        values = {"loss": float(sums.loss / sums.num_examples)}
+        loss = float(sums.loss / sums.num_examples)
+        return {"loss": loss, **self._values(sums.metrics, sums.num_examples)}
+
+    def _values(self, sums: NDArray[np.float64], count: float) -> dict[str, float]:
+        values: dict[str, float] = {}
         start = 0
-        for name, metric in self._metrics.items():
+        for metric in self._metrics:
             stop = start + metric.size
-            values[name] = metric.value(sums.metrics[start:stop], sums.num_examples)
+            counted = metric.counted(sums[start:stop], count)
+            named = metric.values(counted, count)
+            values |= {name: float(value) for name, value in named.items()}
             start = stop
         return values
 
     def _trace(self, features: Any, labels: Any) -> tf.Tensor:
         count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
-        outputs, _, extra_losses = call_functionally(self._model, features, training=False)
-        loss = call_declared(self._loaded.spec.create_loss, {"outputs": outputs, "labels": labels})
-        loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
-        self._metrics = metric_sums(self._loaded, Mode.EVALUATION, outputs, labels, count)
-        numbers = [[count], [tf.cast(loss, tf.float32) * count]]
-        return tf.cast(
-            tf.concat([*numbers, *(m.sums for m in self._metrics.values())], 0), tf.float64
-        )
+        outcome = self._objective.of_batch(features, labels)
+        self._metrics = outcome.metrics
+        numbers = [[count], [tf.cast(outcome.loss, tf.float32) * count]]
+        return tf.cast(tf.concat([*numbers, *(m.sums for m in outcome.metrics)], 0), tf.float64)

@@ -1,50 +1,48 @@
-"""A user's Keras model as pure functions of a batch: outputs, losses and metrics."""
+"""A user's Keras model without side effects, and its metrics as numbers that add up."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.metrics import Measured, as_keras_metric, value_of
+from edl_horovod.frameworks.keras.metrics import Measured, as_keras_metric, result_of
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["MetricSums", "call_functionally", "metric_sums", "running"]
+__all__ = ["MetricSums", "at_least_float32", "metric_sums", "running", "without_effects"]
 
 
-def call_functionally(
-    model: keras.Model, features: Any, *, training: bool, moving: Sequence[tf.Tensor] | None = None
-) -> tuple[Any, list[tf.Tensor], list[tf.Tensor]]:
-    """Call a model so that nothing of it changes; what would have changed comes out.
+@contextlib.contextmanager
+def without_effects(
+    model: keras.Model,
+    *,
+    moving: Sequence[tf.Tensor] | None = None,
+    metrics: Iterable[keras.metrics.Metric] = (),
+) -> Iterator[keras.StatelessScope]:
+    """Have nothing of a model change; what would have changed is what the scope has for it.
 
     `Model.stateless_call` does the same for the layer's `call` alone, without what `__call__` adds
-    (`training` for models that do not declare it, casts); the scope is the public way to both.
+    (`training` for models that do not declare it, casts); the scope is the public way to both. It
+    also keeps the layers' extra losses, for `model.losses`.
 
     Args:
         model: Built.
-        features: A batch.
-        training: As in Keras.
         moving: Values to use for the non-trainable variables; None for their own.
-
-    Returns:
-        Outputs (in float32 where layers compute in less), the non-trainable variables' new values,
-        and the layers' extra losses.
+        metrics: Those that begin at zero; built.
     """
     variables = model.non_trainable_variables
     values = [variable.value for variable in variables] if moving is None else moving
     mapping = [*zip(variables, values, strict=True)]
     mapping += [(variable, variable.value) for variable in model.trainable_variables]
+    counted = [variable for metric in metrics for variable in metric.variables]
+    mapping += [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in counted]
     with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
-        outputs = model(features, training=training)
-        losses = list(model.losses)
-    outputs = tf.nest.map_structure(_at_least_float32, outputs)
-    return outputs, [scope.get_current_value(variable) for variable in variables], losses
+        yield scope
 
 
 @contextlib.contextmanager
@@ -65,25 +63,38 @@ def running(doing: str, loaded: LoadedSpec, features: Any, labels: Any) -> Itera
 class MetricSums:
     """A metric of a batch, as numbers that add up over batches of any size and over ranks."""
 
+    name: str
     sums: tf.Tensor
     """Shape (numbers,), float32."""
-    metric: keras.metrics.Metric | None
+    metric: keras.metrics.Metric | None = None
     """Makes the value of them; None where the value is their mean over the examples."""
+    is_per_batch: bool = False
+    """Whether it counts a batch, not its examples; then `sums` is weighted by these."""
+    shown: frozenset[str] | None = None
+    """Names of those of its values that are shown; None for all."""
 
     @property
     def size(self) -> int:
         """How many numbers these are."""
         return int(self.sums.shape[0])
 
-    def value(self, sums: np.ndarray, count: float) -> float:
-        """The metric over all batches."""
-        return float(sums[0] / count) if self.metric is None else value_of(self.metric, sums)
+    def counted(self, sums: Any, count: Any) -> Any:
+        """What it has counted, from the sums over a ring and the number of examples in them."""
+        return sums / count if self.is_per_batch else sums
+
+    def values(self, counted: Any, count: Any) -> dict[str, tf.Tensor]:
+        """Its values by name, scalars, from what it has counted of so many examples."""
+        if self.metric is None:
+            return {self.name: counted[0] / count}
+        result = result_of(self.metric, counted)
+        named = result if isinstance(result, dict) else {self.name: result}
+        return {k: value for k, value in named.items() if self.shown is None or k in self.shown}
 
 
 def metric_sums(
     loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
-) -> dict[str, MetricSums]:
-    """The user's metrics as sums over a batch's examples.
+) -> list[MetricSums]:
+    """The spec's metrics as sums over a batch's examples.
 
     Args:
         loaded: The user's spec.
@@ -101,17 +112,22 @@ def metric_sums(
     name = f"create_metrics of {loaded.label}"
     if not isinstance(metrics, dict):
         raise UserCodeError(f"{name} must return a dict.", received=type(metrics).__name__)
-    found = {}
+    found = []
     for key in sorted(metrics):
         value = metrics[key]
         if metric := as_keras_metric(value):
             value = Measured(metric, labels, outputs, f"{key} of {name}")
         if isinstance(value, Measured):
             _require_evaluation(value, mode)
-            found[key] = MetricSums(value.counts(), value.metric)
+            found.append(MetricSums(key, value.counts(), value.metric))
         else:
-            found[key] = MetricSums(_mean_sum(value, count, f"{key} of {name}"), None)
+            found.append(MetricSums(key, _mean_sum(value, count, f"{key} of {name}")))
     return found
+
+
+def at_least_float32(outputs: Any) -> Any:
+    """A model's outputs, in float32 where its layers compute in less."""
+    return tf.nest.map_structure(_at_least_float32, outputs)
 
 
 def _require_evaluation(measured: Measured, mode: Mode) -> None:

@@ -4,6 +4,7 @@ AUC or precision of a whole data set is not a mean of those of its batches. What
 them is a sum, so it may be counted anywhere, in any batches, and be added up.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,16 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["Measured", "as_keras_metric", "require_sums", "value_of"]
+__all__ = [
+    "Measured",
+    "as_keras_metric",
+    "made_up",
+    "require_number",
+    "require_sums",
+    "result_of",
+    "row_of",
+    "value_of",
+]
 
 _TRIED_EXAMPLES = (3, 5)
 
@@ -37,7 +47,7 @@ class Measured:
         with tf.init_scope():  # Made and tried once, not in each traced batch.
             require_sums(self)
         after = _after(self.metric, _zeros(self.metric), self.labels, self.outputs)
-        return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in after], 0)
+        return row_of(after)
 
 
 def as_keras_metric(metric: Any) -> keras.metrics.Metric | None:
@@ -47,9 +57,22 @@ def as_keras_metric(metric: Any) -> keras.metrics.Metric | None:
     return metric if isinstance(metric, keras.metrics.Metric) else None
 
 
+def row_of(values: Sequence[Any]) -> tf.Tensor:
+    """The values of a metric's variables as one row of float32."""
+    return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], 0)
+
+
+def result_of(metric: keras.metrics.Metric, counts: Any) -> Any:
+    """What a metric gives that has counted `counts`, the sum of all batches' rows.
+
+    A scalar tensor, or a dict of them by name.
+    """
+    return metric.stateless_result(_as_state(metric, counts))
+
+
 def value_of(metric: keras.metrics.Metric, counts: np.ndarray) -> float:
-    """The value of a metric that has counted `counts`, the sum of all batches' rows."""
-    return float(metric.stateless_result(_as_state(metric, counts)))
+    """The value of a metric that has counted `counts`, where it is one number."""
+    return float(result_of(metric, counts))
 
 
 def require_sums(measured: Measured) -> None:
@@ -61,7 +84,7 @@ def require_sums(measured: Measured) -> None:
     metric, label = measured.metric, measured.label
     rng = np.random.default_rng(0)
     given = (measured.labels, measured.outputs)
-    parts = [_made_up(given, number, rng) for number in _TRIED_EXAMPLES]
+    parts = [made_up(given, number, rng) for number in _TRIED_EXAMPLES]
     whole = tf.nest.map_structure(lambda *some: np.concatenate(some), *parts)
     try:
         metric.update_state(*whole)  # Some make their variables only now.
@@ -81,6 +104,15 @@ def require_sums(measured: Measured) -> None:
             " the order or the size of the batches. Let its update_state only add sums over the"
             " examples to variables that begin at 0, and its result put them together."
         )
+    require_number(metric, value, label)
+
+
+def require_number(metric: keras.metrics.Metric, value: Any, label: str) -> None:
+    """Refuse a metric whose result is not one number.
+
+    Raises:
+        UserCodeError: It is a dict or an array.
+    """
     if isinstance(value, dict) or np.ndim(value):
         raise UserCodeError(
             f"{label} must give one number.",
@@ -109,10 +141,16 @@ def _adds_up(metric: keras.metrics.Metric, parts: list[Any], whole: Any, rng: An
     )
 
 
-def _made_up(like: Any, number: int, rng: Any) -> Any:
-    """Examples of the types and shapes of a batch: numbers between 0 and 1, class 0, no text."""
+def made_up(like: Any, number: int, rng: Any) -> Any:
+    """So many examples like those of a batch: numbers between 0 and 1, class 0, no text.
 
-    def made_up(tensor: Any) -> np.ndarray:
+    Args:
+        like: Tensors or `tf.TensorSpec`s, in any structure.
+        number: How many.
+        rng: Makes the numbers.
+    """
+
+    def array(tensor: Any) -> np.ndarray:
         rest = tensor.shape.as_list()[1:] if tensor.shape.rank else []
         shape = [number, *(size or 1 for size in rest)]
         if tensor.dtype == tf.string:
@@ -120,7 +158,7 @@ def _made_up(like: Any, number: int, rng: Any) -> Any:
         kind = tensor.dtype.as_numpy_dtype
         return (rng.random(shape) if tensor.dtype.is_floating else np.zeros(shape)).astype(kind)
 
-    return tf.nest.map_structure(made_up, like)
+    return tf.nest.map_structure(array, like)
 
 
 def _after(metric: keras.metrics.Metric, state: Any, labels: Any, outputs: Any) -> list[Any]:
@@ -131,9 +169,9 @@ def _zeros(metric: keras.metrics.Metric) -> list[tf.Tensor]:
     return [tf.zeros(variable.shape, variable.dtype) for variable in metric.variables]
 
 
-def _as_state(metric: keras.metrics.Metric, counts: np.ndarray) -> list[tf.Tensor]:
+def _as_state(metric: keras.metrics.Metric, counts: Any) -> list[tf.Tensor]:
     sizes = [int(np.prod(variable.shape)) for variable in metric.variables]
-    pieces = np.split(counts, np.cumsum(sizes)[:-1])
+    pieces = tf.split(counts, sizes)
     return [
         tf.cast(tf.reshape(piece, variable.shape), variable.dtype)
         for piece, variable in zip(pieces, metric.variables, strict=True)

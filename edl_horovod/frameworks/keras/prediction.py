@@ -1,5 +1,6 @@
 """A Keras model's outputs, and what they are."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -7,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from edl_horovod.frameworks.keras.own_parts import overrides
 from edl_horovod.frameworks.values import Output, flatten_outputs
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -24,9 +26,9 @@ class KerasPrediction:
             UserCodeError: The model raised something.
         """
         with user_code(f"Running the model of {loaded.label}", root=loaded.zoo):
-            self._outputs = tf.function(
-                lambda features: model(features, training=False), autograph=False
-            ).get_concrete_function(element_spec[0])
+            self._outputs = tf.function(_predicting(model), autograph=False).get_concrete_function(
+                element_spec[0]
+            )
 
     def describe(self) -> tuple[Output, ...]:
         """What the outputs are, sorted by name."""
@@ -39,6 +41,16 @@ class KerasPrediction:
     def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
         """These outputs by name."""
         return {name: np.asarray(value) for name, value in flatten_outputs(outputs).items()}
+
+
+def _predicting(model: keras.Model) -> Callable[[Any], Any]:
+    """The model's function of a batch's features."""
+    if overrides(model, "predict_step"):
+        # It takes a tuple for features with labels and weights.
+        return lambda features: model.predict_step(
+            (features,) if isinstance(features, tuple) else features
+        )
+    return lambda features: model(features, training=False)
 
 
 def describe_outputs(outputs: Any) -> tuple[Output, ...]:

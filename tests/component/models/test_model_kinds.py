@@ -268,8 +268,8 @@ def test_labels_of_a_feed_that_ignores_the_mode_are_left_out(load):
     ("text", "named"),
     [
         (
-            MODULE.replace("def loss", "def lost"),
-            r"custom_model of .*mine\.py lacks loss.*loss=\.\.\.",
+            MODULE.replace("def dataset_fn", "def data"),
+            r"custom_model of .*mine\.py lacks input_fn.*input_fn=\.\.\.",
         ),
         (HEAD + "class Mine(keras.Model): pass", r"Mine of .* lacks input_fn, loss, optimizer"),
         (

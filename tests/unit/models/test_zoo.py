@@ -21,7 +21,7 @@ class {name}(ElasticDLSpec):
     def create_optimizer(self, lr=0.1):
         return lr
 """
-NO_LOSS = SPEC.replace("create_loss", "create_lose")
+NO_MODEL = SPEC.replace("create_model", "create_modem")
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ def test_a_file_that_cannot_mean_the_symbol_is_not_run(write, load):
 
 
 def test_imported_and_abstract_specs_do_not_count(write, load):
-    write("base.py", NO_LOSS.format(name="Base") + SPEC.format(name="Whole"))
+    write("base.py", NO_MODEL.format(name="Base") + SPEC.format(name="Whole"))
     write("mnist.py", "from base import Base, Whole\n\nclass Mnist(Whole):\n    pass\n")
     assert load("mnist").symbol == "Mnist"
 
@@ -141,10 +141,21 @@ def test_a_zoo_that_is_no_directory_is_refused(tmp_path: Path):
 
 
 def test_missing_methods_are_named(write, load):
-    write("regressor.py", NO_LOSS.format(name="DNN"))
+    write("regressor.py", NO_MODEL.format(name="DNN"))
     for model_def in ("regressor.DNN", "regressor"):
-        with pytest.raises(UserCodeError, match=r"DNN of .*regressor\.py lacks .*create_loss"):
+        with pytest.raises(UserCodeError, match=r"DNN of .*regressor\.py lacks .*create_model"):
             load(model_def)
+
+
+def test_a_spec_may_leave_loss_and_optimizer_to_its_model_but_a_whole_one_is_preferred(write, load):
+    text = SPEC.format(name="DNN")
+    without = text.replace("create_loss", "lose").replace("create_optimizer", "optimize")
+    write("own.py", without)
+    write("both.py", without.replace("DNN", "Other") + text)
+    found = load("own")
+    assert not found.gives("create_loss")
+    assert found.parts["loss"] == "own.DNN"
+    assert load("both").symbol == "DNN"
 
 
 def test_a_syntax_error_names_file_and_line(write, load):
@@ -252,8 +263,8 @@ def test_the_context_reaches_the_constructor(write, tmp_path: Path):
 
 
 def test_definitions_are_listed_without_running_anything(write, tmp_path: Path):
-    write("base.py", "raise RuntimeError\n" + NO_LOSS.format(name="Base"))
-    write("mnist/mnist.py", "class Mnist(base.Base):\n    def create_loss(self): ...\n")
+    write("base.py", "raise RuntimeError\n" + NO_MODEL.format(name="Base"))
+    write("mnist/mnist.py", "class Mnist(base.Base):\n    def create_model(self): ...\n")
     write("broken.py", "class (\n")
     assert list_definitions(tmp_path) == ["mnist.mnist.Mnist"]
 

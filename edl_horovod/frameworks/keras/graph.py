@@ -1,0 +1,304 @@
+"""The graphs of a training step: sums of a batch, their reduction, and the change that follows."""
+
+import contextlib
+import logging
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.functional import MetricSums
+from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
+from edl_horovod.frameworks.keras.inlined import inlined
+from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
+from edl_horovod.frameworks.keras.moving import as_sum, move, salted, sum_dtype
+from edl_horovod.frameworks.keras.objective import Objective
+from edl_horovod.frameworks.keras.reduction import Sum, unique_rows, with_values
+
+__all__ = ["EXAMPLES", "LOSS", "METRICS", "WANTS_CHANGE", "StepGraph"]
+
+log = logging.getLogger(__name__)
+
+# The step's numbers, in this order, then one sum for each metric.
+EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
+
+
+class StepGraph:
+    """The step, traced for the variables that are trained now.
+
+    The forward pass is functional (`without_effects`): what it would change (BatchNorm statistics,
+    seeds) comes out as values and is assigned with the gradients' update, after the collective.
+    What a step does not change is not reduced, and keeps its bits.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        objective: Objective,
+        optimizer: keras.optimizers.Optimizer,
+        element_spec: tuple[Any, Any],
+        *,
+        options: GradientOptions,
+        rate: ScaledLearningRate | None,
+        has_come: tf.Variable,
+    ) -> None:
+        """Trace the step alone and in a ring, with and without examples.
+
+        Args:
+            model: Built.
+            objective: Its loss and metrics in training.
+            optimizer: Built for all variables that are trained now.
+            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            options: How gradients are made and bounded.
+            rate: The optimizer's learning rate, if it is to be multiplied.
+            has_come: Becomes true as soon as this rank's sums are made.
+        """
+        self._objective, self._optimizer, self._options = objective, optimizer, options
+        self._rate, self._has_come = rate, has_come
+        self._trainable = list(model.trainable_variables)
+        self._others = list(model.non_trainable_variables)
+        # Tracing a batch tells which of them a step changes.
+        self._trained: list[keras.Variable] = []
+        self._is_moved: list[bool] = []
+        self._metrics: list[MetricSums] = []
+        self.metric_names: list[str] = []
+        """Of the values at the end of what the step gives."""
+        scalar = tf.TensorSpec((), tf.float32)
+        salt = tf.TensorSpec((), tf.uint32)
+        # Each is traced once, for all kinds of step that need it.
+        others = [tf.TensorSpec(each.shape, each.dtype) for each in self._others]
+        self._part = _trace(self._part_sums, *element_spec, others, scalar)
+        self._moving = [v for v, is_one in zip(self._others, self._is_moved, strict=True) if is_one]
+        self._change = tf.function(self._change_if_good, autograph=False)
+        self.steps: dict[bool, Any] = {}
+        """From whether there is a ring to the step of (flag, features, labels, salt, 0)."""
+        self.empty_steps: dict[bool, Any] = {}
+        """The same for a rank without examples, of (flag, 0)."""
+        for in_ring in (False, True):
+            self._trace_both(in_ring, scalar, element_spec, salt)
+
+    @property
+    def num_metric_sums(self) -> int:
+        """How many numbers the metrics count; they follow the first ones of what a step gives."""
+        return sum(each.size for each in self._metrics)
+
+    def metric_values(self, counted: Any, count: Any) -> dict[str, float]:
+        """The metrics by name, of what they have counted in some steps of so many examples."""
+        return {name: float(value) for name, value in self._values(counted, count).items()}
+
+    def _values(self, counted: Any, count: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for metric, its in zip(self._metrics, self._split(counted), strict=True):
+            found |= metric.values(its, count)
+        return found
+
+    def _split(self, sums: Any) -> list[Any]:
+        return list(tf.split(sums, [each.size for each in self._metrics])) if self._metrics else []
+
+    def _trace_both(
+        self, in_ring: bool, scalar: Any, element_spec: tuple[Any, Any], salt: Any
+    ) -> None:
+        # Functions of their own: a concrete function counts a partial's bound argument as missing.
+        def step(
+            flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, zero: tf.Tensor
+        ) -> tf.Tensor:
+            sums = self._sums_of_batch(flag, features, labels, salt, zero, in_ring=in_ring)
+            return self._finish(sums, in_ring)
+
+        def empty_step(flag: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
+            return self._finish(self._empty_sums(flag, zero), in_ring)
+
+        self.steps[in_ring] = _trace(step, scalar, *element_spec, salt, scalar)
+        self.empty_steps[in_ring] = _trace(empty_step, scalar, scalar)
+
+    def _sums_of_batch(
+        self,
+        flag: tf.Tensor,
+        features: Any,
+        labels: Any,
+        salt: tf.Tensor,
+        zero: tf.Tensor,
+        *,
+        in_ring: bool,
+    ) -> list[Sum]:
+        """What this rank adds to the step: for each variable, then the step's numbers."""
+        count = _count(features)
+        before = [tf.convert_to_tensor(variable.value) for variable in self._others]
+        fed = [
+            salted(variable, value, salt)
+            for variable, value in zip(self._others, before, strict=True)
+        ]
+
+        def compute(batch: Any, others: list[tf.Tensor]) -> Any:
+            return self._part(*batch, others, zero)
+
+        def compute_last(batch: Any, others: list[tf.Tensor]) -> Any:
+            # Its gradients go out one by one, while it computes the others.
+            return inlined(self._part, *batch, others, zero) if in_ring else compute(batch, others)
+
+        sums, after = add_over_parts(
+            compute,
+            compute_last,
+            (features, labels),
+            fed,
+            num_parts=self._options.num_parts,
+            sum_specs=self._part.structured_outputs[0],
+        )
+        moved = [
+            as_sum(old, new, was_fed, count)
+            for old, new, was_fed, is_one in zip(before, after, fed, self._is_moved, strict=True)
+            if is_one
+        ]
+        numbers = tf.concat([[count], sums[-1][:1], [flag, 1.0], sums[-1][1:]], 0)
+        return [*sums[:-1], *moved, numbers]
+
+    def _part_sums(
+        self, features: Any, labels: Any, others: list[tf.Tensor], zero: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Sums over the examples of a batch: the gradients', and of loss and metrics as one row.
+
+        Args:
+            features: Of the examples.
+            labels: Of the examples.
+            others: Values of the non-trainable variables.
+            zero: 0, of which TensorFlow does not know that: what it knows it computes when it
+                optimises the graph, and that with a collective in it would be a call too many.
+        """
+        count = _count(features)
+        trainable = [variable.value for variable in self._trainable]
+        with tf.GradientTape() as tape:
+            outcome = self._objective.of_batch(features, labels, moving=others)
+            loss = outcome.loss
+            # The sum over the examples, so that the gradients are sums without a pass over them.
+            summed = loss * tf.cast(count, loss.dtype)
+            scaled = loss * tf.cast(self._scale, loss.dtype)
+        gradients = tape.gradient(scaled if self._is_scaling else summed, trainable)
+        # The scale is made for means: with sums float16 would not reach as far.
+        factor = count if self._is_scaling else None
+        # As Keras' optimizers do: what the loss does not depend on is not even decayed.
+        found = [
+            (variable, gradient)
+            for variable, gradient in zip(self._trainable, gradients, strict=True)
+            if gradient is not None
+        ]
+        if self._trainable and not found:
+            raise UserCodeError(
+                "The loss depends on none of the model's trainable variables.",
+                cure="Compute it of the model's outputs with TensorFlow or keras.ops.",
+            )
+        self._trained = [variable for variable, _ in found]
+        if len(found) < len(self._trainable):
+            trained = {id(variable) for variable in self._trained}
+            rest = [each.path for each in self._trainable if id(each) not in trained]
+            log.warning("the loss does not depend on %s: it stays as it is", ", ".join(rest))
+        self._metrics, self._is_moved = outcome.metrics, outcome.is_moved
+        sums = [self._gradient_sum(variable, each, factor) for variable, each in found]
+        row = [tf.reshape(tf.cast(summed, tf.float32), [1]), *(m.sums for m in outcome.metrics)]
+        return [*sums, tf.concat(row, 0)], outcome.after
+
+    def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[Sum]:
+        """What a rank without examples adds: nothing, but it is changed as all are."""
+        kinds = self._part.structured_outputs[0]
+        sums = [
+            _no_rows(kind, zero) if isinstance(kind, tf.IndexedSlices) else _fill(kind, zero)
+            for kind in kinds[:-1]
+        ]
+        moved = [
+            tf.fill(variable.shape, tf.cast(zero, sum_dtype(variable.value)))
+            for variable in self._moving
+        ]
+        rest = [zero for _ in range(self.num_metric_sums)]
+        return [*sums, *moved, tf.stack([zero, zero, flag, zero, *rest])]
+
+    def _finish(self, sums: list[Sum], in_ring: bool) -> tf.Tensor:
+        """Add the sums over the ring, then update, the same on all ranks."""
+        if in_ring:
+            with tf.control_dependencies(_flat(sums)):
+                self._has_come.assign(True)
+            num_trained = len(self._trained)
+            sums = self._options.reduction.add(sums[:num_trained], sums[num_trained:])
+        # All sums are there before any variable changes.
+        with tf.control_dependencies(_flat(sums)):
+            return self._change(sums)
+
+    def _gradient_sum(
+        self, variable: keras.Variable, gradient: Any, factor: tf.Tensor | None
+    ) -> Sum:
+        if isinstance(gradient, tf.IndexedSlices) and self._options.num_parts == 1:
+            shape = tf.constant([*variable.shape], gradient.indices.dtype)
+            gradient = unique_rows(tf.IndexedSlices(gradient.values, gradient.indices, shape))
+        else:
+            gradient = tf.convert_to_tensor(gradient)
+        if factor is None:
+            return gradient
+        return with_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
+
+    def _change_if_good(self, reduced: list[Sum]) -> tf.Tensor:
+        """Change the variables, if the step's loss is finite; returns the step's numbers.
+
+        What the metrics have counted, and then their values, stand at the end.
+        """
+        *totals, numbers = reduced
+        gradient_sums, moved = totals[: len(self._trained)], totals[len(self._trained) :]
+        count = numbers[EXAMPLES]
+
+        def change() -> tf.Tensor:
+            gradients = [
+                with_values(total, lambda values: values / tf.cast(count, values.dtype))
+                for total in gradient_sums
+            ]
+            gradients = clip(gradients, self._options, self._scale)
+            with self._rate.applied() if self._rate is not None else contextlib.nullcontext():
+                self._optimizer.apply(gradients, self._trained)
+            for variable, total in zip(self._moving, moved, strict=True):
+                move(variable.value, total, count, numbers[CONTRIBUTORS])
+            return tf.constant(True)
+
+        is_good = tf.math.is_finite(numbers[LOSS]) & (count > 0)
+        done = tf.cond(is_good, change, lambda: tf.constant(False))
+        its = zip(self._metrics, self._split(numbers[METRICS:]), strict=True)
+        counted = tf.concat([numbers[:METRICS], *(each.counted(of, count) for each, of in its)], 0)
+        values = self._values(counted[METRICS:], count)
+        self.metric_names = list(values)
+        with tf.control_dependencies([done]):
+            return tf.concat(
+                [counted, *(tf.reshape(tf.cast(v, tf.float32), [1]) for v in values.values())], 0
+            )
+
+    @property
+    def _is_scaling(self) -> bool:
+        """Whether the optimizer undoes a scaling of the loss; one of the user's may, too."""
+        is_dynamic = isinstance(self._optimizer, keras.optimizers.LossScaleOptimizer)
+        return is_dynamic or self._optimizer.loss_scale_factor is not None
+
+    @property
+    def _scale(self) -> tf.Tensor:
+        """What the optimizer wants the loss, and so the gradients, to be multiplied by."""
+        return tf.convert_to_tensor(self._optimizer.scale_loss(tf.constant(1.0)))
+
+
+def _trace(function: Any, *signature: Any) -> Any:
+    return tf.function(function, autograph=False).get_concrete_function(*signature)
+
+
+def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:
+    return tf.fill(like.shape, tf.cast(value, like.dtype))
+
+
+def _no_rows(like: tf.IndexedSlices, zero: tf.Tensor) -> tf.IndexedSlices:
+    """None of the rows of an array; as `zero`, nothing that TensorFlow could know beforehand."""
+    count = tf.cast(zero, tf.int32)
+    values = tf.fill([count, *like.values.shape[1:]], tf.cast(zero, like.values.dtype))
+    indices = tf.fill([count], tf.cast(zero, like.indices.dtype))
+    # `like` is of another graph.
+    return tf.IndexedSlices(values, indices, tf.constant(tf.get_static_value(like.dense_shape)))
+
+
+def _flat(sums: list[Sum]) -> list[tf.Tensor]:
+    return list(tf.nest.flatten(sums, expand_composites=True))
+
+
+def _count(features: Any) -> tf.Tensor:
+    """Number of examples, as a float."""
+    return tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)

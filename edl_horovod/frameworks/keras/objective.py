@@ -1,0 +1,161 @@
+"""What a batch is worth to a training or an evaluation: its loss and its metrics.
+
+They are the spec's own, else those that the model brings: `compute_loss`, `compute_metrics`, and
+what it was compiled with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.functional import (
+    MetricSums,
+    at_least_float32,
+    metric_sums,
+    without_effects,
+)
+from edl_horovod.frameworks.keras.own_parts import OwnParts, overrides
+from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.spec import Mode
+
+__all__ = ["Objective", "Outcome"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What comes out of a batch."""
+
+    loss: tf.Tensor
+    """The mean over its examples, a scalar, with what the layers add."""
+    metrics: list[MetricSums]
+    after: list[tf.Tensor]
+    """Values that the non-trainable variables are to have."""
+    is_moved: list[bool]
+    """Which of these the model has assigned."""
+
+
+class Objective:
+    """Loss and metrics of a model, in one mode."""
+
+    def __init__(
+        self, loaded: LoadedSpec, model: keras.Model, element_spec: tuple[Any, Any], mode: Mode
+    ) -> None:
+        """Choose whose loss and metrics count, and try those of the model.
+
+        Args:
+            loaded: The user's spec.
+            model: Built.
+            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            mode: `Mode.TRAINING` or `Mode.EVALUATION`.
+
+        Raises:
+            UserCodeError: There is no loss, there are two, the model has a step of its own, or its
+                loss or metrics cannot be added up over a ring.
+        """
+        self._loaded, self._model, self._mode = loaded, model, mode
+        _require_no_step(model, mode, loaded.label)
+        brings_loss = _choose(loaded, model, "create_loss", "compute_loss")
+        if brings_loss and not (model.compiled or overrides(model, "compute_loss")):
+            raise UserCodeError(
+                f"{loaded.label} lacks loss.",
+                cure="Give the class default_loss or the spec create_loss, or its file a function"
+                " loss, or compile the model with one, or set loss=...",
+            )
+        self._brings_loss = brings_loss
+        self._brings_metrics = _choose(loaded, model, "create_metrics", "compute_metrics") and (
+            brings_loss or model.compiled or overrides(model, "compute_metrics")
+        )
+        self._own: OwnParts | None = None
+        if brings_loss or self._brings_metrics:
+            doing = f"Trying loss and metrics of the model of {loaded.label}"
+            with user_code(doing, root=loaded.zoo):
+                self._own = OwnParts(model, element_spec, label=loaded.label)
+
+    def of_batch(
+        self, features: Any, labels: Any, *, moving: Sequence[tf.Tensor] | None = None
+    ) -> Outcome:
+        """Compute the loss and count the metrics of a batch; nothing of the model changes.
+
+        Args:
+            features: Of the examples.
+            labels: Of the examples.
+            moving: Values of the non-trainable variables; None for their own.
+        """
+        model, own, variables = self._model, self._own, self._model.non_trainable_variables
+        training = self._mode is Mode.TRAINING
+        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        counting = own.metrics if own is not None else ()
+        with without_effects(model, moving=moving, metrics=counting) as scope:
+            before = [scope.get_current_value(variable) for variable in variables]
+            outputs = at_least_float32(model(features, training=training))
+            extra_losses = list(model.losses)
+            metrics: list[MetricSums] = []
+            loss = None
+            if own is not None:
+                if self._brings_loss:
+                    loss = own.loss(features, labels, outputs, training=training)
+                if self._brings_metrics:
+                    metrics = own.measure(scope, features, labels, outputs, count)
+        after = [scope.get_current_value(variable) for variable in variables]
+        if loss is None:
+            loss = self._loss_of_spec(outputs, labels)
+            loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
+        if not self._brings_metrics:
+            metrics = metric_sums(self._loaded, self._mode, outputs, labels, count)
+        return Outcome(
+            self._scalar(loss),
+            metrics,
+            [tf.convert_to_tensor(value) for value in after],
+            [new is not old for new, old in zip(after, before, strict=True)],
+        )
+
+    def _loss_of_spec(self, outputs: Any, labels: Any) -> tf.Tensor:
+        given = {"outputs": outputs, "labels": labels}
+        loss = tf.convert_to_tensor(call_declared(self._loaded.spec.create_loss, given))
+        return self._scalar(loss)
+
+    def _scalar(self, loss: tf.Tensor) -> tf.Tensor:
+        if loss.shape.rank != 0:
+            name = "compute_loss" if self._brings_loss else "create_loss"
+            raise UserCodeError(
+                f"{name} of {self._loaded.label} must return the mean over the batch, a scalar.",
+                received={"shape": loss.shape},
+                cure="Reduce it, for instance with tf.reduce_mean.",
+            )
+        return loss
+
+
+def _choose(loaded: LoadedSpec, model: keras.Model, method: str, own: str) -> bool:
+    """Whether the model's part counts: where the spec has none. One of its own is a second one."""
+    if not loaded.gives(method):
+        return True
+    if overrides(model, own):
+        raise UserCodeError(
+            f"{loaded.label} has {method}, and its model {type(model).__name__} has {own}, which"
+            " says the same in another way.",
+            cure=f"Remove one of them; {own} alone is called as model.fit calls it.",
+        )
+    return False
+
+
+def _require_no_step(model: keras.Model, mode: Mode, label: str) -> None:
+    """Refuse a step of the user's: it would change the variables before the ring has the sums."""
+    methods = {
+        Mode.TRAINING: ("train_step", "make_train_function"),
+        Mode.EVALUATION: ("test_step", "make_test_function"),
+    }
+    for method in methods[mode]:
+        if overrides(model, method):
+            raise UserCodeError(
+                f"{type(model).__name__} of {label} overrides {method}, but on a ring the step is"
+                " not the model's: the gradients of all ranks are added before an optimizer is"
+                " applied.",
+                cure="Write the loss as compute_loss(self, x, y, y_pred, sample_weight, training)"
+                " and the metrics as compute_metrics(self, x, y, y_pred, sample_weight), and"
+                f" remove {method}.",
+            )

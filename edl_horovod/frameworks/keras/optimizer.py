@@ -1,0 +1,77 @@
+"""The optimizer of a training: the spec's own, else the one that the model was compiled with."""
+
+import logging
+
+import keras
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.calling import user_code, wrong_optimizer
+from edl_horovod.models.zoo import LoadedSpec
+
+__all__ = ["make_optimizer"]
+
+log = logging.getLogger(__name__)
+
+
+def make_optimizer(
+    loaded: LoadedSpec, model: keras.Model, learning_rate: float | None, *, scales_loss: bool
+) -> keras.optimizers.Optimizer:
+    """Make the optimizer of a training, not yet built, or as the model was loaded with it.
+
+    Args:
+        loaded: The user's spec.
+        model: Built.
+        learning_rate: `train.learning_rate`; None leaves the optimizer's own.
+        scales_loss: Whether it must scale the loss.
+
+    Raises:
+        UserCodeError: There is none, it is no Keras optimizer, or making it failed.
+    """
+    if loaded.gives("create_optimizer"):
+        optimizer = loaded.optimizer(learning_rate)
+    else:
+        optimizer = _compiled(loaded, model, learning_rate)
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise wrong_optimizer(optimizer, f"create_optimizer of {loaded.label}")
+    _tell_of_unused(loaded, model)
+    kind = keras.optimizers.LossScaleOptimizer
+    return kind(optimizer) if scales_loss and not isinstance(optimizer, kind) else optimizer
+
+
+def _compiled(
+    loaded: LoadedSpec, model: keras.Model, learning_rate: float | None
+) -> keras.optimizers.Optimizer:
+    optimizer = model.optimizer if model.compiled else None
+    if optimizer is None:
+        raise UserCodeError(
+            f"{loaded.label} lacks optimizer.",
+            cure="Give the class default_optimizer or the spec create_optimizer, or its file a"
+            " function optimizer, or compile the model with one, or set optimizer=...",
+        )
+    if learning_rate is not None:
+        doing = f"Setting train.learning_rate on what the model of {loaded.label} was compiled with"
+        with user_code(doing, root=loaded.zoo):
+            optimizer.learning_rate = learning_rate
+    return optimizer
+
+
+def _tell_of_unused(loaded: LoadedSpec, model: keras.Model) -> None:
+    """Say what of a compiled model does not count, because the spec says it itself."""
+    if not model.compiled:
+        return
+    methods = {"loss": "create_loss", "optimizer": "create_optimizer", "metrics": "create_metrics"}
+    compiled = {
+        "loss": model.loss,
+        "optimizer": model.optimizer,
+        "metrics": vars(model).get("_compile_metrics"),
+    }
+    unused = [
+        key for key, value in compiled.items() if value is not None and loaded.gives(methods[key])
+    ]
+    if unused:
+        log.warning(
+            "%s: the %s that the model was compiled with do not count, because the spec has %s",
+            loaded.label,
+            " and ".join(unused),
+            ", ".join(methods[key] for key in unused),
+        )

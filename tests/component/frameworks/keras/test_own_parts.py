@@ -1,0 +1,117 @@
+"""What a model was compiled with, and what it overrides, count as they do in `fit`."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.values import Batch
+from tests.fitting import (
+    BATCH,
+    SPEC,
+    assert_same_weights,
+    by_fit,
+    by_us,
+    examples,
+    loaded_with,
+    own_data,
+    specs_of,
+)
+from tests.zoo import own
+
+
+@pytest.mark.parametrize("kind", own.MODELS)
+def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
+    data = own_data(kind)
+    step, sums = by_us(loaded_with("own.OwnSpec", kind=kind), data=data)
+    loaded_with("own.OwnSpec", kind=kind)
+    model = getattr(own, kind)()
+    logs = by_fit(model, data)
+    assert_same_weights(step.model.keras, model)
+
+    callbacks = epoch_of(step, sums)
+    assert callbacks.keys() == logs.keys()
+    for name, value in logs.items():
+        np.testing.assert_allclose(callbacks[name], value, rtol=1e-5, err_msg=name)
+
+    evaluation = step.model.evaluation(specs_of(data))
+    total = evaluation.zeros
+    for start in range(0, len(data[0]), BATCH):
+        part = slice(start, start + BATCH)
+        batch = tf.nest.map_structure(lambda array, part=part: tf.constant(array[part]), data)
+        total += evaluation.sums(Batch(*batch, BATCH))
+    theirs = model.evaluate(*data, batch_size=BATCH, verbose=0, return_dict=True)
+    ours = evaluation.values(total)
+    assert list(ours) == evaluation.names
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-5, err_msg=name)
+
+
+def epoch_of(step, sums):
+    """The logs of an epoch of these steps."""
+    logs = {}
+
+    class Recorder(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, its_logs=None):
+            logs.update(its_logs)
+
+    step._loaded.spec.create_callbacks = lambda: [Recorder()]
+    callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None)
+    for each in sums:
+        callbacks.after_step(each)
+    callbacks.end_epoch(0, {})
+    return logs
+
+
+@pytest.mark.parametrize(
+    ("model_def", "kind", "says"),
+    [
+        ("own.OwnSpec", "own_step", "overrides train_step.*compute_loss"),
+        ("own.OwnSpec", "summed", "mean over a batch.*sum over it.*sum_over_batch_size"),
+        ("own.OwnSpec", "largest", "largest .* cannot be added up over a ring"),
+        ("own.OwnSpec", "loose", "loose.*get_metrics_result"),
+        ("own.OwnSpec", "bare", "lacks loss.*compile the model"),
+        ("own.SpokenFor", "own_loss", "create_loss.*OwnLoss has compute_loss"),
+    ],
+)
+def test_what_a_ring_cannot_do_as_fit_does_is_refused(model_def, kind, says):
+    loaded = loaded_with(model_def, kind=kind)
+    with pytest.raises(UserCodeError, match=says):
+        KerasStep(loaded, SPEC, learning_rate=None)
+
+
+def test_a_test_step_is_refused_in_evaluations():
+    loaded = loaded_with("own.OwnSpec", kind="doubling")
+    step = KerasStep(loaded_with("own.SpokenFor", kind="doubling"), SPEC, learning_rate=None)
+    step.model.keras = own.own_step()
+    step.model._loaded = loaded
+    with pytest.raises(UserCodeError, match=r"overrides test_step.*compute_metrics"):
+        step.model.evaluation(SPEC)
+
+
+def test_what_the_spec_says_itself_counts_and_what_was_compiled_is_named(caplog):
+    step, _ = by_us(loaded_with("own.SpokenFor", kind="own_metrics"))
+    assert type(step.optimizer) is keras.optimizers.SGD
+    assert "the loss and optimizer that the model was compiled with do not count" in caplog.text
+    loaded_with("own")
+    model = own.own_metrics()
+    model.compile(keras.optimizers.SGD(0.1), lambda y, y_pred: tf.abs(y - y_pred))
+    by_fit(model)
+    assert_same_weights(step.model.keras, model)
+
+
+def test_a_predict_step_of_the_model_predicts():
+    loaded = loaded_with("own.SpokenFor", kind="doubling")
+    step = KerasStep(loaded, SPEC, learning_rate=None)
+    features = examples()[0][:3]
+    prediction = step.model.prediction((SPEC[0], None))
+    expected = 2.0 * step.model.keras(features)
+    np.testing.assert_allclose(prediction.outputs(tf.constant(features)), expected, rtol=1e-6)
+
+
+def test_the_learning_rate_of_a_job_reaches_a_compiled_optimizer():
+    step = KerasStep(loaded_with("own.OwnSpec"), SPEC, learning_rate=0.25)
+    assert float(step.optimizer.learning_rate) == 0.25

@@ -1,0 +1,38 @@
+"""A ring trains as Keras' own `fit` does on the same examples in the same order."""
+
+import numpy as np
+import pytest
+
+from tests.fitting import assert_same_weights, by_fit, by_us, loaded_with, own_data
+from tests.parallel.agreement import assert_same_everywhere
+from tests.zoo import own
+from tests.zoo.fitted import OPTIMIZERS
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_an_optimizer_does_what_it_does_in_fit(world, optimizer):
+    step, _ = by_us(loaded_with("fitted", optimizer=optimizer), world)
+    assert_same_everywhere(step.model.keras.get_weights())
+    if world.is_leader:
+        spec = loaded_with("fitted", optimizer=optimizer).spec
+        model = spec.create_model()
+        model.compile(optimizer=spec.create_optimizer(), loss="mse")
+        by_fit(model)
+        assert_same_weights(step.model.keras, model)
+
+
+@pytest.mark.parametrize("kind", own.MODELS)
+def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(world, kind):
+    data = own_data(kind)
+    step, sums = by_us(loaded_with("own.OwnSpec", kind=kind), world, data)
+    assert_same_everywhere(step.model.keras.get_weights())
+    if world.is_leader:
+        loaded_with("own")
+        model = getattr(own, kind)()
+        logs = by_fit(model, data)
+        assert_same_weights(step.model.keras, model)
+        # Of this one epoch, what all steps have counted.
+        counted = np.sum([each.metric_sums for each in sums], 0)
+        count = sum(each.num_examples for each in sums)
+        for name, value in step._graph.metric_values(counted, count).items():
+            np.testing.assert_allclose(value, logs[name], rtol=1e-5, err_msg=name)

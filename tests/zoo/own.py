@@ -1,0 +1,188 @@
+"""Models that bring their loss, their metrics and their optimizer, as Keras users write them."""
+
+import keras
+from keras import ops
+
+from edl_horovod import ElasticDLSpec
+
+NUM_FEATURES = 6
+
+
+def layers(num_outputs=1):
+    features = keras.Input((NUM_FEATURES,), name="features")
+    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(features)
+    named = [keras.layers.Dense(1, name=f"out{i}")(hidden) for i in range(num_outputs)]
+    return features, named
+
+
+def compiled():
+    features, (output,) = layers()
+    model = keras.Model(features, output)
+    metrics = ["mae", keras.metrics.RootMeanSquaredError(), keras.metrics.R2Score()]
+    optimizer = keras.optimizers.AdamW(0.02, weight_decay=0.3)
+    optimizer.exclude_from_weight_decay(var_list=model.layers[-1].weights)
+    model.compile(optimizer=optimizer, loss="mse", metrics=metrics)
+    return model
+
+
+class OwnLoss(keras.Model):
+    """Counts its loss once a batch, as Keras' guides do."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.tracker = keras.metrics.Mean(name="tracked")
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        loss = ops.mean(ops.abs(y - y_pred)) + 0.1 * ops.mean(ops.square(x)) + sum(self.losses)
+        self.tracker.update_state(loss)
+        return loss
+
+
+def own_loss():
+    features, (output,) = layers()
+    model = OwnLoss(features, output)
+    model.compile(optimizer=keras.optimizers.SGD(0.05, momentum=0.9))
+    return model
+
+
+class OwnMetrics(keras.Model):
+    """Has a metric that needs the features."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.spread = keras.metrics.MeanMetricWrapper(
+            lambda x, y_pred: ops.max(x, -1) - y_pred[:, 0], name="spread"
+        )
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        results = super().compute_metrics(x, y, y_pred, sample_weight)
+        self.spread.update_state(x, y_pred)
+        return {**results, "spread": self.spread.result()}
+
+
+def own_metrics():
+    features, (output,) = layers()
+    model = OwnMetrics(features, output)
+    model.compile(optimizer="adam", loss=keras.losses.Huber(), metrics=["mae"])
+    return model
+
+
+def listed():
+    features, outputs = layers(2)
+    model = keras.Model(features, outputs)
+    losses, metrics = ["mse", keras.losses.Huber()], [["mae"], ["mse"]]
+    model.compile("adam", losses, loss_weights=[0.3, 2.0], metrics=metrics)
+    return model
+
+
+def named():
+    features, outputs = layers(2)
+    model = keras.Model(features, {"a": outputs[0], "b": outputs[1]})
+    losses, metrics = {"a": "mse", "b": "mae"}, {"b": ["mse", "mae"]}
+    model.compile("adam", losses, loss_weights={"a": 0.3, "b": 2.0}, metrics=metrics)
+    return model
+
+
+MODELS = {
+    "compiled": None,
+    "own_loss": None,
+    "own_metrics": None,
+    "listed": lambda a, b: (a, b),
+    "named": lambda a, b: {"a": a, "b": b},
+}
+"""Those that train; each with what makes its labels of two, None where it wants one."""
+
+
+class OwnStep(keras.Model):
+    def train_step(self, data):
+        return {}
+
+    def test_step(self, data):
+        return {}
+
+
+def own_step():
+    features, (output,) = layers()
+    model = OwnStep(features, output)
+    model.compile("sgd", "mse")
+    return model
+
+
+def summed():
+    features, (output,) = layers()
+    model = keras.Model(features, output)
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
+    return model
+
+
+class Largest(keras.metrics.Metric):
+    """What no ring can add up."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.value = self.add_variable((), "zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.value.assign(ops.maximum(self.value, ops.max(y_pred)))
+
+    def result(self):
+        return self.value
+
+
+def largest():
+    features, (output,) = layers()
+    model = keras.Model(features, output)
+    model.compile("sgd", "mse", metrics=[Largest()])
+    return model
+
+
+class Loose(OwnMetrics):
+    """Returns a number that no metric has."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return {"loose": ops.max(y_pred)}
+
+
+def loose():
+    features, (output,) = layers()
+    model = Loose(features, output)
+    model.compile("sgd", "mse")
+    return model
+
+
+class Doubling(keras.Model):
+    def predict_step(self, data):
+        return 2.0 * self(data, training=False)
+
+
+def doubling():
+    features, (output,) = layers()
+    return Doubling(features, output)
+
+
+def bare():
+    features, (output,) = layers()
+    return keras.Model(features, output)
+
+
+class OwnSpec(ElasticDLSpec):
+    """Has no loss and no optimizer: the model of this name brings them."""
+
+    def __init__(self, kind="compiled"):
+        self.kind = kind
+
+    def create_model(self):
+        return globals()[self.kind]()
+
+    def create_dataset(self, dataset, mode):
+        return dataset
+
+
+class SpokenFor(OwnSpec):
+    """Has what the model has, too."""
+
+    def create_loss(self, outputs, labels):
+        return ops.mean(ops.abs(outputs - labels))
+
+    def create_optimizer(self, lr=0.1):
+        return keras.optimizers.SGD(lr)
