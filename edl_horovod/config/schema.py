@@ -47,6 +47,8 @@ class DataConfig:
     writes. A chunk may have one record for each 32 of them."""
     csv_header: bool = True
     """Whether the first line of each CSV file names the columns, and so is no record."""
+    columns: list[str] = field(default_factory=list)
+    """The columns of Parquet, Arrow, JSON and NumPy files that are read; empty for all of them."""
 
     def __post_init__(self) -> None:
         least = {"lanes": 0, "shuffle_window": 0, "prefetch_steps": 1, "max_chunk_bytes": 1}

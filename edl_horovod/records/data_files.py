@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from edl_horovod.records.files.remote import is_remote
+from edl_horovod.records.record_format import FormatSettings
 from edl_horovod.records.source import DataSettings, RecordSource, SourceKind
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand, parts_of
@@ -24,18 +25,23 @@ class _Files(SourceKind):
         tell: Callable[[str], None] | None,
     ) -> RecordSource:
         """Index the files and open a reader of them."""
+        paths = expand(data)
+        open_source = format_of(paths).open_source
+        if open_source is not None:
+            return open_source(
+                paths, columns=settings.columns, cache_bytes=cache_bytes, tell=tell or _nobody
+            )
         # Imported here: NumPy is for those who read.
+        from edl_horovod.records.index import Index
         from edl_horovod.records.reader import Reader
 
-        return Reader.open(
-            data,
+        how = FormatSettings(
             damaged=settings.damaged,
             csv_header=settings.csv_header,
             max_chunk_bytes=settings.max_chunk_bytes,
-            folder=folder,
-            cache_bytes=cache_bytes,
-            tell=tell,
+            columns=tuple(settings.columns),
         )
+        return Reader(Index.of(paths, how, folder=folder, tell=tell), cache_bytes=cache_bytes)
 
     def check(self, given: Sequence[str]) -> None:
         """Find the files, all of one format."""
@@ -49,6 +55,10 @@ class _Files(SourceKind):
     def local_patterns(self, data: str) -> Iterator[str]:
         """The parts of a list that are not URLs."""
         return (part for part in parts_of(data) if not is_remote(part))
+
+
+def _nobody(_: str) -> None:
+    """Told what is in the log alone."""
 
 
 KIND = _Files()

@@ -9,16 +9,17 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.errors import DataError
+from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.files.remote import reconnect
 from edl_horovod.records.kept_index import KeptIndex, state_of
-from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.layout import Layout
+from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.scanning import scan
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
-from edl_horovod.records.tables import IndexedFile, Tables
+from edl_horovod.records.tables import IndexedFile, Tables, locate
 
 __all__ = ["Index"]
 
@@ -36,6 +37,8 @@ class Index:
     record_format: RecordFormat
     """How chunks become records."""
     tables: Tables
+    layout: Layout | None = None
+    """The columns of a record; None where records are bytes."""
 
     @classmethod
     def open(
@@ -45,17 +48,19 @@ class Index:
         damaged: str = "raise",
         csv_header: bool = True,
         max_chunk_bytes: int = MAX_CHUNK_BYTES,
+        columns: Sequence[str] = (),
         folder: Path | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> Self:
         """Index files: map an index that was written for them, or scan them and keep an index.
 
         Args:
-            paths: A pattern for `expand`, or paths in any order; RecordIO files or CSV files.
+            paths: A pattern for `expand`, or paths in any order; files of one format.
             damaged: `raise` at a damaged chunk, or `skip` damaged chunks: then all data is read
                 and checked here, so that every rank numbers the same records.
             csv_header: Whether the first line of each CSV file names the columns.
             max_chunk_bytes: Most bytes of a RecordIO chunk before compression.
+            columns: The columns that are read, of a format that has columns; empty for all.
             folder: Of the job: an index is kept beside the files, or there and in the user's cache.
                 It is made if it is needed. None to keep none; one that is there is still used.
             tell: Called with what people should know: that files have changed since they were
@@ -70,21 +75,58 @@ class Index:
         else:
             sorted_paths = _sorted_once(paths)
             reconnect()  # As `expand` does: sizes that were listed long ago may be wrong by now.
-        record_format = format_of(sorted_paths).make(
-            damaged=damaged, csv_header=csv_header, max_chunk_bytes=max_chunk_bytes
+        settings = FormatSettings(
+            damaged=damaged,
+            csv_header=csv_header,
+            max_chunk_bytes=max_chunk_bytes,
+            columns=tuple(columns),
         )
-        settings = {
+        return cls.of(sorted_paths, settings, folder=folder, tell=tell)
+
+    @classmethod
+    def of(
+        cls,
+        paths: Sequence[str],
+        settings: FormatSettings,
+        *,
+        folder: Path | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Index files that were found just now, given by their sorted paths; see `open`.
+
+        Raises:
+            DataError: As `open`.
+        """
+        file_format = format_of(paths)
+        if file_format.make is None:
+            raise DataError(
+                f"{file_format.name} files have no chunks that could be indexed.",
+                received={"path": paths[0]},
+                cure="Open them by edl_horovod.records.job_data.open_source.",
+            )
+        record_format = file_format.make(settings)
+        indexed_by = {
             "format": record_format.name,
-            "damaged": damaged,
-            "csv_header": csv_header,
-            "max_chunk_bytes": max_chunk_bytes,
+            "damaged": settings.damaged,
+            "csv_header": settings.csv_header,
+            "max_chunk_bytes": settings.max_chunk_bytes,
         }
         tell = tell or _nobody
-        state = state_of(sorted_paths, settings)
+        state = state_of(paths, indexed_by)
         if state is None:
-            tables = scan(sorted_paths, record_format, known={}, tell=tell)
+            tables = scan(paths, record_format, known={}, tell=tell)
         else:
             tables = KeptIndex(state, record_format, folder, tell).tables()
+        decode = record_format.decode
+        if isinstance(decode, ColumnFormat):
+            layout = decode.layout(tables.files)
+            return cls(record_format=record_format, tables=tables, layout=layout)
+        if settings.columns:
+            raise ConfigError(
+                f"{record_format.name} files have no columns that could be left out.",
+                received={"data_plan.columns": ",".join(settings.columns)},
+                cure="Leave the setting out, and parse the records in create_dataset.",
+            )
         return cls(record_format=record_format, tables=tables)
 
     @property
@@ -129,25 +171,11 @@ class Index:
         Raises:
             IndexError: There is no such record.
         """
-        asked = np.asarray(record_ids)
-        if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "iu"):
-            raise TypeError(
-                "Record ids must be a flat sequence of integers, not an array of shape"
-                f" {asked.shape} and dtype {asked.dtype}."
-            )
-        if asked.size and not 0 <= asked.min() <= asked.max() < self.num_records:
-            raise IndexError(
-                f"Record ids go from 0 to {self.num_records - 1}; these go from {asked.min()} to"
-                f" {asked.max()}."
-            )
-        ids = asked.astype(np.int64)
-        chunk_starts = self.tables.chunk_starts
-        chunk_numbers = np.searchsorted(chunk_starts, ids, side="right") - 1
-        return chunk_numbers, ids - chunk_starts[chunk_numbers]
+        return locate(record_ids, self.tables.chunk_starts, self.num_records)
 
-    def path_of_chunk(self, chunk_number: int) -> str:
+    def file_of_chunk(self, chunk_number: int) -> IndexedFile:
         """The file that holds a chunk."""
-        return self.files[bisect.bisect_right(self.tables.file_ends, chunk_number)].path
+        return self.files[bisect.bisect_right(self.tables.file_ends, chunk_number)]
 
 
 def _nobody(_: str) -> None:

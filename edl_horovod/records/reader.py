@@ -4,43 +4,32 @@ with Reader.open("train-*.recordio") as reader:
     records = reader.read([7, 0, 3])
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edl_horovod.records.chunk_source import Chunk, ChunkSource
 from edl_horovod.records.files.local import FilePool
-from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.index import Index
-from edl_horovod.records.source import RecordSource
+from edl_horovod.records.record_format import ColumnFormat
 
 __all__ = ["Reader"]
 
-_CHUNKS_AT_ONCE = 4
-"""Chunks that are read and decoded side by side: a window of the shuffle begins with many."""
 
-
-class Reader(RecordSource):
-    """Reads records by id; for use by several threads.
-
-    A chunk is read and decoded when one of its records is first asked for, then kept while there
-    is room: `cache_bytes`, but always for the latest chunk. Reading ids that are near each other
-    is therefore cheap, in any order.
-    """
+class Reader(ChunkSource):
+    """Reads records of indexed files by id."""
 
     def __init__(self, index: Index, *, cache_bytes: int = 64 << 20) -> None:
+        super().__init__(
+            layout=index.layout, num_records=index.num_records, cache_bytes=cache_bytes
+        )
         self.index = index
         self.block_starts = index.block_starts
         self.block_counts = index.block_counts
+        self.chunk_starts = index.tables.chunk_starts
         self.fingerprint = index.fingerprint
         self._files = FilePool()
-        self._cache = _ChunkCache(max_bytes=cache_bytes)
-        # Reading, verifying and decompressing leave the interpreter to others.
-        self._threads = ThreadPoolExecutor(_CHUNKS_AT_ONCE, thread_name_prefix="read")
 
     @classmethod
     def open(
@@ -53,27 +42,12 @@ class Reader(RecordSource):
         """
         return cls(Index.open(paths, **how_to_read), cache_bytes=cache_bytes)
 
-    def read(self, ids: Sequence[int] | NDArray[np.integer]) -> list[bytes]:
-        """The records with these ids, in this order; an id may be asked for twice.
-
-        Raises:
-            DataError: A chunk cannot be read or is damaged.
-            IndexError: There is no such record.
-        """
-        found, slots = self.index.locate(ids)
-        chunk_numbers = found.tolist()
-        chunks = self._read_chunks(list(dict.fromkeys(chunk_numbers)))
-        return [
-            chunks[chunk_number][slot]
-            for chunk_number, slot in zip(chunk_numbers, slots.tolist(), strict=True)
-        ]
-
     def record_bytes(self) -> float:
         """What a record takes in memory on average, told by how far the largest chunk unpacks."""
         packed = self.index.tables.chunks["compressed_bytes"]
         largest = int(packed.argmax())
         unpacked = self.read_chunk(largest).object_bytes
-        ratio = unpacked / int(packed[largest])
+        ratio: float = unpacked / int(packed[largest])
         return int(packed.sum(dtype=np.int64)) * ratio / len(self)
 
     def describe(self) -> str:
@@ -85,99 +59,20 @@ class Reader(RecordSource):
             f" {index.num_chunks:,} chunks"
         )
 
-    def read_chunk(self, chunk_number: int) -> FlatRecords:
-        """The records of one chunk, known by its number over all files.
-
-        Raises:
-            DataError: It cannot be read or is damaged.
-        """
-        return self._cache.get(chunk_number, load=self._load_chunk)
-
-    def __len__(self) -> int:
-        return self.index.num_records
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk_number in range(self.index.num_chunks):
-            yield from self.read_chunk(chunk_number)
+    def load_chunk(self, number: int) -> Chunk:
+        """Read and decode a chunk, known by its number over all files."""
+        chunk = self.index.chunk(number)
+        file = self.index.file_of_chunk(number)
+        payload = self._files.read_at(
+            file.path, offset=chunk.payload_offset, num_bytes=chunk.compressed_bytes
+        )
+        decode = self.index.record_format.decode
+        if isinstance(decode, ColumnFormat):
+            assert self.layout is not None
+            return decode.decode(payload, chunk=chunk, file=file, layout=self.layout)
+        return decode(payload, chunk=chunk, path=file.path)
 
     def close(self) -> None:
         """Close the files and free the cache; a second call does nothing."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        super().close()
         self._files.close()
-        self._cache.clear()
-
-    def _read_chunks(self, chunk_numbers: list[int]) -> dict[int, FlatRecords]:
-        """The records of some chunks; what is not in memory is read and decoded side by side."""
-        chunks = self._cache.held(chunk_numbers)
-        missing = [number for number in chunk_numbers if number not in chunks]
-        if len(missing) > 1:
-            chunks.update(zip(missing, self._threads.map(self.read_chunk, missing), strict=True))
-        elif missing:
-            chunks[missing[0]] = self.read_chunk(missing[0])
-        return chunks
-
-    def _load_chunk(self, chunk_number: int) -> FlatRecords:
-        chunk = self.index.chunk(chunk_number)
-        path = self.index.path_of_chunk(chunk_number)
-        payload = self._files.read_at(
-            path, offset=chunk.payload_offset, num_bytes=chunk.compressed_bytes
-        )
-        return self.index.record_format.decode(payload, chunk=chunk, path=path)
-
-
-class _ChunkCache:
-    """Least recently used chunks go first. A chunk that two threads want is loaded once."""
-
-    def __init__(self, *, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._num_bytes = 0
-        self._lock = threading.Lock()
-        self._chunks: OrderedDict[int, FlatRecords] = OrderedDict()
-        self._loading: dict[int, Future[FlatRecords]] = {}
-
-    def held(self, chunk_numbers: Iterable[int]) -> dict[int, FlatRecords]:
-        """Those of some chunks that are in memory."""
-        chunks = {}
-        with self._lock:
-            for chunk_number in chunk_numbers:
-                records = self._chunks.get(chunk_number)
-                if records is not None:
-                    self._chunks.move_to_end(chunk_number)
-                    chunks[chunk_number] = records
-        return chunks
-
-    def get(self, chunk_number: int, *, load: Callable[[int], FlatRecords]) -> FlatRecords:
-        with self._lock:
-            records = self._chunks.get(chunk_number)
-            if records is not None:
-                self._chunks.move_to_end(chunk_number)
-                return records
-            loading = self._loading.get(chunk_number)
-            if loading is None:
-                mine = self._loading[chunk_number] = Future()
-        if loading is not None:
-            return loading.result()
-        try:
-            records = load(chunk_number)
-        except BaseException as e:  # Handed to every thread that waits for this chunk, and raised.
-            with self._lock:
-                del self._loading[chunk_number]
-            mine.set_exception(e)
-            raise
-        with self._lock:
-            del self._loading[chunk_number]
-            self._keep(chunk_number, records)
-        mine.set_result(records)
-        return records
-
-    def clear(self) -> None:
-        with self._lock:
-            self._chunks.clear()
-            self._num_bytes = 0
-
-    def _keep(self, chunk_number: int, records: FlatRecords) -> None:
-        self._chunks[chunk_number] = records
-        self._num_bytes += records.held_bytes
-        while self._num_bytes > self._max_bytes and len(self._chunks) > 1:
-            _, oldest = self._chunks.popitem(last=False)
-            self._num_bytes -= oldest.held_bytes

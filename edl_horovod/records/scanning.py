@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import FileChunks
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.record_format import ColumnFormat, RecordFormat
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 
 __all__ = ["FILES_AT_ONCE", "FileTable", "file_tables", "scan"]
@@ -54,7 +54,8 @@ def scan(
             progress.add(table)
             found[table[0].path] = table
     files = [found[path][0] for path in paths]
-    _check_headers(files)
+    if not isinstance(record_format.decode, ColumnFormat):
+        _check_headers(files)
     chunks = np.concatenate([found[path][1] for path in paths])
     if not len(chunks):
         shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")

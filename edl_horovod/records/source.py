@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edl_horovod.records.files.input_file import Closeable
+from edl_horovod.records.layout import Layout
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["DataSettings", "RecordSource", "SourceKind"]
+    from edl_horovod.records.columns import Values
+
+__all__ = ["DataSettings", "RecordSource", "Records", "SourceKind"]
+
+Records = list[bytes] | list["Values"]
+"""Some records: their bytes, or the values of each column of a source that has a `layout`."""
 
 
 class DataSettings(Protocol):
@@ -31,6 +37,10 @@ class DataSettings(Protocol):
     @property
     def max_chunk_bytes(self) -> int:
         """Most bytes of a RecordIO chunk before compression."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read, in this order; empty for all."""
 
     @property
     def seed(self) -> int:
@@ -58,10 +68,15 @@ class RecordSource(Closeable):
     """Number of records of each block, at least 1, shape (blocks,)."""
     fingerprint: str
     """Differs where the records or their numbers do; checkpoints hold it."""
+    layout: Layout | None = None
+    """The columns of a record; None where records are bytes."""
 
     @abc.abstractmethod
-    def read(self, ids: "Sequence[int] | NDArray[np.integer]") -> list[bytes]:
+    def read(self, ids: "Sequence[int] | NDArray[np.integer]") -> Records:
         """The records with these ids, in this order; any thread may call it.
+
+        Returns:
+            Their bytes; of a source with a layout the values of each of its columns.
 
         Raises:
             DataError: A record cannot be read or is damaged.

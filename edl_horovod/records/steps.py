@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids
-from edl_horovod.records.source import RecordSource
+from edl_horovod.records.source import Records, RecordSource
 from edl_horovod.records.spans import StepSpans
 
 __all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "StepRecords"]
@@ -101,7 +101,7 @@ class StepRecords:
         self._taken[iterator] = run.number
         return run.number, len(run.steps)
 
-    def read(self, run_number: int, number: int) -> tuple[int, list[bytes]]:
+    def read(self, run_number: int, number: int) -> tuple[int, Records | None]:
         """Read the records of one step of a run.
 
         Args:
@@ -109,14 +109,14 @@ class StepRecords:
             number: Counts the steps of the run that hold records on its lanes.
 
         Returns:
-            The step of the job and its records; `NO_STEP` where a newer run has begun.
+            The step of the job and its records; `NO_STEP` and None where a newer run has begun.
 
         Raises:
             Exception: The source's; `failure_of` has it too.
         """
         run = self._run
         if run.number != run_number:
-            return NO_STEP, []
+            return NO_STEP, None
         step = run.steps[number]
         span = run.spans[step]
         if run.order is None or run.epoch != span.epoch:

@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from edl_horovod.records.chunks import ChunkInfo, Codec
 from edl_horovod.records.files.remote import is_remote
 
-__all__ = ["CHUNK", "MAX_BLOCK_RECORDS", "IndexedFile", "Tables"]
+__all__ = ["CHUNK", "MAX_BLOCK_RECORDS", "WHOLE_BYTES", "IndexedFile", "Tables", "locate"]
 
 MAX_BLOCK_RECORDS = 4096
 """A chunk with more records is several blocks."""
+WHOLE_BYTES = 4 << 20
+"""A larger chunk without a header of its own, as a row group, is one block: it takes so long to
+decode that its records must be taken one after the other."""
 
 _CHUNKS_AT_ONCE = 1 << 14
 """Chunks are checked, and a digest is taken of them, so many at a time: they fit into a processor's
@@ -54,7 +57,7 @@ class IndexedFile:
     skipped_records: int
     """Records left out with the damaged chunks, as far as their headers tell."""
     header: bytes
-    """The first line of a CSV file that has one; not a record."""
+    """What it says of all its chunks: the first line of a CSV file, the schema of others."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +82,7 @@ class Tables:
         """The tables of files, sorted by path, that have at least one chunk between them."""
         counts = chunks["num_records"].astype(np.int64)
         chunk_starts = np.cumsum(counts) - counts
-        block_starts, block_counts = _blocks(chunk_starts, counts)
+        block_starts, block_counts = _blocks(chunk_starts, counts, _are_whole(chunks))
         for array in (chunks, chunk_starts, block_starts, block_counts):
             array.flags.writeable = False
         return cls(
@@ -139,7 +142,8 @@ class Tables:
     ) -> int:
         """Check chunks, so many records and blocks being before them; returns blocks so far."""
         starts = num_records + np.cumsum(counts) - counts
-        block_starts, block_counts = _blocks(starts, counts)
+        is_whole = _are_whole(self.chunks[part])
+        block_starts, block_counts = _blocks(starts, counts, is_whole)
         blocks = slice(num_blocks, num_blocks + len(block_starts))
         for name, expected, found in (
             ("chunk_starts", starts, self.chunk_starts[part]),
@@ -174,14 +178,48 @@ class Tables:
         return list(itertools.accumulate(file.num_chunks for file in self.files))
 
 
-def _blocks(chunk_starts: _Integers, chunk_counts: _Integers) -> tuple[_Integers, _Integers]:
+def locate(
+    ids: Sequence[int] | NDArray[np.integer], chunk_starts: _Integers, num_records: int
+) -> tuple[_Integers, _Integers]:
+    """The chunk numbers of records, and their positions in those chunks.
+
+    Raises:
+        IndexError: There is no such record.
+    """
+    asked = np.asarray(ids)
+    if asked.ndim != 1 or (asked.size and asked.dtype.kind not in "iu"):
+        raise TypeError(
+            "Record ids must be a flat sequence of integers, not an array of shape"
+            f" {asked.shape} and dtype {asked.dtype}."
+        )
+    if asked.size and not 0 <= asked.min() <= asked.max() < num_records:
+        raise IndexError(
+            f"Record ids go from 0 to {num_records - 1}; these go from {asked.min()} to"
+            f" {asked.max()}."
+        )
+    numbers = asked.astype(np.int64)
+    chunk_numbers = np.searchsorted(chunk_starts, numbers, side="right") - 1
+    return chunk_numbers, numbers - chunk_starts[chunk_numbers]
+
+
+def _are_whole(chunks: NDArray[Any]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (chunks["header_bytes"] == 0) & (
+        chunks["compressed_bytes"] > WHOLE_BYTES
+    )
+    return found
+
+
+def _blocks(
+    chunk_starts: _Integers, chunk_counts: _Integers, is_whole: NDArray[np.bool_]
+) -> tuple[_Integers, _Integers]:
     if chunk_counts.max() <= MAX_BLOCK_RECORDS:
         return chunk_starts, chunk_counts
-    num_blocks = -(-chunk_counts // MAX_BLOCK_RECORDS)
+    most = np.where(is_whole, chunk_counts, MAX_BLOCK_RECORDS)
+    num_blocks = -(-chunk_counts // most)
     chunk_of = np.repeat(np.arange(len(chunk_counts)), num_blocks)
     first_block = np.cumsum(num_blocks) - num_blocks
-    skipped = (np.arange(len(chunk_of)) - first_block[chunk_of]) * MAX_BLOCK_RECORDS
-    counts = np.minimum(MAX_BLOCK_RECORDS, chunk_counts[chunk_of] - skipped)
+    skipped = (np.arange(len(chunk_of)) - first_block[chunk_of]) * most[chunk_of]
+    counts = np.minimum(most[chunk_of], chunk_counts[chunk_of] - skipped)
     return chunk_starts[chunk_of] + skipped, counts
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.keras.inline_maps import inline_maps
+from edl_horovod.frameworks.keras.record_tensors import RecordTensors
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -54,6 +54,7 @@ class KerasBatches:
                 `(features, labels)` (of features in `Mode.PREDICTION`).
         """
         self._records = StepRecords(source, plan)
+        self._tensors = RecordTensors(source.layout)
         self._plan = plan
         self._spec = loaded.spec
         self._zoo = loaded.zoo
@@ -205,9 +206,10 @@ class KerasBatches:
             return tf.ensure_shape(run, ()), tf.ensure_shape(num_steps, ())
 
         def steps_of(run: tf.Tensor, num_steps: tf.Tensor) -> tf.data.Dataset:
-            def records_of(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                step, records = tf.numpy_function(self._read, [run, number], (tf.int64, tf.string))
-                return run, tf.ensure_shape(step, ()), tf.ensure_shape(records, (None,))
+            def records_of(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, Any]:
+                types = (tf.int64, *self._tensors.types)
+                step, *arrays = tf.numpy_function(self._read, [run, number], types)
+                return run, tf.ensure_shape(step, ()), self._tensors.records(arrays)
 
             return tf.data.Dataset.range(num_steps).map(records_of).take_while(_is_there)
 
@@ -221,12 +223,12 @@ class KerasBatches:
         run, num_steps = self._records.take_run(int(iterator))
         return np.int64(run), np.int64(num_steps)
 
-    def _read(self, run: np.int64, number: np.int64) -> tuple[np.int64, npt.NDArray[np.object_]]:
+    def _read(self, run: np.int64, number: np.int64) -> list[Any]:
         """A step and its records; tf.data threads call it one call after the other."""
         step, records = self._records.read(int(run), int(number))
-        return np.int64(step), np.array(records, dtype=object)
+        return [np.int64(step), *self._tensors.arrays(records)]
 
-    def _examples(self, run: tf.Tensor, step: tf.Tensor, records: tf.Tensor) -> tf.data.Dataset:
+    def _examples(self, run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.data.Dataset:
         """One step's records as at most one element: (run, step, features[, labels])."""
         make = _one_by_one
         if self._spec.parses_batches:
@@ -269,17 +271,19 @@ class KerasBatches:
             )
 
 
-def _is_there(run: tf.Tensor, step: tf.Tensor, records: tf.Tensor) -> tf.Tensor:
+def _is_there(run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.Tensor:
     return step >= 0
 
 
-def _at_once_if_any(records: tf.Tensor) -> tf.data.Dataset:
+def _at_once_if_any(records: Any) -> tf.data.Dataset:
     # Where the batch grows with the ring, a rank may have no record in a step amid an epoch.
-    num = tf.minimum(tf.size(records, tf.int64), 1)
+    some = tf.nest.flatten(records)[0]
+    rows = some.nrows() if isinstance(some, tf.RaggedTensor) else tf.shape(some, tf.int64)[0]
+    num = tf.minimum(rows, 1)
     return tf.data.Dataset.from_tensors(records).take(num)
 
 
-def _one_by_one(records: tf.Tensor) -> tf.data.Dataset:
+def _one_by_one(records: Any) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(records)
 
 

@@ -2,17 +2,17 @@
 
 import functools
 
-from edl_horovod.records.record_format import FileFormat, RecordFormat
+from edl_horovod.records.record_format import FileFormat, FormatSettings, RecordFormat
 
 __all__ = ["FORMAT"]
 
 
-def _make(*, damaged: str, csv_header: bool, max_chunk_bytes: int) -> RecordFormat:
+def _make(settings: FormatSettings) -> RecordFormat:
     # Imported here: NumPy is for those who read.
     from edl_horovod.records.sources.csv_format import decode_chunk, holds_chunk, read_chunks
 
-    scan = functools.partial(read_chunks, damaged=damaged, has_header=csv_header)
+    scan = functools.partial(read_chunks, damaged=settings.damaged, has_header=settings.csv_header)
     return RecordFormat(FORMAT.name, scan, decode_chunk, holds_chunk)
 
 
-FORMAT = FileFormat(name="CSV", make=_make, is_text=True)
+FORMAT = FileFormat(name="CSV", make=_make)

@@ -37,9 +37,12 @@ def format_of(paths: Sequence[str]) -> FileFormat:
 def _format_of_one(path: str) -> FileFormat:
     name = (urlsplit(path).path if is_remote(path) else path).lower()
     for suffix in _COMPRESSED:
-        if name.endswith(suffix) and (inside := file_format(name.removesuffix(suffix))).is_text:
+        if not name.endswith(suffix):
+            continue
+        inside = file_format(name.removesuffix(suffix))
+        if not inside.has_compression:
             raise DataError(
-                f"{path} is a compressed {inside.name} file, in which no row can be reached"
+                f"{path} is a compressed {inside.name} file, in which no record can be reached"
                 " without reading all before it.",
                 received={"path": path},
                 cure="Unpack it, or make RecordIO files of it by edl prepare, which are"

@@ -139,7 +139,7 @@ def test_ids_count_records_in_the_order_of_sorted_files(
         chunk_numbers, slots = index.locate(range(len(records)))
         first_ids = np.cumsum([0, *map(len, files)])
         for record_id, (number, slot) in enumerate(zip(chunk_numbers, slots, strict=True)):
-            path = index.path_of_chunk(number)
+            path = index.file_of_chunk(number).path
             chunks = read_chunks(path).chunks
             chunk = index.chunk(number)
             assert chunk == chunks[chunk.number]
@@ -175,7 +175,7 @@ def test_empty_file_among_others_holds_no_ids(tmp_path: Path) -> None:
 
     index = Index.open(str(tmp_path))
 
-    assert index.path_of_chunk(0) == str(tmp_path / "b.recordio")
+    assert index.file_of_chunk(0).path == str(tmp_path / "b.recordio")
     assert [file.num_chunks for file in index.files] == [0, 1, 0]
 
 

@@ -31,8 +31,8 @@ def test_each_chunk_is_read_about_once_an_epoch_however_large_the_records(
         plan = job_data.plan_of(
             reader, config.data_plan, global_batch=batch, num_lanes=32, is_training=True
         )
-        load = reader._load_chunk
-        monkeypatch.setattr(reader, "_load_chunk", lambda n: loaded.append(n) or load(n))
+        load = reader.load_chunk
+        monkeypatch.setattr(reader, "load_chunk", lambda n: loaded.append(n) or load(n))
         order = plan.order(0)
         for step in range(plan.steps_per_epoch):
             reader.read(order.records(step, range(plan.num_lanes)))

@@ -67,7 +67,7 @@ def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan: Da
     records.restart(LANES, 1, 5)
 
     assert not records.has_taken_run(1)
-    assert records.read(former, 0) == (NO_STEP, [])
+    assert records.read(former, 0) == (NO_STEP, None)
     assert records.take_run(1) == (records.run_number, 4)
 
 

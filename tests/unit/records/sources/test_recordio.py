@@ -440,13 +440,13 @@ def test_chunks_that_a_step_lacks_are_decoded_side_by_side(
         writer.write(b"two")
     both = threading.Barrier(2)
     with Reader.open(str(tmp_path / "x")) as reader:
-        load = reader._load_chunk
+        load = reader.load_chunk
 
         def load_with_another(chunk_number: int) -> FlatRecords:
             both.wait(timeout=10)
             return load(chunk_number)
 
-        monkeypatch.setattr(reader, "_load_chunk", load_with_another)
+        monkeypatch.setattr(reader, "load_chunk", load_with_another)
 
         assert reader.read([1, 0]) == [b"two", b"one"]
 

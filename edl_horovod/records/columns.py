@@ -1,0 +1,119 @@
+"""The values of columns: as a chunk holds them, and as a step takes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_horovod.records.flat_records import FlatRecords
+from edl_horovod.records.layout import BYTES, Layout
+
+__all__ = ["ColumnChunk", "Ragged", "Stored", "Values", "empty", "join", "take"]
+
+_Integers = NDArray[np.int64]
+_OBJECT_BYTES = 41
+"""The head of a `bytes` object and its place in an array."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """Values of a column whose records differ in length, back to back."""
+
+    values: "NDArray[np.generic] | FlatRecords"
+    ends: _Integers
+    """The place in `values` after each record's last, shape (records,)."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @cached_property
+    def lengths(self) -> _Integers:
+        """The number of values of each record, shape (records,)."""
+        return np.diff(self.ends, prepend=0)
+
+
+Values = NDArray[np.generic] | Ragged
+"""Of some records, one after the other: an array of shape (records, ...), of objects for bytes."""
+Stored = Values | FlatRecords
+"""As a chunk holds them; bytes become objects only when they are asked for."""
+
+
+class ColumnChunk:
+    """The decoded columns of a chunk."""
+
+    def __init__(self, columns: Sequence[Stored]) -> None:
+        self._columns = columns
+        self.held_bytes = sum(map(_held_bytes, columns))
+        """What is in memory for them, in bytes."""
+        self.object_bytes = sum(map(_object_bytes, columns))
+        """What the values of all records take in memory, in bytes."""
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def take(self, slots: _Integers) -> list[Values]:
+        """The values of some records, in this order, of each column."""
+        return [take(column, slots) for column in self._columns]
+
+
+def take(column: Stored, slots: _Integers) -> Values:
+    """The values of some records of a column, in this order."""
+    if isinstance(column, FlatRecords):
+        taken = np.empty(len(slots), dtype=object)
+        taken[:] = [column[slot] for slot in slots.tolist()]
+        return taken
+    if isinstance(column, Ragged):
+        lengths = column.lengths[slots]
+        ends = np.cumsum(lengths)
+        # Each record's first place, less where it will begin, and then one after the other.
+        moved = np.repeat(column.ends[slots] - ends, lengths)
+        values = take(column.values, moved + np.arange(len(moved)))
+        assert not isinstance(values, Ragged)
+        return Ragged(values, ends)
+    return column[slots]
+
+
+def join(parts: Sequence[list[Values]], order: _Integers) -> list[Values]:
+    """The columns of several runs of records as one, in an order that counts over all of them."""
+    return [take(_joined(list(column)), order) for column in zip(*parts, strict=True)]
+
+
+def empty(layout: Layout) -> list[Values]:
+    """The columns of no record."""
+    return [_empty(column.dtype, column.shape) for column in layout.columns]
+
+
+def _empty(dtype: str, shape: tuple[int | None, ...]) -> Values:
+    element = object if dtype == BYTES else dtype
+    if None in shape:
+        return Ragged(np.empty(0, dtype=element), np.empty(0, dtype=np.int64))
+    return np.empty((0, *(size or 0 for size in shape)), dtype=element)
+
+
+def _joined(parts: list[Values]) -> Values:
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [part.values if isinstance(part, Ragged) else part for part in parts]
+    values = np.concatenate([array for array in arrays if isinstance(array, np.ndarray)])
+    lengths = [part.lengths for part in parts if isinstance(part, Ragged)]
+    return Ragged(values, np.cumsum(np.concatenate(lengths))) if lengths else values
+
+
+def _held_bytes(column: Stored) -> int:
+    if isinstance(column, FlatRecords):
+        return column.held_bytes
+    if isinstance(column, Ragged):
+        return _held_bytes(column.values) + column.ends.nbytes
+    return column.nbytes
+
+
+def _object_bytes(column: Stored) -> int:
+    if isinstance(column, FlatRecords):
+        return column.object_bytes
+    if isinstance(column, Ragged):
+        return _object_bytes(column.values) + column.ends.nbytes
+    if column.dtype == object:
+        return sum(len(one) for one in column.tolist()) + _OBJECT_BYTES * column.size
+    return column.nbytes
