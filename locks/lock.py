@@ -23,8 +23,8 @@ SETS = {
     "build": ["cffi", "patch-ng", "setuptools", "wheel"],
     "setup": [".[tensorflow,mpi,demo,dev]"],
     "client": [".[kubernetes,image]"],
-    "worker": [".[tensorflow,mpi,remote,s3,gcs]"],
-    "worker-cuda": [".[tensorflow-cuda,mpi,remote,s3,gcs]"],
+    "worker": [".[tensorflow,mpi,remote,s3,gcs,arrow]"],
+    "worker-cuda": [".[tensorflow-cuda,mpi,remote,s3,gcs,arrow]"],
 }
 OURS = "edl_horovod"
 

@@ -1,11 +1,20 @@
 """What all record formats share: a file is chunks, and a chunk can be read without the others."""
 
 import enum
+import zlib
 from dataclasses import dataclass
 
-from edl_horovod.errors import ConfigError, did_you_mean
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
 
-__all__ = ["ChunkInfo", "Codec", "FileChunks", "check_policy"]
+__all__ = [
+    "ChunkInfo",
+    "Codec",
+    "FileChunks",
+    "changed",
+    "check_policy",
+    "check_unchanged",
+    "is_unchanged",
+]
 
 _POLICIES = ("raise", "skip")
 
@@ -58,7 +67,7 @@ class FileChunks:
     skipped_records: int = 0
     """Records left out, as far as it can be told."""
     header: bytes = b""
-    """The first line of a CSV file that has one; not a record."""
+    """What a file says of all its chunks: the first line of a CSV file, the schema of others."""
 
 
 def check_policy(damaged: str) -> None:
@@ -73,3 +82,27 @@ def check_policy(damaged: str) -> None:
             received={"data_plan.damaged": damaged},
             cure=did_you_mean(damaged, _POLICIES),
         )
+
+
+def is_unchanged(payload: bytes, chunk: ChunkInfo) -> bool:
+    """Whether a payload has the size and the checksum that were found when it was scanned."""
+    return len(payload) == chunk.compressed_bytes and zlib.crc32(payload) == chunk.checksum
+
+
+def check_unchanged(payload: bytes, *, chunk: ChunkInfo, path: str) -> None:
+    """Refuse a payload that is not as it was scanned.
+
+    Raises:
+        DataError: It differs.
+    """
+    if not is_unchanged(payload, chunk):
+        raise changed(path, chunk)
+
+
+def changed(path: str, chunk: ChunkInfo) -> DataError:
+    """What is said of a chunk that is not as it was scanned."""
+    return DataError(
+        f"{path} has changed since the job indexed it.",
+        received=f"other bytes at byte {chunk.offset}",
+        cure="Start the job again, and leave its data alone meanwhile.",
+    )

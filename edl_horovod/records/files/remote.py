@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edl_horovod.errors import DataError, MissingDependency, did_you_mean, how_to_install
 from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.names import without_part
 from edl_horovod.records.files.remote_errors import FailureKind, as_data_errors, failure_kind
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iter
         folder = _url(part, name)
         for file in _ask(part, "find", folder, maxdepth=depth):
             base = file.rpartition("/")[2]
-            if base.endswith(suffixes) and not base.startswith("."):
+            if without_part(base).endswith(suffixes) and not base.startswith("."):
                 yield _url(part, file)
 
 

@@ -11,11 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy
+from edl_horovod.records.chunks import (
+    ChunkInfo,
+    Codec,
+    FileChunks,
+    check_policy,
+    check_unchanged,
+    is_unchanged,
+)
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.local import open_input
 from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.sources.csv_rows import Rows, find_rows
+from edl_horovod.records.sources.text_start import text_start
 
 __all__ = ["CHUNK_BYTES", "MAX_ROW_BYTES", "decode_chunk", "holds_chunk", "read_chunks"]
 
@@ -27,13 +35,6 @@ MAX_ROW_BYTES = 32 << 20
 """A longer row is taken for one with a quote that is not closed."""
 _READ_BYTES = 4 << 20
 _READ_BYTES_AFTER_DAMAGE = 1 << 16
-_UTF8_MARK = b"\xef\xbb\xbf"
-_FOREIGN_STARTS = {
-    b"\xff\xfe": "UTF-16 text",
-    b"\xfe\xff": "UTF-16 text",
-    b"\x1f\x8b": "gzip-compressed",
-    b"PK\x03\x04": "a zip archive or a spreadsheet",
-}
 
 
 def read_chunks(path: str, *, damaged: str = "raise", has_header: bool = True) -> FileChunks:
@@ -69,12 +70,7 @@ def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
     Raises:
         DataError: The file has changed since it was scanned.
     """
-    if len(payload) != chunk.compressed_bytes or zlib.crc32(payload) != chunk.checksum:
-        raise DataError(
-            f"{path} has changed since the job indexed it.",
-            received=f"{len(payload)} other bytes at byte {chunk.offset}",
-            cure="Start the job again, and leave its data alone meanwhile.",
-        )
+    check_unchanged(payload, chunk=chunk, path=path)
     rows = find_rows(payload, is_end=True)
     text = np.frombuffer(payload, dtype=np.uint8)
     ends = _before(rows.ends, text, b"\n"[0])
@@ -96,7 +92,7 @@ def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
         DataError: The file cannot be read.
     """
     payload = file.read_at(chunk.payload_offset, num_bytes=chunk.compressed_bytes)
-    return len(payload) == chunk.compressed_bytes and zlib.crc32(payload) == chunk.checksum
+    return is_unchanged(payload, chunk)
 
 
 @dataclass
@@ -111,7 +107,7 @@ class _Scan:
 
     def run(self, *, is_skipping: bool) -> None:
         size = self.file.size_bytes
-        offset = self._text_start() if size else 0
+        offset = text_start(self.file, "CSV")
         read_bytes = _READ_BYTES
         while offset < size:
             data = self.file.read_at(offset, num_bytes=read_bytes)
@@ -139,17 +135,6 @@ class _Scan:
                 read_bytes = min(_READ_BYTES, read_bytes * 4)
             else:
                 read_bytes = min(MAX_ROW_BYTES + 1, read_bytes * 4)
-
-    def _text_start(self) -> int:
-        start = self.file.read_at(0, num_bytes=4)
-        for mark, what in _FOREIGN_STARTS.items():
-            if start.startswith(mark):
-                raise DataError(
-                    f"{self.file.path} is {what}, not plain CSV text.",
-                    received={"path": self.file.path, "first_bytes": start.hex(" ")},
-                    cure="Unpack it, or save it as CSV in UTF-8.",
-                )
-        return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0
 
     def _add(self, data: bytes, rows: Rows, *, offset: int) -> None:
         """Cut whole rows, which begin at `offset` in the file, into chunks; the header aside."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
-from edl_horovod.records.sources.table import FORMATS
+from edl_horovod.records.files.names import without_part
+from edl_horovod.records.sources.table import FOLDER_ENDINGS
 
 __all__ = ["expand", "local_paths", "parts_of"]
 
@@ -14,7 +15,7 @@ _NUM_NAMES_SHOWN = 5
 
 
 def expand(
-    pattern: str, *, suffixes: tuple[str, ...] = tuple(FORMATS), is_recursive: bool = False
+    pattern: str, *, suffixes: tuple[str, ...] = FOLDER_ENDINGS, is_recursive: bool = False
 ) -> list[str]:
     """The input files that a pattern names, sorted, each once.
 
@@ -52,7 +53,7 @@ def local_paths(pattern: str) -> Iterator[str]:
     """The folders, and the files in them, that a path or glob without a scheme names."""
     path = os.path.expanduser(pattern)
     yield from [path] if os.path.exists(path) else glob.glob(path, recursive=True)
-    yield from _local_matches(pattern, suffixes=tuple(FORMATS), is_recursive=False)
+    yield from _local_matches(pattern, suffixes=FOLDER_ENDINGS, is_recursive=False)
 
 
 def parts_of(pattern: str) -> Iterator[str]:
@@ -70,7 +71,7 @@ def _local_matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) 
             continue
         inside = os.path.join(glob.escape(found), "**" if is_recursive else "", "*")
         for file in glob.glob(inside, recursive=True):
-            if file.endswith(suffixes) and not os.path.isdir(file):
+            if without_part(file).endswith(suffixes) and not os.path.isdir(file):
                 yield file
 
 

@@ -5,27 +5,26 @@ import struct
 from edl_horovod.errors import DataError
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.sources.recordio_format import HEADER_BYTES, MAGIC_BYTES
+from edl_horovod.records.sources.tfrecord_format import is_tfrecord
 
 __all__ = ["refuse_foreign_file", "refuse_unknown_file"]
 
 _HEADER = struct.Struct("<4sIIII")
 _CODECS = (1, 2, 3)
-_TFRECORD_HEADER = struct.Struct("<8sI")
 
 
 def refuse_foreign_file(file: InputFile) -> None:
-    """Raise if a file whose first chunk cannot be read has a format that is known and not read.
+    """Raise if a file whose first chunk cannot be read is of a known format.
 
     Raises:
         DataError: It is a TFRecord file, or one that an old pyrecordio wrote.
     """
-    if _is_tfrecord(file.read_at(0, num_bytes=_TFRECORD_HEADER.size)):
+    if is_tfrecord(file):
         raise DataError(
-            f"{file.path} is a TFRecord file, and data is read from RecordIO and CSV files.",
+            f"{file.path} is a TFRecord file, by whose name it should be a RecordIO file.",
             received={"path": file.path},
-            cure="Turn it into RecordIO by edl prepare, with a"
-            " prepare_data_for_a_single_file(filename) that yields record.numpy() for each"
-            " record in tf.data.TFRecordDataset(filename).",
+            cure="Let its name end in .tfrecord, or in .tfrecord-00000-of-00008 where it is one of"
+            " several.",
         )
     if _has_old_layout(file):
         raise DataError(
@@ -53,23 +52,6 @@ def refuse_unknown_file(file: InputFile) -> None:
             " .csv. If this was a RecordIO file whose beginning is damaged,"
             " data_plan.damaged=skip leaves out what is damaged.",
         )
-
-
-def _is_tfrecord(start: bytes) -> bool:
-    if len(start) < _TFRECORD_HEADER.size:
-        return False
-    length, checksum = _TFRECORD_HEADER.unpack(start)
-    crc = _crc32c(length)
-    return bool(checksum == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _crc32c(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
 
 
 def _has_old_layout(file: InputFile) -> bool:

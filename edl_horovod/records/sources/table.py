@@ -4,11 +4,13 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from edl_horovod.records.files.names import without_part
+
 if TYPE_CHECKING:
     from edl_horovod.records.record_format import FileFormat
     from edl_horovod.records.source import SourceKind
 
-__all__ = ["FORMATS", "SCHEMES", "check_sources", "file_format", "kind_of"]
+__all__ = ["FOLDER_ENDINGS", "FORMATS", "SCHEMES", "check_sources", "file_format", "kind_of"]
 
 SCHEMES = {"": "edl_horovod.records.data_files"}
 """Modules with a `KIND` by what stands before the first colon of `data`.
@@ -19,8 +21,14 @@ The empty one is for paths, and for URLs of file systems.
 FORMATS = {
     ".recordio": "edl_horovod.records.sources.recordio_files",
     ".csv": "edl_horovod.records.sources.csv_files",
+    ".tfrecord": "edl_horovod.records.sources.tfrecord_files",
+    ".tfrecords": "edl_horovod.records.sources.tfrecord_files",
+    ".txt": "edl_horovod.records.sources.text_files",
 }
 """Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""
+
+FOLDER_ENDINGS = tuple(ending for ending in FORMATS if ending != ".txt")
+"""How the names of files end that a folder stands for: a text file may say what the others are."""
 
 
 def kind_of(data: str) -> "SourceKind":
@@ -45,6 +53,7 @@ def check_sources(given: Sequence[str]) -> None:
 
 def file_format(name: str) -> "FileFormat":
     """The format of a file by its path in lower case."""
-    suffix = next((end for end in FORMATS if name.endswith(end)), next(iter(FORMATS)))
+    whole = without_part(name)
+    suffix = next((end for end in FORMATS if whole.endswith(end)), next(iter(FORMATS)))
     found: FileFormat = importlib.import_module(FORMATS[suffix]).FORMAT
     return found

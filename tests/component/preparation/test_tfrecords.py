@@ -1,4 +1,4 @@
-"""TFRecord files: recognised, and turned into RecordIO as the page on preparing data says."""
+"""Compressed TFRecord files, turned into RecordIO as the page on preparing data says."""
 
 import subprocess
 import sys
@@ -16,14 +16,14 @@ RECORDS = [b"first", b"", bytes(70_000), b"\x00\x01"]
 @pytest.fixture
 def tfrecords(tmp_path):
     path = tmp_path / "old.tfrecord"
-    with tf.io.TFRecordWriter(str(path)) as writer:
+    with tf.io.TFRecordWriter(str(path), options="GZIP") as writer:
         for record in RECORDS:
             writer.write(record)
     return path
 
 
-def test_what_tensorflow_writes_is_called_a_tfrecord_file(tfrecords):
-    with pytest.raises(DataError, match=r"old\.tfrecord is a TFRecord file"):
+def test_a_compressed_file_is_refused_with_what_to_do(tfrecords):
+    with pytest.raises(DataError, match=r"old\.tfrecord is a compressed TFRecord.*edl prepare"):
         Reader.open(str(tfrecords))
 
 

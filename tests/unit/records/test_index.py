@@ -83,7 +83,7 @@ NO_MATCHES = [
     NoMatch(
         "folder without files",
         "{0}/empty",
-        r"'.*/empty', is empty.* A folder means its files that end in \.recordio, \.csv\.",
+        r"'.*/empty', is empty.* A folder means its files that end in \.recordio, \.csv, ",
     ),
     NoMatch("nothing", " , ", r"No data file was named"),
     NoMatch("unknown scheme", "gss://bucket/x", r"one of file://, s3://.*Did you mean 'gs'\?"),

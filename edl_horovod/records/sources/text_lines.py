@@ -1,0 +1,114 @@
+"""Lines of text as records: a record is one line, without its line end; an empty line is one, too.
+
+Chunks are runs of whole lines, found by one scan of the file.
+"""
+
+import zlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import (
+    ChunkInfo,
+    Codec,
+    FileChunks,
+    check_unchanged,
+    is_unchanged,
+)
+from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.local import open_input
+from edl_horovod.records.flat_records import FlatRecords
+from edl_horovod.records.sources.text_start import text_start
+
+__all__ = [
+    "CHUNK_BYTES",
+    "MAX_LINE_BYTES",
+    "decode_chunk",
+    "holds_chunk",
+    "line_chunks",
+    "read_chunks",
+]
+
+CHUNK_BYTES = 1 << 20
+"""Size of a chunk; only one of a single line is larger."""
+MAX_LINE_BYTES = 32 << 20
+"""A longer line is taken for what is no text."""
+_LF, _CR = b"\n"[0], b"\r"[0]
+
+
+def read_chunks(path: str, *, name: str) -> FileChunks:
+    """The chunks of a text file; all of it is read once.
+
+    Args:
+        path: Text in UTF-8 or another encoding that keeps ASCII; lines end in LF or CRLF.
+        name: What people call its format.
+
+    Raises:
+        DataError: The file cannot be opened, is compressed or is not text.
+    """
+    with open_input(path) as file:
+        chunks: list[ChunkInfo] = []
+        for offset, payload in line_chunks(file, name):
+            num_lines = payload.count(b"\n") + (not payload.endswith(b"\n"))
+            chunk = ChunkInfo(
+                number=len(chunks),
+                offset=offset,
+                checksum=zlib.crc32(payload),
+                codec=Codec.NONE,
+                compressed_bytes=len(payload),
+                num_records=num_lines,
+            )
+            chunks.append(chunk)
+        return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
+
+
+def line_chunks(file: InputFile, name: str) -> Iterator[tuple[int, bytes]]:
+    """Runs of whole lines, each with its first byte in the file.
+
+    Raises:
+        DataError: The file cannot be read, is compressed or is not text.
+    """
+    offset = text_start(file, name)
+    num_bytes = CHUNK_BYTES
+    while offset < file.size_bytes:
+        data = file.read_at(offset, num_bytes=num_bytes)
+        is_end = offset + len(data) >= file.size_bytes
+        end = len(data) if is_end else data.rfind(b"\n") + 1
+        if end:
+            yield offset, data[:end]
+            offset, num_bytes = offset + end, CHUNK_BYTES
+        elif len(data) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{file.path} is no {name} file: the line that starts at byte {offset} is longer"
+                f" than {MAX_LINE_BYTES} bytes.",
+                received={"path": file.path},
+                cure="Name the file as what it is, or break its lines.",
+            )
+        else:
+            num_bytes = min(MAX_LINE_BYTES + 1, num_bytes * 4)
+
+
+def decode_chunk(payload: bytes, *, chunk: ChunkInfo, path: str) -> FlatRecords:
+    """The lines of a chunk without line ends.
+
+    Raises:
+        DataError: The file has changed since it was scanned.
+    """
+    check_unchanged(payload, chunk=chunk, path=path)
+    text = np.frombuffer(payload, dtype=np.uint8)
+    ends = np.flatnonzero(text == _LF).astype(np.int64)
+    if not payload.endswith(b"\n"):
+        ends = np.append(ends, len(payload))
+    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
+    has_cr = (ends > starts) & (text[ends - 1] == _CR)
+    return FlatRecords(payload, starts, ends - has_cr)
+
+
+def holds_chunk(file: InputFile, chunk: ChunkInfo) -> bool:
+    """Whether the lines of a chunk are still there; all of it is read.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)

@@ -1,0 +1,35 @@
+"""Where the text of a file begins, or what the file is that is no text."""
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.files.input_file import InputFile
+
+__all__ = ["text_start"]
+
+_UTF8_MARK = b"\xef\xbb\xbf"
+_FOREIGN_STARTS = {
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"\x1f\x8b": "gzip-compressed",
+    b"PK\x03\x04": "a zip archive or a spreadsheet",
+}
+
+
+def text_start(file: InputFile, name: str) -> int:
+    """The first byte after a byte order mark; 0 where there is none.
+
+    Args:
+        file: Plain text in UTF-8 or another encoding that keeps ASCII.
+        name: What people call its format.
+
+    Raises:
+        DataError: It is compressed, or in another encoding.
+    """
+    start = file.read_at(0, num_bytes=4) if file.size_bytes else b""
+    for mark, what in _FOREIGN_STARTS.items():
+        if start.startswith(mark):
+            raise DataError(
+                f"{file.path} is {what}, not plain {name}.",
+                received={"path": file.path, "first_bytes": start.hex(" ")},
+                cure=f"Unpack it, or save it as {name} in UTF-8.",
+            )
+    return len(_UTF8_MARK) if start.startswith(_UTF8_MARK) else 0

@@ -1,0 +1,18 @@
+"""TFRecord as a format of record files."""
+
+import functools
+
+from edl_horovod.records.record_format import FileFormat, FormatSettings, RecordFormat
+
+__all__ = ["FORMAT"]
+
+
+def _make(settings: FormatSettings) -> RecordFormat:
+    # Imported here: NumPy is for those who read.
+    from edl_horovod.records.sources.tfrecord_format import decode_chunk, holds_chunk, read_chunks
+
+    scan = functools.partial(read_chunks, damaged=settings.damaged)
+    return RecordFormat(FORMAT.name, scan, decode_chunk, holds_chunk)
+
+
+FORMAT = FileFormat(name="TFRecord", make=_make)

@@ -1,0 +1,59 @@
+"""Lines of text as records: those that Python sees, in chunks."""
+
+import pytest
+
+from edl_horovod.errors import DataError
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources import text_lines
+
+
+def read(path):
+    with Reader.open(str(path)) as reader:
+        assert reader.read(range(len(reader))) == list(reader)
+        return list(reader)
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"one\ntwo\n", [b"one", b"two"]),
+        (b"one\ntwo", [b"one", b"two"]),
+        (b"one\r\ntwo\r\n", [b"one", b"two"]),
+        (b"\n\none\n\n", [b"", b"", b"one", b""]),
+        (b"\xef\xbb\xbfone\n", [b"one"]),
+        ('"a,\n"b"é\n'.encode(), [b'"a,', '"b"é'.encode()]),
+        (b"\r\n", [b""]),
+    ],
+)
+def test_a_record_is_a_line(tmp_path, data, lines):
+    (tmp_path / "a.txt").write_bytes(data)
+    assert read(tmp_path / "a.txt") == lines
+
+
+def test_many_lines_are_several_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 100)
+    lines = [b"x" * (n % 70) for n in range(200)] + [b"y" * 1000]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines) + b"\n")
+    assert read(tmp_path / "a.txt") == lines
+    with Reader.open(str(tmp_path / "a.txt")) as reader:
+        assert reader.index.num_chunks > 50
+
+
+def test_what_is_no_text_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_bytes("text".encode("utf-16"))
+    with pytest.raises(DataError, match="is UTF-16 text, not plain text"):
+        read(tmp_path / "a.txt")
+    monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 100)
+    (tmp_path / "a.txt").write_bytes(b"x" * 5000)
+    with pytest.raises(DataError, match="longer than 1000 bytes"):
+        read(tmp_path / "a.txt")
+    (tmp_path / "b.txt").touch()
+    with pytest.raises(DataError, match="There are no records"):
+        read(tmp_path / "b.txt")
+
+
+def test_a_folder_does_not_stand_for_its_text_files(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"x\n")
+    with pytest.raises(DataError, match="No data file matches"):
+        read(tmp_path)
