@@ -23,6 +23,7 @@ FORMATS = {
     ".csv": "edl_horovod.records.sources.csv_files",
     ".tfrecord": "edl_horovod.records.sources.tfrecord_files",
     ".tfrecords": "edl_horovod.records.sources.tfrecord_files",
+    ".parquet": "edl_horovod.records.sources.parquet_files",
     ".txt": "edl_horovod.records.sources.text_files",
 }
 """Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""

@@ -1,0 +1,23 @@
+"""PyArrow, which the extra `arrow` brings, or a message that says so."""
+
+import importlib
+
+from edl_horovod.errors import MissingDependency, how_to_install
+
+__all__ = ["need_pyarrow"]
+
+
+def need_pyarrow(format_name: str) -> None:
+    """Look whether a format can be read.
+
+    Raises:
+        MissingDependency: PyArrow is not installed.
+    """
+    try:
+        importlib.import_module("pyarrow")
+    except ImportError as e:
+        raise MissingDependency(
+            f"Reading {format_name} files needs a package that is not installed: {e}.",
+            received={"format": format_name},
+            cure=f"To install it where the job runs, {how_to_install('arrow')}",
+        ) from e

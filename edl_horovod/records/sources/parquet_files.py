@@ -1,0 +1,27 @@
+"""Parquet as a format of record files."""
+
+import functools
+
+from edl_horovod.records.record_format import (
+    ColumnFormat,
+    FileFormat,
+    FormatSettings,
+    RecordFormat,
+)
+from edl_horovod.records.sources.arrow_library import need_pyarrow
+
+__all__ = ["FORMAT"]
+
+
+def _make(settings: FormatSettings) -> RecordFormat:
+    need_pyarrow(FORMAT.name)
+    # Imported here: PyArrow is for those who read.
+    from edl_horovod.records.sources import parquet_format as parquet
+
+    scan = functools.partial(parquet.read_chunks, damaged=settings.damaged)
+    layout = functools.partial(parquet.layout, wanted=settings.columns)
+    decode = ColumnFormat(layout, parquet.decode_chunk)
+    return RecordFormat(FORMAT.name, scan, decode, parquet.holds_chunk)
+
+
+FORMAT = FileFormat(name="Parquet", make=_make, has_compression=True)

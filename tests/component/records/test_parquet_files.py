@@ -1,0 +1,176 @@
+"""Parquet files that PyArrow wrote: row groups as chunks, columns by name, or one clear error."""
+
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from edl_horovod.errors import ConfigError, DataError, MissingDependency
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.table import file_format
+from edl_horovod.records.tables import WHOLE_BYTES
+from tests.columns import read_columns
+
+
+def write(path, table, **options):
+    path.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table(table), path, **options)
+    return path
+
+
+def numbers(count):
+    return {"x": np.arange(count, dtype=np.float32), "n": [f"row {one}" for one in range(count)]}
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+def test_records_are_read_by_number_in_any_order(tmp_path, compression):
+    path = write(tmp_path / "a.parquet", numbers(100), row_group_size=7, compression=compression)
+    ids = [99, 0, 50, 50, 6, 7]
+    assert read_columns(path, ids) == {
+        "x": [float(one) for one in ids],
+        "n": [b"row %d" % one for one in ids],
+    }
+    assert read_columns(path, []) == {"x": [], "n": []}
+    with Reader.open(str(path)) as reader:
+        assert reader.block_counts.tolist() == [7] * 14 + [2]
+        assert reader.record_bytes() > 4
+
+
+def test_each_type_becomes_what_tensors_can_hold(tmp_path):
+    day = datetime.date(2026, 1, 2)
+    time = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    table = {
+        "bool": pa.array([True, False]),
+        "int8": pa.array([-1, 2], pa.int8()),
+        "uint64": pa.array([1, 2**63], pa.uint64()),
+        "half": pa.array([0.5, 2.0], pa.float16()),
+        "text": pa.array(["é", ""]),
+        "binary": pa.array([b"\x00", b"12"], pa.binary()),
+        "fixed": pa.array([b"ab", b"cd"], pa.binary(2)),
+        "kind": pa.array(["cat", "dog"]).dictionary_encode(),
+        "day": pa.array([day, day]),
+        "time": pa.array([time, time], pa.timestamp("ms")),
+        "price": pa.array([decimal.Decimal("1.25"), decimal.Decimal("-3.50")]),
+        "list": pa.array([[1, 2, 3], []], pa.list_(pa.int64())),
+        "words": pa.array([["a"], ["b", "cc"]]),
+        "pair": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+        "place": pa.array([{"city": "A", "at": {"x": 1}}, {"city": "B", "at": {"x": 2}}]),
+        "hole": pa.array([1.5, None]),
+    }
+    found = read_columns(write(tmp_path / "a.parquet", table))
+    hole = found.pop("hole")
+    assert hole[0] == 1.5
+    assert np.isnan(hole[1])
+    assert found == {
+        "bool": [True, False],
+        "int8": [-1, 2],
+        "uint64": [1, 2**63],
+        "half": [0.5, 2.0],
+        "text": ["é".encode(), b""],
+        "binary": [b"\x00", b"12"],
+        "fixed": [b"ab", b"cd"],
+        "kind": [b"cat", b"dog"],
+        "day": [(day - datetime.date(1970, 1, 1)).days] * 2,
+        "time": [int(time.replace(tzinfo=datetime.UTC).timestamp() * 1000)] * 2,
+        "price": [1.25, -3.5],
+        "list": [[1, 2, 3], []],
+        "words": [[b"a"], [b"b", b"cc"]],
+        "pair": [[1.0, 2.0], [3.0, 4.0]],
+        "place.city": [b"A", b"B"],
+        "place.at.x": [1, 2],
+    }
+
+
+def test_only_the_named_columns_are_read_in_that_order(tmp_path):
+    table = {**numbers(5), "bad": pa.array([None] * 5), "in": pa.array([{"y": 1, "z": None}] * 5)}
+    path = write(tmp_path / "a.parquet", table)
+    assert read_columns(path, [4], columns=["n", "x"]) == {"n": [b"row 4"], "x": [4.0]}
+    assert read_columns(path, [4], columns=["in.y"]) == {"in.y": [1]}
+    with pytest.raises(ConfigError, match=r"has no column 'X'.*columns are x, n, bad.*'x'"):
+        read_columns(path, columns=["X"])
+
+
+def test_several_files_are_one_and_of_one_schema(tmp_path):
+    write(tmp_path / "d" / "b.parquet", {"x": [3, 4]})
+    write(tmp_path / "d" / "a.parquet", {"x": [1, 2]})
+    write(tmp_path / "d" / "c.parquet", {"x": pa.array([], pa.int64())})
+    assert read_columns(tmp_path / "d") == {"x": [1, 2, 3, 4]}
+    write(tmp_path / "d" / "e.parquet", {"x": [0.5]})
+    with pytest.raises(DataError, match=r"different columns.*e\.parquet has double.*'x'.*int64"):
+        read_columns(tmp_path / "d")
+
+
+def test_a_large_row_group_is_one_block_and_a_small_one_several(tmp_path):
+    data = {"x": np.random.default_rng(1).normal(size=WHOLE_BYTES // 8 + 10_000)}
+    with Reader.open(str(write(tmp_path / "a.parquet", data))) as reader:
+        assert reader.block_counts.tolist() == [len(data["x"])]
+    data = {"x": np.arange(10_000)}
+    with Reader.open(str(write(tmp_path / "b.parquet", data))) as reader:
+        assert reader.block_counts.tolist() == [4096, 4096, 10_000 - 2 * 4096]
+
+
+def test_an_index_is_kept_and_a_file_that_changed_is_indexed_anew(tmp_path):
+    data = {"x": np.random.default_rng(1).normal(size=1 << 20)}
+    path = write(tmp_path / "a.parquet", data, row_group_size=1 << 17)
+    with Reader.open(str(path), folder=tmp_path / "job") as reader:
+        first = reader.fingerprint
+    assert len(list(tmp_path.glob(".edl_horovod.*.index"))) == 1
+    with Reader.open(str(path), folder=tmp_path / "job") as reader:
+        assert reader.fingerprint == first
+        write(path, {"x": data["x"] + 1}, row_group_size=1 << 17)
+        with pytest.raises(DataError, match="has changed since the job indexed it"):
+            reader.read([1 << 19])
+    said = []
+    with Reader.open(str(path), folder=tmp_path / "job", tell=said.append) as reader:
+        assert reader.fingerprint != first
+    assert "indexed anew" in said[0]
+
+
+def test_an_empty_value_that_nothing_stands_for_is_an_error_with_its_column(tmp_path):
+    path = write(tmp_path / "a.parquet", {"id": pa.array([1, None]), "x": [1.0, 2.0]})
+    with pytest.raises(DataError, match=r"1 empty values \(null\) in the column 'id' of .*part 1"):
+        read_columns(path)
+    assert read_columns(path, columns=["x"]) == {"x": [1.0, 2.0]}
+
+
+def test_a_type_that_no_tensor_has_is_an_error_with_its_column(tmp_path):
+    path = write(tmp_path / "a.parquet", {"deep": pa.array([[[1], [2, 3]]]), "x": [1]})
+    with pytest.raises(DataError, match=r"'deep' of .* cannot become tensors.*data_plan\.columns"):
+        read_columns(path)
+
+
+def test_damaged_files_are_one_sentence(tmp_path):
+    path = write(
+        tmp_path / "a.parquet", numbers(1000), row_group_size=100, write_page_checksum=True
+    )
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-50])
+    with pytest.raises(DataError, match=r"a\.parquet is damaged: it does not end as Parquet"):
+        read_columns(path)
+    path.write_bytes(b"id,x\n1,2\n" * 5)
+    with pytest.raises(DataError, match=r"a\.parquet is no Parquet file"):
+        read_columns(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"a\.parquet is no Parquet file: it starts with nothing"):
+        read_columns(path)
+    changed = bytearray(whole)
+    changed[60] ^= 255
+    path.write_bytes(changed)
+    with pytest.raises(DataError, match=r"a\.parquet is damaged"):
+        read_columns(path)
+    assert read_columns(path, damaged="skip")["x"] == [float(one) for one in range(100, 1000)]
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.parquet", numbers(3))
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(MissingDependency, match=r"Reading Parquet files.*arrow"):
+        read_columns(path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.parquet-00001-of-00002"])
+def test_parts_of_a_set_are_known_by_their_names(name):
+    assert file_format(name).name == "Parquet"
