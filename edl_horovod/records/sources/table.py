@@ -24,6 +24,8 @@ FORMATS = {
     ".tfrecord": "edl_horovod.records.sources.tfrecord_files",
     ".tfrecords": "edl_horovod.records.sources.tfrecord_files",
     ".parquet": "edl_horovod.records.sources.parquet_files",
+    ".arrow": "edl_horovod.records.sources.arrow_files",
+    ".feather": "edl_horovod.records.sources.arrow_files",
     ".txt": "edl_horovod.records.sources.text_files",
 }
 """Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""

@@ -1,0 +1,26 @@
+"""Arrow IPC (Feather 2, Hugging Face's `datasets` on disk) as a format of record files."""
+
+import functools
+
+from edl_horovod.records.record_format import (
+    ColumnFormat,
+    FileFormat,
+    FormatSettings,
+    RecordFormat,
+)
+from edl_horovod.records.sources.arrow_library import need_pyarrow
+
+__all__ = ["FORMAT"]
+
+
+def _make(settings: FormatSettings) -> RecordFormat:
+    need_pyarrow(FORMAT.name)
+    # Imported here: PyArrow is for those who read.
+    from edl_horovod.records.sources import arrow_format as arrow
+
+    layout = functools.partial(arrow.layout, wanted=settings.columns)
+    decode = ColumnFormat(layout, arrow.decode_chunk)
+    return RecordFormat(FORMAT.name, arrow.read_chunks, decode, arrow.holds_chunk)
+
+
+FORMAT = FileFormat(name="Arrow", make=_make, has_compression=True)
