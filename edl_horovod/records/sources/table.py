@@ -26,6 +26,8 @@ FORMATS = {
     ".parquet": "edl_horovod.records.sources.parquet_files",
     ".arrow": "edl_horovod.records.sources.arrow_files",
     ".feather": "edl_horovod.records.sources.arrow_files",
+    ".jsonl": "edl_horovod.records.sources.json_files",
+    ".ndjson": "edl_horovod.records.sources.json_files",
     ".txt": "edl_horovod.records.sources.text_files",
 }
 """Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""

@@ -1,0 +1,27 @@
+"""JSON lines as a format of record files."""
+
+import functools
+
+from edl_horovod.records.record_format import (
+    ColumnFormat,
+    FileFormat,
+    FormatSettings,
+    RecordFormat,
+)
+from edl_horovod.records.sources.arrow_library import need_pyarrow
+
+__all__ = ["FORMAT"]
+
+
+def _make(settings: FormatSettings) -> RecordFormat:
+    need_pyarrow(FORMAT.name)
+    # Imported here: PyArrow is for those who read.
+    from edl_horovod.records.sources import json_lines
+    from edl_horovod.records.sources.text_lines import holds_chunk
+
+    layout = functools.partial(json_lines.layout, wanted=settings.columns)
+    decode = ColumnFormat(layout, json_lines.decode_chunk)
+    return RecordFormat(FORMAT.name, json_lines.read_chunks, decode, holds_chunk)
+
+
+FORMAT = FileFormat(name="JSON lines", make=_make)
