@@ -1,5 +1,6 @@
 """An input file as other libraries want one: with a position that they move."""
 
+import errno
 import io
 
 from edl_horovod.records.files.input_file import InputFile
@@ -28,8 +29,14 @@ class SeekableFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position; returns it."""
+        """Move the position; returns it.
+
+        Raises:
+            OSError: It would be before the first byte.
+        """
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size_bytes}
+        if start[whence] + offset < 0:
+            raise OSError(errno.EINVAL, f"{self._file.path} has no byte {start[whence] + offset}")
         self._at = start[whence] + offset
         return self._at
 
