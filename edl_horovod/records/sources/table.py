@@ -28,6 +28,8 @@ FORMATS = {
     ".feather": "edl_horovod.records.sources.arrow_files",
     ".jsonl": "edl_horovod.records.sources.json_files",
     ".ndjson": "edl_horovod.records.sources.json_files",
+    ".npy": "edl_horovod.records.sources.numpy_files",
+    ".npz": "edl_horovod.records.sources.numpy_files",
     ".txt": "edl_horovod.records.sources.text_files",
 }
 """Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""

@@ -1,0 +1,140 @@
+"""Arrays that NumPy saved: record i is row i of each, or one clear error."""
+
+import numpy as np
+import pytest
+
+from edl_horovod.config.schema import DataConfig
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.records.job_data import open_source
+from tests.columns import read_columns
+
+RANDOM = np.random.default_rng(4)
+X = RANDOM.normal(size=(1000, 3, 4)).astype(np.float32)
+Y = RANDOM.integers(0, 10, size=1000)
+
+
+def save_all(folder, **arrays):
+    folder.mkdir(exist_ok=True)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return folder
+
+
+def save_npz(path, *, packed=False, **arrays):
+    (np.savez_compressed if packed else np.savez)(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "packed npz"])
+def test_a_record_is_a_row_of_each_array(tmp_path, kind):
+    if kind == "npy":
+        data = save_all(tmp_path / "d", x=X, y=Y)
+    else:
+        data = save_npz(tmp_path / "a.npz", packed=kind != "npz", x=X, y=Y)
+    ids = [999, 0, 500, 500]
+    assert read_columns(data, ids) == {"x": X[ids].tolist(), "y": Y[ids].tolist()}
+    assert read_columns(data) == {"x": X.tolist(), "y": Y.tolist()}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_several_files_follow_one_another(tmp_path, packed):
+    for number, part in enumerate(np.split(np.arange(10_000), [1, 7000])):
+        save_npz(tmp_path / f"{number}.npz", packed=packed, x=part)
+    assert read_columns(tmp_path)["x"] == list(range(10_000))
+    with open_source(str(tmp_path), DataConfig()) as source:
+        assert source.block_counts.tolist() == [1, 4096, 6999 - 4096, 3000]
+        assert source.block_starts.tolist() == [0, 1, 4097, 7000]
+
+
+def test_folders_of_arrays_follow_one_another(tmp_path):
+    save_all(tmp_path / "a", x=np.arange(3), y=np.arange(3) * 2)
+    save_all(tmp_path / "b", x=np.arange(3, 5), y=np.arange(3, 5) * 2)
+    found = read_columns(f"{tmp_path}/a,{tmp_path}/b")
+    assert found == {"x": [0, 1, 2, 3, 4], "y": [0, 2, 4, 6, 8]}
+
+
+def test_arrays_of_other_lengths_need_the_names_of_those_that_belong_together(tmp_path):
+    path = save_npz(tmp_path / "mnist.npz", x_train=X, y_train=Y, x_test=X[:9], y_test=Y[:9])
+    with pytest.raises(DataError, match=r"do not belong together.*data_plan\.columns=\[x_train"):
+        read_columns(path)
+    found = read_columns(path, columns=["y_test", "x_test"])
+    assert list(found) == ["y_test", "x_test"]
+    assert found["y_test"] == Y[:9].tolist()
+    with pytest.raises(ConfigError, match=r"has no array 'ytest'.*y_test"):
+        read_columns(path, columns=["ytest"])
+
+
+def test_types_that_are_no_numbers_of_this_machine(tmp_path):
+    times = np.array(["2026-01-02", "2026-01-03"], "datetime64[D]")
+    data = save_all(
+        tmp_path / "d",
+        big=np.array([1.5, -2], ">f8"),
+        flag=np.array([True, False]),
+        raw=np.array([b"ab", b"c"]),
+        text=np.array(["é", "abc"]),
+        time=times,
+    )
+    assert read_columns(data) == {
+        "big": [1.5, -2.0],
+        "flag": [True, False],
+        "raw": [b"ab", b"c"],
+        "text": ["é".encode(), b"abc"],
+        "time": times.view(np.int64).tolist(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [
+        (np.array([{"a": 1}], object), "Python objects"),
+        (np.array([(1, 2.0)], "i4,f4"), "named fields"),
+        (np.asfortranarray(X[:, 0]), "not back to back"),
+        (np.float32(1), "no dimension"),
+        (X[:0], "There are no records"),
+        (np.array([["a"]]), "text in several dimensions"),
+    ],
+)
+def test_an_array_that_cannot_be_records_is_one_sentence(tmp_path, array, what):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(DataError, match=what):
+        read_columns(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_damaged_files_are_one_sentence(tmp_path, name):
+    path = tmp_path / name
+    np.save(path, X) if name == "a.npy" else np.savez(path, x=X)
+    whole = path.read_bytes()
+    for content in (whole[:-1000], whole[:5], b"", b"PAR1 or another file", whole[:100]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"{name} cannot be read: "):
+            read_columns(path)
+
+
+def test_a_compressed_file_says_that_it_is_read_as_a_whole(tmp_path):
+    said = []
+    path = save_npz(tmp_path / "a.npz", packed=True, x=X)
+    with open_source(str(path), DataConfig(), tell=said.append):
+        pass
+    assert "is compressed, so no record in it can be reached by itself" in said[0]
+
+
+def test_the_fingerprint_is_of_the_contents_and_not_of_the_place(tmp_path):
+    def fingerprint(folder, **arrays):
+        with open_source(str(save_all(tmp_path / folder, **arrays)), DataConfig()) as source:
+            return source.fingerprint
+
+    first = fingerprint("a", x=X, y=Y)
+    assert fingerprint("b", x=X, y=Y) == first
+    assert fingerprint("b", x=X + 1, y=Y) != first
+    assert fingerprint("c", x=X, z=Y) != first
+
+
+def test_arrays_of_parts_must_be_alike(tmp_path):
+    save_npz(tmp_path / "a.npz", x=X)
+    save_npz(tmp_path / "b.npz", x=X[:, :2])
+    with pytest.raises(DataError, match="differ in type or shape"):
+        read_columns(tmp_path)
+    save_npz(tmp_path / "b.npz", z=X)
+    with pytest.raises(DataError, match="different arrays"):
+        read_columns(tmp_path)
