@@ -17,7 +17,10 @@ def prove(job_dir: JobDir) -> Proof:
         ConfigError: The job has no ledger.
         DataError: Its data is not there any more, so nobody can say what it should have applied.
     """
+    from edl_horovod.models.lookup import require_zoo
+    from edl_horovod.models.modules import make_importable
     from edl_horovod.records.job_data import open_source, plan_of
+    from edl_horovod.records.sources.table import kind_of
 
     config = with_kept_lanes(job_dir.read_config())
     if not job_dir.ledger.is_dir():
@@ -26,6 +29,8 @@ def prove(job_dir: JobDir) -> Proof:
             received=repr(str(job_dir)),
             cure="Only a training that was started with debug.ledger=true has one.",
         )
+    if kind_of(config.data).runs_user_code:
+        make_importable(require_zoo(config.model_zoo).absolute())
     with open_source(config.data, config.data_plan) as source:
         plan = plan_of(
             source,

@@ -11,7 +11,7 @@ from edl_horovod.models import elasticdl_imports
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.lookup import import_root
 
-__all__ = ["load_module", "loaded_files"]
+__all__ = ["load_module", "loaded_files", "make_importable"]
 
 _PREFIX = "_edl_zoo_"
 _MARK = "__edl_zoo__"
@@ -57,6 +57,11 @@ def load_module(file: Path, *, zoo: Path) -> ModuleType:
 def loaded_files(zoo: Path) -> list[Path]:
     """The files of a zoo, an absolute path, that this process has run as modules; sorted."""
     return sorted({Path(str(vars(sys.modules[name])["__file__"])) for name in _names_inside(zoo)})
+
+
+def make_importable(zoo: Path) -> None:
+    """Let the files of a zoo, an absolute path, be imported by their plain names."""
+    _enter(zoo, zoo)
 
 
 def _run(name: str, file: Path, entered: _Entered) -> ModuleType:

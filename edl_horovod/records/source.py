@@ -98,6 +98,9 @@ class RecordSource(Closeable):
 class SourceKind(abc.ABC):
     """One way of saying in `data` where records are; imports at first use what reading needs."""
 
+    runs_user_code = False
+    """Whether `open` imports a module that may lie in the model zoo."""
+
     @abc.abstractmethod
     def open(
         self,

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FOLDER_ENDINGS", "FORMATS", "SCHEMES", "check_sources", "file_format", "kind_of"]
 
-SCHEMES = {"": "edl_horovod.records.data_files"}
+SCHEMES = {
+    "": "edl_horovod.records.data_files",
+    "dataset": "edl_horovod.records.own_dataset",
+}
 """Modules with a `KIND` by what stands before the first colon of `data`.
 
 The empty one is for paths, and for URLs of file systems.

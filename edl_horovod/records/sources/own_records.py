@@ -1,0 +1,199 @@
+"""Records of a user's object, by their numbers: bytes, arrays, tuples or dicts of these."""
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_horovod.errors import ConfigError, DataError, UserCodeError, did_you_mean
+from edl_horovod.records.columns import Ragged, Values, empty
+from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.source import Records, RecordSource
+from edl_horovod.records.tables import locate
+
+__all__ = ["OwnRecords"]
+
+_BLOCK_RECORDS = 64
+_NUM_TRIED = 32
+"""Records, spread over all, that tell types and shapes; they are those of every rank."""
+
+_Parts = dict[str, NDArray[Any]]
+
+
+class OwnRecords(RecordSource):
+    """Asks the object for one record after the other, in one thread at a time."""
+
+    def __init__(self, records: Any, name: str, *, wanted: Sequence[str]) -> None:
+        """Ask for some records, to know what all are like.
+
+        Raises:
+            ConfigError: There is no such column.
+            DataError: There are no records, or they differ in type or shape.
+            UserCodeError: The object raised.
+        """
+        self._records, self._name = records, name
+        self._num_records = self._length()
+        places = np.linspace(0, self._num_records - 1, min(_NUM_TRIED, self._num_records))
+        tried = [self._record(number) for number in dict.fromkeys(places.astype(int).tolist())]
+        self._kind = _kind_of(tried[0])
+        parts = [self._parts(record) for record in tried]
+        names = self._names(list(parts[0]), wanted)
+        layout = Layout(tuple(self._column(part, parts) for part in names), self._kind)
+        is_bytes = self._kind == "value" and layout.columns[0] == Column("", BYTES)
+        self.layout = None if is_bytes else layout
+        self._columns = layout
+        self.block_starts = np.arange(0, self._num_records, _BLOCK_RECORDS)
+        self.block_counts = np.minimum(_BLOCK_RECORDS, self._num_records - self.block_starts)
+        self.fingerprint = self._digest(parts)
+        self._record_bytes = float(np.mean([sum(map(_size, part.values())) for part in parts]))
+
+    def read(self, ids: Sequence[int] | NDArray[np.integer]) -> Records:
+        """The records with these ids, in this order."""
+        numbers, _ = locate(ids, np.arange(self._num_records), self._num_records)
+        parts = [self._parts(self._record(number)) for number in numbers.tolist()]
+        if self.layout is None:
+            return [bytes(part[""].item()) for part in parts]
+        if not parts:
+            return empty(self.layout)
+        return [
+            self._stacked(column, [part.get(column.name) for part in parts], numbers)
+            for column in self._columns.columns
+        ]
+
+    def record_bytes(self) -> float:
+        """What a record takes in memory on average, in bytes, by some of them."""
+        return self._record_bytes
+
+    def describe(self) -> str:
+        """The name of the object, and the number of its records."""
+        return f"{self._num_records:,} records of {self._name}"
+
+    def close(self) -> None:
+        """Let the object go."""
+        self._records = ()
+
+    def __len__(self) -> int:
+        return self._num_records
+
+    def _length(self) -> int:
+        try:
+            length = len(self._records)
+        except Exception as e:
+            raise self._failed("its length", e) from e
+        if length < 1:
+            raise DataError("There are no records in the data.", received={"data": self._name})
+        return length
+
+    def _record(self, number: int) -> Any:
+        try:
+            return self._records[number]
+        except Exception as e:
+            raise self._failed(f"record {number}", e) from e
+
+    def _failed(self, what: str, error: Exception) -> UserCodeError:
+        return UserCodeError(
+            f"{self._name} gives an error for {what}: {type(error).__name__}: {error}.",
+            received={"data": self._name},
+        )
+
+    def _parts(self, record: Any) -> _Parts:
+        """The values of a record by name; "" for the only one, numbers for those of a tuple."""
+        if _kind_of(record) != self._kind:
+            raise self._misfit(f"some are a {self._kind}, others a {_kind_of(record)}")
+        if self._kind == "dict":
+            named = {str(key): value for key, value in record.items()}
+        elif self._kind == "tuple":
+            named = {str(place): value for place, value in enumerate(record)}
+        else:
+            named = {"": record}
+        return {name: self._array(name, value) for name, value in named.items()}
+
+    def _array(self, name: str, value: Any) -> NDArray[Any]:
+        if isinstance(value, str | bytes):
+            text = np.empty((), dtype=object)
+            text[()] = value.encode() if isinstance(value, str) else value
+            return text
+        array = np.asarray(value)
+        if array.dtype.kind in "SU":
+            encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
+            return encoded.astype(object)
+        if array.dtype.kind not in "biufc":
+            where = f"the part {name!r} of a record" if name else "a record"
+            raise self._misfit(f"{where} is a {type(value).__name__}, no array, number or text")
+        return array
+
+    def _names(self, names: list[str], wanted: Sequence[str]) -> list[str]:
+        if wanted and self._kind != "dict":
+            raise ConfigError(
+                f"The records of {self._name} are no dicts, so none of their parts has a name.",
+                received={"data_plan.columns": ",".join(wanted)},
+                cure="Leave the setting out.",
+            )
+        for name in wanted:
+            if name not in names:
+                raise ConfigError(
+                    f"The records of {self._name} have no {name!r}.",
+                    received={"data_plan.columns": ",".join(wanted)},
+                    cure=f"They have {', '.join(names)}.{did_you_mean(name, names)}",
+                )
+        return list(wanted) or names
+
+    def _column(self, name: str, parts: Sequence[_Parts]) -> Column:
+        arrays = [self._part(part.get(name), name) for part in parts]
+        first = arrays[0]
+        dtype = BYTES if first.dtype == object else first.dtype.name
+        shapes = {array.shape for array in arrays}
+        if len(shapes) > 1 and {len(shape) for shape in shapes} == {1}:
+            return Column(name, dtype, (None,))
+        return Column(name, dtype, first.shape)
+
+    def _stacked(
+        self, column: Column, values: list[NDArray[Any] | None], ids: NDArray[np.int64]
+    ) -> Values:
+        arrays = [self._part(value, column.name) for value in values]
+        dtype = np.dtype(object if column.dtype == BYTES else column.dtype)
+        for number, array in zip(ids.tolist(), arrays, strict=True):
+            is_alike = array.ndim == 1 if column.is_ragged else array.shape == column.shape
+            if not is_alike or not np.can_cast(array.dtype, dtype, "same_kind"):
+                raise self._misfit(
+                    f"record {number} has {array.dtype.name}{list(array.shape)} where others have"
+                    f" {column.dtype}{list(column.shape)}"
+                )
+        if column.is_ragged:
+            ends = np.cumsum([len(array) for array in arrays])
+            return Ragged(np.concatenate(arrays).astype(dtype, copy=False), ends)
+        return np.stack(arrays).astype(dtype, copy=False)
+
+    def _part(self, value: NDArray[Any] | None, name: str) -> NDArray[Any]:
+        if value is None:
+            raise self._misfit(f"some have no {name!r}")
+        return value
+
+    def _misfit(self, problem: str) -> DataError:
+        return DataError(
+            f"The records of {self._name} cannot become tensors: {problem}.",
+            received={"data": self._name},
+            cure="Each record must be bytes, an array, or a tuple or dict of numbers, text and"
+            " arrays, of the same types and shapes in all.",
+        )
+
+    def _digest(self, parts: Sequence[_Parts]) -> str:
+        """Of the length and of the records that were tried."""
+        digest = hashlib.sha256(f"{self._num_records} {self._columns}".encode())
+        for array in itertools.chain.from_iterable(part.values() for part in parts):
+            is_text = array.dtype == object
+            digest.update(b"\0".join(array.flat) if is_text else np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:32]
+
+
+def _kind_of(record: Any) -> Literal["dict", "tuple", "value"]:
+    if isinstance(record, dict):
+        return "dict"
+    return "tuple" if isinstance(record, tuple) else "value"
+
+
+def _size(array: NDArray[Any]) -> int:
+    return sum(map(len, array.flat)) if array.dtype == object else array.nbytes

@@ -1,0 +1,111 @@
+"""A user's own records by number: what they may be, or one clear error."""
+
+import numpy as np
+import pytest
+
+from edl_horovod.config.schema import DataConfig
+from edl_horovod.errors import ConfigError, DataError, UserCodeError
+from edl_horovod.records.job_data import open_source
+from edl_horovod.records.sources.table import check_sources
+from tests.columns import plain, read_columns
+
+CODE = """
+import numpy as np
+
+class Squares:
+    def __init__(self, count=100):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, n):
+        return {"n": n, "x": np.array([n, n * n], np.float32), "t": f"é{n}", "w": np.arange(n % 3)}
+
+squares = Squares(7)
+def make():
+    return Squares(10)
+pairs = [(np.float32(n), b"%d" % n) for n in range(5)]
+lines = [b"one", b"", b"three"]
+numbers = np.arange(12).reshape(4, 3)
+nothing = []
+odd = [np.zeros(2), np.zeros(3), np.zeros((2, 2))]
+objects = [object()]
+def stream():
+    yield from range(3)
+def broken():
+    raise KeyError("no such disk")
+class Fails(Squares):
+    def __getitem__(self, n):
+        if n == 3:
+            raise OSError("the disk is gone")
+        return super().__getitem__(n)
+late = Fails()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _module(tmp_path, monkeypatch):
+    (tmp_path / "my_data.py").write_text(CODE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "my_data", raising=False)
+
+
+@pytest.mark.parametrize(("name", "count"), [("squares", 7), ("make", 10), ("Squares", 100)])
+def test_an_object_a_function_or_a_class_gives_the_records(name, count):
+    found = read_columns(f"dataset:my_data.{name}", [5, 0])
+    assert found == {
+        "n": [5, 0],
+        "x": [[5.0, 25.0], [0.0, 0.0]],
+        "t": ["é5".encode(), "é0".encode()],
+        "w": [[0, 1], []],
+    }
+    with open_source(f"dataset:my_data.{name}", DataConfig()) as source:
+        assert source.block_counts.sum() == count
+    assert list(read_columns(f"dataset:my_data.{name}", [0], columns=["x", "n"])) == ["x", "n"]
+
+
+def test_tuples_arrays_and_bytes_are_records_as_they_are():
+    with open_source("dataset:my_data.pairs", DataConfig()) as source:
+        assert source.layout.kind == "tuple"
+        assert [plain(values) for values in source.read([4, 1])] == [[4.0, 1.0], [b"4", b"1"]]
+    with open_source("dataset:my_data.numbers", DataConfig()) as source:
+        assert source.layout.pack(source.read([3])).tolist() == [[9, 10, 11]]
+    with open_source("dataset:my_data.lines", DataConfig()) as source:
+        assert source.layout is None
+        assert source.read([2, 1, 0]) == [b"three", b"", b"one"]
+
+
+def test_the_fingerprint_follows_the_records():
+    def fingerprint(name):
+        with open_source(f"dataset:my_data.{name}", DataConfig()) as source:
+            return source.fingerprint
+
+    assert fingerprint("make") == fingerprint("make") != fingerprint("squares")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("nothing", DataError, "There are no records"),
+        ("odd", DataError, "cannot become tensors"),
+        ("objects", DataError, "is a object, no array, number or text"),
+        ("stream", UserCodeError, "has no random access: generator has no __len__.*edl prepare"),
+        ("broken", UserCodeError, "cannot be made: KeyError.*no such disk"),
+        ("unknown", UserCodeError, "has no 'unknown'"),
+        ("late", UserCodeError, "gives an error for record 3: OSError: the disk is gone"),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(name, error, said):
+    with pytest.raises(error, match=said):
+        read_columns(f"dataset:my_data.{name}")
+
+
+@pytest.mark.parametrize("data", ["dataset:", "dataset:train", "dataset:a b.c", "dataset:a/b.c"])
+def test_a_name_that_none_can_be_is_refused_before_the_job_starts(data):
+    with pytest.raises(DataError, match="the names of a module"):
+        check_sources([data])
+
+
+def test_columns_of_what_is_no_dict_are_refused():
+    with pytest.raises(ConfigError, match="are no dicts"):
+        read_columns("dataset:my_data.pairs", columns=["0"])
+    assert np.array(read_columns("dataset:my_data.numbers")[""]).shape == (4, 3)
