@@ -58,11 +58,13 @@ class EdlError(Exception):
     ) -> None:
         self.what = what.strip()
         self.received = received
-        self.cure = cure.strip()
+        self.cure = cure.strip(" ")
         if isinstance(received, Mapping):
             received = ", ".join(f"{key}={_shown(value)}" for key, value in received.items())
         found = f"Received: {received.removesuffix('.')}." if received else ""
-        super().__init__(" ".join(filter(None, (self.what, found, self.cure))))
+        # A cure may begin a line of its own.
+        parts = filter(None, (self.what, found, self.cure))
+        super().__init__(" ".join(parts).replace(" \n", "\n").strip())
 
     def with_more_cure(self, more: str) -> Self:
         """The same error with more sentences about what to do; they bring their own space."""
@@ -255,9 +257,17 @@ def cure_of(error: OSError) -> str:
     return "See to its disk, or choose another place."
 
 
-def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """A sentence with the allowed word nearest to the one that a user wrote, or an empty string."""
-    by_lower_case = {one.lower(): one for one in allowed}
+def did_you_mean(
+    word: str, allowed: Iterable[str], *, instead: Mapping[str, str] | None = None
+) -> str:
+    """A sentence with the allowed word nearest to the one that a user wrote, or an empty string.
+
+    Args:
+        word: As the user wrote it.
+        allowed: What it may be.
+        instead: What the sentence says for an allowed word; None says the word.
+    """
+    by_lower_case = {one.lower(): (instead or {}).get(one, one) for one in allowed}
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
 

@@ -8,7 +8,13 @@ from edl_horovod.job import checkpoint_files, outcome
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.outcome import Success
 
-__all__ = ["has_ended_well", "require_same_model", "settle_checkpoints", "where_it_goes_on"]
+__all__ = [
+    "has_ended_well",
+    "how_to_go_on",
+    "require_same_model",
+    "settle_checkpoints",
+    "where_it_goes_on",
+]
 
 
 def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
@@ -70,6 +76,18 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
             ),
         )
     checkpoint_files.remove_all(job_dir.checkpoints)
+
+
+def how_to_go_on(config: JobConfig, job_dir: JobDir) -> str:
+    """What to do to continue a job that ended before its end, as a line; empty if it cannot."""
+    if not TASKS[config.task].keeps_state:
+        return ""
+    if not (steps := checkpoint_files.steps_in(job_dir.checkpoints)):
+        return ""
+    return (
+        f"\nThe checkpoint of step {steps[-1]} is in {job_dir}: the same command with resume=auto"
+        " goes on from there."
+    )
 
 
 def where_it_goes_on(config: JobConfig, job_dir: JobDir) -> str:

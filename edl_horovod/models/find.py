@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from edl_horovod.errors import UserCodeError
+from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.models.lookup import FileGroup, file_groups, list_definitions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.overrides import Overrides, find_parts
@@ -88,11 +88,12 @@ def find(
         files += group.files
     if incomplete is not None:
         raise UserCodeError(_what_is_missing(incomplete))
+    names = list_definitions(zoo)
     raise UserCodeError(
         f"{model_def!r} is neither a class that extends ElasticDLSpec or keras.Model nor a function"
         f" that returns a model, and {', '.join(map(str, files))} holds none.",
         received={"model_def": model_def},
-        cure=f"The zoo defines: {', '.join(list_definitions(zoo)) or 'none'}.",
+        cure=f"The zoo defines: {', '.join(names) or 'none'}.{did_you_mean(model_def, names)}",
     )
 
 

@@ -173,12 +173,15 @@ def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
 def _nothing_found(zoo: Path, model_def: str) -> UserCodeError:
     names = list_definitions(zoo)
     short = {name.rpartition(".")[0] for name in names} | {name.split(".")[0] for name in names}
+    symbols = {name.rpartition(".")[2]: name for name in names}
+    near = did_you_mean(model_def, [*names, *sorted(short)])
+    near = near or did_you_mean(model_def.rpartition(".")[2], symbols, instead=symbols)
     shown = ", ".join(names[:20]) if names else "no model"
     more = ", ..." if len(names) > 20 else ""
     return UserCodeError(
         f"The model zoo {zoo} does not define {model_def!r}.",
         received={"model_def": model_def},
-        cure=f"It defines: {shown}{more}.{did_you_mean(model_def, [*names, *sorted(short)])}",
+        cure=f"It defines: {shown}{more}.{near}",
     )
 
 

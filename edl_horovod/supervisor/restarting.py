@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edl_horovod.errors import JobFailed, NotEnoughWorkers, OutputError
+from edl_horovod.supervisor.deaths import exit_text
 from edl_horovod.supervisor.plan import Command
 from edl_horovod.supervisor.processes import Child
 
@@ -64,5 +65,6 @@ class _Restarts:
                 f"Its log ({child.log_path}) ends:\n{child.tail()}"
             )
         wait = min(0.2 * (len(self._ends) - 1), 2.0)
-        log.warning("the %s ended with %s; it starts again", self._name, child.exit_code)
+        ended = exit_text(child.exit_code or 0)
+        log.warning("the %s ended with %s; it starts again", self._name, ended)
         time.sleep(wait)

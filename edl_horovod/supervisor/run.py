@@ -19,7 +19,7 @@ from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.earlier import where_it_goes_on
+from edl_horovod.job.earlier import how_to_go_on, where_it_goes_on
 from edl_horovod.job.events import (
     EvaluationEvent,
     EventLog,
@@ -37,6 +37,7 @@ from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.places import check_can_be_written, check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup
 from edl_horovod.records.sources.table import check_sources
+from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
 from edl_horovod.supervisor.needs import require_mpi
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child, end_all
@@ -127,15 +128,21 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
                     )
                 if isinstance(ended, Failure):
                     raise ended.as_error()
-        except EdlError as error:
-            state = "suspended" if isinstance(error, _StopRequested) else "failed"
-            events.write(JobEvent(state=state, task=config.task, message=str(error)))
+        except _StopRequested as error:
+            events.write(JobEvent(state="suspended", task=config.task, message=str(error)))
             show()
             raise
+        except EdlError as error:
+            events.write(JobEvent(state="failed", task=config.task, message=str(error)))
+            show()
+            raise error.with_more_cure(how_to_go_on(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
             events.write(JobEvent(state="failed", task=config.task, message="interrupted"))
             show()
-            raise Interrupted("The job was interrupted; all its processes have ended.") from error
+            raise Interrupted(
+                "The job was interrupted; all its processes have ended.",
+                cure=how_to_go_on(config, plan.job_dir),
+            ) from error
         events.write(
             JobEvent(
                 state="finished",
@@ -333,11 +340,11 @@ def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
     Raises:
         JobFailed: A slot failed again and again, and the others are too few for a ring.
     """
-    failures, child = slots.most_new_failures()
+    failures, child, why = slots.most_new_failures()
     if failures >= HOPELESS_FAILURES and child is not None and slots.num_healthy() < min_np:
         raise JobFailed(
-            f"A worker ended {failures} times in a row while the job made no progress. "
-            f"Its log ({child.log_path}) ends:\n{child.tail()}"
+            f"A worker ended {failures} times in a row while the job made no progress."
+            f"{why and ' '}{why} Its log ({child.log_path}) ends:\n{child.tail()}"
         )
 
 
@@ -372,8 +379,11 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         end_all([*([ring] if ring else []), *(one.child for one in restarting)])
     ended = _outcome(plan)
     if ended is None:
+        # What a shell would say of a rank that a signal ended, mpirun says, too.
+        killed = what_killed(128 - code if code > 128 else code, Memory(ring.pid))
         raise JobFailed(
-            f"{program} ended with {code} before the job was done. Its log "
+            f"{program} ended with {exit_text(code)} before the job was done."
+            f"{killed and ' A rank may be meant. '}{killed} Its log "
             f"({ring.log_path}) ends:\n{ring.tail()}"
         )
     return ended

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edl_horovod.job.events import EventLog, WorkerEvent
+from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
 from edl_horovod.supervisor.forks import ForkServer
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command
 from edl_horovod.supervisor.processes import Child, start_process
@@ -30,10 +31,13 @@ STEADY_SECONDS = 60.0
 @dataclass
 class _Slot:
     child: Child
+    memory: Memory
     started_at: float
     num_failures: int = 0
     num_new_failures: int = 0
     """Failures since the job last got on."""
+    killed_by: str = ""
+    """A sentence on the signal that ended the last process that failed; empty without one."""
     is_in_ring: bool = False
     """Whether this process was in the last ring that was formed."""
     start_again_at: float | None = None
@@ -113,10 +117,15 @@ class Slots:
             for slot in self._slots.values()
         )
 
-    def most_new_failures(self) -> tuple[int, Child | None]:
-        """Most failures of a slot since the job last got on, and that slot's last process."""
+    def most_new_failures(self) -> tuple[int, Child | None, str]:
+        """Most failures of a slot since the job last got on.
+
+        With that slot's last process, and a sentence on the signal that ended one of it last.
+        """
         worst = max(self._slots.values(), key=lambda slot: slot.num_new_failures, default=None)
-        return (worst.num_new_failures, worst.child) if worst else (0, None)
+        if worst is None:
+            return 0, None, ""
+        return worst.num_new_failures, worst.child, worst.killed_by
 
     def keep(self) -> None:
         """Start what is missing, note what ended; call it often."""
@@ -137,9 +146,12 @@ class Slots:
                 self._slots[number] = self._leaving.pop(number)
             elif number not in self._slots:
                 if self._can_start():
-                    self._slots[number] = _Slot(self._start(number), time.monotonic())
+                    child = self._start(number)
+                    self._slots[number] = _Slot(child, Memory(child.pid), time.monotonic())
             elif self._slots[number].child.exit_code is not None:
                 self._after_the_end(number, self._slots[number])
+            else:
+                self._slots[number].memory.look()
 
     def _after_the_end(self, number: int, slot: _Slot) -> None:
         now = time.monotonic()
@@ -151,18 +163,21 @@ class Slots:
             wait = min(patience, MAX_BACKOFF_SECONDS) if slot.num_failures > 1 else 0.0
             slot.is_in_ring = False
             slot.start_again_at = now + wait
-            message = f"ended with {slot.child.exit_code}; starts again in {wait:.0f} s"
-            if slot.child.exit_code in LEFT:
+            code = slot.child.exit_code or 0
+            message = f"ended with {exit_text(code)}; starts again in {wait:.0f} s"
+            if code in LEFT:
                 self._write_event(number, "left", message)
                 log.info("worker %s:%d %s", self._host, number, message)
             else:
                 slot.num_new_failures += 1
+                slot.killed_by = what_killed(code, slot.memory)
+                message = ". ".join(filter(None, (message, slot.killed_by)))
                 self._write_event(number, "failed", message)
                 log.warning("worker %s:%d %s", self._host, number, message)
         if now >= slot.start_again_at and self._can_start():
             slot.child.close()
             slot.child, slot.started_at, slot.start_again_at = self._start(number), now, None
-            slot.kill_at = None
+            slot.memory, slot.kill_at = Memory(slot.child.pid), None
 
     def _can_start(self) -> bool:
         return self._forks is None or self._forks.is_ready()

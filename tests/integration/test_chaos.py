@@ -138,4 +138,4 @@ def test_survivors_of_a_broken_large_collective_live_on(start, tmp_path):
     proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
     failed = [e.event.message for e in job.events("worker") if e.event.state == "failed"]
-    assert all(message.startswith("ended with -9") for message in failed), failed
+    assert all(message.startswith("ended with SIGKILL") for message in failed), failed

@@ -1,12 +1,14 @@
 """A job that was ended goes on from its checkpoint, and nothing of its curve changes."""
 
 import os
+import re
 import signal
 import time
 
 import numpy as np
 import pytest
 
+from edl_horovod.errors import Interrupted
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.directory import JobDir
 from tests.records import write_records
@@ -50,6 +52,25 @@ def wait_for_checkpoint(job, step):
             for e in found
         ),
         f"a checkpoint of step {step}",
+    )
+
+
+def test_the_last_line_after_ctrl_c_says_how_to_go_on(start, paced):
+    job = start("train", *paced, "checkpoint.every_steps=2", "launch.np=1", "train.epochs=100")
+    wait_for_checkpoint(job, 4)
+    job.process.send_signal(signal.SIGINT)
+    assert job.end() == Interrupted.exit_code
+    last = job.printed.rstrip().rpartition("\n")[2]
+    said = re.fullmatch(r"The checkpoint of step (\d+) is in .*: the same .* resume=auto .*", last)
+    assert said, job.describe()
+    resumed = start("train", *paced, "resume=auto", "launch.np=1", "train.epochs=100")
+    # Until its launcher has emptied them, the events are those of the first job.
+    resumed.wait_for(
+        lambda found: (
+            (steps := [e.event.step for e in found if e.event.kind == "step"])
+            and min(steps) > int(said[1])
+        ),
+        "a step after the checkpoint's, and none before",
     )
 
 

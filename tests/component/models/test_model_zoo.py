@@ -13,6 +13,7 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.frameworks.keras.framework import FRAMEWORK
 from edl_horovod.frameworks.keras.model import KerasModel
+from edl_horovod.models import zoo_files
 from edl_horovod.models.zoo import list_definitions, load_spec
 from edl_horovod.spec import Mode
 
@@ -143,6 +144,7 @@ def test_a_trained_model_gives_the_same_outputs(loaded, records, case: Case, tmp
         config=config,
         metrics={},
         steps=1,
+        files=zoo_files.sources(loaded.zoo),
     )
 
     files = trained_model.read(output)

@@ -122,9 +122,10 @@ def test_failures_are_counted_until_the_job_gets_on(make):
     slots.keep()
     fail(slots, clock)
     fail(slots, clock)
-    failures, child = slots.most_new_failures()
+    failures, child, why = slots.most_new_failures()
     assert failures == 2
     assert child is slots.children[0]
+    assert why == ""
     slots.note_progress()
     assert slots.most_new_failures()[0] == 0
 
@@ -180,9 +181,20 @@ def test_one_that_dies_in_every_ring_is_given_up(make):
         job._give_up_if_hopeless(slots, 1)
 
 
+def test_one_that_is_killed_again_and_again_is_given_up_with_the_likely_cause(make, tmp_path):
+    slots, clock = make("import os; os.kill(os.getpid(), 9)")
+    slots.num_wanted = 1
+    slots.keep()
+    fail_without_progress(slots, clock, number=0, times=3)
+    with pytest.raises(JobFailed, match=r"killed by SIGKILL.*memory.*lower train\.batch_size"):
+        job._give_up_if_hopeless(slots, 1)
+    failed = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.state == "failed"]
+    assert failed[0].message.startswith("ended with SIGKILL; starts again in 0 s. It was killed by")
+
+
 def test_no_slot_has_no_failures(make):
     slots, _ = make(FAIL)
-    assert slots.most_new_failures() == (0, None)
+    assert slots.most_new_failures() == (0, None, "")
 
 
 @pytest.mark.parametrize("code", ["pass", "raise SystemExit(143)", "os.kill(os.getpid(), 15)"])

@@ -123,6 +123,18 @@ def test_a_missing_model_is_named_with_what_exists_and_the_nearest(write, load):
         load("regressor.DNM")
 
 
+def test_the_nearest_model_is_found_by_its_class_alone(write, load):
+    write("folder/regressor.py", SPEC.format(name="WideAndDeep"))
+    with pytest.raises(UserCodeError, match=r"Did you mean 'folder\.regressor\.WideAndDeep'\?"):
+        load("WidenDeep")
+
+
+def test_what_is_no_model_is_told_with_the_nearest_that_is_one(write, load):
+    write("regressor.py", SPEC.format(name="Small") + "Smalls = 3\n")
+    with pytest.raises(UserCodeError, match=r"Did you mean 'regressor\.Small'\?"):
+        load("regressor.Smalls")
+
+
 def test_a_name_that_is_no_spec_is_refused(write, load):
     write("regressor.py", "DNN = 3\n")
     with pytest.raises(UserCodeError, match="neither a class that extends ElasticDLSpec or keras"):

@@ -1,0 +1,51 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
+
+LIMIT_SECONDS = 20.0
+
+
+def test_a_killed_process_is_told_with_its_memory_and_what_to_lower():
+    code = "import time; x = bytearray(300 << 20); print('there', flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"there\n"
+        memory = Memory(process.pid)
+        memory.look()
+        process.kill()
+        process.wait(LIMIT_SECONDS)
+    text = what_killed(process.returncode, memory)
+    assert text.startswith("It was killed by SIGKILL: most likely memory ran out")
+    assert "had taken up to 0.3 GiB when last seen, and there are" in text
+    for key in ("train.batch_size", "data_plan.shuffle_window", "launch.np"):
+        assert key in text
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGBUS, "/dev/shm, is full"),
+        (signal.SIGILL, "lacks instructions"),
+        (signal.SIGSEGV, "stands in the log"),
+        (signal.SIGHUP, "somebody, or another program, sent it"),
+        (signal.SIGRTMIN + 1, "It was ended by signal 35"),
+    ],
+)
+def test_each_signal_has_its_likely_cause(number, said):
+    assert said in what_killed(-number, Memory(os.getpid()))
+
+
+def test_an_exit_code_is_no_signal():
+    assert what_killed(3, Memory(os.getpid())) == ""
+    assert exit_text(3) == "3"
+    assert exit_text(-9) == "SIGKILL"
+
+
+def test_a_process_that_is_gone_has_the_memory_that_was_seen():
+    memory = Memory(2**22 + 1)
+    memory.look()
+    assert "its memory was not seen" in str(memory)
