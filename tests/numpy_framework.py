@@ -117,6 +117,7 @@ class Framework:
 
     def begin(self, *, slot, seed):
         np.random.seed(seed)
+        return 0
 
     def use_precision(self, precision):
         pass

@@ -1,8 +1,13 @@
 """What a model may be written in: the table of frameworks, which imports none of them."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["FRAMEWORKS", "FrameworkEntry"]
+from edl_horovod.errors import ConfigError
+
+__all__ = ["FRAMEWORKS", "FrameworkEntry", "require_backend"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +23,8 @@ class FrameworkEntry:
     """
     extra: str
     """The extra of this package that installs them."""
+    keras_backend: str = ""
+    """What Keras must compute with; empty where it does not matter."""
 
 
 FRAMEWORKS = {
@@ -25,5 +32,38 @@ FRAMEWORKS = {
         module="edl_horovod.frameworks.keras.framework",
         packages=("keras", "tensorflow"),
         extra="tensorflow",
+        keras_backend="tensorflow",
     )
 }
+
+
+def require_backend(framework: str, variables: Mapping[str, str]) -> None:
+    """Refuse a backend of Keras on which the framework's ring does not work.
+
+    Args:
+        framework: One of FRAMEWORKS.
+        variables: The environment of the processes that will import Keras.
+
+    Raises:
+        ConfigError: `KERAS_BACKEND`, or the user's file of settings of Keras, asks for another.
+    """
+    needed = FRAMEWORKS[framework].keras_backend
+    file = Path(variables.get("KERAS_HOME") or Path.home() / ".keras") / "keras.json"
+    asked = variables.get("KERAS_BACKEND", "")
+    where = f"KERAS_BACKEND={asked}" if asked else f"backend {_backend_in(file)} in {file}"
+    if needed and (asked or _backend_in(file) or needed) != needed:
+        raise ConfigError(
+            f"A job with framework={framework} computes with Keras on {needed}, and another backend"
+            " is asked for.",
+            received=where,
+            cure=f"Set KERAS_BACKEND={needed} for this job.",
+        )
+
+
+def _backend_in(file: Path) -> str:
+    """The backend in a file of settings of Keras, which passes over one that it cannot read."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return ""
+    return str(found.get("backend", "")) if isinstance(found, dict) else ""

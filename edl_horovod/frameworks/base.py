@@ -344,8 +344,12 @@ class Framework(Protocol):
     def plain_models(self) -> PlainModels:
         """The models without a spec that it knows."""
 
-    def begin(self, *, slot: int, seed: int) -> None:
-        """Take the device of a slot and seed the random numbers, before user code runs."""
+    def begin(self, *, slot: int, seed: int) -> int:
+        """Take the device of a slot and seed the random numbers, before user code runs.
+
+        Returns:
+            How many GPUs it sees here.
+        """
 
     def use_precision(self, precision: str) -> None:
         """Compute a training in this precision, `train.precision`, before user code runs."""

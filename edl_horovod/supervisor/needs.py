@@ -1,9 +1,10 @@
 """What must be installed on this machine before a job's processes are started on it."""
 
 import importlib.util
+import os
 import shutil
 
-from edl_horovod.config.frameworks import FRAMEWORKS
+from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.supervisor.plan import Command
 
@@ -16,8 +17,10 @@ def require_worker_packages(framework: str) -> None:
     """Refuse what the workers could not import, each of them with a traceback.
 
     Raises:
+        ConfigError: Keras is asked to compute with another backend.
         MissingDependency: One of the framework's packages, or Horovod, is not installed.
     """
+    require_backend(framework, os.environ)
     entry = FRAMEWORKS[framework]
     needed = (*entry.packages, "horovod")
     missing = [package for package in needed if _is_missing(package)]

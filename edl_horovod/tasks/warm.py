@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import DataError
 from edl_horovod.frameworks.base import Framework
-from edl_horovod.job.events import EventLog
+from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.models.trained_model_file import read_message
 from edl_horovod.ring.loop import Work
@@ -64,7 +65,15 @@ def make_warm(
         EdlError: Of the kind that fits: config, user code, data.
     """
     framework = framework_of(config)
-    framework.begin(slot=identity.slot, seed=config.data_plan.seed)
+    num_gpus = framework.begin(slot=identity.slot, seed=config.data_plan.seed)
+    if not num_gpus and (asked := _asked_for_gpu(config)):
+        message = (
+            f"worker {identity.label}: a GPU is asked for ({asked}), and {framework.name} sees none"
+            " here, so this rank computes on the processor; look for its driver, and for a build"
+            " of the framework that has GPUs"
+        )
+        log.warning("%s", message)
+        events.write(LogEvent(message=message))
     task = importlib.import_module(TASKS[config.task].module)
     with contextlib.ExitStack() as stack:
         work: Work
@@ -74,3 +83,12 @@ def make_warm(
             work = task.make_warm(config, framework, events, identity, stack)
         log.info("warm")
         yield work
+
+
+def _asked_for_gpu(config: JobConfig) -> str:
+    """What asks for a GPU, as `key=value`; empty if nothing does."""
+    asked = config.kubernetes.worker.gpus
+    if config.launch.kind == "kubernetes" and asked:
+        return f"kubernetes.worker.gpus={asked}"
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return f"CUDA_VISIBLE_DEVICES={devices}" if devices not in ("", "-1") else ""

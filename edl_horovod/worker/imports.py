@@ -4,13 +4,19 @@ import gc
 import importlib
 import os
 
+from edl_horovod.config.frameworks import require_backend
 from edl_horovod.config.schema import JobConfig
 
 __all__ = ["import_all"]
 
 
 def import_all(config: JobConfig) -> None:
-    """Import nothing of the user's, and nothing that starts a thread."""
+    """Import nothing of the user's, and nothing that starts a thread.
+
+    Raises:
+        ConfigError: Keras is asked to compute with a backend that the ring does not have.
+    """
+    require_backend(config.framework, os.environ)
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")

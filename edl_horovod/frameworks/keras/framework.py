@@ -30,7 +30,7 @@ class KerasFramework:
     collectives = KerasCollectives()
     plain_models = plain_models
 
-    def begin(self, *, slot: int, seed: int) -> None:
+    def begin(self, *, slot: int, seed: int) -> int:
         """Take a GPU for each local rank, its memory as it is needed, and seed all generators."""
         devices = tf.config.list_physical_devices("GPU")
         if devices:
@@ -38,6 +38,7 @@ class KerasFramework:
             tf.config.set_visible_devices(device, "GPU")
             tf.config.experimental.set_memory_growth(device, True)
         keras.utils.set_random_seed(seed)
+        return len(devices)
 
     def use_precision(self, precision: str) -> None:
         """Set the policy of layers that are made from now on."""

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from edl_horovod import api
+from edl_horovod.config.frameworks import require_backend
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import MissingDependency
+from edl_horovod.errors import ConfigError, MissingDependency
 
 
 @pytest.mark.parametrize(
@@ -32,3 +33,32 @@ def test_a_job_here_without_what_its_workers_import_starts_nothing(
     assert "make setup" in str(found.value)
     assert "pip install -c constraints.txt '.[tensorflow,horovod-build]'" in str(found.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_backend_of_keras_without_a_ring_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_file: bool
+) -> None:
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    if by_file:
+        (tmp_path / "keras.json").write_text('{"backend": "torch"}')
+        monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    else:
+        monkeypatch.setenv("KERAS_BACKEND", "torch")
+    config = JobConfig(
+        task="train", data=str(tmp_path), output=str(tmp_path / "out"), model_def="m"
+    )
+
+    with pytest.raises(ConfigError, match=r"torch.*Set KERAS_BACKEND=tensorflow") as found:
+        api.run(config)
+
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "variables", [{}, {"KERAS_BACKEND": "tensorflow"}, {"KERAS_BACKEND": "tensorflow", "X": ""}]
+)
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"backend": "tensorflow"}'])
+def test_keras_on_tensorflow_is_taken(tmp_path: Path, variables: dict[str, str], text: str) -> None:
+    (tmp_path / "keras.json").write_text(text)
+    require_backend("keras", {**variables, "KERAS_HOME": str(tmp_path)})

@@ -48,6 +48,15 @@ def run(tmp_path, monkeypatch):
     return run_it
 
 
+@pytest.mark.parametrize(("devices", "is_told"), [("0", True), ("-1", False), ("", False)])
+def test_a_gpu_that_is_asked_for_and_absent_is_told(run, tmp_path, monkeypatch, devices, is_told):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+    run("train", *TRAIN, "train.max_steps=1")
+    told = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.kind == "log"]
+    said = [each.message for each in told if "CUDA_VISIBLE_DEVICES=0" in each.message]
+    assert len(said) == is_told
+
+
 def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path):
     trained = run("train", *TRAIN, "validation_data=numbers:30")
     assert trained.steps == 100
