@@ -136,5 +136,5 @@ setup(
     cmdclass={"build_py": BuildWithShipped},
     install_requires=pinned(BASE),
     extras_require={extra: pinned(names) for extra, names in EXTRAS.items()},
-    entry_points={"console_scripts": ["edl = edl_horovod.cli.main:main"]},
+    entry_points={"console_scripts": ["edl = edl_horovod.__main__:main"]},
 )

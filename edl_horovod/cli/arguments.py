@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from edl_horovod.config.conf_files import ConfigFiles
-from edl_horovod.config.fields import REQUIRED, SET_BY_US, needed, settings, type_name
+from edl_horovod.config.fields import REQUIRED, SET_BY_US, is_setting, needed, settings, type_name
 from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.job.directory import JobDir
 
@@ -19,7 +19,13 @@ class VerbParser(argparse.ArgumentParser):
     """The parser of one verb; a wrong argument is a `ConfigError` like any other wrong setting."""
 
     def __init__(
-        self, verb: str, *, summary: str, usage: str, epilog: Callable[[], str] = str
+        self,
+        verb: str,
+        *,
+        summary: str,
+        usage: str,
+        epilog: Callable[[], str] = str,
+        config_class: type | None = None,
     ) -> None:
         """Take the flags of every verb.
 
@@ -29,6 +35,7 @@ class VerbParser(argparse.ArgumentParser):
             usage: What stands behind its name.
             epilog: Gives the end of the help. It is asked only for that: a table of all settings
                 takes longer than the rest of a parser.
+            config_class: Has the settings that the verb takes; None for a verb without.
         """
         super().__init__(
             prog=f"edl {verb}",
@@ -38,6 +45,7 @@ class VerbParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self._epilog = epilog
+        self._config_class = config_class
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def add_job_dir(self) -> None:
@@ -100,17 +108,36 @@ class VerbParser(argparse.ArgumentParser):
         raise ConfigError(f"{message}. See {self.prog} --help.")
 
     def parse_with_settings(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-        """The flags, and the settings that stand between them; `--key=value` is `key=value`.
+        """The flags, and the settings that stand between them.
+
+        `--key=value` and `--key value`, as ElasticDL's commands have it, are `key=value`.
 
         Raises:
             ConfigError: There is a flag that the verb does not have.
         """
         flags, rest = self.parse_known_args(argv)
-        typed = [word.removeprefix("--") if "=" in word else word for word in rest]
-        for word in typed:
-            if word.startswith("-"):
-                self._refuse(word, hint=f" A setting is written {word.lstrip('-')}=value.")
+        typed, words = [], iter(rest)
+        for word in words:
+            if word.startswith("--") and "=" in word:
+                typed.append(word.removeprefix("--"))
+            elif word.startswith("-"):
+                typed.append(f"{word.removeprefix('--')}={self._value_of(word, next(words, None))}")
+            else:
+                typed.append(word)
         return flags, typed
+
+    def _value_of(self, word: str, following: str | None) -> str:
+        """The word that follows a setting which is written as a flag."""
+        key = word.removeprefix("--")
+        is_known = is_setting(key, self._config_class) if self._config_class else False
+        is_value = following is not None and (is_known or "=" not in following)
+        if following is None or not is_value or not (is_known or self._is_no_flag(word)):
+            self._refuse(word, hint=f" A setting is written {word.lstrip('-')}=value.")
+        return following
+
+    def _is_no_flag(self, word: str) -> bool:
+        """Whether a word is not even nearly one of the flags."""
+        return word.startswith("--") and not did_you_mean(word, self._flags)
 
     def parse_all(self, argv: Sequence[str]) -> argparse.Namespace:
         """The flags and positionals, where nothing else may stand.
@@ -124,11 +151,15 @@ class VerbParser(argparse.ArgumentParser):
         return flags
 
     def _refuse(self, word: str, *, hint: str = "") -> NoReturn:
-        known = [flag for flag in self._option_string_actions if flag.startswith("--")]
+        near = did_you_mean(word, self._flags)
         raise ConfigError(
-            f"{self.prog} has no argument {word!r}.{did_you_mean(word, known) or hint} "
-            f"Flags: {', '.join(known)}. See {self.prog} --help."
+            f"{self.prog} has no argument {word!r}.{near or hint} "
+            f"Flags: {', '.join(self._flags)}. See {self.prog} --help."
         )
+
+    @property
+    def _flags(self) -> list[str]:
+        return [flag for flag in self._option_string_actions if flag.startswith("--")]
 
 
 def config_files(flags: argparse.Namespace) -> ConfigFiles:
@@ -157,6 +188,7 @@ def settings_parser(
         usage=f"{flags} [-q] [--debug]\n{' ' * 17}"
         "[--config-dir DIR] [--config-name NAME] [--cfg job] key=value ...",
         epilog=epilog,
+        config_class=config_class,
     )
     parser.add_config_files()
     parser.add_quiet()

@@ -22,6 +22,7 @@ __all__ = [
     "Setting",
     "dict_key_of",
     "flat",
+    "is_setting",
     "is_within",
     "settings",
     "type_name",
@@ -101,6 +102,12 @@ def dict_key_of(key: str, annotations: Mapping[str, Any]) -> str:
 def is_within(key: str, section: str) -> bool:
     """Whether a key is this one, or one below it."""
     return f"{key}.".startswith(f"{section}.")
+
+
+def is_setting(key: str, config_class: type) -> bool:
+    """Whether a key is a setting, a part of one that is a dict, or what ElasticDL calls one."""
+    annotations = {setting.key: setting.annotation for setting in settings(config_class)}
+    return key in annotations or key in _ELASTICDL_NAMES or bool(dict_key_of(key, annotations))
 
 
 def flat(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

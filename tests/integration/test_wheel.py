@@ -91,7 +91,7 @@ def test_it_writes_a_project_whose_experiment_composes(unpacked, tmp_path):
 
 def test_it_has_the_command_the_page_and_all_of_conf(unpacked):
     (entry_points,) = unpacked.glob("edl_horovod-*.dist-info/entry_points.txt")
-    assert "edl = edl_horovod.cli.main:main" in entry_points.read_text()
+    assert "edl = edl_horovod.__main__:main" in entry_points.read_text()
     expected = {p.relative_to(REPOSITORY / "conf") for p in (REPOSITORY / "conf").rglob("*.yaml")}
     for name in ("page.html", "style.css"):
         assert (unpacked / "edl_horovod" / "displays" / "page" / name).is_file()

@@ -143,8 +143,8 @@ class KerasBatches:
                 raise unread from error
             raise DataError(
                 f"create_dataset of {self._label} in mode {self._mode.value} fails for records of "
-                f"step {step}: {_said(error)} Look whether it fits these records; damaged files "
-                "can be left out with data_plan.damaged=skip."
+                f"step {step}: {_said(error)} Look whether it fits these records, "
+                "which are whole: no setting leaves them out."
             ) from error
         if found is None:
             return None

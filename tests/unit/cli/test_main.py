@@ -14,7 +14,7 @@ from edl_horovod import api, errors
 from edl_horovod import preparation as data_prepare
 from edl_horovod.cli.main import VERBS, Verb, main
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, EdlError, NotEnoughWorkers
+from edl_horovod.errors import ConfigError, EdlError, Interrupted, NotEnoughWorkers
 from edl_horovod.launch.local import LocalTarget
 from edl_horovod.launch.target import TARGETS
 from edl_horovod.supervisor.plan import LaunchPlan
@@ -124,7 +124,11 @@ def test_help_of_a_verb_shows_every_setting_with_its_meaning(
     [
         (["trainn"], "Did you mean 'train'? Verbs: train,"),
         (["train", "--dry-rum"], "Did you mean '--dry-run'?"),
-        (["train", "--data", "x"], "no argument '--data'. A setting is written data=value."),
+        (["train", "--data"], "no argument '--data'. A setting is written data=value."),
+        (["train", "--dry-rum", "model_def=m"], "Did you mean '--dry-run'?"),
+        (["train", "--config-dri", "conf"], "Did you mean '--config-dir'?"),
+        (["train", *TRAIN, "--num_epochs", "3"], "It is called 'train.epochs' here."),
+        (["train", *TRAIN, "--restful", "yes"], "There is no setting 'restful'."),
         (["help", "trainn"], "Did you mean 'train'?"),
         (["train", *TRAIN, "train.epoch=3"], "Did you mean 'train.epochs'?"),
         (["train", *TRAIN, "--learnig_rate=3"], "Did you mean 'train.learning_rate'?"),
@@ -142,6 +146,28 @@ def test_a_wrong_command_is_one_message_and_exit_code_2(edl: Run, argv: list[str
     assert err.startswith("error: ")
     assert named in err
     assert "Traceback" not in err
+
+
+def test_settings_may_be_flags_with_a_space_as_elasticdl_has_them(
+    edl: Run, launched: list[JobConfig], tmp_path: Path
+):
+    settings = [word.split("=", 1) for word in TRAIN]
+    as_flags = [word for key, value in settings for word in (f"--{key}", value)]
+    more = [
+        "--params",
+        "units=[1, 2], rate=0.5",
+        "--train.epochs",
+        "3",
+        "-q",
+        "--params.bias",
+        "-1",
+    ]
+    code, _, err = edl("train", *as_flags, *more, f"--output={tmp_path}/o")
+
+    assert (code, err) == (0, "")
+    assert launched[0].train.epochs == 3
+    assert launched[0].params == {"units": [1, 2], "rate": 0.5, "bias": -1}
+    assert launched[0].data == dict(settings)["data"]
 
 
 def test_debug_shows_the_traceback(edl: Run):
@@ -435,3 +461,20 @@ def test_the_help_says_when_to_take_which_choice(capsys: pytest.CaptureFixture[s
         main(["train", "--help"])
 
     assert re.search(r"\n  checkpoint=spot +Save each minute: for spot", capsys.readouterr().out)
+
+
+def test_ctrl_c_while_the_command_is_imported_is_one_line():
+    program = (
+        "import signal, sys\n"
+        "import edl_horovod.__main__ as command\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'edl_horovod.cli.main':\n"
+        "            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "command.main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], timeout=60, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (Interrupted.exit_code, "error: interrupted\n")
