@@ -46,14 +46,21 @@ def specs_of(data):
     )
 
 
-def steps_over(step, data, world=ALONE):
-    """Run our step over all examples, each rank on its part of each batch; gives its numbers."""
+def steps_over(step, data, world=ALONE, part_of=None):
+    """Run our step over all examples, each rank on its part of each batch; gives its numbers.
+
+    `part_of`, asked before each step, gives a rank's place among those that have examples in it, or
+    None.
+    """
     num_examples = len(tf.nest.flatten(data)[0])
     found = []
     for start in range(0, num_examples, BATCH):
-        mine = np.arange(start, min(start + BATCH, num_examples))[world.rank :: world.size]
-        parts = tf.nest.map_structure(lambda array, mine=mine: tf.constant(array[mine]), data)
-        batch = Batch(*parts, len(mine))
+        part = part_of() if part_of is not None else world
+        batch = None
+        if part is not None:
+            mine = np.arange(start, min(start + BATCH, num_examples))[part.rank :: part.size]
+            its = tf.nest.map_structure(lambda array, mine=mine: tf.constant(array[mine]), data)
+            batch = Batch(*its, len(mine))
         sums = step.step(batch, wants_change=False, is_alone=world.is_alone, salt=0)
         found.append(sums)
     return found

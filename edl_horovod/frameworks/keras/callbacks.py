@@ -9,7 +9,7 @@ import contextlib
 import inspect
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.keras.trainable import Trainable
 from edl_horovod.frameworks.values import Array, StepSums
 from edl_horovod.models.calling import user_code
 
-__all__ = ["KerasCallbacks"]
+__all__ = ["KerasCallbacks", "may_freeze"]
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +53,24 @@ class KerasCallbacks:
         optimizer: keras.optimizers.Optimizer,
         *,
         metrics: EpochMetrics,
+        trainable: Trainable,
+        begin_anew: Callable[[], None],
         num_epochs: int,
         steps_per_epoch: int | None,
         zoo: Path,
     ) -> None:
         """Call nothing yet. The model has `optimizer` while a callback runs.
+
+        Args:
+            callbacks: The user's.
+            model: What is trained.
+            optimizer: Trains it.
+            metrics: Makes the numbers of an epoch.
+            trainable: What of the model is trained.
+            begin_anew: Called where callbacks have changed that.
+            num_epochs: Told to the callbacks.
+            steps_per_epoch: Told to the callbacks; None where it depends on the ring.
+            zoo: The folder of the user's files.
 
         Raises:
             UserCodeError: One of them cannot work on a ring.
@@ -67,6 +81,7 @@ class KerasCallbacks:
         self._model = model
         self._optimizer = optimizer
         self._metrics = metrics
+        self._trainable, self._begin_anew = trainable, begin_anew
         self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
         self._zoo = zoo
         self._has_begun = False
@@ -79,7 +94,12 @@ class KerasCallbacks:
     @property
     def variables(self) -> dict[str, Variable]:
         """What the ring's state must hold, by name."""
-        return {"epoch_sums": self._sums, "callbacks": self._state, "stopped": self._stopped}
+        return {
+            "epoch_sums": self._sums,
+            "callbacks": self._state,
+            "stopped": self._stopped,
+            "trainable": self._trainable,
+        }
 
     @property
     def is_over(self) -> bool:
@@ -143,7 +163,10 @@ class KerasCallbacks:
                 self._begin(is_first=epoch == 0)
             self._load()
             yield
+            self._require_same_optimizer()
             self._save()
+            if self._trainable.note():
+                self._begin_anew()
         finally:
             self._model.optimizer = own
 
@@ -155,6 +178,19 @@ class KerasCallbacks:
             callback.set_params(self._params)
             callback.set_model(self._model)
         self._call("on_train_begin", {})
+        if not is_first:
+            # What they froze at the begin, they may have freed since then.
+            self._trainable.assign(self._trainable.numpy())
+
+    def _require_same_optimizer(self) -> None:
+        if self._model.optimizer is not self._optimizer:
+            raise UserCodeError(
+                "A callback gave the model another optimizer, or compiled it, but the ring's state"
+                " has the slots of the first one.",
+                received=type(self._model.optimizer).__name__,
+                cure="Set self.model.optimizer.learning_rate, and layer.trainable for fine-tuning:"
+                " the optimizer then begins anew by itself.",
+            )
 
     def _call(self, hook: str, *arguments: Any) -> None:
         for callback in self._callbacks:
@@ -175,6 +211,13 @@ class KerasCallbacks:
                 cure="Keep lists of what happened in a file.",
             )
         self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
+
+
+def may_freeze(callback: Any) -> bool:
+    """Whether a callback may change what is trained: not those whose work is known."""
+    kind = type(callback)
+    is_known = kind.__module__.partition(".")[0] in ("keras", "edl_horovod")
+    return not is_known or kind is keras.callbacks.LambdaCallback
 
 
 def _require_usable(callback: Any) -> None:

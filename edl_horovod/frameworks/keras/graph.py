@@ -168,6 +168,7 @@ class StepGraph:
         count = _count(features)
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
+            tape.watch(trainable)  # Keras' variables know what is trained; TensorFlow's need not.
             outcome = self._objective.of_batch(features, labels, moving=others)
             loss = outcome.loss
             # The sum over the examples, so that the gradients are sums without a pass over them.

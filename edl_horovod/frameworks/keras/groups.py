@@ -1,12 +1,13 @@
 """Which variables of a model and its optimizer a step changes by each other's values (D18)."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.keras.optimizer import inner_optimizer
 from edl_horovod.frameworks.values import StateGroup, num_bytes
 
 __all__ = ["groups_of"]
@@ -34,31 +35,45 @@ _SMALL_BYTES = 1 << 16
 
 
 def groups_of(
-    variables: Mapping[str, Variable], model: keras.Model, optimizer: keras.optimizers.Optimizer
+    variables: Mapping[str, Variable],
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    trained: Sequence[keras.Variable],
 ) -> list[StateGroup]:
     """The groups of a training step's variables.
 
-    Empty for optimizers that are not Keras' own: nobody can say what they look at. And where it
-    adds up gradients over steps, as it may bound the sum over all variables.
+    A variable that is frozen now is a group as it is when it is trained: what no step changes is
+    as good as what steps keep current.
+
+    Args:
+        variables: All, by name.
+        model: Of them.
+        optimizer: Built.
+        trained: The variables that it was built for.
+
+    Returns:
+        The groups. None for optimizers that are not Keras' own: nobody can say what they look at.
+        And none where it adds up gradients over steps, as it may bound the sum over all variables.
     """
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer = optimizer.inner_optimizer
+    optimizer = inner_optimizer(optimizer)
     kind = type(optimizer)
     if kind not in _BY_ELEMENTS | _BY_VARIABLES or optimizer.gradient_accumulation_steps:
         return []
     names = {id(variable): name for name, variable in variables.items()}
-    slots = _slots(optimizer, model)
+    slots = _slots(optimizer, trained)
+    known = {id(variable) for variable in trained}
     found = []
-    for variable in model.trainable_variables:
+    for variable in trained:
         members = [variable, *slots[id(variable)]]
         is_alike = len({tuple(each.shape) for each in members}) == 1 and len(variable.shape) > 0
         # A constraint may bound a norm over rows.
         by_rows = is_alike and kind in _BY_ELEMENTS and variable.constraint is None
         found.append(StateGroup(tuple(names[id(each.value)] for each in members), by_rows))
-    # Each number of theirs follows from the same one of a sum over the ring.
+    # Each number of theirs follows from the same one of a sum over the ring, or never changes.
     found += [
         StateGroup((names[id(each.value)],), is_by_rows=len(each.shape) > 0)
-        for each in model.non_trainable_variables
+        for each in model.variables
+        if id(each) not in known
     ]
     grouped = {name for group in found for name in group.names}
     others = [each for name, each in variables.items() if name not in grouped]
@@ -66,14 +81,13 @@ def groups_of(
     return found if is_known else []
 
 
-def _slots(optimizer: Any, model: keras.Model) -> Mapping[int, list[keras.Variable]]:
+def _slots(optimizer: Any, trained: Sequence[keras.Variable]) -> Mapping[int, list[keras.Variable]]:
     """What an optimizer keeps for each variable, by the `id` of that: lists in their order."""
-    trainable = model.trainable_variables
     own = {id(variable.value) for variable in optimizer.variables}
     found: dict[int, list[keras.Variable]] = defaultdict(list)
     for each in vars(optimizer).values():
-        if isinstance(each, list) and len(each) == len(trainable):
-            for variable, slot in zip(trainable, each, strict=True):
+        if isinstance(each, list) and len(each) == len(trained):
+            for variable, slot in zip(trained, each, strict=True):
                 if isinstance(slot, keras.Variable) and id(slot.value) in own:
                     found[id(variable)].append(slot)
     return found

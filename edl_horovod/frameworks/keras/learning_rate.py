@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.optimizer import inner_optimizer
 
 __all__ = ["ScaledLearningRate"]
 
@@ -33,8 +34,7 @@ class ScaledLearningRate:
         """
         self._factor = tf.Variable(1.0, trainable=False)
         self._variable: keras.Variable | None = None
-        while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            optimizer = optimizer.inner_optimizer
+        optimizer = inner_optimizer(optimizer)
         # The public property has the value of a schedule, not the schedule.
         found = vars(optimizer).get("_learning_rate")
         if isinstance(found, keras.Variable):

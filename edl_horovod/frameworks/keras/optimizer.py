@@ -1,14 +1,17 @@
 """The optimizer of a training: the spec's own, else the one that the model was compiled with."""
 
 import logging
+from typing import Any
 
 import keras
+import numpy as np
+from numpy.typing import NDArray
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["make_optimizer"]
+__all__ = ["Beginning", "inner_optimizer", "make_optimizer"]
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,37 @@ def make_optimizer(
     _tell_of_unused(loaded, model)
     kind = keras.optimizers.LossScaleOptimizer
     return kind(optimizer) if scales_loss and not isinstance(optimizer, kind) else optimizer
+
+
+def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    """The optimizer inside of those that scale the loss; others as they are."""
+    while isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer = optimizer.inner_optimizer
+    return optimizer
+
+
+class Beginning:
+    """What an optimizer begins with, so that it can begin anew."""
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Take it; of most variables one number, because all of theirs are the same."""
+        rate = vars(inner_optimizer(optimizer)).get("_learning_rate")
+        self._values = [
+            (variable, _short(variable.numpy()))
+            for variable in optimizer.variables
+            if variable is not rate
+        ]
+
+    def restore(self) -> None:
+        """Have the optimizer forget all but its learning rate."""
+        for variable, value in self._values:
+            variable.assign(np.broadcast_to(value, variable.shape))
+
+
+def _short(value: NDArray[Any]) -> NDArray[Any]:
+    first = value.reshape(-1)[:1]
+    is_same = value.size > 0 and bool(np.all(value == first))
+    return first.reshape(()) if is_same else value.copy()
 
 
 def _compiled(

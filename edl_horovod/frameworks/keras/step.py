@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed, Variable
-from edl_horovod.frameworks.keras.callbacks import KerasCallbacks
+from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running
 from edl_horovod.frameworks.keras.gradients import GradientOptions
@@ -22,7 +23,8 @@ from edl_horovod.frameworks.keras.groups import groups_of
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
-from edl_horovod.frameworks.keras.optimizer import make_optimizer
+from edl_horovod.frameworks.keras.optimizer import Beginning, inner_optimizer, make_optimizer
+from edl_horovod.frameworks.keras.trainable import Trainable
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -58,28 +60,23 @@ class KerasStep:
             UserCodeError: One of the spec's methods raised or returned something unusable.
         """
         self._loaded = loaded
+        self._element_spec, self._options = element_spec, gradients
         self.model = KerasModel(loaded, element_spec[0])
-        objective = Objective(loaded, self.model.keras, element_spec, Mode.TRAINING)
+        self._objective = Objective(loaded, self.model.keras, element_spec, Mode.TRAINING)
         self.optimizer = make_optimizer(
             loaded, self.model.keras, learning_rate, scales_loss=gradients.scales_loss
         )
         self._rate: ScaledLearningRate | None = None
         if scales_learning_rate:
             self._rate = ScaledLearningRate(self.optimizer, label=loaded.label)
-        self.optimizer.build(self.model.keras.trainable_variables)
+        self._callbacks = loaded.callbacks()
+        self._trainable = Trainable(self.model.keras)
+        self._trained = list(self.model.keras.trainable_variables)
+        self._beginning: Beginning | None = None
+        self._build_optimizer()
         self._has_come = tf.Variable(False, trainable=False)
         self._zero = tf.constant(0.0)
-        doing = f"Building the training step of {loaded.label} for {element_spec}"
-        with user_code(doing, root=loaded.zoo):
-            self._graph = StepGraph(
-                self.model.keras,
-                objective,
-                self.optimizer,
-                element_spec,
-                options=gradients,
-                rate=self._rate,
-                has_come=self._has_come,
-            )
+        self._trace()
 
     @property
     def variables(self) -> dict[str, Variable]:
@@ -94,7 +91,7 @@ class KerasStep:
     @property
     def groups(self) -> list[StateGroup]:
         """What can be sent to a newcomer while steps go on."""
-        return groups_of(self.variables, self.model.keras, self.optimizer)
+        return groups_of(self.variables, self.model.keras, self.optimizer, self._trained)
 
     def step(
         self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
@@ -104,6 +101,9 @@ class KerasStep:
         Every rank calls this for every step, also one without examples: the step's
         collectives are inside.
         """
+        if self._trainable.numpy() is not self._traced_for:
+            # All ranks: it is a part of the ring's state.
+            self._trace()
         flag = tf.constant(float(wants_change))
         # Not in the step itself: what the user computes there may run, and hang, before anything
         # that does not depend on it, and this rank would look as if it waited for the others.
@@ -134,7 +134,7 @@ class KerasStep:
 
     def finalize(self) -> None:
         """Take the optimizer's moving averages, if it keeps some, as `fit` does at its end."""
-        self.optimizer.finalize_variable_values(self.model.keras.trainable_variables)
+        self.optimizer.finalize_variable_values(self._trained)
 
     def rehearse(self, batch: Batch) -> None:
         """Run both kinds of step without any effect, so that the first true ones are quick.
@@ -157,15 +157,63 @@ class KerasStep:
 
     def callbacks(self, *, num_epochs: int, steps_per_epoch: int | None) -> KerasCallbacks | None:
         """Make the user's callbacks; None where there are none."""
-        callbacks = self._loaded.callbacks()
-        if not callbacks:
+        if not self._callbacks:
             return None
         return KerasCallbacks(
-            callbacks,
+            self._callbacks,
             self.model.keras,
             self.optimizer,
             metrics=self._graph,
+            trainable=self._trainable,
+            begin_anew=self._begin_anew,
             num_epochs=num_epochs,
             steps_per_epoch=steps_per_epoch,
             zoo=self._loaded.zoo,
         )
+
+    def _build_optimizer(self) -> None:
+        """Give it slots for all that is trained, and that callbacks may have trained later.
+
+        So the ring's state has the same variables as long as the job lives. An optimizer that
+        averages variables would change those, too, that are not trained; one that was loaded with
+        its state has its slots.
+        """
+        is_fit = not self.optimizer.built and not inner_optimizer(self.optimizer).use_ema
+        if is_fit and any(map(may_freeze, self._callbacks)):
+            self._trained = self._trainable.ever()
+        is_loaded = self.optimizer.built
+        self.optimizer.build(self._trained)
+        if not is_loaded:
+            self._beginning = Beginning(self.optimizer)
+
+    def _trace(self) -> None:
+        """Trace the step for what is trained now."""
+        loaded, model = self._loaded, self.model.keras
+        self._traced_for = self._trainable.numpy()
+        known = {id(variable) for variable in self._trained}
+        if new := [each.path for each in model.trainable_variables if id(each) not in known]:
+            raise UserCodeError(
+                f"A callback of {loaded.label} made {', '.join(new)} trainable, which"
+                f" its optimizer {type(self.optimizer).__name__} was not made for.",
+                cure="Have it trainable when the training begins and freeze it in the callback, use"
+                " an optimizer without use_ema, or train in two jobs.",
+            )
+        doing = f"Building the training step of {loaded.label} for {self._element_spec}"
+        with user_code(doing, root=loaded.zoo):
+            self._graph = StepGraph(
+                model,
+                self._objective,
+                self.optimizer,
+                self._element_spec,
+                options=self._options,
+                rate=self._rate,
+                has_come=self._has_come,
+            )
+
+    def _begin_anew(self) -> None:
+        """Have the optimizer forget what it kept, as after compiling anew, but its learning rate.
+
+        The leader does, and then the ring takes its state.
+        """
+        assert self._beginning is not None, "an optimizer without slots for other variables"
+        self._beginning.restore()

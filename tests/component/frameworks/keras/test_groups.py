@@ -17,7 +17,7 @@ def groups(optimizer, **dense):
     model = keras.Model(x, keras.layers.Dense(300)(hidden))
     optimizer.build(model.trainable_variables)
     variables = by_name([*model.variables, *optimizer.variables])
-    return groups_of(variables, model, optimizer), variables
+    return groups_of(variables, model, optimizer, model.trainable_variables), variables
 
 
 @pytest.mark.parametrize(

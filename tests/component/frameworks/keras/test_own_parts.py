@@ -25,16 +25,22 @@ from tests.zoo import own
 @pytest.mark.parametrize("kind", own.MODELS)
 def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
     data = own_data(kind)
-    step, sums = by_us(loaded_with("own.OwnSpec", kind=kind), data=data)
+    logged = {}
+    loaded = loaded_with("own.OwnSpec", kind=kind)
+    loaded.spec.create_callbacks = lambda: [Recorder(logged)]
+    step, sums = by_us(loaded, data=data)
     loaded_with("own.OwnSpec", kind=kind)
     model = getattr(own, kind)()
     logs = by_fit(model, data)
     assert_same_weights(step.model.keras, model)
 
-    callbacks = epoch_of(step, sums)
-    assert callbacks.keys() == logs.keys()
+    callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None)
+    for each in sums:
+        callbacks.after_step(each)
+    callbacks.end_epoch(0, {})
+    assert logged.keys() == logs.keys()
     for name, value in logs.items():
-        np.testing.assert_allclose(callbacks[name], value, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(logged[name], value, rtol=1e-5, err_msg=name)
 
     evaluation = step.model.evaluation(specs_of(data))
     total = evaluation.zeros
@@ -50,20 +56,15 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, err_msg=name)
 
 
-def epoch_of(step, sums):
-    """The logs of an epoch of these steps."""
-    logs = {}
+class Recorder(keras.callbacks.Callback):
+    """Keeps the logs of an epoch."""
 
-    class Recorder(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, its_logs=None):
-            logs.update(its_logs)
+    def __init__(self, logged):
+        super().__init__()
+        self._logged = logged
 
-    step._loaded.spec.create_callbacks = lambda: [Recorder()]
-    callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None)
-    for each in sums:
-        callbacks.after_step(each)
-    callbacks.end_epoch(0, {})
-    return logs
+    def on_epoch_end(self, epoch, logs=None):
+        self._logged.update(logs)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,141 @@
+"""What is frozen stays as it is, and what a callback has trained is trained from then on."""
+
+import keras
+import numpy as np
+import pytest
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.groups import groups_of
+from edl_horovod.frameworks.keras.model import by_name
+from edl_horovod.frameworks.keras.reduction import Reduction
+from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.keras.trainable import Trainable
+from tests.fitting import (
+    SPEC,
+    assert_same_weights,
+    by_fit,
+    examples,
+    loaded_with,
+    steps_over,
+)
+from tests.zoo.frozen import free
+
+
+def epochs(step, number, first=0):
+    """Train epochs of all examples with the callbacks of the step."""
+    callbacks = step.callbacks(num_epochs=number, steps_per_epoch=None)
+    for epoch in range(first, number):
+        callbacks.begin_epoch(epoch)
+        for sums in steps_over(step, examples()):
+            callbacks.after_step(sums)
+        callbacks.end_epoch(epoch, {})
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad"])
+def test_two_phases_are_those_of_fit_compiled_anew(optimizer):
+    step = KerasStep(
+        loaded_with("frozen", frees_at=1, optimizer=optimizer), SPEC, learning_rate=None
+    )
+    epochs(step, 2)
+    spec = loaded_with("frozen", optimizer=optimizer).spec
+    model = spec.create_model()
+    for rate in (0.02, 0.005):
+        optimizer = spec.create_optimizer()
+        optimizer.learning_rate = rate
+        model.compile(optimizer, "mse")
+        by_fit(model)
+        free(model)
+    assert_same_weights(step.model.keras, model)
+
+
+def test_what_is_frozen_keeps_its_bits_and_is_not_reduced(monkeypatch):
+    reduced = []
+    monkeypatch.setattr(
+        Reduction, "add", lambda _, sums, others: reduced.append((sums, others)) or [*sums, *others]
+    )
+    step = KerasStep(loaded_with("frozen"), SPEC, learning_rate=None)
+    before = {name: variable.numpy() for name, variable in step.model_variables.items()}
+    steps_over(step, examples())
+    changed = {
+        name
+        for name, variable in step.model_variables.items()
+        if not np.array_equal(variable.numpy(), before[name])
+    }
+    assert changed == {"head/kernel", "head/bias"}
+    # Of the graph with examples, and of that without: the head's two, and the step's numbers.
+    assert [(len(sums), len(others)) for sums, others in reduced] == [(2, 1), (2, 1)]
+
+
+def test_what_a_model_does_not_say_is_what_it_was_when_the_value_comes_back():
+    model = loaded_with("frozen").spec.create_model()
+    trainable = Trainable(model)
+    frozen = trainable.numpy()
+    assert len(trainable.ever()) == 6
+    assert [each.path for each in model.trainable_variables] == ["head/kernel", "head/bias"]
+    assert not trainable.note()
+    free(model)
+    assert trainable.note()
+    assert len(model.trainable_variables) == 4
+    other = loaded_with("frozen").spec.create_model()
+    theirs = Trainable(other)
+    theirs.assign(trainable.numpy())
+    assert [each.trainable for each in other.variables] == [v.trainable for v in model.variables]
+    assert not other.get_layer("backbone").get_layer("norm").trainable
+    theirs.assign(frozen)
+    assert [each.path for each in other.trainable_variables] == ["head/kernel", "head/bias"]
+
+
+def test_a_layer_in_two_others_is_as_it_was():
+    shared = keras.layers.Dense(2)
+    x = keras.Input((2,))
+    one, two = (keras.Sequential([shared, keras.layers.Dense(2)]) for _ in range(2))
+    model = keras.Model(x, two(one(x)))
+    one.trainable = False
+    shared.trainable = True
+    trainable = Trainable(model)
+    wanted = [each.trainable for each in model.variables]
+    trainable.ever()
+    assert [each.trainable for each in model.variables] == wanted
+
+
+def test_a_frozen_variable_is_a_group_with_the_slots_that_it_may_need():
+    step = KerasStep(loaded_with("frozen", frees_at=1), SPEC, learning_rate=None)
+    grouped = {name: group for group in step.groups for name in group.names}
+    kernel = next(name for name in step.model_variables if "head" not in name and "kernel" in name)
+    assert len(grouped[kernel].names) == 3
+    plain = KerasStep(loaded_with("frozen"), SPEC, learning_rate=None)
+    names = by_name([*plain.model.keras.variables, *plain.optimizer.variables])
+    found = groups_of(names, plain.model.keras, plain.optimizer, plain._trained)
+    assert [len(group.names) for group in found] == [3, 3, 1, 1, 1, 1, 1, 1]
+
+
+def test_an_optimizer_without_slots_for_it_refuses_what_is_freed():
+    loaded = loaded_with("frozen", frees_at=0, use_ema=True)
+    step = KerasStep(loaded, SPEC, learning_rate=None)
+    with pytest.raises(UserCodeError, match=r"kernel.* trainable.*Adam.*two jobs"):
+        epochs(step, 1)
+
+
+def test_a_callback_that_compiles_is_refused():
+    class Compiles(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            self.model.compile("sgd", "mse")
+
+    loaded = loaded_with("frozen")
+    loaded.spec.create_callbacks = lambda: [Compiles()]
+    with pytest.raises(UserCodeError, match=r"another optimizer.*layer\.trainable"):
+        epochs(KerasStep(loaded, SPEC, learning_rate=None), 1)
+
+
+def test_a_callback_that_begins_again_on_another_leader_freezes_nothing_anew():
+    class Freezes(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            self.model.get_layer("head").trainable = False
+
+    loaded = loaded_with("frozen")
+    loaded.spec.create_callbacks = lambda: [Freezes()]
+    step = KerasStep(loaded, SPEC, learning_rate=None)
+    step.callbacks(num_epochs=2, steps_per_epoch=None).begin_epoch(1)
+    assert len(step.model.keras.trainable_variables) == 2
+    step.callbacks(num_epochs=2, steps_per_epoch=None).begin_epoch(0)
+    assert step.model.keras.trainable_variables == []
