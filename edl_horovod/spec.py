@@ -2,6 +2,7 @@
 
 import enum
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = ["ElasticDLSpec", "Mode"]
@@ -37,6 +38,9 @@ class ElasticDLSpec(ABC):
     A class `PredictionOutputsProcessor` in the same file is as good.
     """
 
+    adapted: Any = None
+    """What `adapt` has returned for the training data, in evaluation and prediction, too."""
+
     def __init__(self, context: dict[str, Any] | None = None) -> None:
         """Remember the context.
 
@@ -45,6 +49,22 @@ class ElasticDLSpec(ABC):
             job.
         """
         self._context = context
+
+    def adapt(self, records: Iterator[Any], tell: Callable[[str], None]) -> Any:
+        """Look once at all records of a training, before the model is made; here nothing.
+
+        For vocabularies, means, or the types of columns. One process of the job does so; all have
+        what it returned in `adapted`, and the trained model keeps it. It is called where a class
+        has its own, and handed what that declares.
+
+        Args:
+            records: All training records, as `create_dataset` gets them, in their order.
+            tell: Tells people a line, for instance what was found.
+
+        Returns:
+            What JSON can hold: dicts with text keys, lists, texts, finite numbers.
+        """
+        return None
 
     @abstractmethod
     def create_model(self) -> Any:

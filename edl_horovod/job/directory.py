@@ -94,6 +94,8 @@ class JobDir:
     """Which records each rank gave to which step (`debug.ledger`)."""
     index = _Entry("index", at_start=Fate.REMOVED, is_of_workers=True)
     """What every rank needs to know of the data before it reads it, found out once."""
+    adapted = _Entry("adapted", at_start=Fate.REMOVED_UNLESS_RESUMED, is_of_workers=True)
+    """What the model was to know of all records, found out once."""
     segments = _Entry("segments", at_start=Fate.REMOVED, is_of_workers=True)
     """Predictions that are not in the output yet."""
     discarded_segments = _Entry("segments.done", at_start=Fate.REMOVED, is_of_workers=True)

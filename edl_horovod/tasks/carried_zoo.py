@@ -16,6 +16,7 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.models.zoo_reads import ZooReads
 from edl_horovod.records.sources.finding import local_paths, parts_of
 from edl_horovod.tasks.proof import Prover, Request
+from edl_horovod.trained_model.adapted import write_adapted
 
 __all__ = ["CarriedZoo"]
 
@@ -64,12 +65,14 @@ class CarriedZoo:
         num_bytes = sum(each.numpy().nbytes for each in model.weights.values())
         reads = set(self._files) - set(zoo_files.sources(self._zoo))
         self._prover = prover
-        folder = self._folder.enter_context(tempfile.TemporaryDirectory(prefix="edl-proof-"))
-        zoo_files.copy(self._zoo, self._files, to=Path(folder))
+        made = self._folder.enter_context(tempfile.TemporaryDirectory(prefix="edl-proof-"))
+        folder = Path(made, "zoo")
+        zoo_files.copy(self._zoo, self._files, to=folder)
+        write_adapted(folder.parent, loaded.spec.adapted)
         config = self._config
         request = Request(
             zoo=str(self._zoo),
-            copy=folder,
+            copy=str(folder),
             model_def=config.model_def if self._zoo.is_dir() else loaded.full_name,
             builds=bool(reads) and num_bytes <= MAX_REBUILT_BYTES,
         )

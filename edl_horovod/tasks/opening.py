@@ -17,6 +17,8 @@ from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.spec import Mode
+from edl_horovod.tasks.adapting import adapt
+from edl_horovod.trained_model.adapted import read_adapted
 
 __all__ = ["OpenData", "Trained", "open_data", "open_trained"]
 
@@ -68,6 +70,11 @@ def open_data(
     source = stack.enter_context(open_source(pattern, config.data_plan, folder=folder, tell=tell))
     log.info("%s: %s", key, source.describe())
     is_training = mode is Mode.TRAINING
+    if is_training and not config.init_from:
+        adapt(loaded, source, JobDir.of(config).adapted, tell)
+    elif is_training:
+        # The weights are of that vocabulary.
+        loaded.spec.adapted = read_adapted(Path(config.init_from))
     batch = training_batch(config) if is_training else {"global_batch": evaluation_batch(config)}
     plan = plan_of(
         source, config.data_plan, num_lanes=num_lanes(config), is_training=is_training, **batch

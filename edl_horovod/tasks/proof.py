@@ -24,6 +24,7 @@ from edl_horovod.models.lookup import import_root
 from edl_horovod.models.overrides import Overrides
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.models.zoo_reads import hearing_opens
+from edl_horovod.trained_model.adapted import read_adapted
 
 __all__ = ["Prover", "Request", "forked_prover"]
 
@@ -41,7 +42,7 @@ class Request:
     zoo: str
     """The zoo itself, of which nothing may be read."""
     copy: str
-    """The folder with the copy."""
+    """The folder with the copy, beside which lies what a trained model has of `adapt`."""
     model_def: str
     builds: bool
     """Whether the model is built, too."""
@@ -142,6 +143,7 @@ def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> Ed
                 overrides=Overrides.of(config),
                 plain_models=framework.plain_models,
             )
+            loaded.spec.adapted = read_adapted(copy.parent)
             if request.builds:
                 with user_code(f"create_model of {loaded.symbol}", root=loaded.zoo):
                     call_declared(loaded.spec.create_model, {})

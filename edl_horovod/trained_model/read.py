@@ -19,6 +19,7 @@ from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from edl_horovod.trained_model.adapted import read_adapted
 from edl_horovod.trained_model.params import read_params
 from edl_horovod.trained_model.write import FORMAT_VERSION, installed_version
 
@@ -78,20 +79,22 @@ def load_spec(
         trusts_changes: Whether code is run that the model was not trained with.
 
     Raises:
-        DataError: The code is not what the model was trained with.
+        DataError: The code is not what the model was trained with, or a file is damaged.
         UserCodeError: The copied files do not load here, for want of a package perhaps.
     """
     if others := _other_versions(files):
         # Before anything fails for it.
         log.warning("%s If it gives other outputs, install those.", others)
     zoo_files.require_unchanged(files.path, files.message.zoo_hash, trusts_changes=trusts_changes)
-    return zoo.load_spec(
+    loaded = zoo.load_spec(
         str(files.path / "zoo"),
         files.message.model_def,
         params=files.config.params,
         overrides=Overrides.of(files.config),
         plain_models=plain_models,
     )
+    loaded.spec.adapted = read_adapted(files.path)
+    return loaded
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from edl_horovod.models import zoo_files
 from edl_horovod.models.trained_model_file import FILE_NAME
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from edl_horovod.trained_model.adapted import write_adapted
 from edl_horovod.trained_model.params import write_params
 
 __all__ = ["FORMAT_VERSION", "installed_version", "write"]
@@ -77,6 +78,7 @@ def write(
             more_params_filenames=filenames[1:],
             param_names=list(weights),
         )
+        write_adapted(folder, loaded.spec.adapted)
         (folder / FILE_NAME).write_bytes(message.SerializeToString(deterministic=True))
         (folder / "metrics.json").write_text(json_text.dumps(dict(metrics), indent=2) + "\n")
         # Others may read a trained model: what the pods' environment held is not theirs to see.

@@ -119,6 +119,52 @@ def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
         assert len(reader) == 30
 
 
+MIXED = """\
+zip,age,name,rooms,salary
+10115,31,Ann,1,3.5
+10117,,Nan,2,4
+D-1,45,Bob,NaN,5
+01067,52,,4,5.5
+"""
+NEW = """\
+zip,age,name,rooms
+99999,,Nan,
+,44,Zoe,3
+"""
+
+
+def test_a_table_of_which_no_cell_tells_what_its_column_holds(start, tmp_path):
+    zoo = (f"model_zoo={ZOO}", "model_def=regressor.DNN")
+    for part, text in (("train", MIXED), ("new", NEW)):
+        (tmp_path / f"{part}.csv").write_text(text)
+        command = [sys.executable, "-m", "edl_horovod", "prepare", "-q", *zoo, "processes=1"]
+        command += [f"data={tmp_path}/{part}.csv", f"output={tmp_path}/{part}"]
+        subprocess.run(command, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
+    model = tmp_path / "model"
+    job = start(
+        "train",
+        *zoo,
+        f"data={tmp_path}/train",
+        f"output={model}",
+        "launch.np=2",
+        "train.batch_size=4",
+        "train.epochs=3",
+        "params.label=salary",
+    ).succeed()
+    told = [e.event.message for e in job.events("log") if e.event.message.startswith("column ")]
+    assert told == [
+        "column age: numbers, mean 42.6667, deviation 8.73053; 1 empty, which count as 42.6667",
+        "column name: texts, 3 values (row 1 has 'Ann'); 1 empty, which count as an empty text",
+        "column rooms: numbers, mean 2.33333, deviation 1.24722; 1 empty, which count as 2.33333",
+        "column salary: numbers, mean 4.5, deviation 0.790569",
+        "column zip: texts, 4 values (row 3 has 'D-1')",
+    ]
+    assert (model / "adapted.json").exists()
+    start("predict", f"trained_model={model}", f"data={tmp_path}/new").succeed()
+    with Reader.open(str(tmp_path / "out")) as reader:
+        assert len(reader) == 2
+
+
 @pytest.mark.long
 def test_dropout_sleeps_at_prediction(start, records, tmp_path):
     folder = records("digits", "mnist_subclass")
