@@ -45,7 +45,10 @@ class _Files(SourceKind):
 
     def check(self, given: Sequence[str]) -> None:
         """Find the files, all of one format."""
-        format_of([path for pattern in given for path in expand(pattern)])
+        sets = [expand(pattern) for pattern in given]
+        found = format_of([path for paths in sets for path in paths])
+        if found.check_together is not None:
+            found.check_together(sets)
 
     def absolute(self, data: str, make_absolute: Callable[[str], str]) -> str:
         """Make each path of a list absolute."""

@@ -107,5 +107,7 @@ class FileFormat:
     """What people call the format."""
     make: MakeFormat | None = None
     open_source: OpenSource | None = None
+    check_together: Callable[[Sequence[Sequence[str]]], None] | None = None
+    """Refuses by a DataError data and validation data, as paths, that do not fit each other."""
     has_compression: bool = False
     """Whether it compresses by itself; else no record of a compressed file can be reached."""

@@ -169,7 +169,7 @@ def matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) -> Iter
         folder = _url(part, name)
         for file in _ask(part, "find", folder, maxdepth=depth):
             base = file.rpartition("/")[2]
-            if without_part(base).endswith(suffixes) and not base.startswith("."):
+            if without_part(base).lower().endswith(suffixes) and not base.startswith("."):
                 yield _url(part, file)
 
 

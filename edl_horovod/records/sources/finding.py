@@ -7,23 +7,21 @@ from collections.abc import Iterator
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.files import remote
 from edl_horovod.records.files.names import without_part
-from edl_horovod.records.sources.table import FOLDER_ENDINGS
+from edl_horovod.records.sources.table import FOLDER_ENDINGS, PICTURE_ENDINGS
 
 __all__ = ["expand", "local_paths", "parts_of"]
 
 _NUM_NAMES_SHOWN = 5
 
 
-def expand(
-    pattern: str, *, suffixes: tuple[str, ...] = FOLDER_ENDINGS, is_recursive: bool = False
-) -> list[str]:
+def expand(pattern: str) -> list[str]:
     """The input files that a pattern names, sorted, each once.
 
     Args:
         pattern: A path, a glob (`**` crosses folders), or several of them with commas between;
-            local, or with a scheme as `s3://`. A folder means the files in it.
-        suffixes: Ends of the names that are taken from a folder; `("",)` takes all.
-        is_recursive: Whether a folder means what is in its subfolders, too.
+            local, or with a scheme as `s3://`.
+            A folder means the data files in it; where there are none, the pictures in it and in
+            its subfolders.
 
     Raises:
         DataError: A part of the pattern matches nothing, or its place cannot be listed.
@@ -41,10 +39,11 @@ def expand(
     for part in parts:
         is_remote = remote.is_remote(part)
         find = remote.matches if is_remote else _local_matches
-        found = list(find(part, suffixes=suffixes, is_recursive=is_recursive))
+        found = list(find(part, suffixes=FOLDER_ENDINGS, is_recursive=False))
+        found = found or list(find(part, suffixes=PICTURE_ENDINGS, is_recursive=True))
         if not found:
             listing = (remote.list_folder if is_remote else _list_folder)(part)
-            raise _no_match(part, *listing, suffixes=suffixes)
+            raise _no_match(part, *listing)
         by_place.update({path if is_remote else os.path.abspath(path): path for path in found})
     return sorted(by_place.values())
 
@@ -71,7 +70,7 @@ def _local_matches(part: str, *, suffixes: tuple[str, ...], is_recursive: bool) 
             continue
         inside = os.path.join(glob.escape(found), "**" if is_recursive else "", "*")
         for file in glob.glob(inside, recursive=True):
-            if without_part(file).endswith(suffixes) and not os.path.isdir(file):
+            if without_part(file).lower().endswith(suffixes) and not os.path.isdir(file):
                 yield file
 
 
@@ -89,14 +88,14 @@ def _list_folder(part: str) -> tuple[str, list[str]]:
         ) from e
 
 
-def _no_match(part: str, folder: str, names: list[str], *, suffixes: tuple[str, ...]) -> DataError:
+def _no_match(part: str, folder: str, names: list[str]) -> DataError:
     shown = ", ".join(names[:_NUM_NAMES_SHOWN]) + (", ..." * (len(names) > _NUM_NAMES_SHOWN))
     entries = f"{len(names)} entries" if len(names) > 1 else "1 entry"
     holds = f"holds {entries}: {shown}" if names else "is empty"
     below = part[len(folder) :] if part.startswith(folder) else part
     missing = below.strip("/").split("/")[0]
-    ends = ", ".join(suffix for suffix in suffixes if suffix)
-    taken = "" if missing or not ends else f" A folder means its files that end in {ends}."
+    ends = ", ".join(FOLDER_ENDINGS)
+    taken = "" if missing else f" A folder means its files that end in {ends}, or its pictures."
     return DataError(
         f"No data file matches {part!r}. The nearest existing folder, {folder!r}, {holds}.",
         received={"pattern": part},

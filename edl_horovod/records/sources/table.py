@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from edl_horovod.records.record_format import FileFormat
     from edl_horovod.records.source import SourceKind
 
-__all__ = ["FOLDER_ENDINGS", "FORMATS", "SCHEMES", "check_sources", "file_format", "kind_of"]
+__all__ = [
+    "FOLDER_ENDINGS",
+    "FORMATS",
+    "PICTURE_ENDINGS",
+    "SCHEMES",
+    "check_sources",
+    "file_format",
+    "kind_of",
+]
 
 SCHEMES = {
     "": "edl_horovod.records.data_files",
@@ -37,7 +45,12 @@ FORMATS = {
 }
 """Modules with a `FORMAT` by how the names of files end. Files of other names have the first."""
 
-FOLDER_ENDINGS = tuple(ending for ending in FORMATS if ending != ".txt")
+PICTURE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+"""How the names of pictures end, which a folder without other data stands for."""
+
+FORMATS |= dict.fromkeys(PICTURE_ENDINGS, "edl_horovod.records.sources.image_files")
+
+FOLDER_ENDINGS = tuple(ending for ending in FORMATS if ending not in (".txt", *PICTURE_ENDINGS))
 """How the names of files end that a folder stands for: a text file may say what the others are."""
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import fsspec
@@ -74,7 +74,6 @@ class Pattern:
     name: str
     pattern: str
     found: tuple[str, ...]
-    options: dict[str, object] = field(default_factory=dict)
 
 
 PATTERNS = [
@@ -89,18 +88,12 @@ PATTERNS = [
         ("train-0.recordio", "train-1.recordio"),
     ),
     Pattern("across folders", "s3://bucket/**/other.recordio", ("deep/other.recordio",)),
-    Pattern(
-        "all below a folder",
-        "s3://bucket/data",
-        ("deep/other.recordio", "notes.txt", *sorted(NAMES)),
-        {"suffixes": ("",), "is_recursive": True},
-    ),
 ]
 
 
 @pytest.mark.parametrize("case", PATTERNS, ids=lambda case: case.name)
 def test_expand_on_s3(uploaded: S3Server, case: Pattern) -> None:
-    found = expand(case.pattern, **case.options)
+    found = expand(case.pattern)
 
     assert found == [f"s3://bucket/data/{name}" for name in case.found]
 

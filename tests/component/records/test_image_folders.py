@@ -1,0 +1,82 @@
+"""Pictures in a folder for each class, as PIL wrote them, numbered as Keras numbers them."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.records.reader import Reader
+from edl_horovod.records.sources.table import check_sources
+from tests.columns import read_columns
+
+CLASSES = {"dog": 3, "Cat": 2, "ant": 1}
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    random = np.random.default_rng(2)
+    for name, count in CLASSES.items():
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for number in range(count):
+            ending = ["png", "JPG", "bmp"][number]
+            pixels = random.integers(0, 255, size=(8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "train" / name / f"{number}.{ending}")
+    return tmp_path / "train"
+
+
+def test_a_record_is_a_picture_with_its_class_as_keras_numbers_it(pictures):
+    dataset = keras.utils.image_dataset_from_directory(
+        pictures, shuffle=False, batch_size=None, image_size=(8, 8)
+    )
+    expected = [(pixels.numpy(), int(label)) for pixels, label in dataset]
+    found = read_columns(pictures)
+    assert found["label"] == [label for _, label in expected]
+    assert found["class"] == [dataset.class_names[label].encode() for label in found["label"]]
+    for content, (pixels, _) in zip(found["image"], expected, strict=True):
+        np.testing.assert_array_equal(tf.io.decode_image(content).numpy(), pixels)
+
+
+def test_globs_and_columns_choose_what_is_read(pictures):
+    found = read_columns(f"{pictures}/*/0.png", [2, 0], columns=["label"])
+    assert found == {"label": [2, 0]}
+    with pytest.raises(ConfigError, match=r"Pictures have no column 'y'.*image, label, class"):
+        read_columns(pictures, columns=["y"])
+
+
+def test_pictures_without_classes_have_that_of_their_folder(pictures):
+    assert read_columns(pictures / "dog")["label"] == [0, 0, 0]
+
+
+def test_data_beside_folders_with_pictures_is_what_a_folder_means(pictures):
+    (pictures / "a.csv").write_text("x\n1\n")
+    with Reader.open(str(pictures)) as reader:
+        assert list(reader) == [b"1"]
+
+
+def test_classes_of_validation_data_must_be_those_of_the_data(pictures, tmp_path):
+    check_sources([str(pictures), str(pictures)])
+    (tmp_path / "val" / "dog").mkdir(parents=True)
+    Image.new("RGB", (2, 2)).save(tmp_path / "val" / "dog" / "a.png")
+    with pytest.raises(DataError, match=r"different classes.*Cat, ant"):
+        check_sources([str(pictures), str(tmp_path / "val")])
+
+
+def test_what_is_no_picture_is_an_error_or_left_out(pictures):
+    (pictures / "ant" / "x.png").write_bytes(b"not a picture")
+    with pytest.raises(DataError, match=r"ant/x\.png is no JPEG, PNG, GIF or BMP picture"):
+        read_columns(pictures)
+    assert len(read_columns(pictures, damaged="skip")["image"]) == 6
+    (pictures / "ant" / "x.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"ant/x\.png is no .* picture: it starts with nothing"):
+        read_columns(pictures)
+    assert len(read_columns(pictures, damaged="skip")["image"]) == 6
+
+
+def test_another_class_is_other_data(pictures):
+    with Reader.open(str(pictures)) as reader:
+        first = reader.fingerprint
+    (pictures / "dog").rename(pictures / "wolf")
+    with Reader.open(str(pictures)) as reader:
+        assert reader.fingerprint != first
