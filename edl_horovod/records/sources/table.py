@@ -39,6 +39,7 @@ FORMATS = {
     ".feather": "edl_horovod.records.sources.arrow_files",
     ".jsonl": "edl_horovod.records.sources.json_files",
     ".ndjson": "edl_horovod.records.sources.json_files",
+    ".tar": "edl_horovod.records.sources.webdataset_files",
     ".npy": "edl_horovod.records.sources.numpy_files",
     ".npz": "edl_horovod.records.sources.numpy_files",
     ".txt": "edl_horovod.records.sources.text_files",
