@@ -40,6 +40,7 @@ FORMATS = {
     ".jsonl": "edl_horovod.records.sources.json_files",
     ".ndjson": "edl_horovod.records.sources.json_files",
     ".tar": "edl_horovod.records.sources.webdataset_files",
+    ".mds": "edl_horovod.records.sources.mds_files",
     ".npy": "edl_horovod.records.sources.numpy_files",
     ".npz": "edl_horovod.records.sources.numpy_files",
     ".txt": "edl_horovod.records.sources.text_files",
