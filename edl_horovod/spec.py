@@ -28,8 +28,8 @@ class ElasticDLSpec(ABC):
     parses_batches = False
     """Whether `create_dataset` works on a whole step's records at once.
 
-    It then receives them as one string tensor of shape (records,), for `tf.io.parse_example`, and
-    returns whole batches.
+    It then receives them as one string tensor of shape (records,), for `tf.io.parse_example`, or
+    as one dict of columns of shape (records, ...), and returns whole batches.
     """
 
     outputs_processor: type | None = None
@@ -72,13 +72,14 @@ class ElasticDLSpec(ABC):
 
     @abstractmethod
     def create_dataset(self, dataset: Any, mode: Mode) -> Any:
-        """Turn a `tf.data.Dataset` of serialized records into one of single, unbatched examples.
+        """Turn a `tf.data.Dataset` of records into one of single, unbatched examples.
 
         It may parse, filter, expand and shuffle. It is applied to the records of one step at a
         time, so what it does never crosses a step.
 
         Args:
-            dataset: Scalar string tensors, one a record.
+            dataset: Scalar string tensors, one a record; of data with columns (Parquet and others,
+                docs/reference/data-formats.md) a dict of tensors for each record.
             mode: In `Mode.PREDICTION` there are no labels, and each record must give one example.
 
         Returns:

@@ -1,0 +1,105 @@
+"""Every format in S3: the records of the disk, by ranges, and no file is fetched as a whole."""
+
+import io
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from edl_horovod.config.schema import DataConfig
+from edl_horovod.records.job_data import open_source
+from tests.columns import plain
+from tests.s3_server import serve
+
+COUNT = 3000
+X = np.random.default_rng(3).normal(size=(COUNT, 200))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve() as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def _environment(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def tfrecord(path):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for row in X:
+            writer.write(row.tobytes())
+
+
+def text(path):
+    path.write_text("".join(f"{row.tolist()}\n" for row in X))
+
+
+def table():
+    return pa.table({"n": np.arange(COUNT), "x": pa.array(list(X), pa.list_(pa.float64(), 200))})
+
+
+def parquet(path):
+    pq.write_table(table(), path, row_group_size=300)
+
+
+def arrow(path):
+    feather.write_feather(table(), str(path), chunksize=300)
+
+
+def jsonl(path):
+    path.write_text("".join(f'{{"n": {n}, "x": {row[:50].tolist()}}}\n' for n, row in enumerate(X)))
+
+
+def npz(path):
+    np.savez(path, n=np.arange(COUNT), x=X)
+
+
+def tar(path):
+    with tarfile.open(path, "w") as archive:
+        for number, row in enumerate(X):
+            info = tarfile.TarInfo(f"{number:05d}.x")
+            info.size = row.nbytes
+            archive.addfile(info, io.BytesIO(row.tobytes()))
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (tfrecord, "a.tfrecord"),
+        (text, "a.txt"),
+        (parquet, "a.parquet"),
+        (arrow, "a.feather"),
+        (jsonl, "a.jsonl"),
+        (npz, "a.npz"),
+        (tar, "a.tar"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_remote_records_are_those_of_the_disk(server, tmp_path, write, name):
+    path = tmp_path / name
+    write(path)
+    server.put(f"formats/{name}", path.read_bytes())
+    ids = [COUNT - 1, 0, 1500]
+    with open_source(
+        f"s3://bucket/formats/{name}", DataConfig(), folder=tmp_path / "job"
+    ) as remote:
+        server.requests.clear()
+        found = remote.read(ids)
+        largest = max(request.num_bytes for request in server.gets(name))
+        fingerprint = remote.fingerprint
+    with open_source(str(path), DataConfig()) as local:
+        expected = local.read(ids)
+        assert local.fingerprint == fingerprint
+    if local.layout is None:
+        assert found == expected
+    else:
+        assert list(map(plain, found)) == list(map(plain, expected))
+    assert largest < path.stat().st_size / 2
