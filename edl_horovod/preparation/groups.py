@@ -78,6 +78,8 @@ class Shard:
 
     name: str
     num_records: int
+    num_bytes: int
+    """Of all records, before compression."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +246,9 @@ class _Shards:
     def _complete(self, writer: Writer) -> None:
         writer.close()
         name = os.path.basename(writer.path)
-        self.done.append(Shard(name=name, num_records=self._shard_records))
+        self.done.append(
+            Shard(name=name, num_records=self._shard_records, num_bytes=self._shard_bytes)
+        )
         self._writer, self._shard_records, self._shard_bytes = None, 0, 0
 
     def __enter__(self) -> Self:

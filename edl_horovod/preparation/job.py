@@ -205,15 +205,14 @@ def _finish(config: PrepareConfig, inputs: Inputs, partial: PartialRun) -> Prepa
             received={"data": config.data},
             cure="Check that it returns bytes for these files.",
         )
-    files = [os.path.join(config.output, shard.name) for shard in partial.shards()]
     with writing(output):
-        partial.finish(output, overwrite=config.overwrite)
+        names = partial.finish(output, overwrite=config.overwrite)
     return PrepareResult(
         num_records=num_records,
         num_files=len(inputs.paths),
         num_empty=sum(one.num_empty for one in done),
         num_bad=sum(len(one.bad) for one in done),
-        files=files,
+        files=[os.path.join(config.output, name) for name in names],
         bad_files=bad_files,
     )
 

@@ -1,7 +1,8 @@
 """The finished groups of a run, stored beside its shards so that the same command can continue.
 
 `<output>.partial/` contains `manifest.json` (what the run depends on), `groups.jsonl` (one line for
-each finished group), `lock`, and `shards/`, which becomes the output once all groups are done.
+each finished group), `lock`, and `shards/`. Once all groups are done, small shards are put together
+in `merged/`, which becomes the output.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from edl_horovod.files.output_dir import publish, writing
 from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.preparation.groups import GroupDone, Shard
 from edl_horovod.preparation.inputs import Inputs
+from edl_horovod.preparation.merging import merge, together
 from edl_horovod.records.index import Index
 
 __all__ = [
@@ -34,9 +36,9 @@ __all__ = [
 ]
 
 KIND = "prepare run"
-_FORMAT = 1
+_FORMAT = 2
 _MANIFEST, _GROUPS, _LOCK, _SHARDS = "manifest.json", "groups.jsonl", "lock", "shards"
-_OLD = "old"
+_OLD, _MERGED = "old", "merged"
 
 _Done = dict[int, tuple[str, GroupDone]]
 """Finished groups by number, each with the digest of the states of its files."""
@@ -107,18 +109,33 @@ class PartialRun:
         """The shards of all finished groups, in order."""
         return [shard for number in sorted(self.done) for shard in self.done[number].shards]
 
-    def finish(self, output: Path, *, overwrite: bool) -> None:
+    def finish(self, output: Path, *, overwrite: bool) -> list[str]:
         """Turn the shards into the output, and remove the rest.
+
+        Returns:
+            The names of the output's files.
 
         Raises:
             OutputError: The output is in the way or cannot be written.
         """
-        _remove_strays(self.folder / _SHARDS, self.shards())
-        shards, old = self.folder / _SHARDS, self.folder / _OLD
+        merged = self.folder / _MERGED
+        with writing(output):
+            shutil.rmtree(merged, ignore_errors=True)
+            merged.mkdir()
+            names = merge(self._files(), self.folder / _SHARDS, merged)
         # Its index lies beside the records, so that no rank of a job scans them.
-        Index.open([str(shards / shard.name) for shard in self.shards()], folder=shards)
-        publish(shards, output, "prepared records", overwrite=overwrite, old=old)
+        Index.open([str(merged / name) for name in names], folder=merged)
+        publish(merged, output, "prepared records", overwrite=overwrite, old=self.folder / _OLD)
         self.discard()
+        return names
+
+    def _files(self) -> list[list[Shard]]:
+        """The shards of each file of the output; a user who sizes the groups sizes the files."""
+        settings = self.manifest.settings
+        if settings["files_per_group"]:
+            return [[shard] for shard in self.shards()]
+        bounds = {name: settings[name] for name in ("records_per_shard", "bytes_per_shard")}
+        return together(self.shards(), **bounds)
 
     def discard(self) -> None:
         """Remove the folder, except files of others."""
@@ -226,7 +243,7 @@ def _begin(folder: Path, manifest: Manifest) -> None:
 
 def _foreign(folder: Path) -> list[str]:
     """Names of files in the folder that are not ours."""
-    ours = (marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _OLD)
+    ours = (marker.NAME, _MANIFEST, _GROUPS, _LOCK, _SHARDS, _MERGED, _OLD)
     # Ours are also the temporary files of a process that was killed in `write_text`.
     names = "|".join(map(re.escape, ours))
     known = re.compile(rf"(?:{names})|\.(?:{names})\.[0-9a-f]+\.partial")
@@ -236,7 +253,8 @@ def _foreign(folder: Path) -> list[str]:
 def _empty(folder: Path) -> None:
     for name in (_MANIFEST, _GROUPS):
         (folder / name).unlink(missing_ok=True)
-    shutil.rmtree(folder / _SHARDS, ignore_errors=True)
+    for name in (_SHARDS, _MERGED):
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _saved_manifest(folder: Path) -> Manifest | None:

@@ -442,6 +442,19 @@ def test_a_file_in_the_place_of_the_list_of_bad_files_is_left_alone(prepare, tmp
     assert (tmp_path / "out.bad_files.jsonl").read_text() == text
 
 
+def test_there_are_as_many_files_as_the_data_needs(prepare, inputs: Path, tmp_path: Path):
+    for number in range(200):
+        (inputs / "a" / f"x{number}.txt").write_text(str(number))
+    result = prepare(shuffle=False)
+    assert len(prepare.groups) > 5
+    assert [os.path.basename(file) for file in result.files] == ["part-00000-00000.recordio"]
+    with Reader.open(str(tmp_path / "out")) as reader:
+        assert len(reader) == 230
+
+    result = prepare(shuffle=False, records_per_shard=100, output=str(tmp_path / "more"))
+    assert len(result.files) == 3
+
+
 def test_two_runs_of_one_output_are_kept_apart(prepare):
     def meddle(*_: int) -> None:
         with pytest.raises(ConfigError, match="Another process prepares this output"):

@@ -64,9 +64,11 @@ def read(tmp_path: Path, shard: Shard) -> list[bytes]:
 def test_shards_are_bounded_by_records_across_files(settings, group, tmp_path: Path):
     done = prepare_group(settings(records_per_shard=2), group("a b c", "", "d e"))
     names = [f"part-00007-{number:05d}.recordio" for number in range(3)]
-    assert done.shards == [
-        Shard(name=name, num_records=number) for name, number in zip(names, (2, 2, 1), strict=True)
+    assert [(shard.name, shard.num_records) for shard in done.shards] == [
+        *zip(names, (2, 2, 1), strict=True)
     ]
+    with Reader.open(str(tmp_path / names[0])) as reader:
+        assert done.shards[0].num_bytes == sum(map(len, reader))
     assert [read(tmp_path, shard) for shard in done.shards] == [
         [b"a", b"b"],
         [b"c", b"d"],
