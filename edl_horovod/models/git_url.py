@@ -1,6 +1,7 @@
 """Parse a `model_zoo` that is a Git URL into repository, ref and folder.
 
-The syntax is that of pip for packages in Git: `git+https://host/repo.git@REF#subdirectory=path`.
+The syntax is that of pip for packages in Git: `git+https://host/repo.git@REF#subdirectory=path`;
+`git+` may be left out, and `@REF` for the default branch.
 """
 
 import re
@@ -11,10 +12,13 @@ from pathlib import Path
 from edl_horovod.errors import ConfigError
 from edl_horovod.files.url_secrets import without_secrets
 
-__all__ = ["AUTHENTICATED_SCHEMES", "GitZoo", "parse"]
+__all__ = ["AUTHENTICATED_SCHEMES", "DEFAULT_REF", "GitZoo", "parse"]
 
 AUTHENTICATED_SCHEMES = ("https", "ssh", "file")
 """Schemes with which a branch or a tag cannot be forged on the way."""
+
+DEFAULT_REF = "HEAD"
+"""The default branch, where a URL names no ref."""
 
 _SCHEMES = (*AUTHENTICATED_SCHEMES, "http", "git")
 _WITH_LOGIN = ("https", "http")
@@ -51,7 +55,7 @@ def parse(model_zoo: str) -> GitZoo | None:
     """Parse a Git URL; return None if `model_zoo` is a path.
 
     Raises:
-        ConfigError: It is a URL, but not one of a Git repository with a ref.
+        ConfigError: It is a URL, but not one of a Git repository.
     """
     if not (found := _URL.match(model_zoo)):
         if scp := _SCP.fullmatch(model_zoo):
@@ -71,7 +75,7 @@ def parse(model_zoo: str) -> GitZoo | None:
         ) from e
     path, at, ref = url.path.rpartition("@")
     if not at:
-        path, ref = url.path, ""
+        path, ref = url.path, DEFAULT_REF
     ref = ref.lower() if _COMMIT.fullmatch(ref) else ref
     bare = url._replace(path=path, fragment="")
     user, password = _login(url)
@@ -118,10 +122,9 @@ def _check(zoo: GitZoo, scheme: str, host: str, path: str) -> None:
         raise ConfigError("The Git URL names no repository.", received=received, cure=_FORM)
     if not zoo.ref:
         raise ConfigError(
-            "The Git URL names no ref.",
-            received={"model_zoo": f"git+{zoo.url}"},
-            cure="Add @ and a tag, a branch or a commit, or @HEAD for the default branch as it is"
-            " now.",
+            "The Git URL names no ref after its @.",
+            received={"model_zoo": f"git+{zoo.url}@"},
+            cure="Add a tag, a branch or a commit, or leave out the @ for the default branch.",
         )
     if scheme not in AUTHENTICATED_SCHEMES and not zoo.is_pinned:
         raise ConfigError(

@@ -79,6 +79,8 @@ def repository(tmp_path: Path) -> Repository:
     [
         ("git+https://host/a/b.git@v1.2", "https://host/a/b.git", "v1.2", ""),
         ("https://host/a/b@HEAD", "https://host/a/b", "HEAD", ""),
+        ("https://host/a/b.git", "https://host/a/b.git", "HEAD", ""),
+        ("git+ssh://git@host/a/b#subdirectory=c", "ssh://git@host/a/b", "HEAD", "c"),
         ("git+ssh://git@host/a.git@f/x#subdirectory=z/y", "ssh://git@host/a.git", "f/x", "z/y"),
         ("git+https://me:pw@host:81/a@main", "https://host:81/a", "main", ""),
         ("git+file:///srv/a.git@main#egg=a&subdirectory=z", "file:///srv/a.git", "main", "z"),
@@ -98,8 +100,7 @@ def test_paths_are_no_urls(path):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("git+https://host/a/b.git", "@HEAD for the default branch"),
-        ("git+https://host/a/b.git@", "names no ref"),
+        ("git+https://host/a/b.git@", "names no ref after its @"),
         ("git+https://host/a@--upload-pack=x", "no ref or folder"),
         ("git+https://host/a@a..b", "no ref or folder"),
         ("git+https://host/a@main#subdirectory=../x", "no ref or folder"),
@@ -135,6 +136,18 @@ def test_every_kind_of_ref_gives_its_commit(repository: Repository, kind):
     assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "first = 1\n"
     assert (zoo.source, zoo.commit) == (repository.url(refs[kind]), commit)
     assert not zoo.path.joinpath(".git").exists()
+
+
+def test_without_a_ref_the_commit_of_the_default_branch_is_taken_and_told(repository: Repository):
+    repository.commit("x = 1\n")
+    repository.git("switch", "-q", "-c", "other")
+    commit = repository.commit("x = 2\n")
+    url = repository.url("none").removesuffix("@none")
+
+    zoo = ensure_local(url)
+
+    assert zoo.path.joinpath("zoo", "mnist.py").read_text() == "x = 2\n"
+    assert (zoo.source, zoo.commit) == (f"{url}@HEAD", commit)
 
 
 def test_a_branch_that_moved_gives_its_new_commit(repository: Repository):
