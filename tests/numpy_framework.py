@@ -105,7 +105,7 @@ class Step:
     def has_come(self):
         return False
 
-    def callbacks(self, *, num_epochs, steps_per_epoch):
+    def callbacks(self, *, num_epochs, steps_per_epoch, per_step):
         return None
 
 

@@ -10,6 +10,7 @@ from edl_horovod.config.kubernetes import KubernetesConfig
 from edl_horovod.config.tasks import TASKS
 
 __all__ = [
+    "CallbacksConfig",
     "CheckpointConfig",
     "DataConfig",
     "DebugConfig",
@@ -118,6 +119,15 @@ class TrainConfig:
         precisions = ("float32", "mixed_bfloat16", "mixed_float16")
         check_choice("train.precision", self.precision, precisions)
         check_choice("train.compression", self.compression, ("none", "bf16", "fp16"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallbacksConfig:
+    """What is called of a model's callbacks."""
+
+    per_step: bool = False
+    """Whether the leader calls what Keras calls for each batch, after the step: such a hook may
+    look, and change nothing (train)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +283,7 @@ class JobConfig:
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
     train: TrainConfig = field(default_factory=TrainConfig)
+    callbacks: CallbacksConfig = field(default_factory=CallbacksConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     data_plan: DataConfig = field(default_factory=DataConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)

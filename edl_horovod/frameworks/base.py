@@ -171,11 +171,16 @@ class Callbacks(Protocol):
     def max_steps(self) -> int | None:
         """The fewest steps after which one of them ends the training; None for no bound."""
 
-    def before_step(self, step: int) -> None:
-        """Prepare a step, counted from 0; all ranks do, and alike."""
+    def before_step(self, step: int, *, batch: int | None) -> None:
+        """Prepare a step, counted from 0; all ranks do, and alike.
 
-    def after_step(self, sums: StepSums) -> None:
-        """Take note of a step's numbers; all ranks do."""
+        Args:
+            step: Of the job.
+            batch: On the leader the step's number in its epoch, counted from 0; else None.
+        """
+
+    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
+        """Take note of a step's numbers; all ranks do. `batch` is as for `before_step`."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Call them as an epoch begins, counted from 0, on the leader; then the ring syncs."""
@@ -315,10 +320,12 @@ class Step(Protocol):
     def has_come(self) -> bool:
         """Whether this rank's sums are made, so that it waits for the others; any thread asks."""
 
-    def callbacks(self, *, num_epochs: int, steps_per_epoch: int | None) -> Callbacks | None:
+    def callbacks(
+        self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
+    ) -> Callbacks | None:
         """Make the user's callbacks; None where there are none.
 
-        The steps are None where their number depends on the ring.
+        The steps are None where their number depends on the ring. `per_step` is the setting.
 
         Raises:
             UserCodeError: One of them cannot work on a ring.

@@ -125,6 +125,7 @@ class TrainWork(Work):
         self._callbacks = step.callbacks(
             num_epochs=config.train.epochs,
             steps_per_epoch=None if plan.is_growing else plan.steps_per_epoch,
+            per_step=config.callbacks.per_step,
         )
         self._rule: LearningRateRule | None = None
         if plan.is_growing:
@@ -229,8 +230,10 @@ class TrainWork(Work):
                 self._call(self._callbacks, world)
             if self._is_over():
                 return True
+            number = self.state.step - max(0, self._counters.epoch_begun_step)
+            number_on_leader = number if world.is_leader else None
             if self._callbacks is not None:
-                self._callbacks.before_step(self.state.step)
+                self._callbacks.before_step(self.state.step, batch=number_on_leader)
             if self._rule is not None:
                 self._step.scale_learning_rate(self._rule.factor(self.state.step))
             step = self.state.step
@@ -252,7 +255,7 @@ class TrainWork(Work):
             if self._ledger is not None and part is not None:
                 self._ledger.done(self.state.step, sums)
             if self._callbacks is not None:
-                self._callbacks.after_step(sums)
+                self._callbacks.after_step(sums, batch=number_on_leader)
             course.end_step()
             self.state.commit()
             if part is not None:

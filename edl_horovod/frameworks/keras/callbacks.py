@@ -8,7 +8,6 @@ has been flat) travel in that state too, as JSON: another leader goes on where t
 import contextlib
 import inspect
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,16 +19,16 @@ from numpy.typing import NDArray
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.keras.batch_hooks import BatchHooks
 from edl_horovod.frameworks.keras.trainable import Trainable
 from edl_horovod.frameworks.values import Array, StepSums
 from edl_horovod.models.calling import user_code
 
 __all__ = ["KerasCallbacks", "may_freeze"]
 
-log = logging.getLogger(__name__)
-
 STATE_BYTES = 1 << 16
-_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_KEEPS_WEIGHTS = "keeps weights in one process only, and a ring may lose that process"
+_TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
 
 
 class EpochMetrics(Protocol):
@@ -57,6 +56,7 @@ class KerasCallbacks:
         begin_anew: Callable[[], None],
         num_epochs: int,
         steps_per_epoch: int | None,
+        per_step: bool,
         zoo: Path,
     ) -> None:
         """Call nothing yet. The model has `optimizer` while a callback runs.
@@ -70,6 +70,7 @@ class KerasCallbacks:
             begin_anew: Called where callbacks have changed that.
             num_epochs: Told to the callbacks.
             steps_per_epoch: Told to the callbacks; None where it depends on the ring.
+            per_step: Whether what Keras calls for each batch is called (`callbacks.per_step`).
             zoo: The folder of the user's files.
 
         Raises:
@@ -78,6 +79,7 @@ class KerasCallbacks:
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
             _require_usable(callback)
+        self._batches = BatchHooks(callbacks, model, optimizer, is_on=per_step, zoo=zoo)
         self._model = model
         self._optimizer = optimizer
         self._metrics = metrics
@@ -85,6 +87,7 @@ class KerasCallbacks:
         self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
         self._zoo = zoo
         self._has_begun = False
+        self._own_numbers = b""
         self._schedules = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
         # Examples, the loss' sum, and what the metrics have counted in the epoch so far.
         self._sums = Array(np.zeros(2 + metrics.num_metric_sums))
@@ -112,8 +115,8 @@ class KerasCallbacks:
         bounds = (each.max_steps for each in self._callbacks if isinstance(each, MaxSteps))
         return min(bounds, default=None)
 
-    def before_step(self, step: int) -> None:
-        """Set the step's learning rate, on every rank the same.
+    def before_step(self, step: int, *, batch: int | None) -> None:
+        """Set the step's learning rate, on every rank the same; let the leader's callbacks look.
 
         Raises:
             UserCodeError: A schedule gave no number, or the optimizer has a schedule of its own.
@@ -122,25 +125,27 @@ class KerasCallbacks:
             doing = f"The schedule of LearningRateScheduler at step {step}"
             with user_code(doing, root=self._zoo):
                 self._optimizer.learning_rate = float(callback.schedule(step))
+        if batch is not None and self._batches:
+            with self._ready(is_first=False):
+                self._batches.begin(batch)
 
-    def after_step(self, sums: StepSums) -> None:
-        """Add a step's numbers, which are the same on all ranks; all ranks do."""
+    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
+        """Add a step's numbers, the same on all ranks; let the leader's callbacks look."""
         if sums.num_examples:
             count = sums.num_examples
             added = np.array([count, count * sums.loss, *sums.metric_sums])
             self._sums.assign(self._sums.numpy() + added)
+        if batch is not None and self._batches:
+            with self._ready(is_first=False):
+                self._batches.end(batch, self._means())
 
     def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
         """Tell the callbacks of an epoch's end; only the leader does, and then the ring syncs."""
-        sums = self._sums.numpy()
-        logs = {}
-        if count := float(sums[0]):
-            logs = {"loss": float(sums[1]) / count, **self._metrics.metric_values(sums[2:], count)}
-        logs |= {f"val_{name}": value for name, value in evaluation.items()}
+        logs = self._means() | {f"val_{name}": value for name, value in evaluation.items()}
         with self._live(epoch + 1):
             self._call("on_epoch_end", epoch, logs)
             self._stopped.assign(int(bool(self._model.stop_training)))
-        self._sums.assign(np.zeros_like(sums))
+        self._sums.assign(np.zeros_like(self._sums.numpy()))
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell them of an epoch's begin; only the leader does, and then the ring syncs."""
@@ -152,21 +157,35 @@ class KerasCallbacks:
         with self._live(1):
             self._call("on_train_end", {})
 
+    def _means(self) -> dict[str, float]:
+        """Loss and metrics over the epoch so far."""
+        sums = self._sums.numpy()
+        if not (count := float(sums[0])):
+            return {}
+        values = self._metrics.metric_values(sums[2:], count)
+        return {"loss": float(sums[1]) / count, **values}
+
     @contextlib.contextmanager
     def _live(self, epoch: int) -> Iterator[None]:
+        """The callbacks between epochs: what they note then is for all ranks."""
+        with self._ready(is_first=epoch == 0):
+            yield
+            self._save()
+            if self._trainable.note():
+                self._begin_anew()
+
+    @contextlib.contextmanager
+    def _ready(self, *, is_first: bool) -> Iterator[None]:
         """The callbacks with their model and, whoever ran them last, their numbers."""
         # The model's own, if any, is what it is saved with.
         own, self._model.optimizer = getattr(self._model, "optimizer", None), self._optimizer
         try:
             if not self._has_begun:
                 self._has_begun = True
-                self._begin(is_first=epoch == 0)
+                self._begin(is_first=is_first)
             self._load()
             yield
             self._require_same_optimizer()
-            self._save()
-            if self._trainable.note():
-                self._begin_anew()
         finally:
             self._model.optimizer = own
 
@@ -199,8 +218,11 @@ class KerasCallbacks:
 
     def _load(self) -> None:
         text = self._state.numpy().tobytes().rstrip(b"\0")
+        if text == self._own_numbers:
+            return  # Theirs here are the same, or newer by what they saw at steps since.
         for callback, numbers in zip(self._callbacks, json.loads(text or b"[]"), strict=False):
             vars(callback).update(numbers)
+        self._own_numbers = text
 
     def _save(self) -> None:
         text = json.dumps([_numbers(callback) for callback in self._callbacks]).encode()
@@ -210,6 +232,7 @@ class KerasCallbacks:
                 received=f"{len(text)} bytes of numbers and text, room for {STATE_BYTES}",
                 cure="Keep lists of what happened in a file.",
             )
+        self._own_numbers = text
         self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
 
 
@@ -221,7 +244,7 @@ def may_freeze(callback: Any) -> bool:
 
 
 def _require_usable(callback: Any) -> None:
-    """Refuse what would be wrong on a ring, and say what is left out."""
+    """Refuse what would be wrong on a ring."""
     name = type(callback).__name__
     if not isinstance(callback, keras.callbacks.Callback):
         raise UserCodeError(
@@ -229,30 +252,25 @@ def _require_usable(callback: Any) -> None:
             received=name,
             cure="Extend that class.",
         )
-    instead = ""
+    why, cure = "", ""
     if isinstance(callback, keras.callbacks.BackupAndRestore):
-        instead = "checkpoint.* and resume=auto"
+        why, cure = _KEEPS_WEIGHTS, "Remove it and set checkpoint.* and resume=auto."
     elif getattr(callback, "restore_best_weights", False):
-        instead = "train.early_stopping.metric and train.early_stopping.restore_best=true"
-    if instead:
-        raise UserCodeError(
-            f"{name} keeps weights in one process only, and a ring may lose that process.",
-            received=f"{name} in create_callbacks",
-            cure=f"Remove it and set {instead}.",
-        )
-    base = keras.callbacks.Callback
-    hooks = [
-        hook
-        for hook in _BATCH_HOOKS
-        if getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
-    ]
-    # What TerminateOnNaN does, every training does: a loss that is not finite ends it.
-    if hooks and not isinstance(callback, keras.callbacks.TerminateOnNaN):
-        log.warning(
-            "%s of %s will not be called: on a ring callbacks are called between epochs only",
-            " and ".join(hooks),
-            name,
-        )
+        keys = "train.early_stopping.metric and train.early_stopping.restore_best=true"
+        why, cure = _KEEPS_WEIGHTS, f"Remove it and set {keys}."
+    elif isinstance(callback, keras.callbacks.SwapEMAWeights):
+        why = "changes weights around an evaluation, of which no callback is told here"
+        cure = "Remove it: with use_ema=True the trained model gets the averaged weights."
+    elif not type(callback).__module__.startswith("keras."):
+        base = keras.callbacks.Callback
+        own = [
+            hook for hook in _TEST_HOOKS if getattr(type(callback), hook) is not getattr(base, hook)
+        ]
+        if own:
+            why = f"has {' and '.join(own)}, and no callback is told of evaluations here"
+            cure = "The numbers of an evaluation are in the logs of on_epoch_end, as val_...."
+    if why:
+        raise UserCodeError(f"{name} {why}.", received=f"{name} in create_callbacks", cure=cure)
 
 
 def _numbers(callback: Any) -> dict[str, Any]:

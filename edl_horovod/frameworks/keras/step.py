@@ -155,7 +155,9 @@ class KerasStep:
         """Whether this rank's part of the step is done, so that it waits for the others."""
         return bool(self._has_come.numpy())
 
-    def callbacks(self, *, num_epochs: int, steps_per_epoch: int | None) -> KerasCallbacks | None:
+    def callbacks(
+        self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
+    ) -> KerasCallbacks | None:
         """Make the user's callbacks; None where there are none."""
         if not self._callbacks:
             return None
@@ -168,6 +170,7 @@ class KerasStep:
             begin_anew=self._begin_anew,
             num_epochs=num_epochs,
             steps_per_epoch=steps_per_epoch,
+            per_step=per_step,
             zoo=self._loaded.zoo,
         )
 

@@ -139,15 +139,6 @@ def test_the_model_is_written_without_its_optimizer(train, use, tmp_path):
     assert getattr(model, "optimizer", None) is None
 
 
-def test_what_is_for_batches_is_said_not_to_be_called(train, use, caplog):
-    def forbid(*_):
-        raise AssertionError("called")
-
-    use(lambda: [keras.callbacks.LambdaCallback(on_train_batch_end=forbid)])
-    train("train.epochs=1")
-    assert "on_train_batch_end of LambdaCallback will not be called" in caplog.text
-
-
 class Raises(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         raise KeyError("no such log")

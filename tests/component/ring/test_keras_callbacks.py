@@ -1,0 +1,207 @@
+"""Keras' own callbacks, each tried: as in `fit`, or refused with what to write instead."""
+
+import csv
+import glob
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.reader import Reader
+
+PER_STEP = "callbacks.per_step=true"
+STEPS_PER_EPOCH = 5
+EPOCHS = 6
+IN_ORDER = ("data_plan.shuffle=false", "data_plan.lanes=1", f"train.epochs={EPOCHS}")
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Let the model's file give these callbacks, new ones for each training."""
+
+    def use_them(make):
+        monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: make())
+
+    return use_them
+
+
+class Begins(keras.callbacks.Callback):
+    """Remembers the weights that the training begins with."""
+
+    def on_train_begin(self, logs=None):
+        self.weights = self.model.get_weights()
+
+
+def by_fit(tmp_path, weights, callbacks):
+    """The weights after `fit` on the same records in the same order, and its epochs."""
+    spec = {
+        "x": tf.io.FixedLenFeature([4], tf.float32),
+        "y": tf.io.FixedLenFeature([1], tf.float32),
+    }
+    with Reader.open(str(tmp_path / "data")) as reader:
+        columns = tf.io.parse_example(list(reader), spec)
+    x = keras.Input(shape=(4,), name="x")
+    hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2")(x)
+    model = keras.Model({"x": x}, keras.layers.Dense(1)(hidden))
+    model.set_weights(weights)
+    model.compile(optimizer=keras.optimizers.Adam(0.05), loss="mse")
+    history = model.fit(
+        {"x": columns["x"]},
+        columns["y"],
+        batch_size=24,
+        epochs=EPOCHS,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+    )
+    return model.get_weights(), history.epoch
+
+
+def halved(epoch, rate):
+    return rate * 0.5 if epoch else rate
+
+
+CASES = {
+    "LearningRateScheduler": lambda: keras.callbacks.LearningRateScheduler(halved),
+    "ReduceLROnPlateau": lambda: keras.callbacks.ReduceLROnPlateau(
+        monitor="loss", patience=1, factor=0.1, min_delta=0.2
+    ),
+    "EarlyStopping": lambda: keras.callbacks.EarlyStopping(
+        monitor="loss", patience=1, min_delta=0.2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
+    begins = Begins()
+    use(lambda: [begins, CASES[name]()])
+    training = train(*IN_ORDER)
+    theirs, epochs = by_fit(tmp_path, begins.weights, [CASES[name]()])
+    assert len(training.losses) == STEPS_PER_EPOCH * len(epochs)
+    ours = [variable.numpy() for variable in training.work._step.model_variables.values()]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    if name == "EarlyStopping":
+        assert len(epochs) < EPOCHS
+
+
+def test_csv_logger_writes_what_it_writes_in_fit(train, use, tmp_path):
+    begins = Begins()
+    use(lambda: [begins, keras.callbacks.CSVLogger(str(tmp_path / "ours.csv"))])
+    train(*IN_ORDER)
+    by_fit(tmp_path, begins.weights, [keras.callbacks.CSVLogger(str(tmp_path / "theirs.csv"))])
+    ours, theirs = (
+        list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
+        for name in ("ours", "theirs")
+    )
+    assert [row["epoch"] for row in ours] == [row["epoch"] for row in theirs]
+    np.testing.assert_allclose(
+        [float(row["loss"]) for row in ours], [float(row["loss"]) for row in theirs], rtol=1e-4
+    )
+
+
+def test_model_checkpoint_saves_each_epoch_or_the_best(train, use, tmp_path):
+    use(
+        lambda: [
+            keras.callbacks.ModelCheckpoint(str(tmp_path / "all-{epoch}.keras")),
+            keras.callbacks.ModelCheckpoint(
+                str(tmp_path / "best.weights.h5"),
+                monitor="loss",
+                save_best_only=True,
+                save_weights_only=True,
+            ),
+        ]
+    )
+    training = train("train.epochs=2")
+    assert (tmp_path / "best.weights.h5").exists()
+    model = keras.models.load_model(tmp_path / "all-2.keras", compile=False)
+    ours = [variable.numpy() for variable in training.work._step.model_variables.values()]
+    for one, other in zip(ours, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_model_checkpoint_by_steps_needs_per_step(train, use, tmp_path):
+    def make():
+        path = str(tmp_path / "{epoch}-{batch}.weights.h5")
+        return [keras.callbacks.ModelCheckpoint(path, save_freq=2, save_weights_only=True)]
+
+    use(make)
+    with pytest.raises(UserCodeError, match=r"ModelCheckpoint acts at each batch.*per_step"):
+        train("train.epochs=1")
+    train("train.epochs=1", PER_STEP)
+    found = sorted(path.name for path in tmp_path.glob("*.weights.h5"))
+    assert found == ["1-2.weights.h5", "1-4.weights.h5"]
+
+
+def tags(folder):
+    found = {}
+    for file in glob.glob(f"{folder}/**/events*", recursive=True):
+        for event in tf.compat.v1.train.summary_iterator(file):
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append(event.step)
+    return found
+
+
+def test_tensorboard_writes_each_epoch(train, use, tmp_path):
+    pytest.importorskip("tensorboard", reason="Keras' TensorBoard needs that package")
+    use(lambda: [keras.callbacks.TensorBoard(str(tmp_path / "board"), histogram_freq=1)])
+    train("train.epochs=2", f"validation_data={tmp_path}/data/part-0.recordio")
+    found = tags(tmp_path / "board")
+    assert found["epoch_loss"] == [0, 1, 0, 1]  # Of training, and of validation.
+    assert found["epoch_learning_rate"] == [0, 1]
+    assert any("kernel" in tag for tag in found)
+
+
+def test_tensorboard_writes_steps_with_per_step(train, use, tmp_path):
+    pytest.importorskip("tensorboard", reason="Keras' TensorBoard needs that package")
+
+    def make():
+        return [
+            keras.callbacks.TensorBoard(
+                str(tmp_path / "board"), update_freq=1, write_steps_per_second=True
+            )
+        ]
+
+    use(make)
+    with pytest.raises(UserCodeError, match=r"TensorBoard acts at each batch.*per_step"):
+        train("train.epochs=1")
+    train("train.epochs=1", PER_STEP)
+    found = tags(tmp_path / "board")
+    assert found["batch_loss"] == [1, 2, 3, 4, 5]
+    assert found["batch_steps_per_second"] == [1, 2, 3, 4, 5]
+
+
+def test_terminate_on_nan_needs_nothing(train, use):
+    use(lambda: [keras.callbacks.TerminateOnNaN()])
+    assert train("train.epochs=1").result.steps == STEPS_PER_EPOCH
+
+
+@pytest.mark.parametrize(
+    ("make", "instead"),
+    [
+        (lambda: keras.callbacks.BackupAndRestore("b"), r"checkpoint\.\* and resume=auto"),
+        (
+            lambda: keras.callbacks.EarlyStopping(restore_best_weights=True),
+            r"train\.early_stopping\.restore_best=true",
+        ),
+        (lambda: keras.callbacks.SwapEMAWeights(), "use_ema"),
+    ],
+)
+def test_what_would_be_another_training_is_refused_with_what_to_write(train, use, make, instead):
+    use(lambda: [make()])
+    with pytest.raises(UserCodeError, match=instead):
+        train("train.epochs=1")
+
+
+def test_a_hook_of_evaluations_is_refused(train, use):
+    class Watches(keras.callbacks.Callback):
+        def on_test_end(self, logs=None):
+            raise AssertionError("called")
+
+    use(lambda: [Watches()])
+    with pytest.raises(UserCodeError, match=r"Watches has on_test_end.*on_epoch_end, as val_"):
+        train("train.epochs=1")
