@@ -9,7 +9,7 @@ from edl_horovod.records.sources.recordio import Codec, Writer
 NUMBERED_BYTES = 100_000
 """Of a numbered record."""
 
-FIELD_LENGTH_DELIMITED, FLOAT_LIST, INT64_LIST = 2, 2, 3
+FIELD_LENGTH_DELIMITED, BYTES_LIST, FLOAT_LIST, INT64_LIST = 2, 1, 2, 3
 
 
 def _field(number, payload):
@@ -28,12 +28,14 @@ def example(**features):
     """A serialized tf.Example, made without importing TensorFlow."""
     entries = b""
     for name, values in sorted(features.items()):
-        values = np.asarray(values)
-        if values.dtype.kind == "i":
-            kind, payload = INT64_LIST, b"".join(_varint(int(v)) for v in values)
+        values = values if isinstance(values, list) else np.asarray(values)
+        if isinstance(values[0], bytes):
+            feature = _field(BYTES_LIST, b"".join(_field(1, value) for value in values))
+        elif np.asarray(values).dtype.kind == "i":
+            feature = _field(INT64_LIST, _field(1, b"".join(_varint(int(v)) for v in values)))
         else:
-            kind, payload = FLOAT_LIST, values.astype("<f4").tobytes()
-        feature = _field(kind, _field(1, payload))
+            packed = np.asarray(values, "<f4").tobytes()
+            feature = _field(FLOAT_LIST, _field(1, packed))
         entries += _field(1, _field(1, name.encode()) + _field(2, feature))
     return _field(1, entries)
 

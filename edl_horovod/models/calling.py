@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
+from edl_horovod.models.cures import OPTIMIZER_CURE, cure_for
 
 __all__ = ["Declared", "call_declared", "declared", "user_code", "wrong_optimizer"]
 
@@ -27,9 +28,6 @@ _IN_CALL = re.compile(r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b
 """The message of an exception in the `call` of a layer, inside the text that Keras adds."""
 
 _GRAPH_NODE = re.compile(r"\s*\[\[\{\{node .*", re.DOTALL)
-
-_OLD_OPTIMIZER = re.compile(r"'tensorflow\S*\.train' has no attribute '\w+Optimizer'")
-_OPTIMIZER_CURE = "tf.train's optimizers are gone: use one of Keras 3, such as keras.optimizers.SGD"
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def wrong_optimizer(returned: object, label: str) -> UserCodeError:
     return UserCodeError(
         f"{label} must return a Keras 3 optimizer.",
         received=type(returned).__name__,
-        cure=f"{_OPTIMIZER_CURE}.",
+        cure=f"{OPTIMIZER_CURE}.",
     )
 
 
@@ -123,7 +121,10 @@ def _place(error: BaseException, root: Path) -> str:
 
 
 def _error_text(error: BaseException) -> str:
-    in_call = _IN_CALL.search(str(error))
+    # The text of a KeyError is the repr of its key, in which Keras' marks are escaped.
+    in_call = _IN_CALL.search(
+        str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    )
     text = f"{type(error).__name__}: {in_call[1] if in_call else error}"
     if "Graph execution error" in text:  # A dump of the graph with the error at its end.
         text = f"{type(error).__name__}: {_GRAPH_NODE.sub('', text).rstrip().splitlines()[-1]}"
@@ -131,8 +132,7 @@ def _error_text(error: BaseException) -> str:
         text = text.rstrip().rpartition("\n\n")[2].strip()
     if isinstance(error, ModuleNotFoundError):
         text += ". Install it, and name it in the model zoo's requirements.txt"
-    if isinstance(error, AttributeError) and _OLD_OPTIMIZER.search(text):
-        text += f". {_OPTIMIZER_CURE}"
     if "tf.function only supports singleton tf.Variables" in text:
         text = "It makes variables at each call. Make Keras metrics and layers once, in __init__"
-    return text
+    cure = cure_for(text)
+    return f"{text.rstrip('. ')}. {cure}" if cure else text

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Framework, Model, Step
-from edl_horovod.frameworks.keras import plain_models
+from edl_horovod.frameworks.keras import keras_2, plain_models
 from edl_horovod.frameworks.keras.batches import KerasBatches
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
@@ -82,5 +82,8 @@ class KerasFramework:
             scales_learning_rate=scales_learning_rate,
         )
 
+
+# Before any file of a model is run: it may import these names.
+keras_2.install()
 
 FRAMEWORK: Framework = KerasFramework()

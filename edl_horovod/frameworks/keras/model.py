@@ -11,6 +11,7 @@ import tensorflow as tf
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Evaluation, Prediction, Variable
 from edl_horovod.frameworks.keras.evaluation import KerasEvaluation
+from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
 from edl_horovod.frameworks.keras.prediction import KerasPrediction
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -38,6 +39,8 @@ class KerasModel:
             raise UserCodeError(
                 f"create_model of {name} must return a keras.Model.", received=type(model).__name__
             )
+        require_keras_3(model, name)
+        name_only_input(model, features)
         doing = f"Running the model of {name} on what create_dataset gives ({features})"
         with user_code(doing, root=loaded.zoo):
             model(tf.nest.map_structure(_zeros, features), training=False)

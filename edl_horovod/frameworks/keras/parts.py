@@ -279,6 +279,9 @@ def _values(given: Any, label: str) -> dict[str, Any]:
             values[name] = value
             continue
         tensor = tf.cast(tf.convert_to_tensor(value), tf.float32)
-        rank = tensor.shape.rank or 0
+        rank = tensor.shape.rank
+        if rank is None:  # As by tf.squeeze, where a batch may be of one example.
+            values[name] = tf.reduce_mean(tensor)
+            continue
         values[name] = tf.reduce_mean(tensor, axis=list(range(1, rank))) if rank > 1 else tensor
     return values

@@ -1,0 +1,1 @@
+"""What ElasticDL's model files use besides the names of a model, on Keras 3."""
