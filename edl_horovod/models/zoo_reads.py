@@ -15,10 +15,10 @@ from pathlib import Path
 from edl_horovod.models.lookup import import_root
 from edl_horovod.models.modules import loaded_files
 
-__all__ = ["ZooReads", "hearing_opens"]
+__all__ = ["CODE", "ZooReads", "hearing_opens"]
 
 _MAX_NAME = 255
-_CODE = (".py", ".pyc")
+CODE = (".py", ".pyc")
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ class ZooReads:
         found = {Path(name) for name in set(self._opened)}
         for code in modules:
             found.update(_named_by(code, import_root(self._zoo)))
-        others = {file for file in found if file.suffix not in _CODE and file.is_file()}
+        others = {file for file in found if file.suffix not in CODE and file.is_file()}
         return sorted({*modules, *others})
 
 

@@ -23,7 +23,7 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.lookup import import_root
 from edl_horovod.models.overrides import Overrides
 from edl_horovod.models.zoo import load_spec
-from edl_horovod.models.zoo_reads import hearing_opens
+from edl_horovod.models.zoo_reads import CODE, hearing_opens
 from edl_horovod.trained_model.adapted import read_adapted
 
 __all__ = ["Prover", "Request", "forked_prover"]
@@ -127,7 +127,8 @@ def _wrong_with(request: Request, config: JobConfig, framework: Framework) -> Ed
     root, copy = import_root(Path(request.zoo)), Path(request.copy)
 
     def refuse(name: str) -> None:
-        if (copy / Path(name).relative_to(root)).is_file():
+        # Code of the zoo may be imported as part of an installed package, too.
+        if not name.endswith(CODE) and (copy / Path(name).relative_to(root)).is_file():
             raise UserCodeError(
                 f"The model reads {name} by a path that leads to the model zoo itself, where the"
                 " trained model's copy of the zoo must do.",
