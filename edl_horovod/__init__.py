@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from edl_horovod.api import build_image, evaluate, predict, prepare, submit, sweep, train
     from edl_horovod.errors import EdlError
     from edl_horovod.launch.client import Client
-    from edl_horovod.spec import ElasticDLSpec, Mode
+    from edl_horovod.spec import ElasticDLSpec, Mode, padded
 
 __all__ = [
     "Client",
@@ -20,6 +20,7 @@ __all__ = [
     "__version__",
     "build_image",
     "evaluate",
+    "padded",
     "predict",
     "prepare",
     "submit",
@@ -36,6 +37,7 @@ _MODULES = {
     "Mode": "edl_horovod.spec",
     "build_image": "edl_horovod.api",
     "evaluate": "edl_horovod.api",
+    "padded": "edl_horovod.spec",
     "predict": "edl_horovod.api",
     "prepare": "edl_horovod.api",
     "submit": "edl_horovod.api",

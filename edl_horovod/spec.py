@@ -1,11 +1,15 @@
-"""The contract between a user's model file and the framework: `ElasticDLSpec` and `Mode`."""
+"""The contract between a user's model file and the framework."""
 
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["ElasticDLSpec", "Mode"]
+__all__ = ["ElasticDLSpec", "Mode", "is_padded", "padded"]
+
+_IS_PADDED = "edl_horovod_is_padded"
+_ALL = 1 << 22
+"""More than a rank's examples of a step; TensorFlow reserves memory for so many at once."""
 
 
 class Mode(enum.Enum):
@@ -83,14 +87,16 @@ class ElasticDLSpec(ABC):
             mode: In `Mode.PREDICTION` there are no labels, and each record must give one example.
 
         Returns:
-            A dataset of `(features, labels)`, or of `features` alone in `Mode.PREDICTION`;
-            `features` is a tensor, or a dict keyed by the names of the model's inputs.
+            A dataset of `(features, labels)` or `(features, labels, sample_weight)`, or of
+            `features` alone in `Mode.PREDICTION`; `features` is a tensor, or a dict keyed by the
+            names of the model's inputs. `padded` makes it of examples of different lengths.
         """
 
     def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:
         """Return the mean loss over a batch, a scalar tensor.
 
         Leave it out where the model has a loss: it was compiled with one, or has `compute_loss`.
+        With a parameter `sample_weight` it receives the weights of the examples, if there are any.
 
         Args:
             outputs: What the model returned, shape (batch, ...).
@@ -127,3 +133,22 @@ class ElasticDLSpec(ABC):
     def create_callbacks(self) -> list[Any]:
         """Return Keras callbacks for the training, new ones at each call; none by default."""
         return []
+
+
+def padded(dataset: Any, padding_values: Any = None) -> Any:
+    """Pad examples of different lengths; what `create_dataset` returns at its end.
+
+    Each rank pads its examples of a step to the longest of them.
+
+    Args:
+        dataset: A `tf.data.Dataset` of single examples, as `create_dataset` gives them.
+        padding_values: As in `tf.data.Dataset.padded_batch`; None pads with 0 and empty text.
+    """
+    made = dataset.padded_batch(_ALL, padding_values=padding_values)
+    setattr(made, _IS_PADDED, True)
+    return made
+
+
+def is_padded(dataset: Any) -> bool:
+    """Whether a dataset gives a step's examples as one batch already, made by `padded`."""
+    return getattr(dataset, _IS_PADDED, False) is True

@@ -97,6 +97,8 @@ class TrainConfig:
     limit."""
     clip_value: float = 0.0
     """Largest absolute value in a gradient; larger ones are cut to it; 0 means no limit."""
+    class_weight: list[float] = field(default_factory=list)
+    """Weight of the examples of each class in the loss, from class 0 on; others weigh 1."""
     accumulate_steps: int = 1
     """Parts into which a rank cuts its examples of a step, one after the other, to save memory."""
     precision: str = "float32"

@@ -121,6 +121,14 @@ class Batch:
     labels: Any
     """None in `Mode.PREDICTION`."""
     num_examples: int
+    weights: Any = None
+    """Of the examples in loss and metrics; None where they weigh the same."""
+
+    @property
+    def examples(self) -> tuple[Any, ...]:
+        """Features and labels, and the weights if there are any."""
+        weights = () if self.weights is None else (self.weights,)
+        return (self.features, self.labels, *weights)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["LoadedSpec", "Overrides", "list_definitions", "load_spec"]
 
-_GIVEN_BY_US = frozenset({"context", "dataset", "labels", "mode", "outputs", "predictions", "self"})
+_GIVEN_BY_US = frozenset(
+    {"context", "dataset", "labels", "mode", "outputs", "predictions", "sample_weight", "self"}
+)
 _RATE = ("lr", "learning_rate")
 """Both names of the learning rate: a spec may declare one, and the parameters the other."""
 

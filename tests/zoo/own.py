@@ -1,6 +1,7 @@
 """Models that bring their loss, their metrics and their optimizer, as Keras users write them."""
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from edl_horovod import ElasticDLSpec
@@ -83,7 +84,40 @@ def named():
     return model
 
 
+def weighted_pair():
+    return weighted(2)
+
+
+def weighted(width=1):
+    features, (output,) = layers()
+    model = keras.Model(features, keras.layers.Dense(width)(output))
+    model.compile("adam", "mse", metrics=["mae"], weighted_metrics=["mae", "mse"])
+    return model
+
+
+class Varying(keras.Model):
+    """Features of different lengths, or few that are not zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x):
+        if isinstance(x, tf.RaggedTensor):
+            x = tf.stack([tf.reduce_sum(x, 1), tf.reduce_max(x, 1)], 1)
+        else:
+            x = tf.sparse.to_dense(x)
+        return self.dense(x)
+
+
+def varying():
+    model = Varying()
+    model.compile(keras.optimizers.SGD(0.05), "mse", metrics=["mae"])
+    return model
+
+
 MODELS = {
+    "weighted": None,
     "compiled": None,
     "own_loss": None,
     "own_metrics": None,
@@ -158,6 +192,13 @@ class Doubling(keras.Model):
 def doubling():
     features, (output,) = layers()
     return Doubling(features, output)
+
+
+def measured():
+    features = keras.Input((NUM_FEATURES,), name="features")
+    model = keras.Model(features, keras.layers.Dense(1)(features))
+    model.compile(metrics=["mae"])
+    return model
 
 
 def bare():

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.autograph.core import ag_ctx
 
 from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.frameworks.keras.functional import num_examples
 from edl_horovod.frameworks.keras.inline_maps import inline_maps
 from edl_horovod.frameworks.keras.record_tensors import RecordTensors
 from edl_horovod.frameworks.values import Batch
@@ -23,11 +24,13 @@ from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.source import RecordSource
 from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
-from edl_horovod.spec import Mode
+from edl_horovod.spec import Mode, is_padded
 
 __all__ = ["KerasBatches"]
 
 STEPS_IN_PARALLEL = 2
+MOST_PARTS = 3
+"""Features, labels and weights."""
 _GRAPH_PLACE = re.compile(
     r"\{\{function_node [^}]*\}\} "
     r"|Error in user-defined function passed to .*? with iterator: \S+ "
@@ -71,10 +74,10 @@ class KerasBatches:
         self.record_ids: Ids = NO_IDS
 
     @property
-    def element_spec(self) -> tuple[Any, Any]:
-        """Specs of a batch's features and labels (labels None in `Mode.PREDICTION`)."""
-        _, _, features, *labels = self._dataset.element_spec
-        return features, labels[0] if labels else None
+    def element_spec(self) -> tuple[Any, ...]:
+        """Specs of a batch's features, labels (None in `Mode.PREDICTION`), and weights if any."""
+        _, _, *parts = self._dataset.element_spec
+        return (*parts, None) if self._mode is Mode.PREDICTION else tuple(parts)
 
     def restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
@@ -148,9 +151,9 @@ class KerasBatches:
             ) from error
         if found is None:
             return None
-        _, at, features, *labels = found
-        some = tf.nest.flatten(features)[0]
-        return int(at), Batch(features, labels[0] if labels else None, int(some.shape[0]))
+        _, at, features, *rest = found
+        labels, weights = (*rest, None, None)[:2]
+        return int(at), Batch(features, labels, int(num_examples(features)), weights)
 
     def _next_of_run(self) -> Any:
         """The next element of the latest run; None after its last."""
@@ -229,7 +232,7 @@ class KerasBatches:
         return [np.int64(step), *self._tensors.arrays(records)]
 
     def _examples(self, run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.data.Dataset:
-        """One step's records as at most one element: (run, step, features[, labels])."""
+        """One step's records as at most one element: (run, step, features[, labels[, weights]])."""
         make = _one_by_one
         if self._spec.parses_batches:
             make = _at_once_if_any if self._plan.is_growing else tf.data.Dataset.from_tensors
@@ -240,12 +243,14 @@ class KerasBatches:
             dataset = self._spec.create_dataset(make(records), self._mode)
         self._check(dataset)
         inline_maps(tf.compat.v1.get_default_graph())
-        if not self._spec.parses_batches:
+        if not self._spec.parses_batches and not is_padded(dataset):
             # Larger than any step: the whole step becomes one batch, however much was expanded.
             dataset = dataset.batch(1 << 40)
-        if self._mode is Mode.PREDICTION:
+        if not isinstance(dataset.element_spec, tuple):
             return dataset.map(lambda features: (run, step, features))
-        return dataset.map(lambda features, labels: (run, step, features, labels))
+        if self._mode is Mode.PREDICTION:  # Labels and weights are left out, as Keras does.
+            return dataset.map(lambda features, *_: (run, step, features))
+        return dataset.map(lambda *parts: (run, step, *parts))
 
     def _check(self, dataset: Any) -> None:
         name = f"create_dataset of {self._label}"
@@ -256,18 +261,20 @@ class KerasBatches:
                 cure="Return the dataset at its end.",
             )
         element = dataset.element_spec
-        is_pair = isinstance(element, tuple) and len(element) == 2
-        if self._mode is Mode.PREDICTION and isinstance(element, tuple):
+        if self._mode is Mode.PREDICTION:
+            if isinstance(element, tuple) and len(element) > MOST_PARTS:
+                raise UserCodeError(
+                    f"{name} must give features in mode prediction.",
+                    received=f"elements of {len(element)} parts",
+                    cure="A tuple is features, labels and weights, as in Keras: return features"
+                    " that are a tuple as the only part of one, (features,).",
+                )
+        elif not isinstance(element, tuple) or len(element) not in (2, MOST_PARTS):
             raise UserCodeError(
-                f"{name} must give features alone in mode prediction.",
-                received=f"elements of {len(element)} parts",
-                cure="Return only the features where mode is Mode.PREDICTION.",
-            )
-        if self._mode is not Mode.PREDICTION and not is_pair:
-            raise UserCodeError(
-                f"{name} must give (features, labels) in mode {self._mode.value}.",
+                f"{name} must give (features, labels) or (features, labels, sample_weight) in mode"
+                f" {self._mode.value}.",
                 received=str(element),
-                cure="Return both as a tuple of two.",
+                cure="Return them as a tuple of two or three.",
             )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from edl_horovod.frameworks.keras.functional import MetricSums, running
+from edl_horovod.frameworks.keras.functional import MetricSums, num_examples, running
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.values import Batch, EvaluationSums
 from edl_horovod.models.calling import user_code
@@ -21,7 +21,7 @@ class KerasEvaluation:
     """The evaluation of a batch, traced."""
 
     def __init__(self, loaded: LoadedSpec, model: keras.Model, element_spec: Any) -> None:
-        """Trace it; `element_spec` has the `tf.TypeSpec`s of features and labels.
+        """Trace it; `element_spec` has the `tf.TypeSpec`s of features, labels, and weights if any.
 
         Raises:
             UserCodeError: Loss or metrics cannot be built for these examples, or not be added up.
@@ -31,7 +31,7 @@ class KerasEvaluation:
         self._metrics: list[MetricSums] = []
         with user_code(f"Building the evaluation of {loaded.label}", root=loaded.zoo):
             self._sums = tf.function(self._trace, autograph=False).get_concrete_function(
-                *element_spec
+                element_spec
             )
         size = sum(each.size for each in self._metrics)
         self.names = ["loss", *self._values(np.zeros(size), 1.0)]
@@ -39,10 +39,9 @@ class KerasEvaluation:
 
     def sums(self, batch: Batch) -> EvaluationSums:
         """The sums of a batch; see `base.Evaluation`."""
-        parts = batch.features, batch.labels
-        with running("The evaluation", self._loaded, *parts):
-            num_examples, loss, *metrics = self._sums(*parts).numpy()
-        return EvaluationSums(num_examples, loss, np.array(metrics))
+        with running("The evaluation", self._loaded, batch.examples):
+            count, loss, *metrics = self._sums(batch.examples).numpy()
+        return EvaluationSums(count, loss, np.array(metrics))
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
         """The numbers by name."""
@@ -60,9 +59,9 @@ class KerasEvaluation:
             start = stop
         return values
 
-    def _trace(self, features: Any, labels: Any) -> tf.Tensor:
-        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
-        outcome = self._objective.of_batch(features, labels)
+    def _trace(self, examples: tuple[Any, ...]) -> tf.Tensor:
+        count = tf.cast(num_examples(examples[0]), tf.float32)
+        outcome = self._objective.of_batch(*examples)
         self._metrics = outcome.metrics
         numbers = [[count], [tf.cast(outcome.loss, tf.float32) * count]]
         return tf.cast(tf.concat([*numbers, *(m.sums for m in outcome.metrics)], 0), tf.float64)

@@ -80,6 +80,7 @@ class KerasFramework:
             learning_rate=config.learning_rate,
             gradients=gradients,
             scales_learning_rate=scales_learning_rate,
+            class_weight=config.class_weight,
         )
 
 

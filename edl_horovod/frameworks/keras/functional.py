@@ -14,7 +14,15 @@ from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["MetricSums", "at_least_float32", "metric_sums", "running", "without_effects"]
+__all__ = [
+    "MetricSums",
+    "at_least_float32",
+    "metric_sums",
+    "num_examples",
+    "running",
+    "some_examples",
+    "without_effects",
+]
 
 
 @contextlib.contextmanager
@@ -46,7 +54,7 @@ def without_effects(
 
 
 @contextlib.contextmanager
-def running(doing: str, loaded: LoadedSpec, features: Any, labels: Any) -> Iterator[None]:
+def running(doing: str, loaded: LoadedSpec, examples: tuple[Any, ...]) -> Iterator[None]:
     """Turn what an op of the user's functions says of its inputs into a `UserCodeError`.
 
     Shapes of which only the batch is unknown when a function is traced may not fit when it runs.
@@ -54,7 +62,7 @@ def running(doing: str, loaded: LoadedSpec, features: Any, labels: Any) -> Itera
     try:
         yield
     except tf.errors.InvalidArgumentError:
-        given = tf.nest.map_structure(tf.TensorSpec.from_tensor, (features, labels))
+        given = tf.nest.map_structure(tf.type_spec_from_value, examples)
         with user_code(f"{doing} of {loaded.label} for {given}", root=loaded.zoo):
             raise
 
@@ -92,7 +100,7 @@ class MetricSums:
 
 
 def metric_sums(
-    loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, count: tf.Tensor
+    loaded: LoadedSpec, mode: Mode, outputs: Any, labels: Any, weights: Any, count: tf.Tensor
 ) -> list[MetricSums]:
     """The spec's metrics as sums over a batch's examples.
 
@@ -101,6 +109,7 @@ def metric_sums(
         mode: Handed to `create_metrics`.
         outputs: What the model returned.
         labels: The batch's labels.
+        weights: Its weights, for metrics that take `sample_weight`; None for none.
         count: Number of examples, a float scalar.
 
     Raises:
@@ -108,6 +117,7 @@ def metric_sums(
             value an example, or (not in training) of Keras metrics that add up.
     """
     available = {"mode": mode, "outputs": outputs, "labels": labels, "predictions": outputs}
+    available["sample_weight"] = weights
     metrics = call_declared(loaded.spec.create_metrics, available) or {}
     name = f"create_metrics of {loaded.label}"
     if not isinstance(metrics, dict):
@@ -123,6 +133,30 @@ def metric_sums(
         else:
             found.append(MetricSums(key, _mean_sum(value, count, f"{key} of {name}")))
     return found
+
+
+def num_examples(features: Any) -> tf.Tensor:
+    """How many examples a batch has, a scalar."""
+    some = tf.nest.flatten(features)[0]
+    if isinstance(some, tf.RaggedTensor):
+        return tf.cast(some.nrows(), tf.int32)
+    if isinstance(some, tf.SparseTensor):
+        return tf.cast(some.dense_shape[0], tf.int32)
+    return tf.shape(some)[0]
+
+
+def some_examples(batch: Any, first: Any, last: Any) -> Any:
+    """Those of a batch's examples from one up to another, which is left out."""
+
+    def some(value: Any) -> Any:
+        if not isinstance(value, tf.SparseTensor):
+            return value[first:last]
+        begin, end = tf.cast(first, tf.int64), tf.cast(last, tf.int64)
+        rest = value.dense_shape[1:]
+        size = tf.concat([[end - begin], rest], 0)
+        return tf.sparse.slice(value, tf.concat([[begin], tf.zeros_like(rest)], 0), size)
+
+    return tf.nest.map_structure(some, batch)
 
 
 def at_least_float32(outputs: Any) -> Any:
@@ -142,11 +176,13 @@ def _require_evaluation(measured: Measured, mode: Mode) -> None:
 
 def _mean_sum(value: Any, count: tf.Tensor, label: str) -> tf.Tensor:
     value = tf.cast(tf.convert_to_tensor(value), tf.float32)
-    if value.shape.rank not in (0, 1):
+    if value.shape.rank is None:
         raise UserCodeError(
             f"{label} must be a scalar, one value an example, or a Keras metric.",
             received=f"shape {value.shape}",
         )
+    # Those of an example, as of shape (examples, 1), count as their mean.
+    value = tf.reduce_mean(value, list(range(1, value.shape.rank)))
     return tf.reshape(value * count if value.shape.rank == 0 else tf.reduce_sum(value), [1])
 
 

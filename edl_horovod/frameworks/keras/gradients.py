@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from edl_horovod.frameworks.keras.functional import num_examples, some_examples
 from edl_horovod.frameworks.keras.reduction import Reduction, Sum, with_values
 
 __all__ = ["GradientOptions", "add_over_parts", "clip"]
@@ -80,11 +81,11 @@ def add_over_parts(
     """
     if num_parts == 1:
         return compute_last(batch, list(moving))
-    count = tf.shape(tf.nest.flatten(batch)[0])[0]
+    count = num_examples(batch)
     size = (count + num_parts - 1) // num_parts
 
     def part(start: tf.Tensor) -> Any:
-        return tf.nest.map_structure(lambda value: value[start : start + size], batch)
+        return some_examples(batch, start, tf.minimum(start + size, count))
 
     def add(start: tf.Tensor, sums: Any, moved: Any) -> Any:
         more, moved = compute(part(start), moved)

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.functional import MetricSums
+from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
 from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
@@ -37,7 +37,7 @@ class StepGraph:
         model: keras.Model,
         objective: Objective,
         optimizer: keras.optimizers.Optimizer,
-        element_spec: tuple[Any, Any],
+        element_spec: tuple[Any, ...],
         *,
         options: GradientOptions,
         rate: ScaledLearningRate | None,
@@ -49,7 +49,7 @@ class StepGraph:
             model: Built.
             objective: Its loss and metrics in training.
             optimizer: Built for all variables that are trained now.
-            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             options: How gradients are made and bounded.
             rate: The optimizer's learning rate, if it is to be multiplied.
             has_come: Becomes true as soon as this rank's sums are made.
@@ -68,11 +68,11 @@ class StepGraph:
         salt = tf.TensorSpec((), tf.uint32)
         # Each is traced once, for all kinds of step that need it.
         others = [tf.TensorSpec(each.shape, each.dtype) for each in self._others]
-        self._part = _trace(self._part_sums, *element_spec, others, scalar)
+        self._part = _trace(self._part_sums, element_spec, others, scalar)
         self._moving = [v for v, is_one in zip(self._others, self._is_moved, strict=True) if is_one]
         self._change = tf.function(self._change_if_good, autograph=False)
         self.steps: dict[bool, Any] = {}
-        """From whether there is a ring to the step of (flag, features, labels, salt, 0)."""
+        """From whether there is a ring to the step of (flag, examples, salt, 0)."""
         self.empty_steps: dict[bool, Any] = {}
         """The same for a rank without examples, of (flag, 0)."""
         for in_ring in (False, True):
@@ -97,33 +97,32 @@ class StepGraph:
         return list(tf.split(sums, [each.size for each in self._metrics])) if self._metrics else []
 
     def _trace_both(
-        self, in_ring: bool, scalar: Any, element_spec: tuple[Any, Any], salt: Any
+        self, in_ring: bool, scalar: Any, element_spec: tuple[Any, ...], salt: Any
     ) -> None:
         # Functions of their own: a concrete function counts a partial's bound argument as missing.
         def step(
-            flag: tf.Tensor, features: Any, labels: Any, salt: tf.Tensor, zero: tf.Tensor
+            flag: tf.Tensor, examples: tuple[Any, ...], salt: tf.Tensor, zero: tf.Tensor
         ) -> tf.Tensor:
-            sums = self._sums_of_batch(flag, features, labels, salt, zero, in_ring=in_ring)
+            sums = self._sums_of_batch(flag, examples, salt, zero, in_ring=in_ring)
             return self._finish(sums, in_ring)
 
         def empty_step(flag: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
             return self._finish(self._empty_sums(flag, zero), in_ring)
 
-        self.steps[in_ring] = _trace(step, scalar, *element_spec, salt, scalar)
+        self.steps[in_ring] = _trace(step, scalar, element_spec, salt, scalar)
         self.empty_steps[in_ring] = _trace(empty_step, scalar, scalar)
 
     def _sums_of_batch(
         self,
         flag: tf.Tensor,
-        features: Any,
-        labels: Any,
+        examples: tuple[Any, ...],
         salt: tf.Tensor,
         zero: tf.Tensor,
         *,
         in_ring: bool,
     ) -> list[Sum]:
         """What this rank adds to the step: for each variable, then the step's numbers."""
-        count = _count(features)
+        count = _count(examples)
         before = [tf.convert_to_tensor(variable.value) for variable in self._others]
         fed = [
             salted(variable, value, salt)
@@ -131,16 +130,16 @@ class StepGraph:
         ]
 
         def compute(batch: Any, others: list[tf.Tensor]) -> Any:
-            return self._part(*batch, others, zero)
+            return self._part(batch, others, zero)
 
         def compute_last(batch: Any, others: list[tf.Tensor]) -> Any:
             # Its gradients go out one by one, while it computes the others.
-            return inlined(self._part, *batch, others, zero) if in_ring else compute(batch, others)
+            return inlined(self._part, batch, others, zero) if in_ring else compute(batch, others)
 
         sums, after = add_over_parts(
             compute,
             compute_last,
-            (features, labels),
+            examples,
             fed,
             num_parts=self._options.num_parts,
             sum_specs=self._part.structured_outputs[0],
@@ -154,22 +153,21 @@ class StepGraph:
         return [*sums[:-1], *moved, numbers]
 
     def _part_sums(
-        self, features: Any, labels: Any, others: list[tf.Tensor], zero: tf.Tensor
+        self, examples: tuple[Any, ...], others: list[tf.Tensor], zero: tf.Tensor
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Sums over the examples of a batch: the gradients', and of loss and metrics as one row.
 
         Args:
-            features: Of the examples.
-            labels: Of the examples.
+            examples: Features, labels, and weights if any.
             others: Values of the non-trainable variables.
             zero: 0, of which TensorFlow does not know that: what it knows it computes when it
                 optimises the graph, and that with a collective in it would be a call too many.
         """
-        count = _count(features)
+        count = _count(examples)
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             tape.watch(trainable)  # Keras' variables know what is trained; TensorFlow's need not.
-            outcome = self._objective.of_batch(features, labels, moving=others)
+            outcome = self._objective.of_batch(*examples, moving=others)
             loss = outcome.loss
             # The sum over the examples, so that the gradients are sums without a pass over them.
             summed = loss * tf.cast(count, loss.dtype)
@@ -179,7 +177,7 @@ class StepGraph:
         factor = count if self._is_scaling else None
         # As Keras' optimizers do: what the loss does not depend on is not even decayed.
         found = [
-            (variable, gradient)
+            (variable, _of_known_shape(gradient, variable))
             for variable, gradient in zip(self._trainable, gradients, strict=True)
             if gradient is not None
         ]
@@ -283,6 +281,13 @@ def _trace(function: Any, *signature: Any) -> Any:
     return tf.function(function, autograph=False).get_concrete_function(*signature)
 
 
+def _of_known_shape(gradient: Sum, variable: keras.Variable) -> Sum:
+    """A gradient whose shape is known also where a feature's is not, as of sparse features."""
+    if isinstance(gradient, tf.IndexedSlices) or gradient.shape.is_fully_defined():
+        return gradient
+    return tf.ensure_shape(gradient, variable.shape)  # An op, so that copies of the graph have it.
+
+
 def _fill(like: Any, value: tf.Tensor) -> tf.Tensor:
     return tf.fill(like.shape, tf.cast(value, like.dtype))
 
@@ -300,6 +305,6 @@ def _flat(sums: list[Sum]) -> list[tf.Tensor]:
     return list(tf.nest.flatten(sums, expand_composites=True))
 
 
-def _count(features: Any) -> tf.Tensor:
+def _count(examples: tuple[Any, ...]) -> tf.Tensor:
     """Number of examples, as a float."""
-    return tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+    return tf.cast(num_examples(examples[0]), tf.float32)

@@ -17,6 +17,8 @@ from edl_horovod.errors import UserCodeError
 __all__ = [
     "Measured",
     "as_keras_metric",
+    "as_tensors",
+    "first_examples",
     "made_up",
     "require_number",
     "require_sums",
@@ -150,7 +152,12 @@ def made_up(like: Any, number: int, rng: Any) -> Any:
         rng: Makes the numbers.
     """
 
-    def array(tensor: Any) -> np.ndarray:
+    def array(tensor: Any) -> Any:
+        if isinstance(tensor, tf.RaggedTensor | tf.RaggedTensorSpec):
+            dense = tf.constant(array(tf.TensorSpec(tensor.shape, tensor.dtype)))
+            return tf.RaggedTensor.from_tensor(dense, ragged_rank=tensor.ragged_rank)
+        if isinstance(tensor, tf.SparseTensor | tf.SparseTensorSpec):
+            return tf.sparse.from_dense(array(tf.TensorSpec(tensor.shape, tensor.dtype)))
         rest = tensor.shape.as_list()[1:] if tensor.shape.rank else []
         shape = [number, *(size or 1 for size in rest)]
         if tensor.dtype == tf.string:
@@ -159,6 +166,18 @@ def made_up(like: Any, number: int, rng: Any) -> Any:
         return (rng.random(shape) if tensor.dtype.is_floating else np.zeros(shape)).astype(kind)
 
     return tf.nest.map_structure(array, like)
+
+
+def first_examples(like: Any) -> Any:
+    """One example like those of a batch, as tensors."""
+    return as_tensors(made_up(like, 1, np.random.default_rng(0)))
+
+
+def as_tensors(made: Any) -> Any:
+    """Arrays as tensors; what is no array as it is."""
+    return tf.nest.map_structure(
+        lambda value: tf.constant(value) if isinstance(value, np.ndarray) else value, made
+    )
 
 
 def _after(metric: keras.metrics.Metric, state: Any, labels: Any, outputs: Any) -> list[Any]:

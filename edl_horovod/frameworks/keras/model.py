@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Evaluation, Prediction, Variable
 from edl_horovod.frameworks.keras.evaluation import KerasEvaluation
 from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
+from edl_horovod.frameworks.keras.metrics import first_examples
 from edl_horovod.frameworks.keras.prediction import KerasPrediction
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -43,7 +43,7 @@ class KerasModel:
         name_only_input(model, features)
         doing = f"Running the model of {name} on what create_dataset gives ({features})"
         with user_code(doing, root=loaded.zoo):
-            model(tf.nest.map_structure(_zeros, features), training=False)
+            model(first_examples(features), training=False)
         self.keras = model
 
     @property
@@ -87,8 +87,3 @@ def by_name(variables: Sequence[keras.Variable]) -> dict[str, Variable]:
         repeated = seen[variable.path] = seen.get(variable.path, -1) + 1
         named[f"{variable.path}:{repeated}" if repeated else variable.path] = variable.value
     return named
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    shape = [1 if size is None else size for size in spec.shape]
-    return tf.zeros(shape, spec.dtype) if spec.dtype != tf.string else tf.fill(shape, "")

@@ -12,14 +12,16 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.class_weights import weights_of_classes
 from edl_horovod.frameworks.keras.functional import (
     MetricSums,
     at_least_float32,
     metric_sums,
+    num_examples,
     without_effects,
 )
 from edl_horovod.frameworks.keras.own_parts import OwnParts, overrides
-from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
@@ -43,22 +45,37 @@ class Objective:
     """Loss and metrics of a model, in one mode."""
 
     def __init__(
-        self, loaded: LoadedSpec, model: keras.Model, element_spec: tuple[Any, Any], mode: Mode
+        self,
+        loaded: LoadedSpec,
+        model: keras.Model,
+        element_spec: tuple[Any, ...],
+        mode: Mode,
+        *,
+        class_weight: Sequence[float] = (),
     ) -> None:
         """Choose whose loss and metrics count, and try those of the model.
 
         Args:
             loaded: The user's spec.
             model: Built.
-            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             mode: `Mode.TRAINING` or `Mode.EVALUATION`.
+            class_weight: Weights of examples by their class; none for the same of all.
 
         Raises:
             UserCodeError: There is no loss, there are two, the model has a step of its own, or its
                 loss or metrics cannot be added up over a ring.
         """
         self._loaded, self._model, self._mode = loaded, model, mode
+        self._class_weight = list(class_weight)
         _require_no_step(model, mode, loaded.label)
+        if class_weight and len(element_spec) > 2:
+            raise UserCodeError(
+                f"create_dataset of {loaded.label} gives weights of the examples, and"
+                " train.class_weight is set, too.",
+                received={"train.class_weight": self._class_weight},
+                cure="Use one of them.",
+            )
         brings_loss = _choose(loaded, model, "create_loss", "compute_loss")
         if brings_loss and not (model.compiled or overrides(model, "compute_loss")):
             raise UserCodeError(
@@ -74,21 +91,30 @@ class Objective:
         if brings_loss or self._brings_metrics:
             doing = f"Trying loss and metrics of the model of {loaded.label}"
             with user_code(doing, root=loaded.zoo):
-                self._own = OwnParts(model, element_spec, label=loaded.label)
+                self._own = OwnParts(model, element_spec, has_loss=brings_loss, label=loaded.label)
 
     def of_batch(
-        self, features: Any, labels: Any, *, moving: Sequence[tf.Tensor] | None = None
+        self,
+        features: Any,
+        labels: Any,
+        weights: Any = None,
+        *,
+        moving: Sequence[tf.Tensor] | None = None,
     ) -> Outcome:
         """Compute the loss and count the metrics of a batch; nothing of the model changes.
 
         Args:
             features: Of the examples.
             labels: Of the examples.
+            weights: Of the examples; None where they weigh the same.
             moving: Values of the non-trainable variables; None for their own.
         """
         model, own, variables = self._model, self._own, self._model.non_trainable_variables
         training = self._mode is Mode.TRAINING
-        count = tf.cast(tf.shape(tf.nest.flatten(features)[0])[0], tf.float32)
+        if self._class_weight:
+            label = self._loaded.label
+            weights = weights_of_classes(labels, self._class_weight, label=label)
+        count = tf.cast(num_examples(features), tf.float32)
         counting = own.metrics if own is not None else ()
         with without_effects(model, moving=moving, metrics=counting) as scope:
             before = [scope.get_current_value(variable) for variable in variables]
@@ -98,15 +124,15 @@ class Objective:
             loss = None
             if own is not None:
                 if self._brings_loss:
-                    loss = own.loss(features, labels, outputs, training=training)
+                    loss = own.loss(features, labels, outputs, weights, training=training)
                 if self._brings_metrics:
-                    metrics = own.measure(scope, features, labels, outputs, count)
+                    metrics = own.measure(scope, features, labels, outputs, weights, count)
         after = [scope.get_current_value(variable) for variable in variables]
         if loss is None:
-            loss = self._loss_of_spec(outputs, labels)
+            loss = self._loss_of_spec(outputs, labels, weights)
             loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
         if not self._brings_metrics:
-            metrics = metric_sums(self._loaded, self._mode, outputs, labels, count)
+            metrics = metric_sums(self._loaded, self._mode, outputs, labels, weights, count)
         return Outcome(
             self._scalar(loss),
             metrics,
@@ -114,9 +140,20 @@ class Objective:
             [new is not old for new, old in zip(after, before, strict=True)],
         )
 
-    def _loss_of_spec(self, outputs: Any, labels: Any) -> tf.Tensor:
+    def _loss_of_spec(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
         given = {"outputs": outputs, "labels": labels}
-        loss = tf.convert_to_tensor(call_declared(self._loaded.spec.create_loss, given))
+        create_loss = self._loaded.spec.create_loss
+        if weights is not None:
+            takes = declared(create_loss)
+            if "sample_weight" not in takes.names and not takes.takes_any:
+                raise UserCodeError(
+                    f"create_dataset or train.class_weight gives {self._loaded.label} weights of"
+                    " the examples, which its create_loss does not take.",
+                    cure="Declare sample_weight in create_loss and weigh each example's loss before"
+                    " taking the mean, or give none.",
+                )
+            given["sample_weight"] = weights
+        loss = tf.convert_to_tensor(call_declared(create_loss, given))
         return self._scalar(loss)
 
     def _scalar(self, loss: tf.Tensor) -> tf.Tensor:

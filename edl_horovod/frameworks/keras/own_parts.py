@@ -16,7 +16,13 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.functional import MetricSums, at_least_float32, without_effects
-from edl_horovod.frameworks.keras.metrics import made_up, require_number, result_of, row_of
+from edl_horovod.frameworks.keras.metrics import (
+    as_tensors,
+    made_up,
+    require_number,
+    result_of,
+    row_of,
+)
 
 __all__ = ["OwnParts", "overrides"]
 
@@ -36,12 +42,15 @@ def overrides(model: keras.Model, method: str) -> bool:
 class OwnParts:
     """`compute_loss` and `compute_metrics` of a model, also those that Keras made of `compile`."""
 
-    def __init__(self, model: keras.Model, element_spec: tuple[Any, Any], *, label: str) -> None:
+    def __init__(
+        self, model: keras.Model, element_spec: tuple[Any, ...], *, has_loss: bool, label: str
+    ) -> None:
         """Make what Keras makes at the first batch, and try what may be added up.
 
         Args:
             model: Built.
-            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
+            has_loss: Whether its loss counts; else it need not have one.
             label: Names the model in messages.
 
         Raises:
@@ -49,15 +58,17 @@ class OwnParts:
         """
         self._model = model
         self._label = label
+        self._has_loss = has_loss
         self._takes_training = "training" in inspect.signature(model.compute_loss).parameters
         self._shown: frozenset[str] = frozenset()
-        examples = tf.nest.map_structure(
-            tf.constant, made_up(element_spec, sum(_TRIED_EXAMPLES), np.random.default_rng(0))
-        )
+        made = made_up(element_spec, sum(_TRIED_EXAMPLES), np.random.default_rng(0))
+        examples = as_tensors(made)
+        features, labels, weights = (*examples, None)[:3]
         with _unchanged(model):
-            outputs = at_least_float32(model(examples[0], training=False))
-            self.loss(examples[0], examples[1], outputs, training=False)
-            returned = model.compute_metrics(*examples, outputs, sample_weight=None)
+            outputs = at_least_float32(model(features, training=False))
+            if has_loss:
+                self.loss(features, labels, outputs, weights, training=False)
+            returned = model.compute_metrics(features, labels, outputs, sample_weight=weights)
         # Keras' own mean of the losses: the step has one that counts examples.
         tracker = vars(model).get("_loss_tracker")
         self._metrics = [each for each in model.metrics if each is not tracker and each.variables]
@@ -70,11 +81,13 @@ class OwnParts:
         """The model's metrics, for `without_effects`."""
         return self._metrics
 
-    def loss(self, features: Any, labels: Any, outputs: Any, *, training: bool) -> tf.Tensor:
+    def loss(
+        self, features: Any, labels: Any, outputs: Any, weights: Any, *, training: bool
+    ) -> tf.Tensor:
         """The model's loss of a batch, with all that it adds to it."""
         # By their places, as Keras does: the user may have named them otherwise.
         keywords = {"training": training} if self._takes_training else {}
-        loss = self._model.compute_loss(features, labels, outputs, None, **keywords)
+        loss = self._model.compute_loss(features, labels, outputs, weights, **keywords)
         if loss is None:
             raise UserCodeError(
                 f"compute_loss of {self._label} must return the loss.", received="None"
@@ -82,7 +95,13 @@ class OwnParts:
         return tf.convert_to_tensor(loss)
 
     def measure(
-        self, scope: keras.StatelessScope, features: Any, labels: Any, outputs: Any, count: Any
+        self,
+        scope: keras.StatelessScope,
+        features: Any,
+        labels: Any,
+        outputs: Any,
+        weights: Any,
+        count: Any,
     ) -> list[MetricSums]:
         """What the metrics have counted of a batch, inside of the scope of `without_effects`.
 
@@ -91,9 +110,10 @@ class OwnParts:
             features: A batch.
             labels: Its labels.
             outputs: What the model returned.
+            weights: Those of the examples; None where they weigh the same.
             count: Number of examples, a float scalar.
         """
-        self._model.compute_metrics(features, labels, outputs, sample_weight=None)
+        self._model.compute_metrics(features, labels, outputs, sample_weight=weights)
         return [
             MetricSums(
                 metric.name, row * count if is_per_batch else row, metric, is_per_batch, self._shown
@@ -139,19 +159,24 @@ class OwnParts:
     def _try(self, examples: Any, outputs: Any) -> None:
         """Look whether the numbers are sums over examples, or means that count a batch once."""
 
-        def numbers(features: Any, labels: Any, outputs: Any) -> Any:
+        def numbers(outputs: Any, examples: Any) -> Any:
+            features, labels, weights = (*examples, None)[:3]
             with without_effects(self._model, metrics=self._metrics) as scope:
-                loss = self.loss(features, labels, outputs, training=False)
-                self._model.compute_metrics(features, labels, outputs, sample_weight=None)
+                loss = tf.constant(0.0)
+                if self._has_loss:
+                    loss = self.loss(features, labels, outputs, weights, training=False)
+                self._model.compute_metrics(features, labels, outputs, sample_weight=weights)
                 return loss, self._rows(scope)
 
         # As the step is traced: for any number of examples, on which some of Keras' sums depend.
         traced = tf.function(numbers, autograph=False).get_concrete_function(
-            *tf.nest.map_structure(_any_number, (*examples, outputs))
+            *tf.nest.map_structure(_any_number, (outputs, examples))
         )
 
         def of(chosen: list[int]) -> Any:
-            part = tf.nest.map_structure(lambda all_: tf.gather(all_, chosen), (*examples, outputs))
+            part = tf.nest.map_structure(
+                lambda value: _gathered(value, chosen), (outputs, examples)
+            )
             return traced(*part)
 
         whole = list(range(sum(_TRIED_EXAMPLES)))
@@ -213,8 +238,18 @@ def _culprit(metric: keras.metrics.Metric, rows: list[Any]) -> keras.metrics.Met
     return metric
 
 
-def _any_number(tensor: tf.Tensor) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+def _any_number(tensor: Any) -> Any:
+    shape = [None, *tensor.shape[1:]]
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank)
+    kind = tf.SparseTensorSpec if isinstance(tensor, tf.SparseTensor) else tf.TensorSpec
+    return kind(shape, tensor.dtype)
+
+
+def _gathered(tensor: Any, chosen: list[int]) -> Any:
+    if isinstance(tensor, tf.SparseTensor):
+        return tf.sparse.from_dense(tf.gather(tf.sparse.to_dense(tensor), chosen))
+    return tf.gather(tensor, chosen)
 
 
 def _is_sum(first: Any, last: Any, whole: Any) -> bool:

@@ -26,6 +26,7 @@ __all__ = [
 Part = Callable[..., Any]
 
 _DATASET = ("dataset", "mode")
+_WEIGHTS = "sample_weight"
 _NOT_NAMES = frozenset(
     {"Loss", "Optimizer", "deserialize", "get", "legacy", "schedules", "serialize"}
 )
@@ -56,10 +57,7 @@ def model_part(maker: Any, *, label: str) -> Part:
 
 
 def dataset_part(function: Any, *, label: str) -> Part:
-    """A `create_dataset` from a function of the data set and, where it declares it, the mode.
-
-    A function that ignores the mode also gives labels in `Mode.PREDICTION`; they are left out.
-    """
+    """A `create_dataset` from a function of the data set and, where it declares it, the mode."""
     make = with_roles(_function(function, label), DATASET_ROLES, label=label)
     own = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
 
@@ -69,9 +67,6 @@ def dataset_part(function: Any, *, label: str) -> Part:
             raise UserCodeError(
                 f"{label} must return a tf.data.Dataset.", received=type(made).__name__
             )
-        is_pair = isinstance(made.element_spec, tuple) and len(made.element_spec) == 2
-        if mode is Mode.PREDICTION and is_pair:
-            return made.map(lambda features, _labels: features)
         return made
 
     given = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in _DATASET]
@@ -88,18 +83,48 @@ def loss_part(loss: Any, *, label: str) -> Part:
         loss = loss()
     if isinstance(loss, keras.losses.Loss):
         loss = _mean_of(loss, label)
-    make = with_roles(_function(loss, label), LOSS_ROLES, label=label)
+    function = _function(loss, label)
+    weighs = _WEIGHTS in inspect.signature(function).parameters
+    if weighs:
+        function = functools.partial(function, sample_weight=None)
+    make = with_roles(function, LOSS_ROLES, label=label)
 
-    def create_loss(*args: Any, **kwargs: Any) -> tf.Tensor:
-        value = make(*args, **kwargs)
+    def create_loss(*args: Any, sample_weight: Any = None, **kwargs: Any) -> tf.Tensor:
+        value = make(*args, **kwargs, **({_WEIGHTS: sample_weight} if weighs else {}))
         if value is None:
             raise UserCodeError(f"{label} must return the loss.", received="None")
+        if sample_weight is not None and not weighs:
+            value = _weighted(value, sample_weight, label)
         # One value an example or a position is as good as their mean.
         return tf.reduce_mean(value)
 
-    create_loss.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
+    signature = inspect.signature(make)
+    own = [each for name, each in signature.parameters.items() if name != _WEIGHTS]
+    weights = inspect.Parameter(_WEIGHTS, inspect.Parameter.KEYWORD_ONLY, default=None)
+    create_loss.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[*own, weights]
+    )
     create_loss.__qualname__ = label
     return create_loss
+
+
+def _weighted(value: Any, weights: tf.Tensor, label: str) -> tf.Tensor:
+    """One value an example or a position, times the weights of the examples."""
+    value = tf.convert_to_tensor(value)
+    if not value.shape.rank:
+        raise UserCodeError(
+            f"{label} must return one value for each example, as create_dataset gives weights of"
+            " them.",
+            received="one number",
+            cure="Leave out the mean over the examples, or declare sample_weight and weigh them.",
+        )
+    weights = tf.cast(weights, value.dtype)
+    missing = value.shape.rank - (weights.shape.rank or 0)
+    if missing > 0:
+        weights = tf.reshape(weights, tf.concat([tf.shape(weights), [1] * missing], 0))
+    elif missing < 0:  # (examples, 1) for one value an example.
+        weights = tf.reshape(weights, tf.shape(value))
+    return value * weights
 
 
 def optimizer_part(optimizer: Any, *, label: str) -> Part:
@@ -115,10 +140,14 @@ def optimizer_part(optimizer: Any, *, label: str) -> Part:
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return _checked_optimizer(_function(optimizer, label), label)
     kind, config = type(optimizer), optimizer.get_config()
+    excluded = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
 
     def create_optimizer(lr: float | None = None) -> Any:
         rate = {} if lr is None else {"learning_rate": lr}
-        return kind.from_config({**config, **rate})
+        made = kind.from_config({**config, **rate})
+        if excluded is not None:  # The configuration does not hold it.
+            made.exclude_from_weight_decay(var_names=[excluded.pattern])
+        return made
 
     return create_optimizer
 
@@ -222,7 +251,7 @@ def _mean_of(loss: Any, label: str) -> Part:
             received=f"a {type(loss).__name__} with reduction={loss.reduction!r}",
             cure="Leave Keras' own, 'sum_over_batch_size'.",
         )
-    return lambda labels, outputs: loss(labels, outputs)
+    return lambda labels, outputs, sample_weight=None: loss(labels, outputs, sample_weight)
 
 
 def _checked_optimizer(function: Part, label: str) -> Part:

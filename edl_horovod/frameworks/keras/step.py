@@ -1,6 +1,7 @@
 """One Keras 3 training step on a ring: weighted, all or nothing (D6, D7, D17)."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed, Variable
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
-from edl_horovod.frameworks.keras.functional import running
+from edl_horovod.frameworks.keras.functional import running, some_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.graph import (
     EXAMPLES,
@@ -41,20 +42,22 @@ class KerasStep:
     def __init__(
         self,
         loaded: LoadedSpec,
-        element_spec: tuple[Any, Any],
+        element_spec: tuple[Any, ...],
         *,
         learning_rate: float | None,
         gradients: GradientOptions = NO_OPTIONS,
         scales_learning_rate: bool = False,
+        class_weight: Sequence[float] = (),
     ) -> None:
         """Build the model and the optimizer, and trace the step alone and in a ring.
 
         Args:
             loaded: The user's spec.
-            element_spec: `tf.TypeSpec`s of a batch's features and labels.
+            element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             learning_rate: Handed to `create_optimizer`; None leaves its default.
             gradients: How they are made and bounded.
             scales_learning_rate: Whether `scale_learning_rate` will be called.
+            class_weight: Weights of examples by their class, from 0 on; none for the same of all.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -62,7 +65,9 @@ class KerasStep:
         self._loaded = loaded
         self._element_spec, self._options = element_spec, gradients
         self.model = KerasModel(loaded, element_spec[0])
-        self._objective = Objective(loaded, self.model.keras, element_spec, Mode.TRAINING)
+        self._objective = Objective(
+            loaded, self.model.keras, element_spec, Mode.TRAINING, class_weight=class_weight
+        )
         self.optimizer = make_optimizer(
             loaded, self.model.keras, learning_rate, scales_loss=gradients.scales_loss
         )
@@ -112,11 +117,10 @@ class KerasStep:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
         else:
-            parts = batch.features, batch.labels
-            with running("The training step", self._loaded, *parts), catch_failures():
+            with running("The training step", self._loaded, batch.examples), catch_failures():
                 run = self._graph.steps[not is_alone]
                 salted = tf.constant(salt, tf.uint32)
-                values = run(flag, *parts, salted, self._zero).numpy().tolist()
+                values = run(flag, batch.examples, salted, self._zero).numpy().tolist()
         count = values[EXAMPLES]
         after_sums = METRICS + self._graph.num_metric_sums
         return StepSums(
@@ -142,14 +146,14 @@ class KerasStep:
         TensorFlow optimises a function's graph, and makes its kernels, when it runs the first time.
         """
         flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
-        none = tf.nest.map_structure(lambda part: part[:0], (batch.features, batch.labels))
+        none = some_examples(batch.examples, 0, 0)
         # What is wrong with the step is wrong with its first true run, too.
         with contextlib.suppress(tf.errors.OpError):
             # Without an example nothing is changed.
-            self._graph.steps[False](flag, *none, salt, self._zero)
+            self._graph.steps[False](flag, none, salt, self._zero)
         # There is no ring yet, so the collective fails, and that before anything is changed.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
-            self._graph.steps[True](flag, batch.features, batch.labels, salt, self._zero)
+            self._graph.steps[True](flag, batch.examples, salt, self._zero)
 
     def has_come(self) -> bool:
         """Whether this rank's part of the step is done, so that it waits for the others."""

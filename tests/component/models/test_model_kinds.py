@@ -256,12 +256,28 @@ def test_a_wrong_return_type_names_file_and_symbol(load, old, new, method, named
         getattr(spec, method)(**arguments.get(method, {}))
 
 
-def test_labels_of_a_feed_that_ignores_the_mode_are_left_out(load):
-    import tensorflow as tf
+@pytest.mark.parametrize("loss", ['"mse"', "keras.losses.MeanSquaredError()", "own"])
+def test_weights_of_examples_count_as_in_keras(load, loss):
+    import keras
 
-    text = MODULE.replace("return dataset", "return dataset.map(lambda r: (tf.zeros(4), 1.0))")
-    dataset = load(text).spec.create_dataset(records(), Mode.PREDICTION)
-    assert dataset.element_spec == tf.TensorSpec((4,), tf.float32)
+    text = "def own(y_true, y_pred):\n    return keras.ops.square(y_true - y_pred)\n"
+    spec = load(HEAD + text + CLASS.format(name="Mine").replace('"mse"', loss)).spec
+    weights = np.array([1.0, 0.0, 3.0], np.float32)
+    expected = keras.losses.MeanSquaredError()(LABELS, OUTPUTS, weights)
+    made = spec.create_loss(**VALUES, sample_weight=weights)
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+
+
+def test_an_optimizer_that_is_copied_leaves_out_what_is_not_to_decay(load):
+    import keras
+
+    made = (
+        "keras.optimizers.AdamW()\n    default_optimizer.exclude_from_weight_decay(var_names=['b'])"
+    )
+    spec = load(HEAD + CLASS.format(name="Mine").replace('"adam"', made)).spec
+    optimizer = spec.create_optimizer()
+    assert not optimizer._use_weight_decay(keras.Variable(0.0, name="b"))
+    assert optimizer._use_weight_decay(keras.Variable(0.0, name="kernel"))
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Member:
     def __init__(self, world):
         self.world = world
         self.step = KerasStep(loaded_with("frozen", frees_at=1), SPEC, learning_rate=None)
-        self.callbacks = self.step.callbacks(num_epochs=2, steps_per_epoch=STEPS)
+        self.callbacks = self.step.callbacks(num_epochs=2, steps_per_epoch=STEPS, per_step=False)
         self.counters = Calls()
         self.state = RingState(
             {**self.step.variables, **self.callbacks.variables},

@@ -80,6 +80,7 @@ def test_every_setting_can_be_set():
         int | None: "3",
         float | None: "0.5",
         list[str]: "[x]",
+        list[float]: "[2.5]",
     }
     choices = {
         "framework": "keras",

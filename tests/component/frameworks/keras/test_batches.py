@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.keras.batches import KerasBatches
@@ -90,3 +92,63 @@ def test_python_conditions_in_a_mapped_function_still_become_those_of_tensorflow
     found = stream(parse)
     found.restart(range(2), 0, 1)
     assert found.next_batch().features.numpy().tolist() == [1, 1, 1, 1]
+
+
+ID = """return tf.io.parse_single_example(
+                record, {"id": tf.io.FixedLenFeature([], tf.int64)})["id"]"""
+
+
+@pytest.mark.parametrize(
+    ("element", "features"),
+    [
+        ("i, 1.0", lambda i: i),
+        ("i, 1.0, 2.0", lambda i: i),
+        ("((i, i + 1),)", lambda i: (i, i + 1)),
+        ("((i, i + 1), 3)", lambda i: (i, i + 1)),
+        ('{"a": i}', lambda i: {"a": i}),
+    ],
+)
+def test_in_predictions_a_tuple_is_features_labels_and_weights_as_in_keras(
+    stream, element, features
+):
+    found = stream(ID, f"return dataset.map(parse).map(lambda i: ({element}))")
+    batch = found.try_first()
+    expected = features(np.arange(batch.num_examples) + first(batch.features))
+    np.testing.assert_array_equal(
+        tf.nest.flatten(batch.features)[-1], tf.nest.flatten(expected)[-1]
+    )
+    tf.nest.assert_same_structure(batch.features, expected)
+    assert batch.labels is None
+
+
+def first(features):
+    return int(tf.nest.flatten(features)[0][0])
+
+
+def test_more_parts_than_keras_knows_are_refused(stream):
+    with pytest.raises(UserCodeError, match=r"elements of 4 parts.*\(features,\)"):
+        stream(ID, "return dataset.map(parse).map(lambda i: (i, i, i, i))")
+
+
+@pytest.mark.parametrize(
+    ("made", "kind"),
+    [
+        ("edl_horovod.padded(rows, tf.constant(-1, tf.int64))", tf.Tensor),
+        ("rows.map(lambda row: tf.RaggedTensor.from_tensor(row[None]))", tf.RaggedTensor),
+    ],
+)
+def test_examples_of_different_lengths_are_padded_or_ragged(stream, made, kind):
+    lines = f"""import edl_horovod
+        rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
+        return {made}"""
+    found = stream(ID, lines)
+    found.restart(range(2), 0, 1)
+    batch = found.next_batch()
+    assert batch.num_examples == 4
+    assert isinstance(batch.features, kind)
+    if kind is tf.Tensor:
+        longest = batch.features.numpy().max() + 1
+        assert batch.features.shape == (4, longest)
+        assert (batch.features.numpy() == -1).sum() == 4 * longest - sum(
+            row.max() + 1 for row in batch.features.numpy()
+        )

@@ -1,12 +1,16 @@
 """Keras metrics that are counted in parts give what Keras gives for the whole."""
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.functional import metric_sums
 from edl_horovod.frameworks.keras.metrics import Measured, require_sums, value_of
+from edl_horovod.spec import Mode
 
 RNG = np.random.default_rng(3)
 NUM = 41
@@ -101,3 +105,13 @@ def test_a_metric_with_several_values_is_refused():
 def test_a_metric_that_does_not_fit_the_examples_says_their_shapes():
     with pytest.raises(UserCodeError, match=r"m of mine\.py cannot be computed.*\(41, 2\)"):
         require_sums(measured(keras.metrics.MeanIoU(num_classes=2), (BINARY[0], REAL[0])))
+
+
+def test_a_metric_of_one_number_in_a_row_for_each_example_counts_as_one_without_the_row():
+    spec = SimpleNamespace(create_metrics=lambda outputs: {"a": outputs, "b": outputs[:, 0]})
+    loaded = SimpleNamespace(spec=spec, label="mine")
+    outputs = tf.constant(BINARY[1])
+    found = metric_sums(loaded, Mode.TRAINING, outputs, None, None, tf.constant(float(NUM)))
+    column, row = (metric.sums.numpy() for metric in found)
+    np.testing.assert_allclose(column, row)
+    np.testing.assert_allclose(row, [BINARY[1].sum()], rtol=1e-5)

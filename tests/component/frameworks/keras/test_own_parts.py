@@ -34,7 +34,7 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
     logs = by_fit(model, data)
     assert_same_weights(step.model.keras, model)
 
-    callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None)
+    callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None, per_step=False)
     for each in sums:
         callbacks.after_step(each)
     callbacks.end_epoch(0, {})
@@ -47,8 +47,9 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
     for start in range(0, len(data[0]), BATCH):
         part = slice(start, start + BATCH)
         batch = tf.nest.map_structure(lambda array, part=part: tf.constant(array[part]), data)
-        total += evaluation.sums(Batch(*batch, BATCH))
-    theirs = model.evaluate(*data, batch_size=BATCH, verbose=0, return_dict=True)
+        total += evaluation.sums(Batch(batch[0], batch[1], BATCH, *batch[2:]))
+    weights = {"sample_weight": data[2]} if len(data) > 2 else {}
+    theirs = model.evaluate(*data[:2], batch_size=BATCH, verbose=0, return_dict=True, **weights)
     ours = evaluation.values(total)
     assert list(ours) == evaluation.names
     assert ours.keys() == theirs.keys()
@@ -102,6 +103,13 @@ def test_what_the_spec_says_itself_counts_and_what_was_compiled_is_named(caplog)
     model.compile(keras.optimizers.SGD(0.1), lambda y, y_pred: tf.abs(y - y_pred))
     by_fit(model)
     assert_same_weights(step.model.keras, model)
+
+
+def test_metrics_of_a_model_that_was_compiled_without_a_loss_count():
+    _, sums = by_us(loaded_with("own.SpokenFor", kind="measured"))
+    assert sums[0].metrics.keys() == {"mae"}
+    for each in sums:  # The spec's loss is the same number.
+        np.testing.assert_allclose(each.metrics["mae"], each.loss, rtol=1e-5)
 
 
 def test_a_predict_step_of_the_model_predicts():

@@ -23,7 +23,7 @@ from tests.zoo.frozen import free
 
 def epochs(step, number, first=0):
     """Train epochs of all examples with the callbacks of the step."""
-    callbacks = step.callbacks(num_epochs=number, steps_per_epoch=None)
+    callbacks = step.callbacks(num_epochs=number, steps_per_epoch=None, per_step=False)
     for epoch in range(first, number):
         callbacks.begin_epoch(epoch)
         for sums in steps_over(step, examples()):
@@ -135,7 +135,7 @@ def test_a_callback_that_begins_again_on_another_leader_freezes_nothing_anew():
     loaded = loaded_with("frozen")
     loaded.spec.create_callbacks = lambda: [Freezes()]
     step = KerasStep(loaded, SPEC, learning_rate=None)
-    step.callbacks(num_epochs=2, steps_per_epoch=None).begin_epoch(1)
+    step.callbacks(num_epochs=2, steps_per_epoch=None, per_step=False).begin_epoch(1)
     assert len(step.model.keras.trainable_variables) == 2
-    step.callbacks(num_epochs=2, steps_per_epoch=None).begin_epoch(0)
+    step.callbacks(num_epochs=2, steps_per_epoch=None, per_step=False).begin_epoch(0)
     assert step.model.keras.trainable_variables == []

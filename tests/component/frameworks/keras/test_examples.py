@@ -1,0 +1,99 @@
+"""Weights of examples, and features of any kind, as they count in `fit`."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.gradients import GradientOptions
+from edl_horovod.frameworks.keras.step import KerasStep
+from edl_horovod.frameworks.values import Batch
+from tests.fitting import (
+    BATCH,
+    SPEC,
+    assert_same_weights,
+    by_fit,
+    by_us,
+    examples,
+    loaded_with,
+)
+from tests.zoo import own
+
+WEIGHT = tf.TensorSpec((None,), tf.float32)
+
+
+@pytest.mark.parametrize("is_one_hot", [False, True])
+def test_weights_by_class_are_those_of_fit(is_one_hot):
+    features, labels = examples()
+    classes = (labels > 0).astype(np.float32)
+    labels = np.concatenate([1 - classes, classes], 1) if is_one_hot else classes
+    kind = "weighted_pair" if is_one_hot else "weighted"
+    loaded = loaded_with("own.OwnSpec", kind=kind)
+    step, _ = by_us(loaded, data=(features, labels), class_weight=[0.5, 5.0])
+    loaded_with("own")
+    model = getattr(own, kind)()
+    by_fit(model, (features, labels), class_weight={0: 0.5, 1: 5.0})
+    assert_same_weights(step.model.keras, model)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ((*SPEC, WEIGHT), "class_weight is set, too"),
+        ((SPEC[0], {"a": SPEC[1]}), "needs one class for each example"),
+    ],
+)
+def test_weights_by_class_that_mean_nothing_are_refused(spec, says):
+    loaded = loaded_with("own.SpokenFor", kind="bare")
+    with pytest.raises(UserCodeError, match=says):
+        KerasStep(loaded, spec, learning_rate=None, class_weight=[1.0, 2.0])
+
+
+def test_a_loss_that_takes_no_weights_is_refused():
+    with pytest.raises(UserCodeError, match=r"create_loss does not take.*Declare sample_weight"):
+        KerasStep(loaded_with("fitted"), (*SPEC, WEIGHT), learning_rate=None)
+
+
+def test_a_loss_of_the_spec_is_given_the_weights():
+    loaded = loaded_with("fitted")
+    loaded.spec.create_loss = lambda outputs, labels, sample_weight: tf.reduce_mean(
+        tf.square(outputs - labels)[:, 0] * sample_weight
+    )
+    features, labels = examples()
+    data = features, labels, np.abs(features[:, 0])
+    step, _ = by_us(loaded, data=data)
+    spec = loaded_with("fitted").spec
+    model = spec.create_model()
+    model.compile(spec.create_optimizer(), "mse")
+    by_fit(model, data)
+    assert_same_weights(step.model.keras, model)
+
+
+def ragged(rows):
+    lengths = np.arange(len(rows)) % 5 + 1
+    return tf.RaggedTensor.from_tensor(rows, lengths=lengths)
+
+
+def sparse(rows):
+    return tf.sparse.from_dense(np.where(rows > 0, rows, 0))
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("make", [ragged, sparse])
+def test_ragged_and_sparse_features_train_as_in_fit(make, num_parts):
+    features, labels = examples()
+    data = tf.data.Dataset.from_tensor_slices((make(features), labels)).batch(BATCH)
+    step = KerasStep(
+        loaded_with("own.OwnSpec", kind="varying"),
+        data.element_spec,
+        learning_rate=None,
+        gradients=GradientOptions(num_parts=num_parts),
+    )
+    step.rehearse(Batch(*next(iter(data)), BATCH))
+    for batch in data:
+        step.step(Batch(*batch, BATCH), wants_change=False, is_alone=True, salt=0)
+    loaded_with("own")
+    model = own.varying()
+    model(next(iter(data))[0])
+    model.fit(data, shuffle=False, verbose=0)
+    assert_same_weights(step.model.keras, model)
