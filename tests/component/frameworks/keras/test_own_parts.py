@@ -36,7 +36,7 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
 
     callbacks = step.callbacks(num_epochs=1, steps_per_epoch=None, per_step=False)
     for each in sums:
-        callbacks.after_step(each)
+        callbacks.after_step(each, batch=None)
     callbacks.end_epoch(0, {})
     assert logged.keys() == logs.keys()
     for name, value in logs.items():

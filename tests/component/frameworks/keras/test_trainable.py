@@ -27,7 +27,7 @@ def epochs(step, number, first=0):
     for epoch in range(first, number):
         callbacks.begin_epoch(epoch)
         for sums in steps_over(step, examples()):
-            callbacks.after_step(sums)
+            callbacks.after_step(sums, batch=None)
         callbacks.end_epoch(epoch, {})
 
 
