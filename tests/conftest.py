@@ -1,6 +1,7 @@
 """What all tests start from."""
 
 import gc
+import logging
 import signal
 
 import hypothesis
@@ -22,6 +23,17 @@ def pytest_collection_finish():
     """Search what is imported by now for garbage once, and not again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _own_log():
+    """What a test's command set up writes to the test's own stderr, which ends with it."""
+    logger = logging.getLogger("edl_horovod")
+    handlers, level, propagate = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+    logger.propagate = propagate
 
 
 @pytest.fixture

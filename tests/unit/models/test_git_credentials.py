@@ -163,7 +163,7 @@ def test_a_password_shows_in_no_form_of_a_zoo():
     assert zoo is not None
     assert str(zoo) == "git+https://host:81/a@main"
     assert "secret" not in repr(zoo)
-    for broken in ("git+https://me:secret@host/a", "git+https://me:secret@[::1/a@main"):
+    for broken in ("git+http://me:secret@host/a@main", "git+https://me:secret@[::1/a@main"):
         with pytest.raises(ConfigError) as error:
             parse(broken)
         assert "secret" not in str(error.value)
