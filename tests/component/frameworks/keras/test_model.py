@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import keras
+import tensorflow as tf
 
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 
@@ -24,7 +25,7 @@ def test_variables_of_one_path_get_numbers_and_each_is_there_once():
 def test_a_model_that_keras_cannot_save_is_left_out_with_a_warning(tmp_path, caplog):
     spec = SimpleNamespace(create_model=NoConfig)
     loaded = SimpleNamespace(label="NoConfig", zoo=tmp_path, spec=spec)
-    model = KerasModel(loaded, keras.KerasTensor((None, 4)))
+    model = KerasModel(loaded, tf.TensorSpec((None, 4)))
     model.save(tmp_path, for_serving=False)
     assert not (tmp_path / "model.keras").exists()
     assert "has no model.keras" in caplog.text
