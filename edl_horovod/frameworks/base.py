@@ -11,14 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import TrainConfig
-from edl_horovod.frameworks.values import (
-    Batch,
-    EvaluationSums,
-    Output,
-    Rows,
-    StateGroup,
-    StepSums,
-)
+from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Rows, StateGroup, StepSums
 from edl_horovod.models.parts import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
