@@ -11,7 +11,7 @@ import pytest
 from edl_horovod.supervisor.programs import locate
 
 RANKS = Path(__file__).parent / "ranks"
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
