@@ -76,10 +76,13 @@ class KerasCallbacks:
         Raises:
             UserCodeError: One of them cannot work on a ring.
         """
-        self._callbacks = list(callbacks)
+        self._schedules = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
+        self._bounds = [each.max_steps for each in callbacks if isinstance(each, MaxSteps)]
+        own = (LearningRateScheduler, MaxSteps)
+        self._callbacks = [each for each in callbacks if not isinstance(each, own)]
         for callback in self._callbacks:
             _require_usable(callback)
-        self._batches = BatchHooks(callbacks, model, optimizer, is_on=per_step, zoo=zoo)
+        self._batches = BatchHooks(self._callbacks, model, optimizer, is_on=per_step, zoo=zoo)
         self._model = model
         self._optimizer = optimizer
         self._metrics = metrics
@@ -88,7 +91,6 @@ class KerasCallbacks:
         self._zoo = zoo
         self._has_begun = False
         self._own_numbers = b""
-        self._schedules = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
         # Examples, the loss' sum, and what the metrics have counted in the epoch so far.
         self._sums = Array(np.zeros(2 + metrics.num_metric_sums))
         self._state = Array(np.zeros(STATE_BYTES, np.uint8))
@@ -112,8 +114,7 @@ class KerasCallbacks:
     @property
     def max_steps(self) -> int | None:
         """The fewest steps after which one of them ends the training; None for no bound."""
-        bounds = (each.max_steps for each in self._callbacks if isinstance(each, MaxSteps))
-        return min(bounds, default=None)
+        return min(self._bounds, default=None)
 
     def before_step(self, step: int, *, batch: int | None) -> None:
         """Set the step's learning rate, on every rank the same; let the leader's callbacks look.
