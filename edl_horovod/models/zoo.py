@@ -16,12 +16,14 @@ from edl_horovod.models.overrides import Overrides
 from edl_horovod.models.parts import METHODS, PlainModels, gives, part_of
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["LoadedSpec", "Overrides", "list_definitions", "load_spec"]
+__all__ = ["RATE_NAMES", "LoadedSpec", "Overrides", "list_definitions", "load_spec"]
 
 _GIVEN_BY_US = frozenset(
     {"context", "dataset", "labels", "mode", "outputs", "predictions", "sample_weight", "self"}
 )
-_RATE = ("lr", "learning_rate")
+_GIVEN_TO = {METHODS["optimizer"]: frozenset({"model"})}
+"""What is given to one method alone; elsewhere a parameter may be called so."""
+RATE_NAMES = ("lr", "learning_rate")
 """Both names of the learning rate: a spec may declare one, and the parameters the other."""
 
 
@@ -70,19 +72,23 @@ class LoadedSpec(ModelDefinition):
         """Whether the spec has a `create_*` method of its own."""
         return gives(type(self.spec), method)
 
-    def optimizer(self, learning_rate: float | None) -> Any:
+    def optimizer(self, learning_rate: float | None, *, model: Any = None) -> Any:
         """Make the optimizer of the model, a new one at each call.
 
         Args:
             learning_rate: Takes the place of the rate that the spec or its parameters give; None
                 leaves that.
+            model: What it will train, for a method that declares it; None where the framework's
+                optimizers are made without it.
 
         Raises:
             UserCodeError: Making it raised something.
         """
-        rate = {} if learning_rate is None else dict.fromkeys(_RATE, learning_rate)
+        given = {} if learning_rate is None else dict.fromkeys(RATE_NAMES, learning_rate)
+        if model is not None:
+            given["model"] = model
         with user_code(f"create_optimizer of {self.label}", root=self.zoo):
-            return call_declared(self.spec.create_optimizer, rate)
+            return call_declared(self.spec.create_optimizer, given)
 
     def callbacks(self) -> list[Any]:
         """Make the callbacks of the model, new ones at each call.
@@ -140,7 +146,9 @@ def load_spec(
     zoo = require_zoo(model_zoo)
     found = find(zoo, model_def, overrides or Overrides(), plain_models)
     methods = {
-        name: _parameters_of(getattr(found.kind, name)) if gives(found.kind, name) else ()
+        name: _parameters_of(getattr(found.kind, name), _GIVEN_TO.get(name, frozenset()))
+        if gives(found.kind, name)
+        else ()
         for name in METHODS.values()
     }
     _require_declared(found.kind, params, methods)
@@ -170,7 +178,9 @@ def _declared_params(
 ) -> dict[str, Any]:
     """The parameters that a method declares, with their values."""
     values = {name: value for name, value in params.items() if name in names}
-    for given, declared_name in (_RATE, _RATE[::-1]) if method == METHODS["optimizer"] else ():
+    for given, declared_name in (
+        (RATE_NAMES, RATE_NAMES[::-1]) if method == METHODS["optimizer"] else ()
+    ):
         if given in params and given not in names and declared_name in names:
             if declared_name in values:
                 raise ConfigError(
@@ -182,8 +192,11 @@ def _declared_params(
     return values
 
 
-def _parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
-    return tuple(name for name in declared(function).names if name not in _GIVEN_BY_US)
+def _parameters_of(
+    function: Callable[..., Any], also_given: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    given = _GIVEN_BY_US | also_given
+    return tuple(name for name in declared(function).names if name not in given)
 
 
 def _require_declared(
@@ -191,7 +204,7 @@ def _require_declared(
 ) -> None:
     constructor = declared(kind)
     allowed = {*_parameters_of(kind), *(name for names in methods.values() for name in names)}
-    rates = set(_RATE) if set(_RATE) & set(methods[METHODS["optimizer"]]) else set()
+    rates = set(RATE_NAMES) if set(RATE_NAMES) & set(methods[METHODS["optimizer"]]) else set()
     for name, value in params.items():
         if name in _GIVEN_BY_US:
             raise ConfigError(
