@@ -1,0 +1,218 @@
+"""Batches of a rank's steps: the user's `create_dataset`, applied to one step at a time (D5).
+
+A thread reads and makes the examples of the steps that follow while a step is computed.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import GeneratorType
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, default_collate
+
+from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.frameworks.torch.record_tensors import given_records, num_records
+from edl_horovod.frameworks.torch.structures import (
+    described,
+    leaves,
+    map_leaves,
+    num_examples,
+    some_examples,
+)
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.calling import user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.plan import DataPlan, Ids
+from edl_horovod.records.source import RecordSource
+from edl_horovod.records.spans import StepSpans
+from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
+from edl_horovod.spec import Mode
+
+__all__ = ["TorchBatches"]
+
+MOST_PARTS = 3
+"""Features, labels and weights."""
+_SHOWN_EXAMPLES = 2
+"""Of the examples that stand for all: BatchNorm cannot work on one alone."""
+_ITERATOR = 0
+
+
+class TorchBatches:
+    """Batches of consecutive steps; `restart` points it at other lanes or another step."""
+
+    def __init__(
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+    ) -> None:
+        """Read nothing yet; see `base.Framework.batches`."""
+        self._records = StepRecords(source, plan)
+        self._layout = source.layout
+        self._plan = plan
+        self._loaded = loaded
+        self._mode = mode
+        self._prefetch = prefetch
+        # One thread: neither the source nor the user's code need bear more.
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._ahead: deque[Future[tuple[int, Batch | None]]] = deque()
+        self._num_asked = 0
+        self._num_steps = 0
+        self._next_step = 0
+        self._shown: Batch | None = None
+        self._expected = ExpectedRestart(self._restart)
+        self.record_ids: Ids = NO_IDS
+
+    @property
+    def element_spec(self) -> Batch:
+        """Two of the examples, which stand for all; the same ones on every rank.
+
+        Raises:
+            DataError: The data give no example at all.
+        """
+        if self._shown is None:
+            self._shown = self._look_for_examples()
+        return self._shown
+
+    def restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
+        """Read these lanes from a step on; what was made ready before is dropped."""
+        if not self._expected.is_this(lanes, first_step, last_step, spans):
+            self._restart(lanes, first_step, last_step, spans)
+
+    def expect(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None = None
+    ) -> None:
+        """Begin in a thread a `restart` that is likely to follow with just these arguments."""
+        self._expected.begin(lanes, first_step, last_step, spans)
+
+    def try_first(self) -> Batch | None:
+        """Make the examples of the first lane's first records; None where these gave none."""
+        self.restart(range(1), 0, 1, self._plan.spans(1))
+        first = self.next_batch()
+        if first is not None:
+            self._shown = _shown(first)
+        return first
+
+    def next_batch(self) -> Batch | None:
+        """The examples of the next step; None where this rank has none in it."""
+        step, self._next_step = self._next_step, self._next_step + 1
+        self.record_ids = NO_IDS
+        if step not in self._records:
+            return None
+        made, batch = self._ahead.popleft().result()
+        assert made == step, (made, step)
+        self._ask()
+        self.record_ids = self._records.take_ids(step)
+        return batch
+
+    def _restart(
+        self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
+    ) -> None:
+        for asked in self._ahead:
+            asked.cancel()
+        self._ahead.clear()
+        self._records.restart(lanes, first_step, last_step, spans)
+        self._next_step = first_step
+        _, self._num_steps = self._records.take_run(_ITERATOR)
+        self._num_asked = 0
+        for _ in range(self._prefetch):
+            self._ask()
+
+    def _ask(self) -> None:
+        """Have the next step's examples made, if there is one."""
+        if self._num_asked < self._num_steps:
+            run = self._records.run_number
+            self._ahead.append(self._reading.submit(self._make, run, self._num_asked))
+            self._num_asked += 1
+
+    def _make(self, run: int, number: int) -> tuple[int, Batch | None]:
+        step, records = self._records.read(run, number)
+        if step == NO_STEP or records is None or not num_records(records):
+            return step, None
+        name = f"create_dataset of {self._loaded.label}"
+        doing = f"{name} in mode {self._mode.value} for records of step {step}"
+        with user_code(doing, root=self._loaded.zoo):
+            made = self._loaded.spec.create_dataset(
+                given_records(records, self._layout), self._mode
+            )
+            if isinstance(made, Dataset | GeneratorType):
+                made = _collated(made)
+                if made is None:
+                    return step, None
+        parts = self._parts(made, name)
+        sizes = {num_examples(part) for part in parts if part is not None}
+        if sizes == {0}:
+            return step, None
+        features, labels, weights = parts
+        return step, Batch(features, labels, num_examples(features), weights)
+
+    def _parts(self, made: Any, name: str) -> tuple[Any, Any, Any]:
+        """Features, labels and weights as tensors of equally many examples."""
+        is_tuple = isinstance(made, tuple)
+        if self._mode is Mode.PREDICTION:  # Labels and weights are left out.
+            given = made[:1] if is_tuple else (made,)
+        elif is_tuple and len(made) in (2, MOST_PARTS):
+            given = made
+        else:
+            raise UserCodeError(
+                f"{name} must give (features, labels) or (features, labels, sample_weight) in mode"
+                f" {self._mode.value}.",
+                received=str(described(made)),
+                cure="Return them as a tuple of two or three; as tensors of all examples of the"
+                " step, or as a torch.utils.data.Dataset of single examples.",
+            )
+        tensors = tuple(map_leaves(_as_tensor, part) for part in given)
+        found = list(leaves(tensors))
+        is_batch = all(isinstance(each, torch.Tensor) and each.ndim for each in found)
+        if not found or not is_batch or len({len(each) for each in found}) != 1:
+            raise UserCodeError(
+                f"{name} must give tensors whose first size is the number of examples.",
+                received=str(described(given)),
+                cure="Return tensors of shape (examples, ...), equally many in all of them, or a"
+                " torch.utils.data.Dataset of single examples.",
+            )
+        features, labels, weights = (*tensors, None, None)[:MOST_PARTS]
+        return features, labels, weights
+
+    def _look_for_examples(self) -> Batch:
+        spans = self._plan.spans(1)
+        self.restart(range(self._plan.num_lanes), 0, spans.first_step_of(1), spans)
+        for _ in range(spans.first_step_of(1)):
+            batch = self.next_batch()
+            if batch is not None:
+                return _shown(batch)
+        raise DataError(
+            f"create_dataset of {self._loaded.label} gives no example in mode {self._mode.value}.",
+            received=f"{self._plan.num_records} records",
+            cure="Look whether it filters them all.",
+        )
+
+
+def _shown(batch: Batch) -> Batch:
+    """The first examples of a batch, apart from it."""
+
+    def some(part: Any) -> Any:
+        if part is None:
+            return None
+        return map_leaves(torch.clone, some_examples(part, 0, _SHOWN_EXAMPLES))
+
+    features = some(batch.features)
+    return Batch(features, some(batch.labels), num_examples(features), some(batch.weights))
+
+
+def _collated(dataset: Iterable[Any]) -> Any:
+    """All examples of a data set as one batch; None where it has none."""
+    if isinstance(dataset, Dataset) and not isinstance(dataset, IterableDataset):
+        examples = [dataset[place] for place in range(len(dataset))]
+    else:
+        examples = list(dataset)
+    if not examples:
+        return None
+    made = default_collate(examples)
+    return tuple(made) if isinstance(examples[0], tuple) else made
+
+
+def _as_tensor(value: Any) -> Any:
+    """A tensor of an array; whatever is neither stays, and is refused."""
+    return torch.as_tensor(value) if hasattr(value, "__array__") else value

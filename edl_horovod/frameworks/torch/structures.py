@@ -1,0 +1,83 @@
+"""Features, labels and outputs as users nest them: tensors in dicts, tuples and lists."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+__all__ = [
+    "at_least_float32",
+    "described",
+    "leaves",
+    "map_leaves",
+    "num_examples",
+    "repeated",
+    "some_examples",
+]
+
+_SHORT = (torch.float16, torch.bfloat16)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What a structure holds, in its order."""
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from leaves(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """The same structure, with what a function makes of each leaf."""
+    if isinstance(value, Mapping):
+        return {key: map_leaves(function, part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [map_leaves(function, part) for part in value]
+        if isinstance(value, list):
+            return parts
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return function(value)
+
+
+def num_examples(value: Any) -> int:
+    """How many examples a batch's features or labels hold: the first size of the first tensor."""
+    return int(next(leaves(value)).shape[0])
+
+
+def some_examples(value: Any, first: int, last: int) -> Any:
+    """Those of a batch's examples from one up to another, which is left out."""
+    return map_leaves(lambda tensor: tensor[first:last], value)
+
+
+def repeated(value: Any) -> Any:
+    """The same examples twice, one after the other; what is no row of examples stays."""
+
+    def twice(leaf: Any) -> Any:
+        is_row = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
+        return torch.cat([leaf, leaf]) if is_row else leaf
+
+    return map_leaves(twice, value)
+
+
+def at_least_float32(outputs: Any) -> Any:
+    """A model's outputs, in float32 where it computes in less."""
+
+    def cast(value: Any) -> Any:
+        is_short = isinstance(value, torch.Tensor) and value.dtype in _SHORT
+        return value.float() if is_short else value
+
+    return map_leaves(cast, outputs)
+
+
+def described(value: Any) -> Any:
+    """Types and shapes of a structure, for messages."""
+
+    def one(leaf: Any) -> str:
+        if isinstance(leaf, torch.Tensor):
+            return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
+        return type(leaf).__name__
+
+    return map_leaves(one, value)
