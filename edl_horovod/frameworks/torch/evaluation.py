@@ -1,0 +1,51 @@
+"""Loss and metrics of a PyTorch model over a batch, as sums."""
+
+import numpy as np
+import torch
+
+from edl_horovod.frameworks.torch.objective import Objective
+from edl_horovod.frameworks.torch.running import Running
+from edl_horovod.frameworks.values import Batch, EvaluationSums
+from edl_horovod.models.calling import user_code
+from edl_horovod.spec import Mode
+
+__all__ = ["TorchEvaluation"]
+
+
+class TorchEvaluation:
+    """The evaluation of a batch."""
+
+    def __init__(self, running: Running, example: Batch) -> None:
+        """Try it on some examples.
+
+        Raises:
+            UserCodeError: Loss or metrics cannot be computed of these examples, or not be added up.
+        """
+        self._running = running
+        self._objective = Objective(running.loaded, running.module, Mode.EVALUATION)
+        self._doing = f"The evaluation of {running.loaded.label}"
+        example = running.batch_here(example)
+        self._objective.begin(example, self._outputs(example))
+        self.names = ["loss", *self._objective.metric_names]
+        self.zeros = EvaluationSums.zeros(len(self._objective.metric_names))
+
+    def sums(self, batch: Batch) -> EvaluationSums:
+        """The sums of a batch; see `base.Evaluation`."""
+        batch = self._running.batch_here(batch)
+        outputs = self._outputs(batch)
+        with torch.no_grad():
+            outcome = self._objective.of_batch(batch, outputs)
+        return EvaluationSums(
+            batch.num_examples, float(outcome.loss_sum), np.array(outcome.metric_sums)
+        )
+
+    def values(self, sums: EvaluationSums) -> dict[str, float]:
+        """The numbers by name."""
+        means = [sums.loss / sums.num_examples, *(sums.metrics / sums.num_examples)]
+        return dict(zip(self.names, map(float, means), strict=True))
+
+    def _outputs(self, batch: Batch) -> object:
+        running = self._running
+        running.module.eval()
+        with user_code(self._doing, root=running.loaded.zoo), torch.no_grad():
+            return running.run(batch.features)

@@ -1,0 +1,88 @@
+"""A user's module: created, on its device, and run."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.structures import at_least_float32, described, map_leaves
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.zoo import LoadedSpec
+
+__all__ = ["Computing", "Running"]
+
+
+@dataclass(frozen=True)
+class Computing:
+    """Where and how a model computes."""
+
+    device: torch.device
+    dtype: torch.dtype | None = None
+    """What autocast computes in; None without autocast."""
+
+    @contextlib.contextmanager
+    def autocast(self) -> Iterator[None]:
+        """Compute in less than float32 what bears it, where that is wanted."""
+        if self.dtype is None:
+            yield
+            return
+        with torch.autocast(self.device.type, dtype=self.dtype):
+            yield
+
+
+class Running:
+    """The module that a spec makes."""
+
+    def __init__(self, loaded: LoadedSpec, example: Batch, computing: Computing) -> None:
+        """Create the user's module and run it once, so that its lazy layers get their shapes.
+
+        Args:
+            loaded: The user's spec.
+            example: Some examples, which stand for all.
+            computing: Where and how it computes.
+
+        Raises:
+            UserCodeError: `create_model` raised, returned no module, or the module refuses these
+                features.
+        """
+        self.loaded = loaded
+        self.computing = computing
+        name = loaded.label
+        with user_code(f"create_model of {name}", root=loaded.zoo):
+            module = call_declared(loaded.spec.create_model, {})
+        if not isinstance(module, nn.Module):
+            raise UserCodeError(
+                f"create_model of {name} must return a torch.nn.Module.",
+                received=type(module).__name__,
+                cure="" if not isinstance(module, type) else f"Write {module.__name__}(...).",
+            )
+        self.module = module.to(computing.device)
+        self.module.eval()
+        doing = (
+            f"Running the model of {name} on what create_dataset gives"
+            f" ({described(example.features)})"
+        )
+        with user_code(doing, root=loaded.zoo), torch.no_grad():
+            self.run(self.here(example.features))
+
+    def here(self, value: Any) -> Any:
+        """A structure of tensors on the model's device; None stays."""
+        device = self.computing.device
+        if device.type == "cpu" or value is None:
+            return value
+        return map_leaves(lambda tensor: tensor.to(device, non_blocking=True), value)
+
+    def batch_here(self, batch: Batch) -> Batch:
+        """A batch on the model's device."""
+        features, labels, weights = map(self.here, (batch.features, batch.labels, batch.weights))
+        return Batch(features, labels, batch.num_examples, weights)
+
+    def run(self, features: Any) -> Any:
+        """What the module returns for a batch's features, in float32 at least."""
+        with self.computing.autocast():
+            return at_least_float32(self.module(features))
