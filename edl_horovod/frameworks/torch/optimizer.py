@@ -1,0 +1,178 @@
+"""The optimizer of a training and its schedules: the spec's, else the module's own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models.calling import call_declared, declared, user_code
+from edl_horovod.models.zoo import RATE_NAMES, LoadedSpec
+
+__all__ = ["Optimization", "Schedule", "make_optimization"]
+
+_OWN = "configure_optimizers"
+_INTERVALS = ("epoch", "step")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What sets the learning rate, and when it is asked to."""
+
+    scheduler: LRScheduler
+    is_per_step: bool
+    """Whether it goes on with each step; else with each epoch."""
+    monitor: str = ""
+    """For ReduceLROnPlateau, the number that it watches: `val_loss`, `loss` or a metric's name."""
+
+    @property
+    def is_plateau(self) -> bool:
+        """Whether it is handed the number that it watches."""
+        return isinstance(self.scheduler, ReduceLROnPlateau)
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """An optimizer, and its schedules."""
+
+    optimizer: torch.optim.Optimizer
+    schedules: tuple[Schedule, ...] = ()
+
+
+def make_optimization(
+    loaded: LoadedSpec, module: nn.Module, learning_rate: float | None
+) -> Optimization:
+    """Make the optimizer of a training.
+
+    Args:
+        loaded: The user's spec.
+        module: Built.
+        learning_rate: `train.learning_rate`; None leaves the optimizer's own.
+
+    Raises:
+        UserCodeError: There is none or there are several, it holds what is no parameter of the
+            module, it takes no learning rate where one is set, or making it failed.
+    """
+    own = getattr(module, _OWN, None)
+    if loaded.gives("create_optimizer"):
+        name, function = f"create_optimizer of {loaded.label}", loaded.spec.create_optimizer
+        _require_rate(name, function, learning_rate)
+        made = loaded.optimizer(learning_rate, model=module)
+    elif callable(own):
+        name = f"{_OWN} of {loaded.label}"
+        _require_rate(name, own, learning_rate)
+        rates = {} if learning_rate is None else dict.fromkeys(RATE_NAMES, learning_rate)
+        with user_code(name, root=loaded.zoo):
+            made = call_declared(own, rates)
+    else:
+        raise UserCodeError(
+            f"{loaded.label} lacks optimizer.",
+            cure=f"Give the spec create_optimizer, the module a method {_OWN}(self, lr), or its"
+            " file a function optimizer, or set optimizer=...",
+        )
+    found = _parsed(made, name)
+    _require_own_parameters(found.optimizer, module, name)
+    return found
+
+
+def _require_rate(name: str, function: Callable[..., Any], learning_rate: float | None) -> None:
+    takes = declared(function)
+    if learning_rate is None or takes.takes_any or set(RATE_NAMES) & set(takes.names):
+        return
+    raise UserCodeError(
+        f"{name} does not take the learning rate that is set.",
+        received={"train.learning_rate": learning_rate},
+        cure="Declare lr in it and hand it to the optimizer, or leave the setting out.",
+    )
+
+
+def _parsed(made: Any, name: str) -> Optimization:
+    """The forms of `configure_optimizers` in Lightning, with one optimizer."""
+    schedules: Any = ()
+    if isinstance(made, Mapping):
+        unknown = sorted(set(made) - {"optimizer", "lr_scheduler"})
+        if unknown or "optimizer" not in made:
+            raise _unusable(name, f"a dict of {', '.join(map(str, made)) or 'nothing'}")
+        made, schedules = made["optimizer"], made.get("lr_scheduler", ())
+    elif isinstance(made, tuple | list) and len(made) == 2 and _are_schedules(made[1]):
+        made, schedules = made
+    if isinstance(made, tuple | list) and len(made) == 1:
+        (made,) = made
+    if not isinstance(made, torch.optim.Optimizer):
+        several = isinstance(made, tuple | list) and len(made) > 1
+        raise _unusable(name, "several optimizers" if several else type(made).__name__)
+    given = schedules if isinstance(schedules, tuple | list) else [schedules]
+    return Optimization(made, tuple(_schedule(each, made, name) for each in given))
+
+
+def _are_schedules(value: Any) -> bool:
+    parts = value if isinstance(value, tuple | list) else [value]
+    return all(isinstance(each, LRScheduler | Mapping) for each in parts)
+
+
+def _schedule(given: Any, optimizer: torch.optim.Optimizer, name: str) -> Schedule:
+    settings: Mapping[str, Any] = given if isinstance(given, Mapping) else {"scheduler": given}
+    scheduler = settings.get("scheduler")
+    if not isinstance(scheduler, LRScheduler):
+        raise _unusable(name, f"{type(scheduler).__name__} where a scheduler must be")
+    unknown = sorted(set(settings) - {"scheduler", "interval", "monitor"})
+    interval = settings.get("interval", _INTERVALS[0])
+    if unknown or interval not in _INTERVALS:
+        raise UserCodeError(
+            f"{name} may say of a scheduler its interval, 'epoch' or 'step', and for"
+            " ReduceLROnPlateau its monitor.",
+            received=f"{dict(settings)}",
+        )
+    is_plateau = isinstance(scheduler, ReduceLROnPlateau)
+    if is_plateau and interval != _INTERVALS[0]:
+        raise UserCodeError(
+            f"{name} has ReduceLROnPlateau by the step, but what it watches is known at the end of"
+            " an epoch.",
+            received=f"interval={interval!r}",
+            cure="Leave interval out.",
+        )
+    if scheduler.optimizer is not optimizer:
+        raise UserCodeError(
+            f"{name} returns a scheduler of another optimizer than the one that it returns."
+        )
+    monitor = str(settings.get("monitor", "")) if is_plateau else ""
+    return Schedule(scheduler, interval == "step", monitor)
+
+
+def _unusable(name: str, received: str) -> UserCodeError:
+    return UserCodeError(
+        f"{name} must return one torch.optim.Optimizer, or that and its schedulers: (optimizer,"
+        " scheduler), or {'optimizer': ..., 'lr_scheduler': ...}.",
+        received=received,
+        cure="Make it of the module's parameters: torch.optim.SGD(model.parameters(), lr). Parts"
+        " of a model that learn otherwise are parameter groups of one optimizer.",
+    )
+
+
+def _require_own_parameters(optimizer: torch.optim.Optimizer, module: nn.Module, name: str) -> None:
+    own = {id(parameter) for parameter in module.parameters()}
+    if not own:
+        raise UserCodeError(
+            f"The module of {name} has no parameters, so there is nothing to train.",
+            received=type(module).__name__,
+            cure="Assign its layers to self in __init__, in an nn.ModuleList where they are"
+            " several.",
+        )
+    foreign = [
+        parameter
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if id(parameter) not in own
+    ]
+    if foreign:
+        shapes: Sequence[Any] = [list(parameter.shape) for parameter in foreign[:3]]
+        raise UserCodeError(
+            f"{name} has an optimizer of {len(foreign)} tensors that are no parameters of the"
+            " module which is trained.",
+            received=f"shapes {shapes}",
+            cure="Make it of the model that create_optimizer is handed: declare model, and write"
+            " model.parameters().",
+        )

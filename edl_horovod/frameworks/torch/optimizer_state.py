@@ -1,0 +1,184 @@
+"""What an optimizer keeps, in tensors that are there from the start and stay the same.
+
+PyTorch's optimizers make what they keep of a parameter at its first step, and some of them begin it
+with that step's gradient. The ring's state, however, has the same variables as long as a job lives.
+So a trial tells what will be kept; its tensors wait, and take over what a first step makes.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.torch.live import LiveVariable
+from edl_horovod.frameworks.torch.numbers import numbers_in, with_numbers
+from edl_horovod.frameworks.torch.optimizer import Optimization
+from edl_horovod.frameworks.torch.variables import TorchVariable
+from edl_horovod.models.calling import user_code
+from edl_horovod.models.zoo import LoadedSpec
+
+__all__ = ["OptimizerState"]
+
+_Number = bool | int | float
+
+
+class OptimizerState:
+    """The variables of an optimizer and its schedules."""
+
+    def __init__(
+        self,
+        optimization: Optimization,
+        parameters: Mapping[str, nn.Parameter],
+        loaded: LoadedSpec,
+    ) -> None:
+        """Try the optimizer on one parameter after the other, which nothing shows of afterwards.
+
+        Args:
+            optimization: New.
+            parameters: Those that it trains, by name.
+            loaded: The user's spec, for messages.
+
+        Raises:
+            UserCodeError: The optimizer cannot make a step by the gradients alone, or keeps what
+                cannot travel with the ring's state.
+        """
+        self._optimizer = optimization.optimizer
+        self._schedules = optimization.schedules
+        self._parameters = dict(parameters)
+        self._label = f"{type(self._optimizer).__name__} of {loaded.label}"
+        self._tensors: dict[str, dict[str, torch.Tensor]] = {}
+        self._numbers: dict[str, dict[str, _Number]] = {}
+        """What stands in for numbers that are not there yet."""
+        groups = self._settings()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        for name, parameter in self._parameters.items():
+            with user_code(f"Trying {self._label}", root=loaded.zoo), torch.no_grad():
+                self._try(name, parameter)
+        self._put_settings(iter(groups))
+        foreign = set(map(id, self._optimizer.state)) - set(map(id, self._parameters.values()))
+        if foreign:
+            raise self._unusable("something that belongs to no parameter")
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """All of them, by name."""
+        found: dict[str, Variable] = {}
+        for name, kept in self._tensors.items():
+            for key, tensor in kept.items():
+                full = f"optimizer/{name}/{key}"
+                found[full] = TorchVariable(full, tensor)
+        found["optimizer/settings"] = LiveVariable(
+            self._settings, lambda v: self._put_settings(iter(v.tolist()))
+        )
+        found["optimizer/begun"] = LiveVariable(self._begun, self._put_begun)
+        return found
+
+    def slots_of(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors that are kept of a parameter, by the optimizer's names of them."""
+        return self._tensors[name]
+
+    def settle(self) -> None:
+        """Put into our tensors what a step has made or replaced; to be called after each.
+
+        Raises:
+            UserCodeError: It keeps something that it did not keep in the trial.
+        """
+        for name, parameter in self._parameters.items():
+            state = self._optimizer.state.get(parameter)
+            if not state:
+                continue
+            tensors, numbers = self._tensors[name], self._numbers[name]
+            for key, value in state.items():
+                mine = tensors.get(key)
+                if value is mine or value is None or key in numbers:
+                    continue
+                if mine is None or not isinstance(value, torch.Tensor):
+                    raise self._unusable(f"{key!r}, which it did not keep at its first step")
+                mine.copy_(value)
+                state[key] = mine
+
+    def _try(self, name: str, parameter: nn.Parameter) -> None:
+        """Find out what a step keeps of a parameter, and begin with nothing of it."""
+        optimizer = self._optimizer
+        before = {
+            key: value.clone() if isinstance(value, torch.Tensor) else value
+            for key, value in optimizer.state.get(parameter, {}).items()
+        }
+        value = parameter.detach().clone()
+        parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        parameter.grad = None
+        parameter.copy_(value)
+        tensors: dict[str, torch.Tensor] = {}
+        numbers: dict[str, _Number] = {}
+        for key, kept in optimizer.state.get(parameter, {}).items():
+            if isinstance(kept, torch.Tensor):
+                tensors[key] = kept.detach()
+                tensors[key].zero_()
+            elif isinstance(kept, _Number):
+                numbers[key] = type(kept)(0)
+            elif kept is not None:
+                raise self._unusable(f"{key!r}, a {type(kept).__name__},")
+        self._tensors[name], self._numbers[name] = tensors, numbers
+        # Some have what they keep from the start.
+        state = optimizer.state.pop(parameter, {})
+        if before:
+            for key, kept in before.items():
+                if key in tensors:
+                    state[key] = tensors[key].copy_(kept)
+                else:
+                    state[key] = kept
+            optimizer.state[parameter] = state
+
+    def _unusable(self, what: str) -> UserCodeError:
+        return UserCodeError(
+            f"{self._label} keeps {what} beside tensors and numbers of each parameter, and that"
+            " cannot travel with the ring's state.",
+            cure="Use an optimizer that keeps tensors and numbers of each parameter, as those of"
+            " torch.optim do, LBFGS apart.",
+        )
+
+    # Settings: the numbers of groups and schedules.
+
+    def _parts(self) -> list[Any]:
+        groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self._optimizer.param_groups
+        ]
+        return [groups, [each.scheduler.state_dict() for each in self._schedules]]
+
+    def _settings(self) -> list[float]:
+        return list(numbers_in(self._parts()))
+
+    def _put_settings(self, numbers: Iterator[float]) -> None:
+        groups, states = with_numbers(self._parts(), numbers)
+        for group, changed in zip(self._optimizer.param_groups, groups, strict=True):
+            group.update(changed)
+        for each, state in zip(self._schedules, states, strict=True):
+            each.scheduler.load_state_dict(state)
+
+    # Which parameters have made a step, and the numbers that are kept of them.
+
+    def _begun(self) -> list[float]:
+        found: list[float] = []
+        for name, parameter in self._parameters.items():
+            state = self._optimizer.state.get(parameter, {})
+            found.append(float(bool(state)))
+            found += [float(state.get(key, zero)) for key, zero in self._numbers[name].items()]
+        return found
+
+    def _put_begun(self, values: NDArray[Any]) -> None:
+        numbers = iter(np.asarray(values).tolist())
+        for name, parameter in self._parameters.items():
+            has_begun = bool(next(numbers))
+            kept = {key: type(zero)(next(numbers)) for key, zero in self._numbers[name].items()}
+            if has_begun:
+                self._optimizer.state[parameter] = {**self._tensors[name], **kept}
+            else:
+                self._optimizer.state.pop(parameter, None)
