@@ -1,0 +1,280 @@
+"""Callbacks of a PyTorch training, and schedules by the epoch (docs/adr/0005).
+
+The leader runs them between epochs; then the ring's state is synchronised, so what they change in
+the model, in the optimizer and in their own numbers reaches every rank.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from edl_horovod.callbacks import Callback, LearningRateScheduler, MaxSteps
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.torch.live import LiveVariable
+from edl_horovod.frameworks.torch.optimizer import Schedule
+from edl_horovod.frameworks.values import Array, StepSums
+from edl_horovod.models.calling import user_code
+from edl_horovod.models.zoo import LoadedSpec
+
+__all__ = ["TorchCallbacks"]
+
+STATE_BYTES = 1 << 16
+_GIVEN = ("model", "optimizer")
+_STEP_HOOKS = ("on_train_batch_begin", "on_train_batch_end")
+
+
+class TorchCallbacks:
+    """See `base.Callbacks`."""
+
+    def __init__(
+        self,
+        callbacks: Sequence[Any],
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        schedules: Sequence[Schedule],
+        metric_names: Sequence[str],
+        per_step: bool,
+        loaded: LoadedSpec,
+    ) -> None:
+        """Call nothing yet.
+
+        Args:
+            callbacks: The user's.
+            module: What is trained.
+            optimizer: Trains it.
+            schedules: Those that go on with each epoch.
+            metric_names: Of the training's metrics.
+            per_step: Whether hooks of single steps are called (`callbacks.per_step`).
+            loaded: The user's spec.
+
+        Raises:
+            UserCodeError: One of them is no callback, or has hooks that are not called.
+        """
+        self._rates = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
+        self._bounds = [each.max_steps for each in callbacks if isinstance(each, MaxSteps)]
+        own = (LearningRateScheduler, MaxSteps)
+        self._callbacks = [each for each in callbacks if not isinstance(each, own)]
+        for callback in self._callbacks:
+            _require_usable(callback, per_step=per_step)
+        self._by_step = [each for each in self._callbacks if _step_hooks_of(each)]
+        self._module, self._optimizer = module, optimizer
+        self._schedules = list(schedules)
+        self._metric_names = list(metric_names)
+        self._zoo = loaded.zoo
+        self._has_begun = False
+        self._own_numbers = b""
+        # Examples, the loss' sum, and the metrics' sums over the epoch so far.
+        self._sums = Array(np.zeros(2 + len(metric_names)))
+        self._state = Array(np.zeros(STATE_BYTES, np.uint8))
+        self._stopped = Array(np.int64(0))
+        self._parameters = list(module.parameters())
+        self._trainable = LiveVariable(self._frozen_or_not, self._freeze, np.uint8)
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """What the ring's state must hold, by name."""
+        return {
+            "epoch_sums": self._sums,
+            "callbacks": self._state,
+            "stopped": self._stopped,
+            "trainable": self._trainable,
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a callback has ended the training."""
+        return bool(self._stopped.numpy())
+
+    @property
+    def max_steps(self) -> int | None:
+        """The fewest steps after which one of them ends the training; None for no bound."""
+        return min(self._bounds, default=None)
+
+    def before_step(self, step: int, *, batch: int | None) -> None:
+        """Set the step's learning rate, on every rank the same; let the leader's callbacks look.
+
+        Raises:
+            UserCodeError: A schedule gave no number, or a hook changed something.
+        """
+        for callback in self._rates:
+            doing = f"The schedule of LearningRateScheduler at step {step}"
+            with user_code(doing, root=self._zoo):
+                rate = float(callback.schedule(step))
+            for group in self._optimizer.param_groups:
+                group["lr"] = rate
+        if batch is not None and self._by_step:
+            self._look("on_train_batch_begin", batch)
+
+    def after_step(self, sums: StepSums, *, batch: int | None) -> None:
+        """Add a step's numbers, the same on all ranks; let the leader's callbacks look."""
+        if sums.num_examples:
+            count = sums.num_examples
+            added = np.array([count, count * sums.loss, *sums.metric_sums])
+            self._sums.assign(self._sums.numpy() + added)
+        if batch is not None and self._by_step:
+            self._look("on_train_batch_end", batch, self._means())
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell them of an epoch's begin; only the leader does, and then the ring syncs."""
+        with self._live():
+            self._call("on_epoch_begin", epoch)
+
+    def end_epoch(self, epoch: int, evaluation: Mapping[str, float]) -> None:
+        """Tell them of an epoch's end; only the leader does, and then the ring syncs."""
+        logs = self._means() | {f"val_{name}": value for name, value in evaluation.items()}
+        with self._live():
+            for schedule in self._schedules:
+                self._go_on(schedule, logs)
+            self._call("on_epoch_end", epoch, logs)
+            is_over = any(callback.stop_training for callback in self._callbacks)
+            self._stopped.assign(int(is_over))
+        self._sums.assign(np.zeros_like(self._sums.numpy()))
+
+    def end(self) -> None:
+        """Tell them of the training's end; only the leader does, before the model is written."""
+        with self._live():
+            self._call("on_train_end")
+
+    def _means(self) -> dict[str, float]:
+        """Loss and metrics over the epoch so far."""
+        count, *sums = self._sums.numpy().tolist()
+        means = [each / count for each in sums] if count else []
+        return dict(zip(["loss", *self._metric_names], means, strict=False))
+
+    def _go_on(self, schedule: Schedule, logs: Mapping[str, float]) -> None:
+        if not schedule.is_plateau:
+            schedule.scheduler.step()
+            return
+        monitor = schedule.monitor or ("val_loss" if "val_loss" in logs else "loss")
+        if monitor not in logs:
+            raise UserCodeError(
+                "ReduceLROnPlateau watches a number that this training does not have.",
+                received={"monitor": monitor},
+                cure=f"It has {', '.join(logs)}; those with val_ need validation_data.",
+            )
+        schedule.scheduler.step(logs[monitor])
+
+    @contextlib.contextmanager
+    def _live(self) -> Iterator[None]:
+        """The callbacks between epochs: what they note then is for all ranks."""
+        self._make_ready()
+        yield
+        self._save()
+
+    def _make_ready(self) -> None:
+        """Have the callbacks know the model and, whoever ran them last, their numbers."""
+        if not self._has_begun:
+            self._has_begun = True
+            trained = self._trainable.numpy()
+            for callback in self._callbacks:
+                callback.model, callback.optimizer = self._module, self._optimizer
+            self._call("on_train_begin")
+            if self._own_numbers != self._text():
+                # What they froze at the begin, they may have freed since then.
+                self._trainable.assign(trained)
+        self._load()
+
+    def _look(self, hook: str, *arguments: Any) -> None:
+        """Call a hook that may look only, and see that it does no more."""
+        self._make_ready()
+        before = self._versions()
+        self._call(hook, *arguments, only=self._by_step)
+        if self._versions() != before or any(each.stop_training for each in self._by_step):
+            raise UserCodeError(
+                f"{hook} of {' or '.join(type(each).__name__ for each in self._by_step)} changes"
+                " the model, the optimizer or stop_training, which would be another value on every"
+                " rank; with callbacks.per_step=true it may look only.",
+                cure="Change it in on_epoch_end, which reaches all ranks; or use"
+                " edl_horovod.callbacks.LearningRateScheduler or MaxSteps, which act on every"
+                " step.",
+            )
+
+    def _versions(self) -> list[Any]:
+        """What differs as soon as a tensor or a setting has been written to."""
+        tensors = [*self._parameters, *self._module.buffers()]
+        rates = [group["lr"] for group in self._optimizer.param_groups]
+        return [*((each._version, each.requires_grad) for each in tensors), *rates]
+
+    def _call(self, hook: str, *arguments: Any, only: Sequence[Callback] | None = None) -> None:
+        for callback in self._callbacks if only is None else only:
+            with user_code(f"{hook} of {type(callback).__name__}", root=self._zoo):
+                getattr(callback, hook)(*arguments)
+
+    def _text(self) -> bytes:
+        return self._state.numpy().tobytes().rstrip(b"\0")
+
+    def _load(self) -> None:
+        text = self._text()
+        if text == self._own_numbers:
+            return  # Theirs here are the same, or newer by what they saw at steps since.
+        for callback, numbers in zip(self._callbacks, json.loads(text or b"[]"), strict=False):
+            vars(callback).update(numbers)
+        self._own_numbers = text
+
+    def _save(self) -> None:
+        text = json.dumps([_numbers(callback) for callback in self._callbacks]).encode()
+        if len(text) > STATE_BYTES:
+            raise UserCodeError(
+                "The callbacks keep too much to go with the ring's state.",
+                received=f"{len(text)} bytes of numbers and text, room for {STATE_BYTES}",
+                cure="Keep lists of what happened in a file.",
+            )
+        self._own_numbers = text
+        self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
+
+    def _frozen_or_not(self) -> list[int]:
+        return [int(parameter.requires_grad) for parameter in self._parameters]
+
+    def _freeze(self, flags: NDArray[Any]) -> None:
+        for parameter, is_trained in zip(self._parameters, flags.tolist(), strict=True):
+            if parameter.requires_grad != bool(is_trained):
+                parameter.requires_grad_(bool(is_trained))
+
+
+def _require_usable(callback: Any, *, per_step: bool) -> None:
+    name = type(callback).__name__
+    if not isinstance(callback, Callback):
+        raise UserCodeError(
+            "A callback of a PyTorch model must be an edl_horovod.callbacks.Callback.",
+            received=name,
+            cure="Extend that class.",
+        )
+    if hooks := [] if per_step else _step_hooks_of(callback):
+        raise UserCodeError(
+            f"{name} acts at each step ({' and '.join(hooks)}), and on a ring callbacks are called"
+            " between epochs only.",
+            received=f"{name} in create_callbacks",
+            cure="If it only looks (logging, profiling), set callbacks.per_step=true: then it is"
+            " called on the leader. What changes something by the step is"
+            " edl_horovod.callbacks.LearningRateScheduler or MaxSteps.",
+        )
+
+
+def _step_hooks_of(callback: Callback) -> list[str]:
+    kind = type(callback)
+    return [hook for hook in _STEP_HOOKS if getattr(kind, hook) is not getattr(Callback, hook)]
+
+
+def _numbers(callback: Callback) -> dict[str, Any]:
+    """The attributes of a callback that are numbers, text, or lists or dicts of these."""
+    return {
+        name: value
+        for name, value in vars(callback).items()
+        if name not in _GIVEN and not name.startswith("_") and _is_plain(value)
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(value[key]) for key in value)
+    return value is None or type(value) in (bool, int, float, str)

@@ -1,0 +1,63 @@
+"""How a step's gradients are made, added over the ring, and bounded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+__all__ = ["StepOptions", "StepReducer", "are_finite", "bound"]
+
+
+class StepReducer(Protocol):
+    """Adds the gradients of a step over the ring, while the backward pass makes others."""
+
+    def begin(self, *, is_alone: bool) -> None:
+        """Prepare for the last backward pass of a step."""
+
+    def finish(self, small: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Wait until all is added; returns the sums of `small`.
+
+        The `grad` of each parameter is then the sum over the ranks.
+
+        Raises:
+            CollectiveFailed: A member was lost.
+        """
+
+    def abandon(self) -> None:
+        """Give a step up that was begun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """How gradients are made and bounded."""
+
+    clip_norm: float = 0.0
+    """Longest gradient over all parameters; 0 means no limit."""
+    clip_value: float = 0.0
+    """Largest absolute value in it; 0 means no limit."""
+    num_parts: int = 1
+    """Parts into which a rank cuts its examples of a step."""
+    scales_loss: bool = False
+    """Whether the loss is scaled up so that float16 can hold its gradients."""
+    batch_size: int = 1
+    """About how many examples a step has, by which a scaled loss is divided."""
+    class_weight: Sequence[float] = ()
+    """Weights of examples by their class, from 0 on; none for the same of all."""
+
+
+def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
+    """Whether all gradients are finite numbers."""
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    return all(bool(torch.isfinite(each).all()) for each in gradients)
+
+
+def bound(parameters: Sequence[nn.Parameter], options: StepOptions) -> None:
+    """Bound the mean gradients of a step; every rank has the same ones and bounds them alike."""
+    if options.clip_value:
+        nn.utils.clip_grad_value_(parameters, options.clip_value)
+    if options.clip_norm:
+        nn.utils.clip_grad_norm_(parameters, options.clip_norm)

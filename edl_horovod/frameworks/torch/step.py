@@ -1,0 +1,372 @@
+"""One PyTorch training step on a ring: weighted, all or nothing (D6, D7, D17)."""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.torch.callbacks import TorchCallbacks
+from edl_horovod.frameworks.torch.gradients import (
+    StepOptions,
+    StepReducer,
+    are_finite,
+    bound,
+)
+from edl_horovod.frameworks.torch.groups import groups_of
+from edl_horovod.frameworks.torch.loss_scale import LossScale
+from edl_horovod.frameworks.torch.model import TorchModel
+from edl_horovod.frameworks.torch.moving import Kept, Moving
+from edl_horovod.frameworks.torch.objective import Objective
+from edl_horovod.frameworks.torch.optimizer import make_optimization
+from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
+from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
+from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.torch.structures import described, repeated, some_examples
+from edl_horovod.frameworks.torch.variables import TorchVariable
+from edl_horovod.frameworks.values import Batch, StateGroup, StepSums
+from edl_horovod.models.calling import user_code
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.spec import Mode
+
+__all__ = ["TorchStep"]
+
+log = logging.getLogger(__name__)
+
+# The step's numbers, in this order; then whether each parameter has a gradient, the metrics' sums,
+# and the buffers'.
+EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, FIXED = range(5)
+
+
+class TorchStep:
+    """The model, its optimizer, and the step that changes them."""
+
+    def __init__(
+        self,
+        loaded: LoadedSpec,
+        example: Batch,
+        *,
+        computing: Computing,
+        learning_rate: float | None,
+        options: StepOptions,
+        reducer_of: Callable[[Mapping[str, nn.Parameter]], StepReducer],
+    ) -> None:
+        """Build the model and the optimizer.
+
+        Args:
+            loaded: The user's spec.
+            example: Some examples, which stand for all.
+            computing: Where and how the model computes.
+            learning_rate: Handed to `create_optimizer`; None leaves its default.
+            options: How gradients are made and bounded.
+            reducer_of: Makes what adds the gradients of these parameters over a ring.
+
+        Raises:
+            UserCodeError: One of the spec's methods raised or returned something unusable.
+        """
+        self._loaded, self._options = loaded, options
+        self._random = RandomNumbers()
+        self.model = TorchModel(loaded, example, computing)
+        self._running = self.model.running
+        module = self._running.module
+        self._objective = Objective(
+            loaded, module, Mode.TRAINING, class_weight=options.class_weight
+        )
+        example = self._running.batch_here(example)
+        self._moving = self._try_training(example)
+        self._optimization = make_optimization(loaded, module, learning_rate)
+        self.optimizer = self._optimization.optimizer
+        self._callbacks = loaded.callbacks()
+        self._trained = self._trained_parameters()
+        self._scale = LossScale() if options.scales_loss else None
+        with _all_trained(self._trained.values()):
+            self._state = OptimizerState(self._optimization, self._trained, loaded)
+            self._reducer = reducer_of(self._trained)
+        self._rate_factor = 1.0
+        self._has_come = False
+
+    @property
+    def variables(self) -> dict[str, Variable]:
+        """All that a step changes, each once, in the same order everywhere."""
+        found: dict[str, Variable] = {**self.model_variables, **self._state.variables}
+        found["random"] = self._random.variable
+        if self._scale is not None:
+            found["loss_scale"] = self._scale.variable
+        return found
+
+    @property
+    def model_variables(self) -> dict[str, Variable]:
+        """Those of the model alone."""
+        found = self.model.weights
+        for name, tensor in self._moving.tensors.items():
+            found.setdefault(name, TorchVariable(name, tensor))
+        return found
+
+    @property
+    def groups(self) -> list[StateGroup]:
+        """What can be sent to a newcomer while steps go on."""
+        return groups_of(self.variables, self._trained, self._state, self.optimizer)
+
+    def step(
+        self, batch: Batch | None, *, wants_change: bool, is_alone: bool, salt: int
+    ) -> StepSums:
+        """Run one step over the ring; see `base.Step.step`."""
+        self._has_come = False
+        kept = self._moving.keep()
+        try:
+            local = np.zeros(self._num_numbers)
+            if batch is not None:
+                self._random.begin_step(salt)
+                local = self._sums_of(batch, kept, is_alone=is_alone)
+            elif not is_alone:
+                self._forget_gradients()
+                self._reducer.begin(is_alone=is_alone)
+            local[WANTS_CHANGE] = float(wants_change)
+            self._moving.put_back(kept)
+            self._has_come = True
+            # All ranks: each does so in every step, with examples or without.
+            totals = local if is_alone else self._reducer.finish(local)
+        except BaseException:
+            self._moving.put_back(kept)
+            self._reducer.abandon()
+            self._forget_gradients()
+            raise
+        count, loss_sum = float(totals[EXAMPLES]), float(totals[LOSS])
+        if count and math.isfinite(loss_sum):
+            self._change(totals)
+        self._forget_gradients()
+        self._random.end_step()
+        metric_sums = totals[self._metrics_at]
+        means = (metric_sums / count).tolist() if count else [math.nan] * len(metric_sums)
+        return StepSums(
+            num_examples=round(count),
+            loss=loss_sum / count if count else math.nan,
+            wants_change=bool(totals[WANTS_CHANGE] > 0),
+            metrics=dict(zip(self._objective.metric_names, means, strict=True)),
+            metric_sums=metric_sums,
+        )
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Multiply the learning rate of the steps that follow; see `base.Step`."""
+        self._rate_factor = factor
+
+    def finalize(self) -> None:
+        """The optimizers here average no parameters."""
+
+    def rehearse(self, batch: Batch) -> None:
+        """Make the sums of a batch once, so that the first true step is quick."""
+        kept = self._moving.keep()
+        with torch.random.fork_rng(devices=[]):
+            self._random.begin_step(0)
+            self._sums_of(batch, kept, is_alone=True)
+        self._moving.put_back(kept)
+        self._forget_gradients()
+
+    def has_come(self) -> bool:
+        """Whether this rank's part of the step is done, so that it waits for the others."""
+        return self._has_come
+
+    def callbacks(
+        self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
+    ) -> TorchCallbacks | None:
+        """Make the user's callbacks; None where there are none, and no schedule by the epoch."""
+        schedules = [each for each in self._optimization.schedules if not each.is_per_step]
+        if not self._callbacks and not schedules:
+            return None
+        return TorchCallbacks(
+            self._callbacks,
+            self._running.module,
+            self.optimizer,
+            schedules=schedules,
+            metric_names=self._objective.metric_names,
+            per_step=per_step,
+            loaded=self._loaded,
+        )
+
+    def _try_training(self, example: Batch) -> Moving:
+        """Run the model in training once: for its buffers, and for loss and metrics."""
+        module, loaded = self._running.module, self._loaded
+        doing = (
+            f"Running the model of {loaded.label} in training on what create_dataset gives"
+            f" ({described(example.features)})"
+        )
+        features = example.features
+        if example.num_examples == 1:  # BatchNorm cannot work on one alone.
+            features = repeated(features)
+        module.train()
+        with user_code(doing, root=loaded.zoo), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            moving = Moving(module, lambda: self._running.run(features))
+        module.eval()
+        with torch.no_grad():
+            outputs = self._running.run(example.features)
+        self._objective.begin(example, outputs)
+        return moving
+
+    def _trained_parameters(self) -> dict[str, nn.Parameter]:
+        """What the optimizer may ever change, by name, in the model's order.
+
+        What is frozen now, a callback may have trained later.
+        """
+        held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
+        named = dict(self._running.module.named_parameters())
+        left = [name for name, each in named.items() if each.requires_grad and id(each) not in held]
+        if left:
+            log.warning(
+                "the optimizer of %s does not hold %s: they stay as they are",
+                self._loaded.label,
+                ", ".join(left),
+            )
+        may_thaw = bool(self._callbacks)
+        found = {
+            name: each
+            for name, each in named.items()
+            if id(each) in held and (each.requires_grad or may_thaw)
+        }
+        if not found:
+            raise UserCodeError(
+                f"The optimizer of {self._loaded.label} holds no parameter that is to be trained.",
+                received=f"{len(held)} parameters, none of them with requires_grad",
+                cure="Leave requires_grad of what is to be trained as it is.",
+            )
+        return found
+
+    @property
+    def _num_numbers(self) -> int:
+        return int(self._metrics_at.stop) + self._moving.num_sums
+
+    @property
+    def _metrics_at(self) -> slice:
+        first = FIXED + len(self._trained)
+        return slice(first, first + len(self._objective.metric_names))
+
+    def _forget_gradients(self) -> None:
+        for parameter in self._trained.values():
+            parameter.grad = None
+
+    def _sums_of(
+        self,
+        batch: Batch,
+        kept: Kept,
+        *,
+        is_alone: bool,
+    ) -> NDArray[np.float64]:
+        """This rank's numbers; its gradients are on their way, or in place where it is alone."""
+        self._running.module.train()
+        self._forget_gradients()
+        batch = self._running.batch_here(batch)
+        count = batch.num_examples
+        size = -(-count // self._options.num_parts)
+        starts = range(0, count, size)
+        loss_sum = torch.zeros((), dtype=torch.float64)
+        metric_sums = np.zeros(len(self._objective.metric_names))
+        for start in starts:
+            if start == starts[-1] and not is_alone:
+                # Its gradients go out one by one, while it computes the others.
+                self._reducer.begin(is_alone=is_alone)
+            part = _part(batch, start, min(start + size, count))
+            loss, sums = self._add_gradients(part)
+            loss_sum = loss_sum + loss.double().cpu()
+            metric_sums += sums
+        used = [each.grad is not None for each in self._trained.values()]
+        if not any(used):
+            raise UserCodeError(
+                f"The loss of {self._loaded.label} depends on none of the parameters that are"
+                " trained.",
+                cure="Compute it of the model's outputs, without .detach(), .item() and no_grad.",
+            )
+        moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
+        fixed = [count, float(loss_sum), 0.0, 1.0, *used]
+        return np.concatenate([np.array(fixed, np.float64), metric_sums, *moved])
+
+    def _add_gradients(self, part: Batch) -> tuple[torch.Tensor, list[float]]:
+        doing = (
+            f"Running the model of {self._loaded.label} for {described(part.features)} in training"
+        )
+        with user_code(doing, root=self._loaded.zoo):
+            outputs = self._running.run(part.features)
+        outcome = self._objective.of_batch(part, outputs)
+        loss = outcome.loss_sum
+        if not loss.requires_grad:
+            return loss.detach(), outcome.metric_sums
+        with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
+            (loss * self._factor).backward()
+        return loss.detach(), outcome.metric_sums
+
+    @property
+    def _factor(self) -> float:
+        """What the sums of gradients are multiplied by until they are reduced."""
+        # Sums of a large batch would be more than float16 holds.
+        return 1.0 if self._scale is None else self._scale.factor / self._options.batch_size
+
+    def _change(self, totals: NDArray[np.float64]) -> None:
+        """Update parameters and buffers by the ring's sums, the same on all ranks."""
+        count = float(totals[EXAMPLES])
+        parameters = list(self._trained.values())
+        used = totals[FIXED : FIXED + len(parameters)] > 0
+        with torch.no_grad():
+            for parameter, is_used in zip(parameters, used.tolist(), strict=True):
+                # What the loss does not depend on is not even decayed.
+                if not is_used:
+                    parameter.grad = None
+                elif parameter.grad is not None:
+                    parameter.grad.mul_(1.0 / (self._factor * count))
+            if self._may_apply(parameters):
+                bound(parameters, self._options)
+                with user_code(f"The optimizer of {self._loaded.label}", root=self._loaded.zoo):
+                    self._apply()
+        self._moving.move(
+            torch.from_numpy(totals[self._metrics_at.stop :].copy()),
+            count,
+            float(totals[CONTRIBUTORS]),
+        )
+
+    def _may_apply(self, parameters: Sequence[nn.Parameter]) -> bool:
+        """Whether float16 could hold the gradients, where they were scaled for it."""
+        if self._scale is None:
+            return True
+        is_finite = are_finite(parameters)
+        self._scale.note(is_finite=is_finite)
+        return is_finite
+
+    def _apply(self) -> None:
+        with self._multiplied_rate(), torch.enable_grad():
+            self.optimizer.step()
+        self._state.settle()
+        for schedule in self._optimization.schedules:
+            if schedule.is_per_step:
+                schedule.scheduler.step()
+
+    @contextlib.contextmanager
+    def _multiplied_rate(self) -> Iterator[None]:
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * self._rate_factor
+        yield
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def _part(batch: Batch, first: int, last: int) -> Batch:
+    """Some of a batch's examples."""
+    if last - first == batch.num_examples:
+        return batch
+    features, labels = (some_examples(each, first, last) for each in (batch.features, batch.labels))
+    weights = None if batch.weights is None else some_examples(batch.weights, first, last)
+    return Batch(features, labels, last - first, weights)
+
+
+@contextlib.contextmanager
+def _all_trained(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Have them all trained meanwhile, also those that are frozen."""
+    frozen = [each for each in parameters if not each.requires_grad]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    yield
+    for parameter in frozen:
+        parameter.requires_grad_(False)
