@@ -1,0 +1,97 @@
+"""PyTorch, as the ring sees it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from edl_horovod.config.schema import TrainConfig
+from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
+from edl_horovod.frameworks.horovod import Horovod
+from edl_horovod.frameworks.torch import plain_models
+from edl_horovod.frameworks.torch.batches import TorchBatches
+from edl_horovod.frameworks.torch.gradients import StepOptions, StepReducer
+from edl_horovod.frameworks.torch.model import TorchModel
+from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.torch.step import TorchStep
+from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.source import RecordSource
+from edl_horovod.spec import Mode
+
+__all__ = ["ReducerMaker", "TorchFramework"]
+
+ReducerMaker = Callable[[Mapping[str, nn.Parameter], TrainConfig], StepReducer]
+
+_DTYPES = {"float32": None, "mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
+
+
+class TorchFramework:
+    """See `base.Framework`."""
+
+    name = "torch"
+    plain_models = plain_models
+
+    def __init__(
+        self, horovod: Horovod, collectives: Collectives, make_reducer: ReducerMaker
+    ) -> None:
+        """Take what a ring of it is made with.
+
+        Args:
+            horovod: Its half of Horovod.
+            collectives: The operations of a ring.
+            make_reducer: Makes what adds the gradients of a training's parameters.
+        """
+        self.horovod, self.collectives = horovod, collectives
+        self._make_reducer = make_reducer
+        self._computing = Computing(torch.device("cpu"))
+
+    def begin(self, *, slot: int, seed: int) -> int:
+        """Take a GPU for each local rank, and seed all generators."""
+        num_gpus: int = torch.cuda.device_count()
+        if num_gpus:
+            torch.cuda.set_device(slot % num_gpus)
+            self._computing = Computing(torch.device("cuda", slot % num_gpus))
+        torch.manual_seed(seed)
+        return num_gpus
+
+    def use_precision(self, precision: str) -> None:
+        """Have models that are made from now on compute in autocast."""
+        self._computing = Computing(self._computing.device, _DTYPES[precision])
+
+    def batches(
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+    ) -> Batches:
+        """Make examples of records by the user's `create_dataset`."""
+        return TorchBatches(source, plan, loaded, mode, prefetch=prefetch)
+
+    def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
+        """Build the user's model."""
+        return TorchModel(loaded, element_spec, self._computing)
+
+    def step(
+        self,
+        loaded: LoadedSpec,
+        element_spec: Any,
+        config: TrainConfig,
+        *,
+        scales_learning_rate: bool = False,
+    ) -> Step:
+        """Build the user's model and optimizer."""
+        options = StepOptions(
+            clip_norm=config.clip_norm,
+            clip_value=config.clip_value,
+            num_parts=config.accumulate_steps,
+            scales_loss=config.precision == "mixed_float16",
+            batch_size=config.batch_size,
+            class_weight=config.class_weight,
+        )
+        return TorchStep(
+            loaded,
+            element_spec,
+            computing=self._computing,
+            learning_rate=config.learning_rate,
+            options=options,
+            reducer_of=lambda parameters: self._make_reducer(parameters, config),
+        )

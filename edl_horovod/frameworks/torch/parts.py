@@ -1,0 +1,150 @@
+"""The parts of a spec from what PyTorch users write: functions, PyTorch's objects, or names."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, with_roles
+from edl_horovod.spec import Mode
+
+__all__ = [
+    "callbacks_part",
+    "dataset_part",
+    "loss_part",
+    "metrics_part",
+    "model_part",
+    "optimizer_part",
+]
+
+Part = Callable[..., Any]
+
+_WEIGHTS = "sample_weight"
+
+
+def model_part(maker: Any, *, label: str) -> Part:
+    """A `create_model` that calls a class or a function.
+
+    Args:
+        maker: An `nn.Module` subclass, or a function that returns a module.
+        label: Names it in messages.
+    """
+
+    def create_model(**params: Any) -> Any:
+        return maker(**params)
+
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(maker).parameters.values()
+        if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    ]
+    create_model.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+    create_model.__qualname__ = label
+    return create_model
+
+
+def dataset_part(function: Any, *, label: str) -> Part:
+    """A `create_dataset` from a function of the records and, where it declares it, the mode."""
+    make = with_roles(_function(function, label), DATASET_ROLES, label=label)
+    own = list(inspect.signature(make).parameters.values())[len(DATASET_ROLES) :]
+
+    def create_dataset(dataset: Any, mode: Mode, **params: Any) -> Any:
+        return make(dataset, mode, None, **params)
+
+    given = [
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        for name in ("dataset", "mode")
+    ]
+    create_dataset.__signature__ = inspect.Signature([*given, *own])  # type: ignore[attr-defined]
+    create_dataset.__qualname__ = label
+    return create_dataset
+
+
+def loss_part(loss: Any, *, label: str) -> Part:
+    """A `create_loss` from a function of outputs and labels, a loss of PyTorch, or its name.
+
+    A function whose parameters have none of the usual names takes labels, then outputs, as in
+    ElasticDL; a loss of PyTorch takes outputs, then labels.
+    """
+    if isinstance(loss, str):
+        kind = _named(loss, nn, "loss", _is_loss)
+        # One value for each example bears weights of examples.
+        loss = kind(reduction="none")
+    if inspect.isclass(loss) and issubclass(loss, nn.Module):
+        loss = loss()
+    if not isinstance(loss, nn.Module):
+        return with_roles(_function(loss, label), LOSS_ROLES, label=label)
+    is_by_example = getattr(loss, "reduction", "") == "none"
+
+    def create_loss(outputs: Any, labels: Any) -> Any:
+        value = loss(outputs, labels)
+        return value.flatten(1).mean(1) if is_by_example and value.ndim > 1 else value
+
+    create_loss.__qualname__ = label
+    return create_loss
+
+
+def optimizer_part(optimizer: Any, *, label: str) -> Part:
+    """A `create_optimizer` from a function, a class of PyTorch, or its name."""
+    if isinstance(optimizer, str):
+        optimizer = _named(optimizer, torch.optim, "optimizer", _is_optimizer)
+    if not inspect.isclass(optimizer) or not issubclass(optimizer, torch.optim.Optimizer):
+        return _function(optimizer, label)
+    kind: Any = optimizer
+
+    def create_optimizer(model: nn.Module, lr: float | None = None) -> Any:
+        return kind(model.parameters(), **({} if lr is None else {"lr": lr}))
+
+    create_optimizer.__qualname__ = label
+    return create_optimizer
+
+
+def metrics_part(function: Any, *, label: str) -> Part:
+    """A `create_metrics` from a function of labels and outputs, for `Mode.EVALUATION` only."""
+    make = with_roles(_function(function, label), LOSS_ROLES, label=label)
+    return lambda mode, labels, outputs: (
+        make(labels=labels, outputs=outputs) if mode is Mode.EVALUATION else {}
+    )
+
+
+def callbacks_part(function: Any, *, label: str) -> Part:
+    """A `create_callbacks` from a function."""
+    return _function(function, label)
+
+
+def _function(value: Any, label: str) -> Part:
+    if callable(value):
+        return functools.partial(value) if inspect.isclass(value) else value
+    raise UserCodeError(
+        f"{label} must be a function, or the name of one of PyTorch's.",
+        received=type(value).__name__,
+    )
+
+
+def _named(name: str, module: ModuleType, what: str, is_one: Callable[[Any], bool]) -> Any:
+    """A class of PyTorch by its name; upper and lower case do not matter."""
+    known = {key: value for key, value in vars(module).items() if is_one(value)}
+    by_lower_case = {key.lower(): value for key, value in known.items()}
+    found = by_lower_case.get(name.lower())
+    if found is None:
+        raise ConfigError(
+            f"PyTorch has no {what} {name!r}.",
+            received={what: name},
+            cure=f"It has {', '.join(sorted(known))}.{did_you_mean(name, known)}",
+        )
+    return found
+
+
+def _is_loss(value: Any) -> bool:
+    is_module = inspect.isclass(value) and issubclass(value, nn.Module)
+    return is_module and value.__name__.endswith("Loss")
+
+
+def _is_optimizer(value: Any) -> bool:
+    is_optimizer = inspect.isclass(value) and issubclass(value, torch.optim.Optimizer)
+    return is_optimizer and value is not torch.optim.Optimizer

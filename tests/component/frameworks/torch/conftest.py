@@ -1,0 +1,79 @@
+"""Tasks on PyTorch in this process, as the only rank of its ring, without a launcher."""
+
+import contextlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.config.frameworks import FRAMEWORKS, FrameworkEntry
+from edl_horovod.job.events import EventLog
+from edl_horovod.ring import loop
+from edl_horovod.ring.membership.base import Dismissed
+from edl_horovod.tasks.warm import make_warm
+from tests.alone import ME, Alone
+from tests.records import write_records
+
+# Without PyTorch nothing here can be imported.
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
+ENTRY = FrameworkEntry(module="tests.torch_alone", packages=("torch", "safetensors"), extra="torch")
+ZOO = Path(__file__).parents[3] / "zoo"
+
+
+class Run:
+    """What a task did, step by step."""
+
+    def __init__(self):
+        self.losses = {}
+        self.result = None
+        self.state = {}
+        self.step = None
+        self.work = None
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run a task on 100 records: `run("train", "train.epochs=2", until=7)`; gives a `Run`."""
+    monkeypatch.setitem(FRAMEWORKS, "torch", ENTRY)
+    data = write_records(tmp_path / "data", 100)
+
+    def run_it(task, *overrides, until=0, job="job"):
+        given = {text.partition("=")[0] for text in overrides}
+        defaults = {"data": data, "job_dir": str(tmp_path / job), "overwrite": "true"}
+        if task == "train":
+            defaults |= {
+                "framework": "torch",
+                "model_zoo": str(ZOO),
+                "model_def": "torch_tiny",
+                "train.batch_size": 24,
+                "output": str(tmp_path / f"{job}-out"),
+                "data_plan.lanes": 6,
+                "data_plan.shuffle_window": 16,
+            }
+        settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+        config = compose(task, [*settings, *overrides])
+        Path(config.job_dir).mkdir(exist_ok=True)
+        done = Run()
+        with (
+            EventLog(tmp_path / "events.jsonl", "test") as log,
+            make_warm(config, log, ME) as work,
+        ):
+            done.work = work
+            if task == "train":
+                done.step = work._step
+                step = work._step.step
+
+                def recorded(*arguments, **keywords):
+                    work._checkpoints.wait()
+                    sums = step(*arguments, **keywords)
+                    done.losses[work.state.step + 1] = sums.loss
+                    return sums
+
+                monkeypatch.setattr(work._step, "step", recorded)
+            with contextlib.suppress(Dismissed):
+                done.result = loop.run(work, Alone(until), log)
+            done.state = {name: each.numpy() for name, each in work.state.variables.items()}
+        return done
+
+    return run_it
