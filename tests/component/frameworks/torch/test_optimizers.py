@@ -1,0 +1,269 @@
+"""Optimizers and schedules of PyTorch do here what they do in a loop of one's own."""
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler as schedulers
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.torch.groups import groups_of
+from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from tests.torch_ring import make_step, state_of
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+BATCH, STEPS = 12, 12
+EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
+
+MAKERS = {
+    "adadelta": lambda p: torch.optim.Adadelta(p, 0.5),
+    "adafactor": lambda p: torch.optim.Adafactor(p, 0.05),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.05, initial_accumulator_value=0.1),
+    "adam": lambda p: torch.optim.Adam(p, 0.05, amsgrad=True, weight_decay=0.1),
+    "adamax": lambda p: torch.optim.Adamax(p, 0.05),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.05),
+    "asgd": lambda p: torch.optim.ASGD(p, 0.05),
+    "nadam": lambda p: torch.optim.NAdam(p, 0.05),
+    "radam": lambda p: torch.optim.RAdam(p, 0.05),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01, momentum=0.5, centered=True),
+    "rprop": lambda p: torch.optim.Rprop(p, 0.01),
+    "sgd": lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, dampening=0.3, weight_decay=0.1),
+}
+SCHEDULES = {
+    "one cycle": lambda o: schedulers.OneCycleLR(o, 0.2, total_steps=STEPS),
+    "milestones": lambda o: schedulers.MultiStepLR(o, [2, 5, 5]),
+    "lambda": lambda o: schedulers.LambdaLR(o, lambda step: 0.8**step),
+    "cosine": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 5),
+    "cyclic": lambda o: schedulers.CyclicLR(o, 0.01, 0.1, step_size_up=3),
+    "one after the other": lambda o: schedulers.SequentialLR(
+        o, [schedulers.LinearLR(o, 0.1, total_iters=4), schedulers.ExponentialLR(o, 0.8)], [4]
+    ),
+}
+
+
+def batches(num_steps=STEPS):
+    random = torch.Generator().manual_seed(7)
+    for _ in range(num_steps):
+        x = torch.randn(BATCH, 4, generator=random)
+        yield Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), BATCH)
+
+
+def load(create_optimizer, monkeypatch):
+    loaded = load_spec(ZOO, "torch_tiny", params={})
+    monkeypatch.setattr(loaded.spec, "create_optimizer", create_optimizer)
+    return loaded
+
+
+def by_us(loaded, data=None, **settings):
+    step = make_step(loaded, EXAMPLE, **settings)
+    for batch in batches() if data is None else data:
+        step.step(batch, wants_change=False, is_alone=True, salt=0)
+    return step
+
+
+def by_hand(loaded, *, change=lambda module: None, autocast=None):
+    """A loop as in PyTorch's own tutorials."""
+    torch.manual_seed(3)
+    module = loaded.spec.create_model()
+    made = loaded.spec.create_optimizer(module)
+    optimizer, schedule = made if isinstance(made, tuple) else (made, None)
+    for batch in batches():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+            outputs = module(batch.features)
+        loaded.spec.create_loss(outputs.float(), batch.labels).backward()
+        change(module)
+        optimizer.step()
+        if schedule is not None:
+            schedule["scheduler"].step()
+    return module
+
+
+def assert_same_weights(step, module, **tolerance):
+    for name, value in module.state_dict().items():
+        ours = step.variables[name].numpy()
+        np.testing.assert_allclose(ours, value.numpy(), err_msg=name, **tolerance)
+
+
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker, monkeypatch):
+    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
+    assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("num_before", [0, 1, 7])
+def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before, monkeypatch):
+    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
+    first, whole = by_us(loaded, batches(num_before)), by_us(loaded)
+    second = make_step(loaded, EXAMPLE)
+    for name, variable in reversed(second.variables.items()):
+        variable.assign(first.variables[name].numpy())
+    for batch in itertools.islice(batches(), num_before, None):
+        second.step(batch, wants_change=False, is_alone=True, salt=0)
+    ours, theirs = state_of(second), state_of(whole)
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
+def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule, monkeypatch):
+    def create_optimizer(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.5)
+        return optimizer, {"scheduler": schedule(optimizer), "interval": "step"}
+
+    loaded = load(create_optimizer, monkeypatch)
+    whole = by_us(loaded)
+    assert_same_weights(whole, by_hand(loaded), rtol=2e-5, atol=1e-6)
+    first, second = by_us(loaded, batches(5)), make_step(loaded, EXAMPLE)
+    for name, variable in second.variables.items():
+        variable.assign(first.variables[name].numpy())
+    for batch in itertools.islice(batches(), 5, None):
+        second.step(batch, wants_change=False, is_alone=True, salt=0)
+    for name, value in state_of(whole).items():
+        np.testing.assert_array_equal(state_of(second)[name], value, err_msg=name)
+
+
+def test_parameter_groups_keep_their_settings(monkeypatch):
+    def create_optimizer(model):
+        return torch.optim.SGD(
+            [
+                {"params": model.hidden.parameters(), "lr": 0.01},
+                {"params": model.output.parameters(), "momentum": 0.9},
+            ],
+            lr=0.1,
+        )
+
+    loaded = load(create_optimizer, monkeypatch)
+    assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        (
+            StepOptions(clip_norm=0.3),
+            lambda module: nn.utils.clip_grad_norm_(module.parameters(), 0.3),
+        ),
+        (
+            StepOptions(clip_value=0.05),
+            lambda module: nn.utils.clip_grad_value_(module.parameters(), 0.05),
+        ),
+        (StepOptions(num_parts=5), lambda module: None),
+    ],
+    ids=["norm", "value", "parts"],
+)
+def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change, monkeypatch):
+    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
+    ours, theirs = by_us(loaded, options=options), by_hand(loaded, change=change)
+    assert_same_weights(ours, theirs, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.bfloat16, 2e-2), (torch.float16, 5e-3)], ids=["bf16", "fp16"]
+)
+def test_autocast_trains_as_elsewhere(dtype, tolerance, monkeypatch):
+    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
+    computing = Computing(torch.device("cpu"), dtype)
+    options = StepOptions(scales_loss=dtype is torch.float16, batch_size=BATCH)
+    ours = by_us(loaded, computing=computing, options=options)
+    assert_same_weights(ours, by_hand(loaded, autocast=dtype), rtol=tolerance, atol=tolerance)
+    assert ours.variables["hidden.weight"].dtype == np.float32
+
+
+def test_a_multiplied_learning_rate_is_one_for_the_optimizer_alone(monkeypatch):
+    loaded = load(lambda model: torch.optim.Adam(model.parameters(), 0.02), monkeypatch)
+    tripled = load_spec(ZOO, "torch_tiny", params={})
+    monkeypatch.setattr(
+        tripled.spec, "create_optimizer", lambda model: torch.optim.Adam(model.parameters(), 0.06)
+    )
+    step = make_step(loaded, EXAMPLE)
+    step.scale_learning_rate(3.0)
+    for batch in batches():
+        step.step(batch, wants_change=False, is_alone=True, salt=0)
+    assert_same_weights(step, by_hand(tripled), rtol=2e-5, atol=1e-6)
+    assert step.optimizer.param_groups[0]["lr"] == 0.02
+
+
+def test_the_groups_of_known_optimizers_hold_a_parameter_with_what_is_kept_of_it(monkeypatch):
+    step = make_step(load(lambda model: torch.optim.Adam(model.parameters()), monkeypatch), EXAMPLE)
+    by_first = {group.names[0]: group for group in step.groups}
+    kept = "optimizer/hidden.weight"
+    assert by_first["hidden.weight"].names == (
+        "hidden.weight",
+        f"{kept}/exp_avg",
+        f"{kept}/exp_avg_sq",
+    )
+    assert by_first["hidden.weight"].is_by_rows
+    sizes = [math.prod(step.variables[name].shape) for group in step.groups for name in group.names]
+    assert sum(sizes) == 3 * (4 * 8 + 8 + 8 + 1)
+
+
+class Own(torch.optim.SGD):
+    pass
+
+
+def test_optimizers_that_are_not_pytorchs_are_given_to_newcomers_at_once(monkeypatch):
+    step = make_step(load(lambda model: Own(model.parameters(), 0.1), monkeypatch), EXAMPLE)
+    assert groups_of(step.variables, step._trained, step._state, step.optimizer) == []
+
+
+def foreign(model):
+    return torch.optim.SGD(nn.Linear(3, 3).parameters(), 0.1)
+
+
+def two(model):
+    return [torch.optim.SGD([each], 0.1) for each in model.parameters()]
+
+
+def frozen(model):
+    model.requires_grad_(False)
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
+def plateau_by_the_step(model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = schedulers.ReduceLROnPlateau(optimizer)
+    return optimizer, {"scheduler": scheduler, "interval": "step"}
+
+
+class Lists(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["history"] = [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("create_optimizer", "message"),
+    [
+        (foreign, r"2 tensors that are no parameters of the module .*declare model"),
+        (lambda model: torch.optim.SGD, r"must return one torch.optim.Optimizer.*Received: type"),
+        (two, r"must return one torch.optim.Optimizer.*several optimizers.*parameter groups"),
+        (frozen, r"holds no parameter that is to be trained"),
+        (plateau_by_the_step, r"ReduceLROnPlateau by the step"),
+        (lambda model: torch.optim.LBFGS(model.parameters()), r"Trying LBFGS .*closure"),
+        (lambda model: Lists(model.parameters(), 0.1), r"Lists .* keeps 'history', a list"),
+        (lambda model: {"optimiser": 1}, r"Received: a dict of optimiser"),
+        (lambda model: None, r"Received: NoneType"),
+    ],
+)
+def test_an_optimizer_that_cannot_train_the_model_is_refused(
+    create_optimizer, message, monkeypatch
+):
+    with pytest.raises(UserCodeError, match=message):
+        make_step(load(create_optimizer, monkeypatch), EXAMPLE)
+
+
+def test_a_learning_rate_that_nothing_takes_is_refused(monkeypatch):
+    loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
+    with pytest.raises(UserCodeError, match=r"Received: train.learning_rate=0.5. Declare lr"):
+        make_step(loaded, EXAMPLE, learning_rate=0.5)

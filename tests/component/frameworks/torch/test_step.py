@@ -1,0 +1,205 @@
+"""A PyTorch step alone and in a ring: the same sums, nothing before all of them are in."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from tests.torch_ring import NO_OPTIONS, Meeting, make_step, part_of, state_of, train_in_ring
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+BATCH, STEPS = 12, 8
+EXAMPLE = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
+
+
+def batches(num_steps=STEPS):
+    random = torch.Generator().manual_seed(7)
+    for _ in range(num_steps):
+        x = torch.randn(BATCH, 4, generator=random)
+        yield Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), BATCH)
+
+
+def load(**params):
+    return load_spec(ZOO, "torch_tiny", params=params)
+
+
+def ring_of(size, loaded=None, *, options=NO_OPTIONS, keep=lambda number: True, data=batches):
+    """The states of all ranks after some steps, and what the steps gave."""
+    meeting = Meeting(size)
+    steps = [
+        make_step(loaded or load(), EXAMPLE, options=options, meeting=meeting, rank=rank)
+        for rank in range(size)
+    ]
+    sums = train_in_ring(steps, lambda rank: [part_of(batch, rank, size, keep) for batch in data()])
+    return [state_of(step) for step in steps], sums
+
+
+def assert_same(ours, theirs, **tolerance):
+    assert list(ours) == list(theirs)
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, theirs[name], err_msg=name, **tolerance)
+
+
+OPTIONS = {
+    "plain": NO_OPTIONS,
+    "norm": StepOptions(clip_norm=0.3),
+    "value": StepOptions(clip_value=0.05),
+    "parts": StepOptions(num_parts=3),
+    "scaled": StepOptions(scales_loss=True, clip_norm=0.3, batch_size=BATCH),
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(
+    "keep",
+    [lambda number: True, lambda number: number % 5 == 0, lambda number: number == 1],
+    ids=["all", "some", "one rank's"],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_ring_gives_what_one_process_gives(size, keep, options):
+    states, sums = ring_of(size, options=options, keep=keep)
+    for state in states[1:]:
+        assert_same(state, states[0], rtol=0, atol=0)
+    (alone,), (single,) = ring_of(1, options=options, keep=keep)
+    assert_same(states[0], alone, rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(sums[-1], single, strict=True):
+        assert ours.num_examples == theirs.num_examples
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+        assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-5)
+
+
+def test_a_step_without_any_examples_changes_nothing():
+    states, sums = ring_of(2, keep=lambda number: False)
+    fresh = state_of(make_step(load(), EXAMPLE))
+    assert {each.num_examples for each in sums[0]} == {0}
+    assert np.isnan(sums[0][0].loss)
+    assert sums[0][0].is_finite
+    fresh["random"] = states[0]["random"]
+    assert_same(states[0], fresh, rtol=0, atol=0)
+
+
+def test_statistics_of_batch_norm_are_the_ranks_own_weighted_by_examples():
+    def keep(number):
+        return number < 9  # 5 examples and 4.
+
+    states, _ = ring_of(2, load(batch_norm=True), data=lambda: batches(1), keep=keep)
+    norm = make_step(load(batch_norm=True), EXAMPLE)
+    (batch,) = batches(1)
+    means = []
+    for rank in range(2):
+        part = part_of(batch, rank, 2, keep)
+        module = copy.deepcopy(norm.model.running.module).train()
+        module(part.features)
+        means.append((len(part.labels), module.norm.running_mean.numpy()))
+    expected = sum(count * mean for count, mean in means) / 9
+    np.testing.assert_allclose(states[0]["norm.running_mean"], expected, rtol=1e-5)
+    assert states[1]["norm.num_batches_tracked"] == 1
+    assert_same(states[0], states[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_loss_that_is_not_finite_changes_nothing(size):
+    def bad():
+        (batch,) = batches(1)
+        batch.labels[3] = torch.inf
+        yield batch
+
+    states, sums = ring_of(size, load(batch_norm=True), data=bad)
+    assert not sums[0][0].is_finite
+    fresh = state_of(make_step(load(batch_norm=True), EXAMPLE))
+    fresh["random"] = states[0]["random"]
+    assert_same(states[0], fresh, rtol=0, atol=0)
+
+
+def test_what_fails_in_a_step_leaves_the_state_as_it_was():
+    step = make_step(load(batch_norm=True), EXAMPLE)
+    before = state_of(step)
+    (batch,) = batches(1)
+    misfit = Batch(batch.features, batch.labels.reshape(-1)[:5], BATCH)
+    with pytest.raises(UserCodeError, match=r"create_loss of TorchTinySpec .* failed at .*tiny.py"):
+        step.step(misfit, wants_change=False, is_alone=True, salt=0)
+    assert_same(state_of(step), before, rtol=0, atol=0)
+    assert all(each.grad is None for each in step.model.running.module.parameters())
+
+
+class Partly(nn.Module):
+    """One of its layers is used where the first feature says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.seldom, self.never = (nn.Linear(4, 1) for _ in range(3))
+
+    def forward(self, features):
+        x = features["x"]
+        y = self.used(x)
+        return y + self.seldom(x) if float(x[0, 0]) > 1e3 else y
+
+
+def partly(monkeypatch, **settings):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", Partly)
+    monkeypatch.setattr(
+        loaded.spec,
+        "create_optimizer",
+        lambda model: torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.5),
+    )
+    return loaded
+
+
+def test_a_parameter_without_a_gradient_anywhere_is_not_decayed(monkeypatch):
+    loaded = partly(monkeypatch)
+
+    def second_rank_uses_it():
+        (batch,) = batches(1)
+        batch.features["x"][1, 0] = 2e3
+        yield batch
+
+    fresh = state_of(make_step(loaded, EXAMPLE))
+    states, _ = ring_of(2, loaded)
+    assert np.array_equal(states[0]["never.weight"], fresh["never.weight"])
+    assert np.array_equal(states[0]["seldom.weight"], fresh["seldom.weight"])
+    assert not np.array_equal(states[0]["used.weight"], fresh["used.weight"])
+    states, _ = ring_of(2, loaded, data=second_rank_uses_it)
+    assert not np.array_equal(states[0]["seldom.weight"], fresh["seldom.weight"])
+    assert np.array_equal(states[0]["never.weight"], fresh["never.weight"])
+    assert_same(states[0], states[1], rtol=0, atol=0)
+
+
+def test_dropout_draws_by_the_step_and_by_the_rank():
+    loaded = load(dropout=0.5)
+    (batch,) = batches(1)
+
+    def loss(salt, steps_done):
+        step = make_step(loaded, EXAMPLE)
+        step.variables["random"].assign([3, steps_done])
+        return step.step(batch, wants_change=False, is_alone=True, salt=salt).loss
+
+    assert loss(0, 5) == loss(0, 5)
+    assert len({loss(0, 5), loss(0, 6), loss(4, 5)}) == 3
+
+
+def test_rehearsing_leaves_no_trace():
+    step = make_step(load(dropout=0.5, batch_norm=True), EXAMPLE)
+    before, drawn = state_of(step), torch.get_rng_state()
+    step.rehearse(next(batches()))
+    assert_same(state_of(step), before, rtol=0, atol=0)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_float16_leaves_a_step_out_whose_gradients_it_cannot_hold():
+    step = make_step(load(), EXAMPLE, options=OPTIONS["scaled"])
+    step.variables["loss_scale"].assign([2.0**140, 0.0])
+    before = state_of(step)
+    sums = step.step(next(batches()), wants_change=False, is_alone=True, salt=0)
+    assert sums.is_finite
+    after = state_of(step)
+    assert after.pop("loss_scale").tolist() == [2.0**139, 0.0]
+    assert np.array_equal(after["hidden.weight"], before["hidden.weight"])
+    assert not after["optimizer/begun"].any()

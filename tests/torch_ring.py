@@ -1,0 +1,123 @@
+"""A ring of PyTorch steps in this process: a thread for each rank, and sums by hand."""
+
+import contextlib
+import threading
+
+import numpy as np
+import torch
+
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.torch.running import Computing
+from edl_horovod.frameworks.torch.step import TorchStep
+from edl_horovod.frameworks.values import Batch
+
+NO_OPTIONS = StepOptions()
+CPU = Computing(torch.device("cpu"))
+WAIT_SECONDS = 60
+
+
+class Meeting:
+    """Where the ranks add up what they have; one that fails lets the others fail, too."""
+
+    def __init__(self, size):
+        self._barrier = threading.Barrier(size, timeout=WAIT_SECONDS)
+        self._given = {}
+
+    def sum(self, rank, arrays):
+        self._given[rank] = arrays
+        self._barrier.wait()
+        totals = [np.sum(parts, axis=0) for parts in zip(*self._given.values(), strict=True)]
+        self._barrier.wait()
+        return totals
+
+    def leave(self):
+        self._barrier.abort()
+
+
+class Reducer:
+    """Adds up at the end what the backward pass has made."""
+
+    def __init__(self, parameters, meeting, rank):
+        self._parameters, self._meeting, self._rank = list(parameters.values()), meeting, rank
+
+    def begin(self, *, is_alone):
+        assert not is_alone
+
+    def finish(self, small):
+        own = [
+            torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters
+        ]
+        *sums, small = self._meeting.sum(self._rank, [small, *(each.numpy() for each in own)][::-1])
+        for parameter, total in zip(self._parameters, sums[::-1], strict=True):
+            parameter.grad = torch.from_numpy(np.asarray(total))
+        return small
+
+    def abandon(self):
+        if self._meeting is not None:
+            self._meeting.leave()
+
+
+def make_step(loaded, example, *, options=NO_OPTIONS, meeting=None, rank=0, **settings):
+    torch.manual_seed(3)
+    return TorchStep(
+        loaded,
+        example,
+        computing=settings.pop("computing", CPU),
+        learning_rate=settings.pop("learning_rate", None),
+        options=options,
+        reducer_of=lambda parameters: Reducer(parameters, meeting, rank),
+    )
+
+
+def train_in_ring(steps, batches_of):
+    """Run steps on all ranks at once.
+
+    Args:
+        steps: One `TorchStep` for each rank.
+        batches_of: From a rank to its batches, None where it has no examples.
+
+    Returns:
+        What each step gave, of every rank.
+    """
+    found = [[] for _ in steps]
+    failures = [None for _ in steps]
+
+    def run(rank):
+        try:
+            for batch in batches_of(rank):
+                found[rank].append(
+                    steps[rank].step(batch, wants_change=False, is_alone=len(steps) == 1, salt=rank)
+                )
+        except Exception as error:
+            failures[rank] = error
+            with contextlib.suppress(AttributeError):
+                steps[rank]._reducer.abandon()
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(len(steps))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+    if failure := next(
+        (e for e in failures if e is not None and not isinstance(e, threading.BrokenBarrierError)),
+        None,
+    ):
+        raise failure
+    return found
+
+
+def part_of(batch, rank, size, keep=lambda number: True):
+    """A rank's examples of a batch, those of some places; None for none."""
+    chosen = [n for n in range(batch.num_examples)[rank::size] if keep(n)]
+    if not chosen:
+        return None
+    features, labels = ({k: v[chosen] for k, v in batch.features.items()}, batch.labels[chosen])
+    weights = None if batch.weights is None else batch.weights[chosen]
+    return Batch(features, labels, len(chosen), weights)
+
+
+def state_of(step):
+    return {name: each.numpy() for name, each in step.variables.items()}
