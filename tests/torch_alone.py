@@ -1,11 +1,6 @@
 """PyTorch as the only rank of its ring: a framework without Horovod."""
 
 from edl_horovod.frameworks.torch.framework import TorchFramework
+from tests.torch_ring import Reducer
 
-
-class NoReducer:
-    def abandon(self):
-        pass
-
-
-FRAMEWORK = TorchFramework(None, None, lambda parameters, config: NoReducer())
+FRAMEWORK = TorchFramework(None, None, lambda parameters, config: Reducer(parameters, None, 0))

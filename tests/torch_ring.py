@@ -40,19 +40,25 @@ class Reducer:
     def __init__(self, parameters, meeting, rank):
         self._parameters, self._meeting, self._rank = list(parameters.values()), meeting, rank
 
-    def begin(self, *, is_alone):
-        assert not is_alone
+    def begin(self, *, is_alone, arms=True):
+        self._is_alone = is_alone
 
     def finish(self, small):
+        if self._is_alone:
+            return small
+        flags = np.array([float(each.grad is not None) for each in self._parameters])
         own = [
             torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters
         ]
-        *sums, small = self._meeting.sum(self._rank, [small, *(each.numpy() for each in own)][::-1])
-        for parameter, total in zip(self._parameters, sums[::-1], strict=True):
-            parameter.grad = torch.from_numpy(np.asarray(total))
+        arrays = [small, flags, *(each.numpy() for each in own)]
+        small, flags, *sums = self._meeting.sum(self._rank, arrays)
+        for parameter, flag, total in zip(self._parameters, flags, sums, strict=True):
+            parameter.grad = torch.from_numpy(np.asarray(total)) if flag else None
         return small
 
     def abandon(self):
+        for parameter in self._parameters:
+            parameter.grad = None
         if self._meeting is not None:
             self._meeting.leave()
 

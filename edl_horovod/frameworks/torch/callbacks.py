@@ -201,7 +201,11 @@ class TorchCallbacks:
         """What differs as soon as a tensor or a setting has been written to."""
         tensors = [*self._parameters, *self._module.buffers()]
         rates = [group["lr"] for group in self._optimizer.param_groups]
-        return [*((each._version, each.requires_grad) for each in tensors), *rates]
+        # What is written by way of `.data` has no new version. As text, not a number is itself.
+        seen = [
+            (each._version, each.requires_grad, str(float(each.detach().sum()))) for each in tensors
+        ]
+        return [*seen, *rates]
 
     def _call(self, hook: str, *arguments: Any, only: Sequence[Callback] | None = None) -> None:
         for callback in self._callbacks if only is None else only:

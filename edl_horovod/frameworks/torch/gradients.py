@@ -15,13 +15,13 @@ __all__ = ["StepOptions", "StepReducer", "are_finite", "bound"]
 class StepReducer(Protocol):
     """Adds the gradients of a step over the ring, while the backward pass makes others."""
 
-    def begin(self, *, is_alone: bool) -> None:
-        """Prepare for the last backward pass of a step."""
+    def begin(self, *, is_alone: bool, arms: bool = True) -> None:
+        """Prepare for the last backward pass of a step; without one, `arms` is false."""
 
     def finish(self, small: NDArray[np.float64]) -> NDArray[np.float64]:
         """Wait until all is added; returns the sums of `small`.
 
-        The `grad` of each parameter is then the sum over the ranks.
+        The `grad` of each parameter is then the sum over the ranks, and None where no rank has one.
 
         Raises:
             CollectiveFailed: A member was lost.

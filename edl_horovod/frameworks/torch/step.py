@@ -39,8 +39,7 @@ __all__ = ["TorchStep"]
 
 log = logging.getLogger(__name__)
 
-# The step's numbers, in this order; then whether each parameter has a gradient, the metrics' sums,
-# and the buffers'.
+# The step's numbers, in this order, then the metrics' sums, and those of the buffers.
 EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, FIXED = range(5)
 
 
@@ -121,21 +120,20 @@ class TorchStep:
         kept = self._moving.keep()
         try:
             local = np.zeros(self._num_numbers)
-            if batch is not None:
+            self._forget_gradients()
+            if batch is None:
+                self._reducer.begin(is_alone=is_alone, arms=False)
+            else:
                 self._random.begin_step(salt)
                 local = self._sums_of(batch, kept, is_alone=is_alone)
-            elif not is_alone:
-                self._forget_gradients()
-                self._reducer.begin(is_alone=is_alone)
             local[WANTS_CHANGE] = float(wants_change)
             self._moving.put_back(kept)
             self._has_come = True
             # All ranks: each does so in every step, with examples or without.
-            totals = local if is_alone else self._reducer.finish(local)
+            totals = self._reducer.finish(local)
         except BaseException:
             self._moving.put_back(kept)
             self._reducer.abandon()
-            self._forget_gradients()
             raise
         count, loss_sum = float(totals[EXAMPLES]), float(totals[LOSS])
         if count and math.isfinite(loss_sum):
@@ -164,6 +162,7 @@ class TorchStep:
         kept = self._moving.keep()
         with torch.random.fork_rng(devices=[]):
             self._random.begin_step(0)
+            self._forget_gradients()
             self._sums_of(batch, kept, is_alone=True)
         self._moving.put_back(kept)
         self._forget_gradients()
@@ -242,8 +241,7 @@ class TorchStep:
 
     @property
     def _metrics_at(self) -> slice:
-        first = FIXED + len(self._trained)
-        return slice(first, first + len(self._objective.metric_names))
+        return slice(FIXED, FIXED + len(self._objective.metric_names))
 
     def _forget_gradients(self) -> None:
         for parameter in self._trained.values():
@@ -258,7 +256,6 @@ class TorchStep:
     ) -> NDArray[np.float64]:
         """This rank's numbers; its gradients are on their way, or in place where it is alone."""
         self._running.module.train()
-        self._forget_gradients()
         batch = self._running.batch_here(batch)
         count = batch.num_examples
         size = -(-count // self._options.num_parts)
@@ -266,23 +263,15 @@ class TorchStep:
         loss_sum = torch.zeros((), dtype=torch.float64)
         metric_sums = np.zeros(len(self._objective.metric_names))
         for start in starts:
-            if start == starts[-1] and not is_alone:
+            if start == starts[-1]:
                 # Its gradients go out one by one, while it computes the others.
                 self._reducer.begin(is_alone=is_alone)
             part = _part(batch, start, min(start + size, count))
             loss, sums = self._add_gradients(part)
             loss_sum = loss_sum + loss.double().cpu()
             metric_sums += sums
-        used = [each.grad is not None for each in self._trained.values()]
-        if not any(used):
-            raise UserCodeError(
-                f"The loss of {self._loaded.label} depends on none of the parameters that are"
-                " trained.",
-                cure="Compute it of the model's outputs, without .detach(), .item() and no_grad.",
-            )
         moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
-        fixed = [count, float(loss_sum), 0.0, 1.0, *used]
-        return np.concatenate([np.array(fixed, np.float64), metric_sums, *moved])
+        return np.concatenate([[count, float(loss_sum), 0.0, 1.0], metric_sums, *moved])
 
     def _add_gradients(self, part: Batch) -> tuple[torch.Tensor, list[float]]:
         doing = (
@@ -307,15 +296,17 @@ class TorchStep:
     def _change(self, totals: NDArray[np.float64]) -> None:
         """Update parameters and buffers by the ring's sums, the same on all ranks."""
         count = float(totals[EXAMPLES])
-        parameters = list(self._trained.values())
-        used = totals[FIXED : FIXED + len(parameters)] > 0
+        # What the loss does not depend on is not even decayed.
+        parameters = [each for each in self._trained.values() if each.grad is not None]
+        if not parameters and any(each.requires_grad for each in self._trained.values()):
+            raise UserCodeError(
+                f"The loss of {self._loaded.label} depends on none of the parameters that are"
+                " trained.",
+                cure="Compute it of the model's outputs, without .detach(), .item() and no_grad.",
+            )
         with torch.no_grad():
-            for parameter, is_used in zip(parameters, used.tolist(), strict=True):
-                # What the loss does not depend on is not even decayed.
-                if not is_used:
-                    parameter.grad = None
-                elif parameter.grad is not None:
-                    parameter.grad.mul_(1.0 / (self._factor * count))
+            for parameter in parameters:
+                parameter.grad.mul_(1.0 / (self._factor * count))
             if self._may_apply(parameters):
                 bound(parameters, self._options)
                 with user_code(f"The optimizer of {self._loaded.label}", root=self._loaded.zoo):

@@ -203,3 +203,62 @@ def test_float16_leaves_a_step_out_whose_gradients_it_cannot_hold():
     assert after.pop("loss_scale").tolist() == [2.0**139, 0.0]
     assert np.array_equal(after["hidden.weight"], before["hidden.weight"])
     assert not after["optimizer/begun"].any()
+
+
+def test_a_loss_that_depends_on_no_parameter_is_refused(monkeypatch):
+    loaded = load()
+    monkeypatch.setattr(
+        loaded.spec, "create_loss", lambda outputs, labels: (outputs.detach() - labels).square()
+    )
+    step = make_step(loaded, EXAMPLE)
+    with pytest.raises(UserCodeError, match=r"depends on none of the parameters"):
+        step.step(next(batches()), wants_change=False, is_alone=True, salt=0)
+
+
+class Counting(nn.Linear):
+    """It counts in a buffer, from its third forward pass on."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.passes = 0
+
+    def forward(self, features):
+        self.passes += 1
+        if self.passes > 4:
+            self.count += 1
+        return super().forward(features["x"])
+
+
+def test_a_buffer_that_changes_only_later_is_refused(monkeypatch):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", Counting)
+    step = make_step(loaded, EXAMPLE)
+    (batch,) = batches(1)
+    step.step(batch, wants_change=False, is_alone=True, salt=0)
+    with pytest.raises(UserCodeError, match=r"changes its buffer 'count' now.*no buffer"):
+        step.step(batch, wants_change=False, is_alone=True, salt=0)
+
+
+class Empty(nn.Module):
+    def forward(self, features):
+        return features["x"][:, :1]
+
+
+@pytest.mark.parametrize(
+    ("create_model", "message"),
+    [
+        (Empty, r"has no parameters, so there is nothing to train. Received: Empty"),
+        (lambda: nn.Linear, r"must return a torch.nn.Module. Received: type. Write Linear\(...\)"),
+        (lambda: None, r"must return a torch.nn.Module. Received: NoneType"),
+        (lambda: nn.Linear(4, 1), r"on what create_dataset gives \({'x': 'float32\[2, 4\]'}\)"),
+    ],
+)
+def test_what_is_no_model_to_train_is_refused(create_model, message, monkeypatch):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", create_model)
+    # Its optimizer is made of what there is.
+    tensor = nn.Parameter(torch.ones(1))
+    monkeypatch.setattr(loaded.spec, "create_optimizer", lambda: torch.optim.SGD([tensor], 0.1))
+    with pytest.raises(UserCodeError, match=message):
+        make_step(loaded, EXAMPLE)

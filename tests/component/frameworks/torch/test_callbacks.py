@@ -1,0 +1,179 @@
+"""Callbacks and schedules by the epoch of a PyTorch training, whoever leads it."""
+
+import types
+
+import pytest
+import torch
+
+from edl_horovod.callbacks import Callback, LearningRateScheduler, MaxSteps
+from edl_horovod.errors import UserCodeError
+from edl_horovod.models import zoo
+from tests.zoo import torch_tiny
+
+EPOCHS = "train.epochs=6"
+
+
+@pytest.fixture
+def with_spec(monkeypatch):
+    """Have the model's spec return callbacks, or an optimizer."""
+    load = zoo.load_spec
+
+    def set_it(**methods):
+        def load_it(*arguments, **keywords):
+            loaded = load(*arguments, **keywords)
+            for name, method in methods.items():
+                monkeypatch.setattr(type(loaded.spec), name, method, raising=False)
+            return loaded
+
+        monkeypatch.setattr("edl_horovod.tasks.train.load_spec", load_it)
+
+    return set_it
+
+
+class Told(Callback):
+    def __init__(self, stop_after=99):
+        self.stop_after = stop_after
+        self.epochs = []
+        self.losses = []
+        self.begun = 0
+
+    def on_train_begin(self):
+        self.begun += 1
+
+    def on_epoch_begin(self, epoch):
+        self.epochs.append(epoch)
+
+    def on_epoch_end(self, epoch, logs):
+        self.losses.append(logs["loss"])
+        self.names = sorted(logs)
+        self.stop_training = epoch == self.stop_after
+        for group in self.optimizer.param_groups:
+            group["lr"] /= 2
+
+
+def test_what_they_note_and_change_goes_on_after_a_restart(run, tmp_path, with_spec):
+    made = []
+    with_spec(create_callbacks=lambda self: made.append(Told()) or made[-1:])
+    held_out = f"validation_data={tmp_path}/data/part-0.recordio"
+    whole = run("train", EPOCHS, held_out, job="whole")
+    first = run("train", EPOCHS, held_out, until=17)
+    second = run("train", EPOCHS, held_out, "resume=must")
+    assert {**first.losses, **second.losses} == pytest.approx(whole.losses, rel=1e-5)
+    one, _, other = made
+    assert one.epochs == other.epochs == list(range(6))
+    assert other.losses == pytest.approx(one.losses, rel=1e-5)
+    assert other.names == ["absolute_error", "loss", "val_absolute_error", "val_loss"]
+    assert second.step.optimizer.param_groups[0]["lr"] == 0.05 / 2**6
+
+
+def test_one_may_end_the_training(run, with_spec):
+    with_spec(create_callbacks=lambda self: [Told(stop_after=1)])
+    assert run("train", EPOCHS).result.steps == 10
+
+
+def test_a_rate_by_step_and_a_last_step(run, with_spec):
+    with_spec(
+        create_callbacks=lambda self: [LearningRateScheduler(lambda step: 0.1 * step), MaxSteps(7)]
+    )
+    done = run("train", EPOCHS)
+    assert done.result.steps == 7
+    assert done.step.optimizer.param_groups[0]["lr"] == pytest.approx(0.6)
+
+
+class Thaw(Callback):
+    def on_train_begin(self):
+        self.model.hidden.requires_grad_(False)
+
+    def on_epoch_end(self, epoch, logs):
+        self.model.hidden.requires_grad_(epoch >= 1)
+
+
+def test_what_is_frozen_and_freed_holds_after_a_restart(run, with_spec):
+    with_spec(create_callbacks=lambda self: [Thaw()])
+    whole = run("train", EPOCHS, job="whole")
+    frozen = run("train", EPOCHS, until=8, job="frozen")
+    torch.manual_seed(0)
+    fresh = torch_tiny.Net()
+    assert (frozen.state["hidden.weight"] == fresh.hidden.weight.detach().numpy()).all()
+    run("train", EPOCHS, until=13)
+    second = run("train", EPOCHS, "resume=must")
+    assert (second.state["hidden.weight"] != frozen.state["hidden.weight"]).any()
+    assert second.losses == pytest.approx(
+        {step: loss for step, loss in whole.losses.items() if step > 13}, rel=1e-5
+    )
+
+
+class Batches(Callback):
+    def __init__(self, changes=False):
+        self.batches, self.changes = [], changes
+
+    def on_train_batch_end(self, batch, logs):
+        self.batches.append((batch, round(logs["loss"], 3)))
+        if self.changes:
+            self.model.output.bias.data.add_(1)
+
+
+def test_hooks_of_steps_may_look(run, with_spec):
+    made = []
+    with_spec(create_callbacks=lambda self: made.append(Batches()) or made[-1:])
+    run("train", "train.epochs=2", "callbacks.per_step=true")
+    assert [batch for batch, _ in made[0].batches] == [*range(5), *range(5)]
+    with pytest.raises(UserCodeError, match=r"acts at each step \(on_train_batch_end\)"):
+        run("train", EPOCHS)
+
+
+def test_a_hook_of_steps_that_changes_something_is_refused(run, with_spec):
+    with_spec(create_callbacks=lambda self: [Batches(changes=True)])
+    with pytest.raises(UserCodeError, match=r"on_train_batch_end of Batches changes the model"):
+        run("train", EPOCHS, "callbacks.per_step=true")
+
+
+def test_what_is_no_callback_is_refused(run, with_spec):
+    with_spec(create_callbacks=lambda self: [types.SimpleNamespace()])
+    with pytest.raises(UserCodeError, match=r"must be an edl_horovod.callbacks.Callback"):
+        run("train", EPOCHS)
+
+
+def by_epoch(self, model, lr=0.1):
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)]
+
+
+def plateau(self, model, lr=0.1):
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    # Nothing is good enough for it.
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(
+        optimizer, factor=0.1, patience=1, threshold=0.9, threshold_mode="abs"
+    )
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
+
+
+@pytest.mark.parametrize(
+    ("create_optimizer", "rate"), [(by_epoch, 1e-4), (plateau, 1e-3)], ids=["steps", "plateau"]
+)
+def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, create_optimizer, rate):
+    with_spec(create_optimizer=create_optimizer)
+    whole = run("train", EPOCHS, job="whole")
+    assert whole.step.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+    run("train", EPOCHS, until=17)
+    second = run("train", EPOCHS, "resume=must")
+    assert second.step.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
+    assert second.losses == pytest.approx(
+        {step: loss for step, loss in whole.losses.items() if step > 17}, rel=1e-5
+    )
+
+
+def test_early_stopping_keeps_the_best_weights(run, tmp_path):
+    settings = [
+        f"validation_data={tmp_path}/data/part-0.recordio",
+        "train.early_stopping.metric=loss",
+        "train.early_stopping.patience=2",
+        "train.early_stopping.min_delta=0.5",
+        "train.early_stopping.restore_best=true",
+        "train.epochs=40",
+    ]
+    trained = run("train", *settings)
+    assert trained.result.steps < 200
+    data = f"data={tmp_path}/data/part-0.recordio"
+    found = run("evaluate", f"trained_model={tmp_path}/job-out", data, job="e")
+    assert found.result.metrics == pytest.approx(trained.result.metrics)

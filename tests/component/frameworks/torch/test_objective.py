@@ -1,0 +1,144 @@
+"""Loss and metrics of a PyTorch model as sums over examples; what has no mean is refused."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.objective import Objective
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.spec import ElasticDLSpec, Mode
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+OUTPUTS, LABELS = torch.tensor([[1.0], [4.0], [2.0]]), torch.tensor([[0.0], [0.0], [1.0]])
+BATCH = Batch(OUTPUTS, LABELS, 3)
+F = nn.functional
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """An objective of a loss and metrics, tried."""
+
+    def make(create_loss=F.mse_loss, create_metrics=None, *, batch=BATCH, outputs=OUTPUTS, **more):
+        loaded = load_spec(ZOO, "torch_tiny", params={})
+
+        def loss(outputs, labels):
+            return create_loss(outputs, labels)
+
+        monkeypatch.setattr(loaded.spec, "create_loss", loss)
+        if create_metrics is not None:
+            monkeypatch.setattr(loaded.spec, "create_metrics", create_metrics)
+        objective = Objective(loaded, nn.Linear(1, 1), Mode.TRAINING, **more)
+        objective.begin(batch, outputs)
+        return objective.of_batch(batch, outputs)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        F.mse_loss,
+        lambda outputs, labels: F.mse_loss(outputs, labels, reduction="none"),
+        lambda outputs, labels: ((outputs - labels) ** 2).flatten(),
+    ],
+)
+def test_a_mean_and_one_value_an_example_give_the_same_sum(tried, loss):
+    assert float(tried(loss).loss_sum) == pytest.approx(18)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda o, y: F.mse_loss(o, y, reduction="sum"), r"the sum over the batch.*reduction"),
+        (lambda o, y: (o - y).expand(-1, 5), r"Received: shape \[3, 5\].*flatten\(1\)"),
+        (lambda o, y: torch.ones(5), r"Received: shape \[5\]"),
+        (lambda o, y: 3.0, r"must return a tensor.*Received: float"),
+        (lambda o, y: None, r"Received: NoneType"),
+        (lambda o, y: nn.MSELoss(), r"Received: MSELoss"),
+        (lambda o, y: o @ y, r"create_loss of .* failed: RuntimeError"),
+    ],
+)
+def test_a_loss_without_a_mean_is_refused(tried, loss, message):
+    with pytest.raises(UserCodeError, match=message):
+        tried(loss)
+
+
+def test_a_loss_of_the_whole_batch_is_told(tried, caplog):
+    caplog.set_level(logging.WARNING)
+    tried(lambda outputs, labels: outputs.std() + labels.mean())
+    assert "is no mean over the examples" in caplog.text
+
+
+def test_metrics_are_means_or_one_value_an_example(tried):
+    outcome = tried(
+        create_metrics=lambda outputs, labels: {
+            "mean": (outputs - labels).mean(),
+            "each": (outputs - labels).flatten(),
+            "parts": (outputs - labels).expand(-1, 4),
+            "number": 0.5,
+        }
+    )
+    assert outcome.metric_sums == pytest.approx([6.0, 6.0, 1.5, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("create_metrics", "message"),
+    [
+        (lambda outputs, labels: {"m": torch.ones(5)}, r"m of create_metrics .*float32\[5\]"),
+        (lambda outputs, labels: {"m": "good"}, r"m of create_metrics .*Received: str"),
+        (lambda outputs, labels: [1.0], r"must return a dict. Received: list"),
+        (lambda outputs, other: {}, r"requires the parameter 'other'"),
+    ],
+)
+def test_a_metric_without_a_mean_is_refused(tried, create_metrics, message):
+    with pytest.raises(UserCodeError, match=message):
+        tried(create_metrics=create_metrics)
+
+
+def test_weights_of_examples_weigh_what_has_one_value_an_example(tried):
+    batch = Batch(OUTPUTS, LABELS, 3, torch.tensor([1.0, 0.5, 0.0]))
+    outcome = tried(lambda o, y: F.mse_loss(o, y, reduction="none"), batch=batch)
+    assert float(outcome.loss_sum) == pytest.approx(9)
+    with pytest.raises(UserCodeError, match=r"one value for each example, as there are weights"):
+        tried(batch=batch)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [torch.tensor([0, 0, 1]), torch.tensor([[0], [0], [1]]), F.one_hot(torch.tensor([0, 0, 1]))],
+)
+def test_classes_weigh_as_they_are_set(tried, labels):
+    loss = lambda o, y: (o.flatten() - 0) ** 2  # noqa: E731
+    batch = Batch(OUTPUTS, labels, 3)
+    assert float(tried(loss, batch=batch, class_weight=[1.0, 5.0]).loss_sum) == pytest.approx(37)
+    assert float(tried(loss, batch=batch, class_weight=[2.0]).loss_sum) == pytest.approx(38)
+
+
+def test_weights_of_classes_need_classes(tried):
+    with pytest.raises(UserCodeError, match=r"needs one class for each example"):
+        tried(batch=Batch(OUTPUTS, torch.ones(3, 1, 1), 3), class_weight=[1.0])
+    with pytest.raises(UserCodeError, match=r"Use one of them"):
+        tried(batch=Batch(OUTPUTS, LABELS, 3, torch.ones(3)), class_weight=[1.0])
+
+
+class NoLoss(nn.Linear):
+    def training_step(self, batch, number):
+        pass
+
+
+def test_a_model_without_a_loss_is_told_what_to_write():
+    loaded = load_spec(ZOO, "torch_tiny", params={})
+
+    class Spec(ElasticDLSpec):
+        create_model = create_dataset = None
+
+    loaded = type(loaded)(**{**vars(loaded), "spec": object.__new__(type("S", (Spec,), {}))})
+    with pytest.raises(
+        UserCodeError, match=r"lacks loss.*loss\(self, outputs, labels\).*training_step"
+    ):
+        Objective(loaded, NoLoss(1, 1), Mode.TRAINING)
