@@ -40,12 +40,10 @@ class Reducer:
     def __init__(self, parameters, meeting, rank):
         self._parameters, self._meeting, self._rank = list(parameters.values()), meeting, rank
 
-    def begin(self, *, is_alone, arms=True):
-        self._is_alone = is_alone
+    def begin(self):
+        pass
 
     def finish(self, small):
-        if self._is_alone:
-            return small
         flags = np.array([float(each.grad is not None) for each in self._parameters])
         own = [
             torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters
@@ -57,8 +55,6 @@ class Reducer:
         return small
 
     def abandon(self):
-        for parameter in self._parameters:
-            parameter.grad = None
         if self._meeting is not None:
             self._meeting.leave()
 
@@ -71,7 +67,7 @@ def make_step(loaded, example, *, options=NO_OPTIONS, meeting=None, rank=0, **se
         computing=settings.pop("computing", CPU),
         learning_rate=settings.pop("learning_rate", None),
         options=options,
-        reducer_of=lambda parameters: Reducer(parameters, meeting, rank),
+        reducer_of=lambda parameters, sparse: Reducer(parameters, meeting, rank),
     )
 
 

@@ -22,7 +22,7 @@ from edl_horovod.spec import Mode
 
 __all__ = ["ReducerMaker", "TorchFramework"]
 
-ReducerMaker = Callable[[Mapping[str, nn.Parameter], TrainConfig], StepReducer]
+ReducerMaker = Callable[[Mapping[str, nn.Parameter], set[str], TrainConfig], StepReducer]
 
 _DTYPES = {"float32": None, "mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
 
@@ -93,5 +93,5 @@ class TorchFramework:
             computing=self._computing,
             learning_rate=config.learning_rate,
             options=options,
-            reducer_of=lambda parameters: self._make_reducer(parameters, config),
+            reducer_of=lambda parameters, sparse: self._make_reducer(parameters, sparse, config),
         )

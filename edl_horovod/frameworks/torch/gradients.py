@@ -9,14 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-__all__ = ["StepOptions", "StepReducer", "are_finite", "bound"]
+__all__ = ["StepOptions", "StepReducer", "are_finite", "bound", "sparse_parameters"]
 
 
 class StepReducer(Protocol):
     """Adds the gradients of a step over the ring, while the backward pass makes others."""
 
-    def begin(self, *, is_alone: bool, arms: bool = True) -> None:
-        """Prepare for the last backward pass of a step; without one, `arms` is false."""
+    def begin(self) -> None:
+        """Prepare for the last backward pass of a step."""
 
     def finish(self, small: NDArray[np.float64]) -> NDArray[np.float64]:
         """Wait until all is added; returns the sums of `small`.
@@ -61,3 +61,10 @@ def bound(parameters: Sequence[nn.Parameter], options: StepOptions) -> None:
         nn.utils.clip_grad_value_(parameters, options.clip_value)
     if options.clip_norm:
         nn.utils.clip_grad_norm_(parameters, options.clip_norm)
+
+
+def sparse_parameters(module: nn.Module) -> set[str]:
+    """Names of a module's parameters whose gradients are rows, as its embeddings say."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    own = {id(part.weight) for part in module.modules() if isinstance(part, kinds) and part.sparse}
+    return {name for name, parameter in module.named_parameters() if id(parameter) in own}

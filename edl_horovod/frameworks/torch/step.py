@@ -18,6 +18,7 @@ from edl_horovod.frameworks.torch.gradients import (
     StepReducer,
     are_finite,
     bound,
+    sparse_parameters,
 )
 from edl_horovod.frameworks.torch.groups import groups_of
 from edl_horovod.frameworks.torch.loss_scale import LossScale
@@ -54,7 +55,7 @@ class TorchStep:
         computing: Computing,
         learning_rate: float | None,
         options: StepOptions,
-        reducer_of: Callable[[Mapping[str, nn.Parameter]], StepReducer],
+        reducer_of: Callable[[Mapping[str, nn.Parameter], set[str]], StepReducer],
     ) -> None:
         """Build the model and the optimizer.
 
@@ -64,7 +65,8 @@ class TorchStep:
             computing: Where and how the model computes.
             learning_rate: Handed to `create_optimizer`; None leaves its default.
             options: How gradients are made and bounded.
-            reducer_of: Makes what adds the gradients of these parameters over a ring.
+            reducer_of: Makes what adds the gradients of these parameters over a ring, of which
+                those of these names have sparse ones.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.
@@ -86,7 +88,7 @@ class TorchStep:
         self._scale = LossScale() if options.scales_loss else None
         with _all_trained(self._trained.values()):
             self._state = OptimizerState(self._optimization, self._trained, loaded)
-            self._reducer = reducer_of(self._trained)
+            self._reducer = reducer_of(self._trained, sparse_parameters(module))
         self._rate_factor = 1.0
         self._has_come = False
 
@@ -121,19 +123,20 @@ class TorchStep:
         try:
             local = np.zeros(self._num_numbers)
             self._forget_gradients()
-            if batch is None:
-                self._reducer.begin(is_alone=is_alone, arms=False)
-            else:
+            if batch is not None:
                 self._random.begin_step(salt)
                 local = self._sums_of(batch, kept, is_alone=is_alone)
+            elif not is_alone:
+                self._reducer.begin()
             local[WANTS_CHANGE] = float(wants_change)
             self._moving.put_back(kept)
             self._has_come = True
             # All ranks: each does so in every step, with examples or without.
-            totals = self._reducer.finish(local)
+            totals = local if is_alone else self._reducer.finish(local)
         except BaseException:
             self._moving.put_back(kept)
             self._reducer.abandon()
+            self._forget_gradients()
             raise
         count, loss_sum = float(totals[EXAMPLES]), float(totals[LOSS])
         if count and math.isfinite(loss_sum):
@@ -263,9 +266,9 @@ class TorchStep:
         loss_sum = torch.zeros((), dtype=torch.float64)
         metric_sums = np.zeros(len(self._objective.metric_names))
         for start in starts:
-            if start == starts[-1]:
+            if start == starts[-1] and not is_alone:
                 # Its gradients go out one by one, while it computes the others.
-                self._reducer.begin(is_alone=is_alone)
+                self._reducer.begin()
             part = _part(batch, start, min(start + size, count))
             loss, sums = self._add_gradients(part)
             loss_sum = loss_sum + loss.double().cpu()
