@@ -74,9 +74,11 @@ class ElasticDLSpec(ABC):
     def create_model(self) -> Any:
         """Return the model, a `keras.Model`, functional or subclassed."""
 
-    @abstractmethod
     def create_dataset(self, dataset: Any, mode: Mode) -> Any:
         """Turn a `tf.data.Dataset` of records into one of single, unbatched examples.
+
+        Leave it out where the records are examples already, as those of a user's own
+        `tf.data.Dataset` are (`data=dataset:module.name`).
 
         It may parse, filter, expand and shuffle. It is applied to the records of one step at a
         time, so what it does never crosses a step.
@@ -91,6 +93,7 @@ class ElasticDLSpec(ABC):
             `features` alone in `Mode.PREDICTION`; `features` is a tensor, or a dict keyed by the
             names of the model's inputs. `padded` makes it of examples of different lengths.
         """
+        return dataset
 
     def create_loss(self, outputs: Any = None, labels: Any = None) -> Any:
         """Return the mean loss over a batch, a scalar tensor.

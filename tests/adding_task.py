@@ -10,7 +10,7 @@ from edl_horovod.ring.state import Counters, RingState
 
 
 def make_warm(config, framework, events, identity, stack):
-    source = stack.enter_context(open_source(config.data, config.data_plan, folder=None))
+    source = stack.enter_context(open_source(config.data, config.data_plan))
     plan = plan_of(
         source,
         config.data_plan,

@@ -30,7 +30,7 @@ class _Numbers(RecordSource):
 
 
 class _Kind(SourceKind):
-    def open(self, data, settings, *, folder, cache_bytes, tell):
+    def open(self, data, settings, *, folders, cache_bytes, tell):
         return _Numbers(int(data.removeprefix("numbers:")))
 
 

@@ -10,6 +10,7 @@ from benchmarks.common import RECORDIO_PATTERN, side_parser, write_numbers
 from benchmarks.watched import proportional_bytes
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.records.job_data import open_source
+from edl_horovod.records.source import JobFolders
 
 NUM_RANKS = 2
 WAIT_SECONDS = 120.0
@@ -44,7 +45,8 @@ def main() -> int:
 
 def _open(pattern: str, folder: Path, have_all: Any, answers: Any) -> None:
     before, began = proportional_bytes(), time.perf_counter()
-    with open_source(pattern, DataConfig(), folder=folder):
+    folders = JobFolders(folder, folder, folder)  # There are no streams.
+    with open_source(pattern, DataConfig(), folders=folders):
         seconds = time.perf_counter() - began
         have_all.wait(WAIT_SECONDS)  # What all have mapped counts once.
         answers.put((seconds, proportional_bytes() - before))

@@ -17,6 +17,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, cure_of
 from edl_horovod.files import marker
 from edl_horovod.job import checkpoint_files, handover
+from edl_horovod.records.source import JobFolders
 
 __all__ = ["KIND", "JobDir", "with_job_dir"]
 
@@ -96,6 +97,17 @@ class JobDir:
     """What every rank needs to know of the data before it reads it, found out once."""
     adapted = _Entry("adapted", at_start=Fate.REMOVED_UNLESS_RESUMED, is_of_workers=True)
     """What the model was to know of all records, found out once."""
+    # A new job with the same stream has the same records, and need not read it again.
+    records = _Entry("records", is_of_workers=True)
+    """Records of data that can only be read from its begin, read once."""
+    unfinished_records = _Entry(
+        "records.partial",
+        at_start=Fate.REMOVED,
+        at_takeover=Fate.REMOVED,
+        at_end=Fate.REMOVED,
+        is_of_workers=True,
+    )
+    """The same while they are written."""
     segments = _Entry("segments", at_start=Fate.REMOVED, is_of_workers=True)
     """Predictions that are not in the output yet."""
     discarded_segments = _Entry("segments.done", at_start=Fate.REMOVED, is_of_workers=True)
@@ -110,6 +122,11 @@ class JobDir:
 
     def __str__(self) -> str:
         return str(self.path)
+
+    @property
+    def folders(self) -> JobFolders:
+        """Where the sources of the job's data keep what they find out once for all ranks."""
+        return JobFolders(self.index, self.records, self.unfinished_records)
 
     def claim(self) -> None:
         """Make the directory, or take one that is empty or was a job's before.

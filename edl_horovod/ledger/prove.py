@@ -31,7 +31,7 @@ def prove(job_dir: JobDir) -> Proof:
         )
     if kind_of(config.data).runs_user_code:
         make_importable(require_zoo(config.model_zoo).absolute())
-    with open_source(config.data, config.data_plan) as source:
+    with open_source(config.data, config.data_plan, folders=job_dir.folders) as source:
         plan = plan_of(
             source,
             config.data_plan,

@@ -108,7 +108,7 @@ def _specs(group: FileGroup, modules: list[ModuleType], overrides: Overrides) ->
 
 
 def _missing_methods(kind: type[ElasticDLSpec], overrides: Overrides) -> tuple[str, ...]:
-    required = {METHODS[key] for key in REQUIRED if not gives(kind, METHODS[key])}
+    required = {METHODS[key] for key in overrides.required if not gives(kind, METHODS[key])}
     return tuple(sorted((kind.__abstractmethods__ | required) - overrides.methods))
 
 
@@ -121,7 +121,7 @@ def _plain(
 ) -> list[_Candidate]:
     def missing(value: Any, module: ModuleType) -> tuple[str, ...]:
         has = plain_models.parts_of(value, module, "", zoo=zoo).keys() | overrides.given.keys()
-        return tuple(key for key in REQUIRED if key not in has)
+        return tuple(key for key in overrides.required if key not in has)
 
     if group.symbol is None:
         named = [(name, module) for module in modules for name in plain_models.makers(module)]

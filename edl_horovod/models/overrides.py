@@ -9,7 +9,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
 from edl_horovod.models.lookup import files_defining, list_functions
 from edl_horovod.models.modules import load_module
-from edl_horovod.models.parts import METHODS, Part, Parts, part_of
+from edl_horovod.models.parts import METHODS, REQUIRED, Part, Parts, part_of
+from edl_horovod.records import own_dataset
 
 __all__ = ["Overrides", "find_parts"]
 
@@ -21,16 +22,28 @@ class Overrides:
     input_fn: str = ""
     loss: str = ""
     optimizer: str = ""
+    has_own_dataset: bool = False
+    """Whether the job's data is an object of the user's, whose records may be examples already."""
 
     @classmethod
     def of(cls, config: JobConfig) -> "Overrides":
         """The overrides of a job."""
-        return cls(input_fn=config.input_fn, loss=config.loss, optimizer=config.optimizer)
+        return cls(
+            input_fn=config.input_fn,
+            loss=config.loss,
+            optimizer=config.optimizer,
+            has_own_dataset=config.data.startswith(f"{own_dataset.SCHEME}:"),
+        )
 
     @property
     def given(self) -> dict[str, str]:
         """The names that are set, by key."""
-        return {key: name for key, name in vars(self).items() if name}
+        return {key: getattr(self, key) for key in REQUIRED if getattr(self, key)}
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The parts that a model must have, if they are not set."""
+        return tuple(key for key in REQUIRED if not (self.has_own_dataset and key == "input_fn"))
 
     @property
     def methods(self) -> frozenset[str]:

@@ -1,11 +1,10 @@
 """Files of records, as paths, folders, globs and URLs name them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FormatSettings
-from edl_horovod.records.source import DataSettings, RecordSource, SourceKind
+from edl_horovod.records.source import DataSettings, JobFolders, RecordSource, SourceKind
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand, parts_of
 
@@ -20,7 +19,7 @@ class _Files(SourceKind):
         data: str,
         settings: DataSettings,
         *,
-        folder: Path | None,
+        folders: JobFolders | None,
         cache_bytes: int,
         tell: Callable[[str], None] | None,
     ) -> RecordSource:
@@ -41,6 +40,7 @@ class _Files(SourceKind):
             max_chunk_bytes=settings.max_chunk_bytes,
             columns=tuple(settings.columns),
         )
+        folder = folders.index if folders is not None else None
         return Reader(Index.of(paths, how, folder=folder, tell=tell), cache_bytes=cache_bytes)
 
     def check(self, given: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +23,23 @@ _LONGEST_PAUSE_SECONDS = 0.1
 
 
 @contextlib.contextmanager
-def one_builder(locks: Sequence[Path], tell: Callable[[str], None]) -> Iterator[int]:
+def one_builder(
+    locks: Sequence[Path],
+    tell: Callable[[str], None],
+    *,
+    doing: str = "indexes the data",
+    gives_up: bool = True,
+) -> Iterator[int]:
     """Hold the first lock file that can be made; its folder is made if needed.
 
     A file, not its folder: no network file system locks a folder. It is removed at the end; that
     of a killed process stays, and the next one takes it over.
+
+    Args:
+        locks: The lock files, the best place first.
+        tell: Called with what people should know while this process waits.
+        doing: What the process that holds the lock does, for that.
+        gives_up: Whether this process builds, too, after `LONGEST_WAIT_SECONDS`.
 
     Yields:
         The number of that lock. Without any, the number of locks: every process builds then.
@@ -40,7 +53,7 @@ def one_builder(locks: Sequence[Path], tell: Callable[[str], None]) -> Iterator[
             continue
         lock = _Lock(path, descriptor)
         try:
-            lock.wait(tell)
+            lock.wait(tell, doing, LONGEST_WAIT_SECONDS if gives_up else math.inf)
             yield number
         finally:
             lock.release()
@@ -54,10 +67,10 @@ class _Lock:
         self._descriptor = descriptor
         self._is_held = False
 
-    def wait(self, tell: Callable[[str], None]) -> None:
-        """Wait for the lock; without it after `LONGEST_WAIT_SECONDS`, or where there are none."""
+    def wait(self, tell: Callable[[str], None], doing: str, longest_seconds: float) -> None:
+        """Wait for the lock; without it after so many seconds, or where there are none."""
         began, pause, tell_at = time.monotonic(), 0.002, _TELL_SECONDS
-        while (waited := time.monotonic() - began) < LONGEST_WAIT_SECONDS:
+        while (waited := time.monotonic() - began) < longest_seconds:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current():
@@ -66,7 +79,7 @@ class _Lock:
                 descriptor = _open(self._path)  # Its holder has removed it meanwhile.
             except BlockingIOError:
                 if waited >= tell_at:
-                    tell(f"Another process indexes the data ({self._path}), for {waited:.0f} s now")
+                    tell(f"Another process {doing} ({self._path}), for {waited:.0f} s now")
                     tell_at += 6 * _TELL_SECONDS
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -1,10 +1,9 @@
 """A job's data as its settings describe it: the same records and plan wherever they are needed."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from edl_horovod.records.plan import DataPlan, choose_window
-from edl_horovod.records.source import DataSettings, RecordSource
+from edl_horovod.records.source import DataSettings, JobFolders, RecordSource
 from edl_horovod.records.sources.table import kind_of
 
 __all__ = ["CACHE_BYTES", "open_source", "plan_of"]
@@ -18,7 +17,7 @@ def open_source(
     data: str,
     settings: DataSettings,
     *,
-    folder: Path | None = None,
+    folders: JobFolders | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> RecordSource:
     """Open a job's `data` or `validation_data`.
@@ -26,13 +25,13 @@ def open_source(
     Args:
         data: The setting.
         settings: The job's.
-        folder: Of the job, for what is found out once for all ranks.
+        folders: Of the job, for what is found out once for all ranks.
         tell: Called with what people should know.
 
     Raises:
         DataError: They cannot be read or are damaged, or there are none.
     """
-    return kind_of(data).open(data, settings, folder=folder, cache_bytes=CACHE_BYTES, tell=tell)
+    return kind_of(data).open(data, settings, folders=folders, cache_bytes=CACHE_BYTES, tell=tell)
 
 
 def plan_of(

@@ -1,21 +1,29 @@
-"""A user's own records: `dataset:module.name` is an object with a length and records by number."""
+"""A user's own records: `dataset:module.name` is an object with records by number, or a stream."""
 
 import importlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
-from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.records.source import DataSettings, RecordSource, SourceKind
+from edl_horovod.errors import ConfigError, DataError, UserCodeError
+from edl_horovod.records.source import DataSettings, JobFolders, RecordSource, SourceKind
 
 __all__ = ["KIND", "SCHEME"]
 
 SCHEME = "dataset"
 _METHODS = ("__len__", "__getitem__")
+_GIVE_BATCHES = ("DataLoader", "PyDataset")
+"""Classes of PyTorch and Keras whose elements are batches."""
+_SAME_ELEMENTS = ("Prefetch", "Options", "Cache", "Shuffle", "Take", "Skip", "Repeat", "Shard")
+"""Parts of tf.data's names of data sets that leave elements as they are."""
+_INFINITE = -1
 
 
 class _OwnDataset(SourceKind):
-    """An object of the user's with `__len__` and `__getitem__`, or a function that returns one."""
+    """An object of the user's, or a function that returns one.
+
+    It has `__len__` and `__getitem__`, or can be iterated as a `tf.data.Dataset` or a generator.
+    """
 
     runs_user_code = True
 
@@ -24,21 +32,46 @@ class _OwnDataset(SourceKind):
         data: str,
         settings: DataSettings,
         *,
-        folder: Path | None,
+        folders: JobFolders | None,
         cache_bytes: int,
         tell: Callable[[str], None] | None,
     ) -> RecordSource:
-        """Import the module, and ask for the first records."""
-        records = _records(data)
+        """Import the module, and ask for the first records; a stream is read to its end."""
+        module, found = _made(data)
+        if _gives_batches(found):
+            raise UserCodeError(
+                f"{data} gives batches, and a record must be one example.",
+                received=type(found).__name__,
+                cure="Leave batch out, or end a tf.data.Dataset with .unbatch(): train.batch_size"
+                " says how many examples a step has.",
+            )
         # Imported here: NumPy is for those who read.
-        from edl_horovod.records.sources.own_records import OwnRecords
+        if _is_random_access(found):
+            from edl_horovod.records.sources.own_records import OwnRecords
 
-        return OwnRecords(records, data, wanted=settings.columns)
+            return OwnRecords(found, data, wanted=settings.columns)
+        _require_stream(found, data, settings)
+        if folders is None:
+            raise DataError(
+                f"{data} can only be read from its begin, and there is no job to keep its records.",
+                received={"data": data},
+                cure="Return an object with __len__ and __getitem__, or open it in a job.",
+            )
+        from edl_horovod.records.source_digest import digest_of
+        from edl_horovod.records.stream_records import StreamRecords
+        from edl_horovod.records.streams import keep_stream
+
+        kept = keep_stream(found, data, digest_of(module), folders, tell or _nobody)
+        return StreamRecords(kept, data, folders=folders, cache_bytes=cache_bytes)
 
     def check(self, given: Sequence[str]) -> None:
         """Look whether a module and a name in it are given; user code runs on the ranks alone."""
         for data in given:
             _names(data)
+
+
+def _nobody(_: str) -> None:
+    """Told what is in the log alone."""
 
 
 def _names(data: str) -> tuple[str, str]:
@@ -52,12 +85,14 @@ def _names(data: str) -> tuple[str, str]:
     return module, name
 
 
-def _records(data: str) -> Any:
-    """The user's object; a function is called."""
-    module, name = _names(data)
+def _made(data: str) -> tuple[ModuleType, Any]:
+    """The user's module and object; a function is called."""
+    module_name, name = _names(data)
     try:
-        found = getattr(importlib.import_module(module), name, None)
-        if isinstance(found, type) or (callable(found) and not _is_random_access(found)):
+        module = importlib.import_module(module_name)
+        found: Any = getattr(module, name, None)
+        is_maker = callable(found) and not _is_random_access(found) and not _is_stream(found)
+        if isinstance(found, type) or is_maker:
             found = found()
     except Exception as e:
         raise UserCodeError(
@@ -66,20 +101,61 @@ def _records(data: str) -> Any:
             cure="The module must lie beside the model, or be installed.",
         ) from e
     if found is None:
-        raise UserCodeError(f"The module {module} has no {name!r}.", received={"data": data})
-    if not _is_random_access(found):
-        missing = " and no ".join(method for method in _METHODS if not hasattr(found, method))
         raise UserCodeError(
-            f"{data} has no random access: {type(found).__name__} has no {missing}.",
+            f"The module {module_name} has no {name!r}, or that returns None.",
             received={"data": data},
-            cure="Each record must be read by its number, on any rank. Return an object with both"
-            " methods, as a list is, or write the records to files once by edl prepare.",
         )
-    return found
+    return module, found
 
 
 def _is_random_access(found: object) -> bool:
     return all(hasattr(found, method) for method in _METHODS)
+
+
+def _is_stream(found: object) -> bool:
+    return hasattr(found, "__iter__")
+
+
+def _require_stream(found: Any, data: str, settings: DataSettings) -> None:
+    if not _is_stream(found):
+        missing = " and no ".join(method for method in _METHODS if not hasattr(found, method))
+        raise UserCodeError(
+            f"{data} gives no records: {type(found).__name__} has no {missing}, and cannot be"
+            " iterated.",
+            received={"data": data},
+            cure="Return a list, an object with both methods, a tf.data.Dataset or a generator.",
+        )
+    if settings.columns:
+        raise ConfigError(
+            f"{data} is read as a whole, so no columns of it can be left out.",
+            received={"data_plan.columns": ",".join(settings.columns)},
+            cure="Leave the setting out, and choose in create_dataset or in the stream itself.",
+        )
+    cardinality = getattr(found, "cardinality", None)
+    if callable(cardinality) and int(cardinality()) == _INFINITE:
+        raise UserCodeError(
+            f"{data} never ends, so its records cannot be counted.",
+            received=type(found).__name__,
+            cure="Leave repeat() out: train.epochs says how often the records are trained with.",
+        )
+
+
+def _gives_batches(found: Any) -> bool:
+    """Whether the elements are batches, as far as what made them tells by its name."""
+    if any(kind.__name__ in _GIVE_BATCHES for kind in type(found).__mro__):
+        return True
+    return any("Batch" in name and "Unbatch" not in name for name in _last_steps(found))
+
+
+def _last_steps(dataset: Any) -> Iterator[str]:
+    """The names of the last part of a tf.data pipeline that decides what its elements are."""
+    name = type(dataset).__name__
+    inputs = getattr(dataset, "_inputs", None)
+    if callable(inputs) and any(part in name for part in _SAME_ELEMENTS):
+        for before in inputs():
+            yield from _last_steps(before)
+    elif callable(inputs):
+        yield name
 
 
 KIND = _OwnDataset()

@@ -5,6 +5,7 @@ This module needs no NumPy, so that the commands can ask what a setting names.
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from edl_horovod.records.columns import Values
 
-__all__ = ["DataSettings", "RecordSource", "Records", "SourceKind"]
+__all__ = ["DataSettings", "JobFolders", "RecordSource", "Records", "SourceKind"]
 
 Records = list[bytes] | list["Values"]
 """Some records: their bytes, or the values of each column of a source that has a `layout`."""
@@ -53,6 +54,18 @@ class DataSettings(Protocol):
     @property
     def shuffle_window(self) -> int:
         """Records of a lane that are shuffled among each other; 0 leaves it to us."""
+
+
+@dataclass(frozen=True)
+class JobFolders:
+    """Where a job keeps what its sources find out once for all ranks; made when it is needed."""
+
+    index: Path
+    """For the index of files; a new job begins without it."""
+    records: Path
+    """For the records of streams, which later jobs read again."""
+    unfinished_records: Path
+    """For the same while they are written; removed when the job ends."""
 
 
 class RecordSource(Closeable):
@@ -107,7 +120,7 @@ class SourceKind(abc.ABC):
         data: str,
         settings: DataSettings,
         *,
-        folder: Path | None,
+        folders: JobFolders | None,
         cache_bytes: int,
         tell: Callable[[str], None] | None,
     ) -> RecordSource:
@@ -116,8 +129,7 @@ class SourceKind(abc.ABC):
         Args:
             data: What the user says, with the scheme.
             settings: The job's.
-            folder: Of the job, for what a source finds out once for all ranks; it may not be there
-                yet. None where there is no such place.
+            folders: Of the job; None where there are none.
             cache_bytes: Memory for what was read and may be asked for again.
             tell: Called with what people should know: how far a long preparation is, and what is
                 not as it was.

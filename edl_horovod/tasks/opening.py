@@ -62,16 +62,18 @@ def open_data(
         UserCodeError: `create_dataset` raised, or returned something unusable.
     """
     key = "data" if pattern == config.data else "validation_data"
-    folder = JobDir.of(config).index
+    job_dir = JobDir.of(config)
 
     def tell(message: str) -> None:
         events.write(LogEvent(message=message))
 
-    source = stack.enter_context(open_source(pattern, config.data_plan, folder=folder, tell=tell))
+    source = stack.enter_context(
+        open_source(pattern, config.data_plan, folders=job_dir.folders, tell=tell)
+    )
     log.info("%s: %s", key, source.describe())
     is_training = mode is Mode.TRAINING
     if is_training and not config.init_from:
-        adapt(loaded, source, JobDir.of(config).adapted, tell)
+        adapt(loaded, source, job_dir.adapted, tell)
     elif is_training:
         # The weights are of that vocabulary.
         loaded.spec.adapted = read_adapted(Path(config.init_from))

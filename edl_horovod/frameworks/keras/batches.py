@@ -19,6 +19,7 @@ from edl_horovod.frameworks.keras.inline_maps import inline_maps
 from edl_horovod.frameworks.keras.record_tensors import RecordTensors
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
+from edl_horovod.models.parts import gives
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.source import RecordSource
@@ -63,6 +64,14 @@ class KerasBatches:
         self._zoo = loaded.zoo
         self._label = loaded.label
         self._mode = mode
+        if self._spec.parses_batches and self._tensors.needs_assembly:
+            raise UserCodeError(
+                f"{loaded.label} has parses_batches = True, and the records hold tensors of"
+                " differing shapes, ragged or sparse ones, which cannot be stacked.",
+                received=source.describe(),
+                cure="Set parses_batches = False: create_dataset then gets one record after the"
+                " other.",
+            )
         self._dataset = self._build(prefetch)
         self._iterator: Iterator[Any] | None = None
         self._num_iterators = 0
@@ -233,7 +242,7 @@ class KerasBatches:
 
     def _examples(self, run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.data.Dataset:
         """One step's records as at most one element: (run, step, features[, labels[, weights]])."""
-        make = _one_by_one
+        make = self._one_by_one
         if self._spec.parses_batches:
             make = _at_once_if_any if self._plan.is_growing else tf.data.Dataset.from_tensors
         doing = f"create_dataset of {self._label} in mode {self._mode.value}"
@@ -252,8 +261,16 @@ class KerasBatches:
             return dataset.map(lambda features, *_: (run, step, features))
         return dataset.map(lambda *parts: (run, step, *parts))
 
+    def _one_by_one(self, records: Any) -> Any:
+        dataset = tf.data.Dataset.from_tensor_slices(records)
+        if not self._tensors.needs_assembly:
+            return dataset
+        return dataset.map(tf.autograph.experimental.do_not_convert(self._tensors.element))
+
     def _check(self, dataset: Any) -> None:
         name = f"create_dataset of {self._label}"
+        if not gives(type(self._spec), "create_dataset"):
+            name = f"{self._label} has no create_dataset (input_fn), so the data"
         if not isinstance(dataset, tf.data.Dataset):
             raise UserCodeError(
                 f"{name} must return a tf.data.Dataset.",
@@ -288,10 +305,6 @@ def _at_once_if_any(records: Any) -> tf.data.Dataset:
     rows = some.nrows() if isinstance(some, tf.RaggedTensor) else tf.shape(some, tf.int64)[0]
     num = tf.minimum(rows, 1)
     return tf.data.Dataset.from_tensors(records).take(num)
-
-
-def _one_by_one(records: Any) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(records)
 
 
 def _said(error: tf.errors.OpError) -> str:

@@ -1,6 +1,6 @@
 """A step's records as tensors: one string tensor, or the columns of a source that has them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from edl_horovod.records.columns import Ragged, Values, empty
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure
 from edl_horovod.records.source import Records
 
 __all__ = ["RecordTensors"]
@@ -33,6 +33,11 @@ class RecordTensors:
             types += [tf.int64] * column.is_ragged
         return types
 
+    @property
+    def needs_assembly(self) -> bool:
+        """Whether `element` must make the tensors of each record."""
+        return self._layout is not None and self._layout.needs_assembly
+
     def arrays(self, records: Records | None) -> list[Array]:
         """The arrays of some records, or of none."""
         if self._layout is None:
@@ -46,6 +51,35 @@ class RecordTensors:
             return tf.ensure_shape(tensors[0], (None,))
         left = iter(tensors)
         return self._layout.pack([_tensor(column, left) for column in self._layout.columns])
+
+    def element(self, *record: Any) -> Any:
+        """The tensors of one record, of what `records` gave of it; for `tf.data.Dataset.map`."""
+        assert self._layout is not None
+        structure = self._layout.structure
+        assert structure is not None
+        # Where a record is a tuple, tf.data hands on its parts.
+        return _assembled(structure, record if isinstance(structure, tuple) else record[0])
+
+
+def _assembled(structure: Structure, packed: Any) -> Any:
+    if isinstance(structure, dict):
+        return {name: _assembled(inner, packed[name]) for name, inner in structure.items()}
+    if isinstance(structure, tuple):
+        return tuple(map(_assembled, structure, packed))
+    if structure.is_column:
+        return packed
+    left = iter(packed)
+    parts = [_part(part, left) for part in structure.parts]
+    if structure.kind == "ragged":
+        return tf.RaggedTensor.from_nested_row_splits(parts[0], parts[1:], validate=False)
+    return tf.SparseTensor(*parts) if structure.kind == "sparse" else parts[0]
+
+
+def _part(part: Part, tensors: Iterator[tf.Tensor]) -> tf.Tensor:
+    values = next(tensors)
+    if part.shape_column is None:
+        return values
+    return tf.ensure_shape(tf.reshape(values, next(tensors)), part.shape)
 
 
 def _arrays(values: Values) -> list[Array]:

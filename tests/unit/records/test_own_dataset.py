@@ -29,8 +29,7 @@ numbers = np.arange(12).reshape(4, 3)
 nothing = []
 odd = [np.zeros(2), np.zeros(3), np.zeros((2, 2))]
 objects = [object()]
-def stream():
-    yield from range(3)
+number = 3
 def broken():
     raise KeyError("no such disk")
 class Fails(Squares):
@@ -88,7 +87,7 @@ def test_the_fingerprint_follows_the_records():
         ("nothing", DataError, "There are no records"),
         ("odd", DataError, "cannot become tensors"),
         ("objects", DataError, "is a object, no array, number or text"),
-        ("stream", UserCodeError, "has no random access: generator has no __len__.*edl prepare"),
+        ("number", UserCodeError, "gives no records: int has no __len__.*cannot be iterated"),
         ("broken", UserCodeError, "cannot be made: KeyError.*no such disk"),
         ("unknown", UserCodeError, "has no 'unknown'"),
         ("late", UserCodeError, "gives an error for record 3: OSError: the disk is gone"),

@@ -1,0 +1,307 @@
+"""A user's stream is read once, in order, and its records are what it gave."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from edl_horovod.config.schema import DataConfig
+from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
+from edl_horovod.records import streams
+from edl_horovod.records.job_data import open_source
+from edl_horovod.records.source import JobFolders
+from tests.columns import plain
+
+CODE = """
+import os, pathlib, time
+import numpy as np
+
+HERE = pathlib.Path(__file__).parent
+
+def note():
+    with open(HERE / "readings", "a") as stream:
+        stream.write("read\\n")
+
+def rows():
+    note()
+    for n in range(100):
+        yield {"n": n, "x": np.array([n, n * n], np.float32), "t": f"é{n}", "w": np.arange(n % 3)}
+
+def pairs():
+    for n in range(5):
+        yield {"a": n, "b": (b"%d" % n, [n] * n)}, np.float32(n)
+
+def pictures():
+    for n in range(4):
+        yield np.full((n + 1, 2, 3), n, np.uint8), n
+
+def lines():
+    yield from [b"one", b"", b"three\\0"]
+
+generator = (n for n in range(3))
+numbers = {3, 1, 2}
+
+def widening():
+    yield from [(1, []), (2.5, [7])]
+
+def slow():
+    note()
+    for n in range(40):
+        time.sleep(0.02)
+        yield n
+
+def nothing():
+    yield from []
+
+def empty():
+    yield ()
+
+def objects():
+    yield object()
+
+def ends_early():
+    yield from [1, 2]
+    raise KeyError("no such disk")
+
+def mixed():
+    yield from [{"a": 1}, {"a": 1, "b": 2}]
+
+def texts():
+    yield from [1, "one"]
+
+def axes():
+    yield from [np.zeros(2), np.zeros((2, 2))]
+
+class DataLoader:
+    def __iter__(self):
+        return iter([[1, 2], [3, 4]])
+
+class Endless:
+    def __iter__(self):
+        return iter([])
+    def cardinality(self):
+        return -1
+
+class _BatchDataset:
+    def __iter__(self):
+        return iter([[1, 2]])
+    def _inputs(self):
+        return []
+
+class _PrefetchDataset(_BatchDataset):
+    def _inputs(self):
+        return [_BatchDataset()]
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    path = tmp_path / "zoo" / "my_stream.py"
+    path.parent.mkdir()
+    path.write_text(CODE)
+    monkeypatch.syspath_prepend(str(path.parent))
+    monkeypatch.delitem(sys.modules, "my_stream", raising=False)
+    return path
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return JobFolders(*(tmp_path / "job" / name for name in ("index", "records", "unfinished")))
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def opened(module, folders, told):
+    """Opens a stream of the module as a job does."""
+
+    def make(name, **settings):
+        return open_source(
+            f"dataset:my_stream.{name}", DataConfig(**settings), folders=folders, tell=told.append
+        )
+
+    return make
+
+
+def records(source):
+    return source.layout.pack([plain(each) for each in source.read(range(len(source)))])
+
+
+def readings(module):
+    path = module.with_name("readings")
+    return len(path.read_text().split()) if path.exists() else 0
+
+
+def test_what_a_generator_gives_is_read_in_its_order(opened, told, folders):
+    with opened("rows") as source:
+        assert [plain(each) for each in source.read([5, 0])] == [
+            [5, 0],
+            [[5.0, 25.0], [0.0, 0.0]],
+            ["é5".encode(), "é0".encode()],
+            [[0, 1], []],
+        ]
+        assert source.block_counts.sum() == 100
+        assert source.record_bytes() > 0
+        assert [each.shape for each in source.layout.columns] == [(), (2,), (), (None,)]
+    assert "it is read once now" in told[0]
+    assert "100 records of" in told[1]
+    assert "{n: int64, x: float32[2], t: text, w: int64[?]}" in told[1]
+    assert not folders.unfinished_records.exists()
+
+
+def test_elements_arrive_with_the_tuples_and_dicts_they_had(opened):
+    with opened("pairs") as source:
+        assert not source.layout.needs_assembly
+        found = records(source)
+        assert found[0]["a"] == [0, 1, 2, 3, 4]
+        assert found[0]["b"] == ([b"0", b"1", b"2", b"3", b"4"], [[n] * n for n in range(5)])
+        assert found[1] == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert source.layout.columns[3].dtype == "float32"
+
+
+def test_arrays_of_differing_shapes_keep_their_shapes(opened):
+    with opened("pictures") as source:
+        assert source.layout.needs_assembly
+        values, shapes, number = source.read([2, 0])
+        assert [len(each) for each in plain(values)] == [18, 6]
+        assert shapes.tolist() == [[3, 2, 3], [1, 2, 3]]
+        assert number.tolist() == [2, 0]
+        assert [len(each) for each in source.read([])] == [0, 0, 0]
+
+
+def test_bytes_numbers_and_sets_are_streams_too(opened):
+    with opened("lines") as source:
+        assert source.layout is None
+        assert source.read([2, 1, 0]) == [b"three\0", b"", b"one"]
+    with opened("generator") as source:
+        assert records(source) == [0, 1, 2]
+    with opened("numbers") as source:
+        assert sorted(records(source)) == [1, 2, 3]
+
+
+def test_types_are_those_that_hold_for_all_elements(opened):
+    with opened("widening") as source:
+        assert [each.dtype for each in source.layout.columns] == ["float64", "int64"]
+        assert records(source) == ([1.0, 2.5], [[], [7]])
+
+
+def test_a_later_job_reads_the_records_of_the_same_code(opened, module, told):
+    with opened("rows") as source:
+        first = source.fingerprint
+    told.clear()
+    with opened("rows") as source:
+        assert source.fingerprint == first
+    assert (readings(module), told) == (1, [])
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_other_code_is_read_again(opened, module, is_imported, monkeypatch):
+    helper = module.with_name("my_helper.py")
+    helper.write_text("LAST = 3\n")
+    module.write_text(f"{CODE}\nfrom my_helper import LAST\n")
+    with opened("rows") as source:
+        assert len(source) == 100
+    if is_imported:
+        helper.write_text("LAST = 4\n")
+    else:
+        module.write_text(module.read_text().replace("range(100)", "range(70)"))
+    monkeypatch.delitem(sys.modules, "my_stream")
+    with opened("rows") as source:
+        assert len(source) == (100 if is_imported else 70)
+    assert readings(module) == 2
+    monkeypatch.delitem(sys.modules, "my_helper", raising=False)
+
+
+def _open(name, folders, answers):
+    with open_source(f"dataset:my_stream.{name}", DataConfig(), folders=folders) as source:
+        answers.put((len(source), source.fingerprint))
+
+
+def test_one_process_reads_and_the_others_wait_for_it(module, folders):
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    processes = [context.Process(target=_open, args=("slow", folders, answers)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=30) for _ in processes]
+    for process in processes:
+        process.join(30)
+    assert found == [found[0]] * 3
+    assert found[0][0] == 40
+    assert readings(module) == 1
+
+
+def test_a_reader_that_is_killed_leaves_the_reading_to_the_next(module, folders):
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=_open, args=("slow", folders, context.Queue()))
+    process.start()
+    deadline = time.monotonic() + 30
+    while not any(folders.unfinished_records.glob("*/*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(30)
+    assert not any(path.is_dir() for path in folders.records.iterdir())
+    answers = context.Queue()
+    _open("slow", folders, answers)
+    assert answers.get(timeout=10)[0] == 40
+    assert readings(module) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("nothing", DataError, "There are no records"),
+        ("empty", DataError, "Element 0 of .* it is empty"),
+        ("objects", DataError, "Element 0 of .* it is a object, no array, number or text"),
+        ("ends_early", UserCodeError, "gives an error after 2 elements: KeyError.*no such disk"),
+        ("mixed", DataError, "Element 1 .* it is a dict of a, b, and a dict of a in those before"),
+        ("texts", DataError, "Element 1 of .* it is text in some and a number in others"),
+        ("axes", DataError, "Element 1 of .* it has 2 axes, and 1 in those before it"),
+        ("DataLoader", UserCodeError, "gives batches, and a record must be one example"),
+        ("_BatchDataset", UserCodeError, r"gives batches.*\.unbatch\(\)"),
+        ("_PrefetchDataset", UserCodeError, r"gives batches.*\.unbatch\(\)"),
+        ("Endless", UserCodeError, r"never ends.*Leave repeat\(\) out"),
+    ],
+)
+def test_what_cannot_become_records_is_one_sentence_and_leaves_nothing(
+    opened, folders, name, error, said
+):
+    with pytest.raises(error, match=said):
+        opened(name)
+    assert not folders.unfinished_records.exists()
+    assert not folders.records.exists() or not list(folders.records.iterdir())
+
+
+def test_columns_of_a_stream_cannot_be_chosen(opened):
+    with pytest.raises(ConfigError, match="no columns of it can be left out"):
+        opened("rows", columns=["n"])
+
+
+def test_without_a_job_there_is_no_place_for_the_records(module):
+    with pytest.raises(DataError, match="there is no job to keep its records"):
+        open_source("dataset:my_stream.rows", DataConfig())
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(opened, folders, monkeypatch):
+    def write(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(streams, "write_json", write)
+    with pytest.raises(OutputError, match=r"my_stream\.rows cannot be written.*No space"):
+        opened("rows")
+    assert not folders.unfinished_records.exists()
+    assert not list(folders.records.iterdir())
+
+
+def test_people_are_told_how_far_a_long_reading_is(opened, told, monkeypatch):
+    monkeypatch.setattr(streams, "TELL_SECONDS", 0.1)
+    with opened("slow"):
+        pass
+    assert len([line for line in told if " records of 0.0 MB in " in line]) >= 3
