@@ -1,18 +1,30 @@
 """Whole jobs on data of other formats: each record once an epoch, and the same weights."""
 
+import io
+import json
+import signal
+import tarfile
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from edl_horovod import trained_model
+from edl_horovod.errors import Interrupted
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger.prove import prove
 from edl_horovod.records.reader import Reader
 from edl_horovod.trained_model.params import read_params
+from tests.mds_shards import shard
 from tests.records import example, write_records
+from tests.s3_server import serve
 
 NUM_RECORDS = 100
+EPOCHS = 3
 COMMON = ("train.batch_size=24", "train.epochs=2", "data_plan.lanes=6", "data_plan.shuffle=false")
 
 
@@ -55,8 +67,64 @@ def write_arrays(folder):
     return folder
 
 
+def write_feather(folder):
+    folder.mkdir()
+    x, y = examples()
+    pairs = pa.array(list(x), pa.list_(pa.float32(), 4))
+    feather.write_feather(pa.table({"x": pairs, "y": y}), str(folder / "a.arrow"), chunksize=7)
+    return folder
+
+
+def write_json_lines(folder):
+    folder.mkdir()
+    lines = [
+        json.dumps({"x": row.tolist(), "y": float(y)}) for row, y in zip(*examples(), strict=True)
+    ]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def write_tars(folder):
+    folder.mkdir()
+    rows = list(zip(*examples(), strict=True))
+    for shard_number in range(2):
+        with tarfile.open(folder / f"{shard_number}.tar", "w") as archive:
+            for number, row in enumerate(rows[shard_number::2]):
+                for part, values in zip(("x", "y"), row, strict=True):
+                    info = tarfile.TarInfo(f"{number:04d}.{part}")
+                    info.size = values.nbytes
+                    archive.addfile(info, io.BytesIO(values.tobytes()))
+    return folder
+
+
+def write_mds(folder):
+    folder.mkdir()
+    x, y = examples()
+    samples = [row.tobytes() + value.tobytes() for row, value in zip(x, y, strict=True)]
+    content = shard(samples, ["ndarray:float32:4", "float32"], [16, 4], ["x", "y"])
+    (folder / "shard.00000.mds").write_bytes(content)
+    return folder
+
+
+def write_pictures(folder):
+    random = np.random.default_rng(7)
+    for number in range(NUM_RECORDS):
+        path = folder / ("cat", "dog")[number % 2] / f"{number:03d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (2, 2), np.uint8)).save(path)
+    return folder
+
+
 def no_files(folder):
     return "dataset:own_rows.Rows"
+
+
+def a_stream(folder):
+    return "dataset:own_rows.stream"
+
+
+def examples_of_tf_data(folder):
+    return "dataset:own_rows.examples"
 
 
 def weights(output):
@@ -70,6 +138,8 @@ def weights(output):
         (write_parquet, "rows"),
         (write_arrays, "rows"),
         (no_files, "rows"),
+        (a_stream, "rows"),
+        (examples_of_tf_data, "examples"),
     ],
 )
 def test_two_ranks_train_what_one_does_on_recordio(start, tmp_path, write, model):
@@ -103,3 +173,78 @@ def test_two_ranks_train_what_one_does_on_recordio(start, tmp_path, write, model
     start("predict", f"trained_model={output}", f"data={data}", f"output={predictions}").succeed()
     with Reader.open(str(predictions)) as reader:
         assert len(reader) == NUM_RECORDS
+
+
+def step_after(job, step, kind="step", **fields):
+    """Wait until an event of this kind is there for a step after this one; return its step."""
+    found = job.wait_for(
+        lambda all_of_it: [
+            e.event.step
+            for e in all_of_it
+            if e.event.kind == kind
+            and e.event.step > step
+            and all(getattr(e.event, name) == value for name, value in fields.items())
+        ],
+        f"{kind} after step {step}",
+    )
+    return found[-1]
+
+
+def lose_a_worker_and_resume(start, data, **variables):
+    """A job of two ranks, of which one is killed; ended, and resumed on a ring of three.
+
+    Returns what each of the two jobs printed.
+    """
+    settings = (
+        "model_def=formats.FormatSpec",
+        "train.batch_size=24",
+        f"train.epochs={EPOCHS}",
+        "data_plan.lanes=6",
+        f"data={data}",
+        "elastic.min_np=1",
+        "debug.ledger=true",
+        "checkpoint.every_steps=1",
+    )
+    job = start("train", *settings, "launch.np=2", **variables)
+    step = step_after(job, 1)
+    job.signal_worker(1, signal.SIGKILL)
+    step = step_after(job, step + 1)
+    step_after(job, step, kind="checkpoint", state="written")
+    job.process.send_signal(signal.SIGINT)
+    assert job.end() == Interrupted.exit_code, job.describe()
+    printed = job.printed  # The next job prints to the same file.
+
+    job_dir = f"job_dir={job.job_dir}"
+    resumed = start("train", *settings, job_dir, "launch.np=3", "resume=must", **variables)
+    resumed.succeed()
+    proof = prove(JobDir(job.job_dir))
+    assert proof.is_good, proof.violations
+    assert (proof.is_finished, proof.num_records) == (True, EPOCHS * NUM_RECORDS)
+    return printed, resumed.printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "write",
+    [write_pictures, write_tars, write_mds, write_json_lines, write_feather, write_arrays],
+)
+def test_each_record_counts_once_over_a_killed_worker_and_another_ring(start, tmp_path, write):
+    lose_a_worker_and_resume(start, write(tmp_path / "data"))
+
+
+def test_a_stream_is_read_once_by_all_ranks_and_the_job_that_goes_on(start, tmp_path):
+    printed = lose_a_worker_and_resume(start, a_stream(tmp_path))
+    assert [each.count("it is read once now") for each in printed] == [1, 0], printed
+    assert not (tmp_path / "job-0" / "records.partial").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("write", [write_pictures, write_mds])
+def test_the_same_in_s3(start, tmp_path, monkeypatch, write):
+    folder = write(tmp_path / "data")
+    with serve() as server:
+        for name, value in server.environment.items():  # For the proof, which reads them, too.
+            monkeypatch.setenv(name, value)
+        for path in filter(Path.is_file, folder.rglob("*")):
+            server.put(f"data/{path.relative_to(folder)}", path.read_bytes())
+        lose_a_worker_and_resume(start, "s3://bucket/data", **server.environment)

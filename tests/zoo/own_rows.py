@@ -17,3 +17,19 @@ class Rows:
     def __getitem__(self, number):
         x = self._x[number]
         return {"id": number, "x": x, "y": np.float32(x.sum() * 0.5)}
+
+
+def stream():
+    """The same from the begin alone."""
+    rows = Rows()
+    for number in range(NUM_RECORDS):
+        yield rows[number]
+
+
+def examples():
+    """The same as examples, made by tf.data."""
+    import tensorflow as tf
+
+    spec = {"id": tf.TensorSpec((), tf.int64), "x": tf.TensorSpec((4,)), "y": tf.TensorSpec(())}
+    dataset = tf.data.Dataset.from_generator(stream, output_signature=spec)
+    return dataset.map(lambda row: ({"x": row["x"]}, row["y"][tf.newaxis]))

@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.records.job_data import open_source
+from edl_horovod.records.source import JobFolders
 from tests.columns import plain
+from tests.mds_shards import shard
 from tests.s3_server import serve
 
 COUNT = 3000
@@ -70,6 +72,10 @@ def tar(path):
             archive.addfile(info, io.BytesIO(row.tobytes()))
 
 
+def mds(path):
+    path.write_bytes(shard([row.tobytes() for row in X], ["ndarray:float64:200"], [1600], ["x"]))
+
+
 @pytest.mark.parametrize(
     ("write", "name"),
     [
@@ -80,6 +86,7 @@ def tar(path):
         (jsonl, "a.jsonl"),
         (npz, "a.npz"),
         (tar, "a.tar"),
+        (mds, "a.mds"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -88,9 +95,8 @@ def test_remote_records_are_those_of_the_disk(server, tmp_path, write, name):
     write(path)
     server.put(f"formats/{name}", path.read_bytes())
     ids = [COUNT - 1, 0, 1500]
-    with open_source(
-        f"s3://bucket/formats/{name}", DataConfig(), folder=tmp_path / "job"
-    ) as remote:
+    folders = JobFolders(*(tmp_path / "job" / each for each in ("index", "records", "part")))
+    with open_source(f"s3://bucket/formats/{name}", DataConfig(), folders=folders) as remote:
         server.requests.clear()
         found = remote.read(ids)
         largest = max(request.num_bytes for request in server.gets(name))
@@ -103,3 +109,18 @@ def test_remote_records_are_those_of_the_disk(server, tmp_path, write, name):
     else:
         assert list(map(plain, found)) == list(map(plain, expected))
     assert largest < path.stat().st_size / 2
+
+
+def test_remote_pictures_are_those_of_the_disk_one_request_each(server, tmp_path):
+    for number in range(6):
+        path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(tf.io.encode_png(tf.fill([8, 8, 3], tf.cast(number, tf.uint8))).numpy())
+        server.put(f"photos/{path.parent.name}/{path.name}", path.read_bytes())
+    folders = JobFolders(*(tmp_path / "job" / each for each in ("index", "records", "part")))
+    with open_source("s3://bucket/photos", DataConfig(), folders=folders) as remote:
+        server.requests.clear()
+        found = remote.read([5, 0])
+        assert len(server.gets(".png")) == 2
+    with open_source(str(tmp_path / "photos"), DataConfig()) as local:
+        assert list(map(plain, found)) == list(map(plain, local.read([5, 0])))

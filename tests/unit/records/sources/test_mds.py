@@ -1,6 +1,5 @@
 """MDS shards as MosaicML's Streaming 0.13.0 wrote one, and as the same bytes in larger numbers."""
 
-import json
 import zlib
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.reader import Reader
 from tests.columns import read_columns
+from tests.mds_shards import shard
 
 # Four samples by MDSWriter: n int, small uint8, x float32, t str, raw bytes, j json,
 # v ndarray:float32:2,3, img png of 2 x 1 pixels.
@@ -26,21 +26,6 @@ SHARD = zlib.decompress(
         "c90ed9a86c8e6f9631924e688e11fa460e2459454172a0337f2d8ac338"
     )
 )
-
-
-def shard(samples, encodings, sizes, names):
-    """A shard by the description of the format."""
-    header = {"column_encodings": encodings, "column_names": names, "column_sizes": sizes}
-    header |= {"compression": None, "format": "mds", "hashes": [], "size_limit": 1, "version": 2}
-    text = json.dumps(header, sort_keys=True).encode()
-    begin = 4 + 4 * (len(samples) + 1) + len(text)
-    bounds = begin + np.cumsum([0, *map(len, samples)])
-    return (
-        np.uint32(len(samples)).tobytes()
-        + bounds.astype("<u4").tobytes()
-        + text
-        + b"".join(samples)
-    )
 
 
 def test_a_shard_of_the_library_has_the_samples_that_it_was_given(tmp_path):
