@@ -2,12 +2,16 @@
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-__all__ = ["ElasticDLSpec", "Mode", "is_padded", "padded"]
+from edl_horovod.errors import UserCodeError
 
-_IS_PADDED = "edl_horovod_is_padded"
+__all__ = ["ElasticDLSpec", "Mode", "Padding", "padded", "padding_of"]
+
+_PADDING = "edl_horovod_padding"
 _ALL = 1 << 22
 """More than a rank's examples of a step; TensorFlow reserves memory for so many at once."""
 
@@ -60,6 +64,10 @@ class ElasticDLSpec(ABC):
         For vocabularies, means, or the types of columns. One process of the job does so; all have
         what it returned in `adapted`, and the trained model keeps it. It is called where a class
         has its own, and handed what that declares.
+
+        Instead of `records`, or beside them, it may declare `examples`: what `create_dataset` makes
+        of all of them in `Mode.TRAINING`, in batches, as layers of Keras adapt to them
+        (`layer.adapt(examples.map(lambda features, labels: features["text"]))`).
 
         Args:
             records: All training records, as `create_dataset` gets them, in their order.
@@ -138,20 +146,38 @@ class ElasticDLSpec(ABC):
         return []
 
 
-def padded(dataset: Any, padding_values: Any = None) -> Any:
+@dataclass(frozen=True)
+class Padding:
+    """How the examples of a data set were padded."""
+
+    values: Any
+    lengths: tuple[int, ...]
+
+
+def padded(dataset: Any, padding_values: Any = None, lengths: Sequence[int] = ()) -> Any:
     """Pad examples of different lengths; what `create_dataset` returns at its end.
 
-    Each rank pads its examples of a step to the longest of them.
+    Each rank pads its examples of a step to the longest of them. With `lengths` it pads further, to
+    the first of these that is long enough, so that batches of few shapes occur.
 
     Args:
         dataset: A `tf.data.Dataset` of single examples, as `create_dataset` gives them.
         padding_values: As in `tf.data.Dataset.padded_batch`; None pads with 0 and empty text.
+        lengths: Rising sizes for every axis in which examples may differ. A longer example is an
+            error.
     """
+    if any(lower >= upper for lower, upper in pairwise([0, *lengths])):
+        raise UserCodeError(
+            "The lengths to pad to must rise, from 1 on.",
+            received={"lengths": list(lengths)},
+            cure="Write them as in edl_horovod.padded(dataset, lengths=[32, 64, 128]).",
+        )
     made = dataset.padded_batch(_ALL, padding_values=padding_values)
-    setattr(made, _IS_PADDED, True)
+    setattr(made, _PADDING, Padding(padding_values, tuple(lengths)))
     return made
 
 
-def is_padded(dataset: Any) -> bool:
-    """Whether a dataset gives a step's examples as one batch already, made by `padded`."""
-    return getattr(dataset, _IS_PADDED, False) is True
+def padding_of(dataset: Any) -> Padding | None:
+    """How `padded` made this data set, which gives a step's examples as one batch; else None."""
+    found = getattr(dataset, _PADDING, None)
+    return found if isinstance(found, Padding) else None

@@ -125,6 +125,9 @@ class Framework:
     def batches(self, source, plan, loaded, mode, *, prefetch):
         return Batches(source, plan, loaded, mode)
 
+    def examples(self, source, plan, loaded):
+        raise NotImplementedError
+
     def model(self, loaded, element_spec):
         return Model(loaded)
 

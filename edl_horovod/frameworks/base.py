@@ -370,6 +370,9 @@ class Framework(Protocol):
             UserCodeError: `create_dataset` raised, or returned something unusable.
         """
 
+    def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:
+        """All training examples in batches, as the framework's own users go through them."""
+
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
         """Build the user's model for batches of this kind.
 
@@ -385,13 +388,9 @@ class Framework(Protocol):
         *,
         scales_learning_rate: bool = False,
     ) -> Step:
-        """Build the user's model and optimizer, and the step that trains them.
+        """Build the user's model and optimizer, and the step that trains them, as `config` says.
 
-        Args:
-            loaded: The user's spec.
-            element_spec: What a batch looks like.
-            config: How the step is made.
-            scales_learning_rate: Whether `Step.scale_learning_rate` will be called.
+        `scales_learning_rate` says whether `Step.scale_learning_rate` will be called.
 
         Raises:
             UserCodeError: One of the spec's methods raised or returned something unusable.

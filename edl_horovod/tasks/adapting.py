@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edl_horovod.errors import UserCodeError
 from edl_horovod.files.whole_file import write_text
-from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
+from edl_horovod.records.columns import Ragged
 from edl_horovod.records.index_lock import one_builder
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import ElasticDLSpec
@@ -18,7 +21,12 @@ __all__ = ["adapt"]
 
 
 def adapt(
-    loaded: LoadedSpec, source: RecordSource, folder: Path, tell: Callable[[str], None]
+    loaded: LoadedSpec,
+    source: RecordSource,
+    folder: Path,
+    tell: Callable[[str], None],
+    *,
+    examples: Callable[[], Any],
 ) -> None:
     """Give a spec what its `adapt` returns for all records; one process of the job calls that.
 
@@ -27,6 +35,7 @@ def adapt(
         source: The job's training data.
         folder: Of the job, where the value is kept for all ranks, and for a job that goes on.
         tell: Called with what people should know.
+        examples: Makes what `adapt` gets as its `examples`, where it declares them.
 
     Raises:
         DataError: A record cannot be read.
@@ -36,10 +45,11 @@ def adapt(
     if type(loaded.spec).adapt is ElasticDLSpec.adapt:
         return
     path = folder / FILE_NAME
-    with one_builder([folder / f"{FILE_NAME}.lock"], tell):
+    lock = folder / f"{FILE_NAME}.lock"
+    with one_builder([lock], tell, doing="looks at all records", gives_up=False):
         kept = _kept(path, source.fingerprint)
         if kept is None:
-            kept = _looked_at(loaded, source, tell)
+            kept = _looked_at(loaded, source, tell, examples)
             folder.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps({"fingerprint": source.fingerprint, "value": kept}))
     loaded.spec.adapted = kept
@@ -54,22 +64,46 @@ def _kept(path: Path, fingerprint: str) -> Any:
     return found["value"] if found.get("fingerprint") == fingerprint else None
 
 
-def _looked_at(loaded: LoadedSpec, source: RecordSource, tell: Callable[[str], None]) -> Any:
+def _looked_at(
+    loaded: LoadedSpec,
+    source: RecordSource,
+    tell: Callable[[str], None],
+    examples: Callable[[], Any],
+) -> Any:
     doing = f"adapt of {loaded.label}"
+    available = {"records": _records(source), "tell": tell}
+    if "examples" in declared(loaded.spec.adapt).names:
+        available["examples"] = examples()
     with user_code(doing, root=loaded.zoo):
-        available = {"records": _records(source), "tell": tell}
         value = call_declared(loaded.spec.adapt, available)
     try:
         # As all other ranks read it.
-        return json.loads(json.dumps(value, allow_nan=False))
+        return json.loads(json.dumps(value, allow_nan=False, default=_plain))
     except (TypeError, ValueError) as error:
         raise UserCodeError(
             f"{doing} must return what JSON can hold: {error}.",
             received=type(value).__name__,
-            cure="Return dicts, lists, texts and numbers.",
+            cure="Return dicts, lists, texts, numbers and NumPy's arrays of these.",
         ) from error
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} is none of its types")
+
+
 def _records(source: RecordSource) -> Iterator[Any]:
+    layout = source.layout
     for start, count in zip(source.block_starts, source.block_counts, strict=True):
-        yield from source.read(range(int(start), int(start + count)))
+        found = source.read(range(int(start), int(start + count)))
+        if layout is None:
+            yield from found
+        else:
+            yield from map(layout.pack, zip(*map(_one_by_one, found), strict=True))
+
+
+def _one_by_one(values: Any) -> Iterator[Any]:
+    if isinstance(values, Ragged):
+        return iter(np.split(np.asarray(values.values), values.ends[:-1]))
+    return iter(values)

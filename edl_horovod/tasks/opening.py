@@ -4,6 +4,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
@@ -23,6 +24,9 @@ from edl_horovod.trained_model.adapted import read_adapted
 __all__ = ["OpenData", "Trained", "open_data", "open_trained"]
 
 log = logging.getLogger(__name__)
+
+_ADAPT_BATCH = 256
+"""Records of a batch of those that a spec's `adapt` looks at."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +75,16 @@ def open_data(
         open_source(pattern, config.data_plan, folders=job_dir.folders, tell=tell)
     )
     log.info("%s: %s", key, source.describe())
+
+    def examples() -> Any:
+        in_order = plan_of(
+            source, config.data_plan, num_lanes=1, is_training=False, global_batch=_ADAPT_BATCH
+        )
+        return framework.examples(source, in_order, loaded)
+
     is_training = mode is Mode.TRAINING
     if is_training and not config.init_from:
-        adapt(loaded, source, job_dir.adapted, tell)
+        adapt(loaded, source, job_dir.adapted, tell, examples=examples)
     elif is_training:
         # The weights are of that vocabulary.
         loaded.spec.adapted = read_adapted(Path(config.init_from))

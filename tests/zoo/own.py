@@ -46,6 +46,27 @@ def own_loss():
     return model
 
 
+class Contrasting(keras.Model):
+    """Has a loss that compares the examples of a batch with each other."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return ops.mean(ops.square(y - y_pred)) - 0.01 * ops.var(y_pred)
+
+
+def contrasting():
+    features, (output,) = layers()
+    model = Contrasting(features, output)
+    model.compile(optimizer="sgd")
+    return model
+
+
+def executed_otherwise():
+    features, (output,) = layers()
+    model = keras.Model(features, output)
+    model.compile(optimizer="sgd", loss="mse", run_eagerly=True, steps_per_execution=1)
+    return model
+
+
 class OwnMetrics(keras.Model):
     """Has a metric that needs the features."""
 

@@ -16,6 +16,7 @@ from tensorflow.python.autograph.core import ag_ctx
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.keras.functional import num_examples
 from edl_horovod.frameworks.keras.inline_maps import inline_maps
+from edl_horovod.frameworks.keras.padding import pad_to_lengths
 from edl_horovod.frameworks.keras.record_tensors import RecordTensors
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
@@ -25,9 +26,9 @@ from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.source import RecordSource
 from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, ExpectedRestart, StepRecords
-from edl_horovod.spec import Mode, is_padded
+from edl_horovod.spec import Mode, padding_of
 
-__all__ = ["KerasBatches"]
+__all__ = ["KerasBatches", "all_examples"]
 
 STEPS_IN_PARALLEL = 2
 MOST_PARTS = 3
@@ -252,7 +253,9 @@ class KerasBatches:
             dataset = self._spec.create_dataset(make(records), self._mode)
         self._check(dataset)
         inline_maps(tf.compat.v1.get_default_graph())
-        if not self._spec.parses_batches and not is_padded(dataset):
+        if (padding := padding_of(dataset)) is not None:
+            dataset = pad_to_lengths(dataset, padding)
+        elif not self._spec.parses_batches:
             # Larger than any step: the whole step becomes one batch, however much was expanded.
             dataset = dataset.batch(1 << 40)
         if not isinstance(dataset.element_spec, tuple):
@@ -293,6 +296,30 @@ class KerasBatches:
                 received=str(element),
                 cure="Return them as a tuple of two or three.",
             )
+
+
+def all_examples(source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> tf.data.Dataset:
+    """The training examples of one epoch: features, labels, and weights if any, in batches.
+
+    Raises:
+        UserCodeError: As for `KerasBatches`.
+    """
+
+    def make() -> KerasBatches:
+        return KerasBatches(source, plan, loaded, Mode.TRAINING, prefetch=1)
+
+    def epoch() -> Iterator[tuple[Any, ...]]:
+        # Its own for each reading: two may go on at the same time, as in `zip`.
+        batches, spans = make(), plan.spans(1)
+        num_steps = spans.first_step_of(1)
+        batches.restart(range(plan.num_lanes), 0, num_steps, spans)
+        for _ in range(num_steps):
+            batch = batches.next_batch()
+            if batch is not None:
+                weights = () if batch.weights is None else (batch.weights,)
+                yield (batch.features, batch.labels, *weights)
+
+    return tf.data.Dataset.from_generator(epoch, output_signature=make().element_spec)
 
 
 def _is_there(run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.Tensor:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Framework, Model, Step
 from edl_horovod.frameworks.keras import keras_2, plain_models
-from edl_horovod.frameworks.keras.batches import KerasBatches
+from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import KerasModel
@@ -49,6 +49,10 @@ class KerasFramework:
     ) -> Batches:
         """Make examples of records by the user's `create_dataset`."""
         return KerasBatches(source, plan, loaded, mode, prefetch=prefetch)
+
+    def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:
+        """All training examples in batches, as a `tf.data.Dataset` that can be read repeatedly."""
+        return all_examples(source, plan, loaded)
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
         """Build the user's model."""

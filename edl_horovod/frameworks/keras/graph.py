@@ -228,7 +228,8 @@ class StepGraph:
             shape = tf.constant([*variable.shape], gradient.indices.dtype)
             gradient = unique_rows(tf.IndexedSlices(gradient.values, gradient.indices, shape))
         else:
-            gradient = tf.convert_to_tensor(gradient)
+            # Where a layer of text gives a length that is not known yet, the gradient's is not.
+            gradient = tf.ensure_shape(gradient, variable.shape)
         if factor is None:
             return gradient
         return with_values(gradient, lambda values: values * tf.cast(factor, values.dtype))

@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
-from tests.fitting import assert_same_weights, by_fit, by_us, loaded_with, own_data
+from tests.fitting import (
+    BATCH,
+    STEPS,
+    assert_same_weights,
+    by_fit,
+    by_us,
+    loaded_with,
+    own_data,
+)
 from tests.parallel.agreement import assert_same_everywhere
-from tests.zoo import own
+from tests.zoo import own, texts
 from tests.zoo.fitted import OPTIMIZERS
 
 
@@ -36,3 +44,29 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(world, k
         count = sum(each.num_examples for each in sums)
         for name, value in step._graph.metric_values(counted, count).items():
             np.testing.assert_allclose(value, logs[name], rtol=1e-5, err_msg=name)
+
+
+def test_layers_that_were_adapted_train_as_in_fit(world):
+    data = texts.rows(BATCH * STEPS)
+    layers = {name: make() for name, make in texts.UNADAPTED.items()}
+    for name, layer in layers.items():
+        layer.adapt(data[0][name])
+    loaded = loaded_with("texts.TextsSpec")
+    loaded.spec.adapted = {
+        "text": {"vocabulary": layers["text"].get_vocabulary()},
+        "city": {"vocabulary": layers["city"].get_vocabulary()},
+        "size": {
+            "mean": layers["size"].mean.numpy()[0].tolist(),
+            "variance": layers["size"].variance.numpy()[0].tolist(),
+        },
+    }
+    step, _ = by_us(loaded, world, data)
+    assert_same_everywhere(step.model.keras.get_weights())
+    if world.is_leader:
+        spec = loaded_with("texts.TextsSpec").spec
+        model = texts.model_of(layers)
+        model.compile(spec.create_optimizer(), "mse")
+        by_fit(model, data)
+        ours, theirs = step.model.keras.trainable_variables, model.trainable_variables
+        for one, other in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.records.columns import Ragged
+from edl_horovod.records.layout import Column, Layout
 from edl_horovod.spec import ElasticDLSpec
-from edl_horovod.tasks.adapting import adapt
+from edl_horovod.tasks import adapting
+
+
+def adapt(one, source, folder, tell, examples=None):
+    adapting.adapt(one, source, folder, tell, examples=lambda: examples)
 
 
 class Source:
+    layout = None
+
     def __init__(self, count, fingerprint="f"):
         self.block_starts, self.block_counts = np.array([0, 3]), np.array([3, count - 3])
         self.fingerprint = fingerprint
@@ -84,3 +92,30 @@ def test_what_it_raises_is_the_users_error(tmp_path):
 
     with pytest.raises(UserCodeError, match=r"adapt of Spec of m\.py failed.*salary"):
         adapt(loaded(look), Source(4), tmp_path, print)
+
+
+def test_examples_are_made_where_they_are_declared(tmp_path):
+    one = loaded(lambda self, examples: sum(examples))
+    adapt(one, Source(4), tmp_path, print, examples=[1, 2])
+    assert one.spec.adapted == 3
+
+
+class ColumnSource(Source):
+    layout = Layout((Column("t", "bytes"), Column("w", "int64", (None,))))
+
+    def read(self, ids):
+        texts = np.array([str(number).encode() for number in ids], dtype=object)
+        return [texts, Ragged(np.array(ids), np.arange(len(ids)) + 1)]
+
+
+def test_records_with_columns_are_what_create_dataset_gets(tmp_path):
+    one = loaded(lambda self, records: [[row["t"].decode(), row["w"].tolist()] for row in records])
+    adapt(one, ColumnSource(5), tmp_path, print)
+    assert one.spec.adapted == [[str(number), [number]] for number in range(5)]
+
+
+def test_arrays_of_numpy_become_lists(tmp_path):
+    value = {"mean": np.array([0.1, 2], np.float32), "count": np.int64(3), "words": [np.str_("a")]}
+    one = loaded(lambda self: value)
+    adapt(one, Source(4), tmp_path, print)
+    assert one.spec.adapted == {"mean": [float(np.float32(0.1)), 2.0], "count": 3, "words": ["a"]}

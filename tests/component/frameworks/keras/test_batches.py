@@ -130,6 +130,27 @@ def test_more_parts_than_keras_knows_are_refused(stream):
         stream(ID, "return dataset.map(parse).map(lambda i: (i, i, i, i))")
 
 
+def test_examples_are_padded_to_one_of_a_few_lengths(stream):
+    lines = """import edl_horovod
+        rows = dataset.map(parse).map(lambda i: tf.range(i + 1))
+        return edl_horovod.padded(rows, lengths=[4, 6, 16])"""
+    found = stream(ID, lines)
+    found.restart(range(2), 0, 3)
+    batches = [found.next_batch() for _ in range(3)]
+    longest = [batch.features.numpy().max() + 1 for batch in batches]
+    sizes = [batch.features.shape[1] for batch in batches]
+    assert sizes == [next(n for n in (4, 6, 16) if n >= length) for length in longest]
+
+
+def test_an_example_that_is_longer_than_all_lengths_is_an_error(stream):
+    lines = """import edl_horovod
+        return edl_horovod.padded(dataset.map(parse).map(lambda i: tf.range(i + 1)), lengths=[8])"""
+    found = stream(ID, lines)
+    found.restart(range(2), 0, 3)
+    with pytest.raises(DataError, match=r"An example is longer than the last of lengths=\[8\]"):
+        list(iter(found.next_batch, None))
+
+
 @pytest.mark.parametrize(
     ("made", "kind"),
     [

@@ -57,6 +57,23 @@ def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(kind):
         np.testing.assert_allclose(ours[name], value, rtol=1e-5, err_msg=name)
 
 
+def test_a_loss_of_the_whole_batch_is_that_of_fit_on_one_rank_and_warned_of(caplog):
+    step, _ = by_us(loaded_with("own.OwnSpec", kind="contrasting"))
+    assert "the training depends on the number of ranks" in caplog.text
+    loaded_with("own")
+    model = own.contrasting()
+    by_fit(model)
+    assert_same_weights(step.model.keras, model)
+
+
+def test_how_fit_was_to_execute_makes_no_difference():
+    step, _ = by_us(loaded_with("own.OwnSpec", kind="executed_otherwise"))
+    loaded_with("own")
+    model = own.executed_otherwise()
+    by_fit(model)
+    assert_same_weights(step.model.keras, model)
+
+
 class Recorder(keras.callbacks.Callback):
     """Keeps the logs of an epoch."""
 

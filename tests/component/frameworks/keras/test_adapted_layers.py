@@ -1,0 +1,101 @@
+"""Layers that adapt to the data do so once for a job, and then train as in `fit`."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pytest
+
+from edl_horovod.config.schema import DataConfig
+from edl_horovod.frameworks.keras.batches import all_examples
+from edl_horovod.records.job_data import open_source, plan_of
+from edl_horovod.tasks.adapting import adapt
+from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
+from tests.zoo import texts
+
+
+@pytest.fixture
+def data():
+    return texts.rows(BATCH * STEPS)
+
+
+@pytest.fixture
+def source(tmp_path, data):
+    features, labels = data
+    columns = {name: pa.array(list(features[name])) for name in ("text", "city")}
+    columns["size"] = pa.array(list(features["size"]), pa.list_(pa.float32(), 2))
+    path = tmp_path / "a.feather"
+    feather.write_feather(pa.table({**columns, "y": labels[:, 0]}), str(path), chunksize=100)
+    with open_source(str(path), DataConfig()) as source:
+        yield source
+
+
+def adapted(source, folder, loaded):
+    plan = plan_of(source, DataConfig(), num_lanes=1, is_training=False, global_batch=64)
+    told = []
+    adapt(
+        loaded,
+        source,
+        folder,
+        told.append,
+        examples=lambda: all_examples(source, plan, loaded),
+    )
+    return told
+
+
+def test_text_categories_and_numbers_train_as_in_fit(source, data, tmp_path):
+    loaded = loaded_with("texts.TextsSpec")
+    assert adapted(source, tmp_path, loaded) == ["looked at all examples"]
+    step, _ = by_us(loaded, data=data)
+
+    theirs = loaded_with("texts.TextsSpec").spec
+    layers = {name: make() for name, make in texts.UNADAPTED.items()}
+    for name, layer in layers.items():
+        layer.adapt(data[0][name])
+    model = texts.model_of(layers)
+    model.compile(theirs.create_optimizer(), "mse")
+    by_fit(model, data)
+    # A layer that was given its mean keeps it as a constant, and no variable for it.
+    ours, theirs = step.model.keras.trainable_variables, model.trainable_variables
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_other_processes_and_a_resumed_job_have_the_same_without_looking(source, tmp_path):
+    first, second = loaded_with("texts.TextsSpec"), loaded_with("texts.TextsSpec")
+    adapted(source, tmp_path, first)
+    assert adapted(source, tmp_path, second) == []
+    assert first.spec.adapted == second.spec.adapted
+    kept = json.loads((tmp_path / "adapted.json").read_text())["value"]
+    assert kept == first.spec.adapted
+    assert len(kept["text"]["vocabulary"]) == 6
+
+
+def test_examples_can_be_gone_through_again_and_hold_each_record_once(source, data):
+    loaded = loaded_with("texts.TextsSpec")
+    plan = plan_of(source, DataConfig(), num_lanes=1, is_training=False, global_batch=64)
+    examples = all_examples(source, plan, loaded)
+    for _ in range(2):
+        labels = np.concatenate([batch.numpy() for _, batch in examples])
+        np.testing.assert_array_equal(labels, data[1])
+
+
+def test_a_layer_that_adapts_inside_create_model_is_taken_as_it_is(data):
+    words = [text for text in data[0]["text"] if text][:50]
+
+    def layers():
+        made = {name: make() for name, make in texts.UNADAPTED.items()}
+        made["text"].adapt(words)
+        made["city"].set_vocabulary(texts.CITIES)
+        made["size"].adapt(data[0]["size"][:50])
+        return made
+
+    loaded = loaded_with("texts.TextsSpec")
+    loaded.spec.create_model = lambda: texts.model_of(layers())
+    step, _ = by_us(loaded, data=data)
+    spec = loaded_with("texts.TextsSpec").spec
+    model = texts.model_of(layers())
+    model.compile(spec.create_optimizer(), "mse")
+    by_fit(model, data)
+    assert_same_weights(step.model.keras, model)
