@@ -66,6 +66,8 @@ EXTRAS = {
         "s3fs",
         "starlette",
         "tenacity",
+        # Keras' callback of that name, and what reads its files.
+        "tensorboard",
         "types-protobuf",
         "types-PyYAML",
         "uvicorn",

@@ -147,7 +147,6 @@ def tags(folder):
 
 
 def test_tensorboard_writes_each_epoch(train, use, tmp_path):
-    pytest.importorskip("tensorboard", reason="Keras' TensorBoard needs that package")
     use(lambda: [keras.callbacks.TensorBoard(str(tmp_path / "board"), histogram_freq=1)])
     train("train.epochs=2", f"validation_data={tmp_path}/data/part-0.recordio")
     found = tags(tmp_path / "board")
@@ -157,8 +156,6 @@ def test_tensorboard_writes_each_epoch(train, use, tmp_path):
 
 
 def test_tensorboard_writes_steps_with_per_step(train, use, tmp_path):
-    pytest.importorskip("tensorboard", reason="Keras' TensorBoard needs that package")
-
     def make():
         return [
             keras.callbacks.TensorBoard(

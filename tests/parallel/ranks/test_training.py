@@ -5,6 +5,7 @@ All ranks also train alone: a worker that gets warm tries a collective, here in 
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import keras
 import numpy as np
@@ -133,6 +134,39 @@ def test_callbacks_change_all_ranks_alike(world, monkeypatch):
     assert_same_everywhere([*weights(ring), np.float64(rate)])
     single, theirs = train(ALONE, "called-alone", "train.epochs=9")
     assert ours.steps == theirs.steps == 25
+    for one, other in zip(weights(ring), weights(single), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+class Looks(keras.callbacks.Callback):
+    """Notes what it sees around each step, and where it ran."""
+
+    seen: ClassVar[list[tuple[int, float]]] = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.begun = batch
+
+    def on_train_batch_end(self, batch, logs=None):
+        assert batch == self.begun
+        Looks.seen.append((batch, logs["loss"]))
+
+
+def test_callbacks_look_at_each_step_of_the_whole_ring_on_the_leader(world, monkeypatch):
+    monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: [Looks()])
+    monkeypatch.setattr(Looks, "seen", [])
+    settings = ["train.epochs=2", "callbacks.per_step=true"]
+    ring, ours = train(world, "looks", *settings)
+    of_ring, Looks.seen = Looks.seen, []
+    assert_same_everywhere(weights(ring))
+    single, theirs = train(ALONE, "looks-alone", *settings)
+    assert ours.steps == theirs.steps == 10
+    if world.is_leader:
+        assert [batch for batch, _ in of_ring] == [*range(5), *range(5)]
+        # The mean of the epoch over all ranks' examples, as one process has it.
+        losses = [[loss for _, loss in found] for found in (of_ring, Looks.seen)]
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+    else:
+        assert of_ring == []
     for one, other in zip(weights(ring), weights(single), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
