@@ -1,5 +1,7 @@
 """Records by number without files: what `tests.records.write_records` writes."""
 
+import time
+
 import numpy as np
 
 NUM_RECORDS = 100
@@ -24,6 +26,20 @@ def stream():
     rows = Rows()
     for number in range(NUM_RECORDS):
         yield rows[number]
+
+
+def slow_stream():
+    """The same, for so long that a test can do something meanwhile."""
+    for row in stream():
+        time.sleep(1)
+        yield row
+
+
+def large_stream():
+    """Random bytes, 10 MB of them."""
+    random = np.random.default_rng(1)
+    for _ in range(NUM_RECORDS):
+        yield {"x": np.zeros(4, np.float32), "y": np.float32(0), "more": random.bytes(100_000)}
 
 
 def examples():

@@ -1,0 +1,180 @@
+"""Memory that runs out, a full disk, Ctrl-C at once: nothing is lost, and people are told."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.errors import Interrupted, OutputError
+from edl_horovod.job.directory import JobDir
+from edl_horovod.ledger.prove import prove
+from tests.integration.conftest import REPOSITORY, ZOO
+from tests.records import write_records
+
+ROOM_BYTES = 256 << 20
+NUM_RECORDS, EPOCHS = 100, 3
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do this to a machine")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    data = write_records(tmp_path / "data", NUM_RECORDS)
+    return [
+        f"data={data}",
+        "train.batch_size=24",
+        f"train.epochs={EPOCHS}",
+        "data_plan.lanes=6",
+        f"job_dir={tmp_path}/job",
+    ]
+
+
+@pytest.fixture
+def memory_group(tmp_path):
+    """A control group for one process with little room for what it takes from then on."""
+    groups = dict(
+        line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()
+    )
+    if "memory" in groups:
+        parent = Path("/sys/fs/cgroup/memory") / groups["memory"].lstrip("/")
+        limit = "memory.limit_in_bytes"
+    else:
+        parent, limit = Path("/sys/fs/cgroup") / groups[""].lstrip("/"), "memory.max"
+    group = parent / f"edl-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(ROOM_BYTES))
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"no control group for memory can be made here: {error}")
+    yield group
+    deadline = time.monotonic() + 10
+    while (group / "cgroup.procs").read_text().split() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    group.rmdir()
+
+
+@NEEDS_ROOT
+def test_a_worker_that_the_kernel_kills_for_memory_costs_no_record(
+    start, settings, tmp_path, memory_group
+):
+    meal = tmp_path / "meal"
+    job = start(
+        "train",
+        *settings,
+        "model_def=hungry",
+        f"params.meal={meal}",
+        "launch.np=2",
+        "elastic.min_np=1",
+        "debug.ledger=true",
+    )
+    job.wait_for_ring(2)
+    job.wait_for_step(2)
+    (memory_group / "cgroup.procs").write_text(str(job.worker_pid(1)))
+    meal.touch()
+    job.succeed()
+    assert not meal.exists()
+
+    failed = [e.event for e in job.events("worker") if e.event.state == "failed"]
+    assert [event.worker for event in failed] == ["localhost:1"]
+    assert "killed by SIGKILL: as the kernel counts, memory ran out" in failed[0].message
+    assert re.search(r"it had taken up to \d+\.\d GiB when last seen", failed[0].message)
+    assert "lower train.batch_size" in job.printed
+    proof = prove(JobDir(job.job_dir))
+    assert proof.is_good, proof.violations
+    assert (proof.is_finished, proof.num_records) == (True, EPOCHS * NUM_RECORDS)
+
+
+@NEEDS_ROOT
+def test_a_disk_that_is_full_at_the_end_leaves_a_checkpoint_to_go_on_from(
+    start, settings, tmp_path
+):
+    small = tmp_path / "small"
+    small.mkdir()
+    if os.system(f"mount -t tmpfs -o size=16k tmpfs {small}") != 0:
+        pytest.skip("no file system can be mounted here")
+    common = [*settings, "model_def=tiny", "launch.np=1"]
+    try:
+        job = start("train", *common, f"output={small}/model")
+        assert job.end() == OutputError.exit_code, job.describe()
+        assert "No space left" in job.printed
+        assert "Make room" in job.printed
+        assert "resume=auto" in job.printed.rstrip().rpartition("\n")[2]
+        assert list(small.iterdir()) == []
+    finally:
+        os.system(f"umount {small}")
+    start("train", *common, "resume=auto", f"output={tmp_path}/model").succeed()
+
+
+@NEEDS_ROOT
+def test_a_stream_that_the_disk_has_no_room_for_is_told_and_leaves_nothing(
+    start, settings, tmp_path
+):
+    small = tmp_path / "job"
+    small.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {small}") != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        given = [each for each in settings if not each.startswith("data=")]
+        job = start(
+            "train", *given, "model_def=rows", "data=dataset:own_rows.large_stream", "launch.np=1"
+        )
+        assert job.end() == OutputError.exit_code, job.describe()
+        assert re.search(r"records\.recordio cannot be written: No space left", job.printed)
+        assert "Make room" in job.printed
+        assert not (small / "records.partial").exists()
+        assert list((small / "records").iterdir()) == []
+    finally:
+        os.system(f"umount {small}")
+
+
+def test_ctrl_c_while_a_stream_is_read_leaves_none_of_it(start, settings, tmp_path):
+    given = [each for each in settings if not each.startswith("data=")]
+    job = start("train", *given, "model_def=rows", "data=dataset:own_rows.slow_stream")
+    unfinished = tmp_path / "job" / "records.partial"
+    job.wait_for(lambda _: any(unfinished.glob("*/*")), "the first records")
+    job.process.send_signal(signal.SIGINT)
+    assert job.end(30) == Interrupted.exit_code, job.describe()
+    assert "it is read once now" in job.printed
+    assert not unfinished.exists()
+    assert not any(path.is_dir() for path in (tmp_path / "job" / "records").iterdir())
+
+
+@pytest.mark.parametrize("tenths", range(1, 6))
+def test_ctrl_c_within_the_first_half_second_leaves_a_line_and_nothing_else(
+    settings, tmp_path, tenths
+):
+    """Counted from when Python has begun: before that nothing of ours is there to hear it."""
+    began = tmp_path / "began"
+    code = (
+        f"open({str(began)!r}, 'w').close()\n"
+        "import sys\n"
+        "from edl_horovod.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    command = [sys.executable, "-c", code, "train", *settings, "model_def=tiny"]
+    process = subprocess.Popen(
+        [*command, f"model_zoo={ZOO}", f"output={tmp_path}/out", "launch.np=1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        start_new_session=True,
+    )
+    while not began.exists():
+        time.sleep(0.005)
+    time.sleep(tenths / 10)
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == Interrupted.exit_code, printed
+    assert "Traceback" not in printed
+    assert printed.rstrip().splitlines()[-1].startswith(("error: ", "The ", "Nothing "))
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
