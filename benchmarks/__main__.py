@@ -12,6 +12,7 @@ from rich.console import Console
 from benchmarks import (
     bench_checkpoint,
     bench_elastic_cost,
+    bench_formats,
     bench_input,
     bench_predict,
     bench_prepare,
@@ -25,6 +26,7 @@ from edl_horovod.files.whole_file import write_text
 
 BENCHMARKS: dict[str, Callable[[Workspace], list[Comparison]]] = {
     "input": bench_input.measure,
+    "formats": bench_formats.measure,
     "step": bench_step.measure,
     "predict": bench_predict.measure,
     "elastic_cost": bench_elastic_cost.measure,
