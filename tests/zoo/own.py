@@ -60,6 +60,14 @@ def contrasting():
     return model
 
 
+def embedding():
+    ids = keras.Input((3,), dtype="int32", name="ids")
+    rows = keras.layers.Flatten()(keras.layers.Embedding(5, 4)(ids))
+    model = keras.Model(ids, keras.layers.Dense(1)(rows))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
 def executed_otherwise():
     features, (output,) = layers()
     model = keras.Model(features, output)

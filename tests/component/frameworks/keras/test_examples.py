@@ -97,3 +97,27 @@ def test_ragged_and_sparse_features_train_as_in_fit(make, num_parts):
     model(next(iter(data))[0])
     model.fit(data, shuffle=False, verbose=0)
     assert_same_weights(step.model.keras, model)
+
+
+def test_rows_of_an_embedding_that_occur_several_times_count_as_their_sum():
+    random = np.random.default_rng(3)
+    ids = random.integers(0, 5, (BATCH * 10, 3)).astype(np.int32)
+    labels = random.normal(size=(BATCH * 10, 1)).astype(np.float32)
+    step, _ = by_us(loaded_with("own.OwnSpec", kind="embedding"), data=(ids, labels))
+
+    loaded_with("own")
+    dense = own.embedding()
+    dense.optimizer.build(dense.trainable_variables)
+    for start in range(0, len(ids), BATCH):
+        part = slice(start, start + BATCH)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(dense(ids[part]) - labels[part]))
+        found = tape.gradient(loss, [variable.value for variable in dense.trainable_variables])
+        dense.optimizer.apply(list(map(tf.convert_to_tensor, found)), dense.trainable_variables)
+    assert_same_weights(step.model.keras, dense)
+
+    # Where this fails, Keras adds the occurrences first, too: say so in docs/reference/keras.md.
+    loaded_with("own")
+    model = own.embedding()
+    by_fit(model, (ids, labels))
+    assert np.abs(model.get_weights()[0] - dense.get_weights()[0]).max() > 1e-3
