@@ -4,7 +4,7 @@ A thread reads and makes the examples of the steps that follow while a step is c
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import GeneratorType
 from typing import Any
@@ -30,7 +30,7 @@ from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode
 
-__all__ = ["TorchBatches"]
+__all__ = ["AllExamples", "TorchBatches"]
 
 MOST_PARTS = 3
 """Features, labels and weights."""
@@ -45,7 +45,18 @@ class TorchBatches:
     def __init__(
         self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
     ) -> None:
-        """Read nothing yet; see `base.Framework.batches`."""
+        """Read nothing yet; see `base.Framework.batches`.
+
+        Raises:
+            UserCodeError: The records hold what no tensor of PyTorch can be made of.
+        """
+        if source.layout is not None and source.layout.needs_assembly:
+            raise UserCodeError(
+                "PyTorch takes no records with ragged or sparse tensors, or with tensors whose"
+                " shapes differ otherwise than in the length of a list.",
+                received=source.describe(),
+                cure="Give lists, or tensors of the same shape, or encoded pictures as bytes.",
+            )
         self._records = StepRecords(source, plan)
         self._layout = source.layout
         self._plan = plan
@@ -187,6 +198,26 @@ class TorchBatches:
             received=f"{self._plan.num_records} records",
             cure="Look whether it filters them all.",
         )
+
+
+class AllExamples:
+    """The training examples of one epoch: features, labels, and weights if any, in batches."""
+
+    def __init__(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> None:
+        """Read nothing yet."""
+        self._source, self._plan, self._loaded = source, plan, loaded
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Begin at the first record."""
+        batches = TorchBatches(self._source, self._plan, self._loaded, Mode.TRAINING, prefetch=1)
+        spans = self._plan.spans(1)
+        num_steps = spans.first_step_of(1)
+        batches.restart(range(self._plan.num_lanes), 0, num_steps, spans)
+        for _ in range(num_steps):
+            batch = batches.next_batch()
+            if batch is not None:
+                weights = () if batch.weights is None else (batch.weights,)
+                yield (batch.features, batch.labels, *weights)
 
 
 def _shown(batch: Batch) -> Batch:

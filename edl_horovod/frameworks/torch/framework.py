@@ -10,7 +10,7 @@ from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.torch import plain_models
-from edl_horovod.frameworks.torch.batches import TorchBatches
+from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.frameworks.torch.gradients import StepOptions, StepReducer
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.running import Computing
@@ -65,6 +65,10 @@ class TorchFramework:
     ) -> Batches:
         """Make examples of records by the user's `create_dataset`."""
         return TorchBatches(source, plan, loaded, mode, prefetch=prefetch)
+
+    def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:
+        """All training examples in batches, which can be gone through repeatedly."""
+        return AllExamples(source, plan, loaded)
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
         """Build the user's model."""

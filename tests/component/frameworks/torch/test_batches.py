@@ -8,10 +8,10 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from edl_horovod.errors import DataError, UserCodeError
-from edl_horovod.frameworks.torch.batches import TorchBatches
+from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.records.columns import Ragged
-from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.layout import BYTES, Column, Layout, Part, Tensor
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import Mode
@@ -201,3 +201,25 @@ def test_examples_that_stand_for_all_are_found_where_the_first_records_give_none
 def test_what_is_no_batch_is_refused(make, create_dataset, message):
     with pytest.raises(UserCodeError, match=message):
         make(create_dataset).try_first()
+
+
+def test_all_examples_can_be_gone_through_again_in_their_order(monkeypatch):
+    loaded = load_spec(ZOO, "torch_tiny", params={})
+    monkeypatch.setattr(loaded.spec, "create_dataset", tensors)
+    plan = DataPlan(
+        block_starts=np.array([0]),
+        block_counts=np.array([NUM]),
+        global_batch=BATCH,
+        num_lanes=1,
+        is_shuffled=False,
+    )
+    examples = AllExamples(Numbers(), plan, loaded)
+    for _ in range(2):
+        assert torch.cat([x for x, _ in examples]).flatten().tolist() == list(range(NUM))
+
+
+def test_a_stream_whose_records_are_no_tensors_of_pytorch_is_refused(make):
+    parts = (Part(0, (None, 2), 1),)
+    columns = (Column("x", "float32", (None,)), Column("x (shape)", "int64", (2,)))
+    with pytest.raises(UserCodeError, match="PyTorch takes no records with ragged or sparse"):
+        make(tensors, layout=Layout(columns, structure=Tensor("dense", parts)))
