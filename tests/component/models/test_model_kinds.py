@@ -280,6 +280,14 @@ def test_an_optimizer_that_is_copied_leaves_out_what_is_not_to_decay(load):
     assert optimizer._use_weight_decay(keras.Variable(0.0, name="kernel"))
 
 
+def test_a_model_without_an_input_takes_the_examples_of_an_own_dataset(load):
+    without = CLASS.format(name="Mine").partition("    @staticmethod")[0]
+    for text in (HEAD + without, MODULE.replace("def dataset_fn", "def data")):
+        loaded = load(text, overrides={"has_own_dataset": True})
+        examples = object()
+        assert loaded.spec.create_dataset(examples, Mode.TRAINING) is examples
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
