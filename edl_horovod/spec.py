@@ -31,6 +31,8 @@ class ElasticDLSpec(ABC):
     outputs, labels)` is as good as one that also takes `mode` and `predictions`. Parameters that
     the user sets for the job (`params.hidden_units=[10,100]`) go to the constructor, and to
     `create_optimizer` where it declares them.
+
+    The types below are those of a Keras model; docs/reference/pytorch.md names PyTorch's.
     """
 
     parses_batches = False

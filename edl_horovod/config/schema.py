@@ -128,7 +128,7 @@ class CallbacksConfig:
     """What is called of a model's callbacks."""
 
     per_step: bool = False
-    """Whether the leader calls what Keras calls for each batch, after the step: such a hook may
+    """Whether the leader calls `on_train_batch_...` of callbacks around each step: such a hook may
     look, and change nothing (train)."""
 
 
@@ -252,14 +252,16 @@ class JobConfig:
     """Which model in the zoo: `file`, `folder.file` or `file.Symbol`; may be left out where
     model_zoo is one file."""
     framework: str = "keras"
-    """The framework that the model is written in; a trained model records its own."""
+    """The framework that the model is written in, `keras` or `torch`; a trained model records its
+    own."""
     input_fn: str = ""
     """Function that makes examples of records, in place of the model's own: `file.function`, or
     a function of the model's file."""
     loss: str = ""
-    """Loss in place of the model's own: as input_fn, or a Keras name such as `mse`."""
+    """Loss in place of the model's own: as input_fn, or a name in Keras or PyTorch, as `mse`."""
     optimizer: str = ""
-    """Optimizer in place of the model's own: as input_fn, or a Keras name such as `adam`."""
+    """Optimizer in place of the model's own: as input_fn, or a name in Keras or PyTorch, as
+    `adam`."""
     params: dict[str, Any] = field(default_factory=dict)
     """Parameters of the model: Python literals."""
     trained_model: str = ""

@@ -27,7 +27,7 @@ class ModelDefinition:
     kind: type[ElasticDLSpec]
     module: ModuleType
     symbol: str
-    """Its name in its file: a spec, a Keras class or a function."""
+    """Its name in its file: a spec, a class of the framework's models or a function."""
     parts: Mapping[str, str]
     """Where `input_fn`, `loss` and `optimizer` come from: `folder.file.symbol`, or a Keras name.
 
@@ -90,8 +90,9 @@ def find(
         raise UserCodeError(_what_is_missing(incomplete))
     names = list_definitions(zoo)
     raise UserCodeError(
-        f"{model_def!r} is neither a class that extends ElasticDLSpec or keras.Model nor a function"
-        f" that returns a model, and {', '.join(map(str, files))} holds none.",
+        f"{model_def!r} is neither a class that extends ElasticDLSpec or the framework's class of"
+        " models nor a function that returns a model, and"
+        f" {', '.join(map(str, files))} holds none.",
         received={"model_def": model_def},
         cure=f"The zoo defines: {', '.join(names) or 'none'}.{did_you_mean(model_def, names)}",
     )

@@ -21,7 +21,7 @@ __all__ = [
     "require_zoo",
 ]
 
-_MODEL_BASES = frozenset({"Model", "Sequential"})
+_MODEL_BASES = frozenset({"Model", "Module", "Sequential"})
 _MODEL_FUNCTION = "custom_model"
 
 
@@ -108,8 +108,8 @@ def files_defining(zoo: Path, name: str) -> list[tuple[Path, ...]]:
 def list_definitions(zoo: Path) -> list[str]:
     """The `model_def` of each model in a zoo, as far as parsing the files shows.
 
-    Models are complete specs, Keras classes with a loss of their own or in the same file, and
-    functions named `custom_model`.
+    Models are complete specs, classes of Keras or PyTorch with a loss of their own or in the same
+    file, and functions named `custom_model`.
     """
     classes: dict[str, list[_Class]] = {}
     functions = []
@@ -167,7 +167,8 @@ def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
     extends = {base for relative in lineage for base in relative.bases}
     if ElasticDLSpec.__name__ in extends:
         return ElasticDLSpec.__abstractmethods__ <= has
-    return bool(extends & _MODEL_BASES) and ("default_loss" in has or one.has_loss)
+    has_loss = one.has_loss or not has.isdisjoint({"default_loss", "loss"})
+    return bool(extends & _MODEL_BASES) and has_loss
 
 
 def _nothing_found(zoo: Path, model_def: str) -> UserCodeError:

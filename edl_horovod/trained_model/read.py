@@ -169,7 +169,7 @@ def _read_message(path: Path) -> TrainedModel:
         )
     if message.framework not in FRAMEWORKS:
         raise DataError(
-            f"{path} is not a model of {' or '.join(FRAMEWORKS)}, the only framework that this"
+            f"{path} is not a model of {' or '.join(FRAMEWORKS)}, the frameworks that this"
             " edl_horovod evaluates and predicts with.",
             received=f"framework {message.framework!r}",
         )

@@ -291,8 +291,8 @@ def change_message(path: Path, **fields: str | list[str]) -> TrainedModelFiles:
 
 
 def test_a_model_of_another_framework_is_refused_by_its_name(write_model):
-    with pytest.raises(DataError, match=r"not a model of keras.*framework 'torch'"):
-        change_message(write_model(), framework="torch")
+    with pytest.raises(DataError, match=r"not a model of keras.*framework 'jax'"):
+        change_message(write_model(), framework="jax")
 
 
 def test_another_version_of_keras_is_said_before_anything_fails_for_it(write_model, caplog):

@@ -137,7 +137,7 @@ def test_what_is_no_model_is_told_with_the_nearest_that_is_one(write, load):
 
 def test_a_name_that_is_no_spec_is_refused(write, load):
     write("regressor.py", "DNN = 3\n")
-    with pytest.raises(UserCodeError, match="neither a class that extends ElasticDLSpec or keras"):
+    with pytest.raises(UserCodeError, match="neither a class that extends ElasticDLSpec"):
         load("regressor.DNN")
 
 
