@@ -56,10 +56,10 @@ lock: $(READY)
 
 # -- the demo: each file is made once ------------------------------------------------------------
 
-MODEL := model_zoo=model_zoo model_def=mnist_functional_api
+MODEL := model_zoo=model_zoo model_def=$(if $(filter torch,$(FRAMEWORK)),mnist_torch,mnist_functional_api)
 
 demo: $(DEMO)/records/train $(DEMO)/records/test
-	$(BIN)/edl train $(MODEL) data='$(DEMO)/records/train/*.recordio' \
+	$(BIN)/edl train $(MODEL) framework=$(or $(FRAMEWORK),keras) data='$(DEMO)/records/train/*.recordio' \
 	  validation_data='$(DEMO)/records/test/*.recordio' output=$(DEMO)/model overwrite=true \
 	  launch.np=2 elastic.min_np=1 elastic.max_np=4 train.batch_size=64 train.epochs=5
 	$(BIN)/edl evaluate trained_model=$(DEMO)/model data='$(DEMO)/records/test/*.recordio' launch.np=2

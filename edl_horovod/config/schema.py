@@ -110,7 +110,8 @@ class TrainConfig:
     """What gradients travel as between ranks: `none`, `bf16` (as wide as float32, with 3 digits) or
     `fp16` (4 digits, from 6e-5 to 65,504); a quarter to half the time on a slow network."""
     saved_model: bool = False
-    """Whether the trained model also holds a SavedModel, for TensorFlow Serving and others."""
+    """Whether the trained model also holds a SavedModel, for TensorFlow Serving and others; in
+    PyTorch `model.pt2`, a program that `torch.export` makes."""
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
     def __post_init__(self) -> None:

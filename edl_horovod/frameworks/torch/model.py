@@ -10,8 +10,10 @@ from edl_horovod.frameworks.base import Evaluation, Prediction, Variable
 from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.prediction import TorchPrediction
 from edl_horovod.frameworks.torch.running import Computing, Running
+from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchModel"]
@@ -42,5 +44,15 @@ class TorchModel:
         return TorchPrediction(self.running, element_spec)
 
     def save(self, folder: Path, *, for_serving: bool) -> None:
-        """Write `model.safetensors`."""
-        save_model(self.running.module, str(folder / "model.safetensors"))
+        """Write `model.safetensors`, and for servers `model.pt2`, which runs without this code."""
+        module = self.running.module.eval()
+        save_model(module, str(folder / "model.safetensors"))
+        if for_serving:
+            path = folder / "model.pt2"
+            doing = "Exporting the model with torch.export (train.saved_model=true)"
+            with user_code(doing, root=self.running.loaded.zoo):
+                features = self.running.here(self.running.example.features)
+                # Any number of examples.
+                sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, features)
+                program = torch.export.export(module, (features,), dynamic_shapes=(sizes,))
+                torch.export.save(program, path)

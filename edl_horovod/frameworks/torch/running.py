@@ -51,6 +51,7 @@ class Running:
                 features.
         """
         self.loaded = loaded
+        self.example = example
         self.computing = computing
         name = loaded.label
         with user_code(f"create_model of {name}", root=loaded.zoo):
