@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.structures import described, map_leaves, repeated
+from edl_horovod.frameworks.torch.structures import described, doubled, map_leaves, repeated
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -90,7 +90,7 @@ class Objective:
                 made = self._call_metrics(batch, outputs)
             self.metric_names = sorted(made)
             once = float(self.of_batch(batch, outputs).loss_sum)
-            twice = float(self.of_batch(_doubled(batch), repeated(outputs)).loss_sum)
+            twice = float(self.of_batch(doubled(batch), repeated(outputs)).loss_sum)
         self._require_mean(once / batch.num_examples, twice / (2 * batch.num_examples))
 
     def of_batch(self, batch: Batch, outputs: Any) -> Outcome:
@@ -253,8 +253,3 @@ def _name_of(loaded: LoadedSpec, method: str, own: str) -> str:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _doubled(batch: Batch) -> Batch:
-    weights = None if batch.weights is None else repeated(batch.weights)
-    return Batch(batch.features, repeated(batch.labels), 2 * batch.num_examples, weights)

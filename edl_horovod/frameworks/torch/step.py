@@ -29,7 +29,7 @@ from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import Computing
-from edl_horovod.frameworks.torch.structures import described, repeated, some_examples
+from edl_horovod.frameworks.torch.structures import described, doubled, repeated, some_examples
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums
 from edl_horovod.models.calling import user_code
@@ -40,6 +40,7 @@ __all__ = ["TorchStep"]
 
 log = logging.getLogger(__name__)
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # The step's numbers, in this order, then the metrics' sums, and those of the buffers.
 EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, FIXED = range(5)
 
@@ -80,6 +81,8 @@ class TorchStep:
             loaded, module, Mode.TRAINING, class_weight=options.class_weight
         )
         example = self._running.batch_here(example)
+        # BatchNorm refuses to work on one example alone, which a rank of a ring may well have.
+        self._is_normalised = any(isinstance(each, _NORMS) for each in module.modules())
         self._moving = self._try_training(example)
         self._optimization = make_optimization(loaded, module, learning_rate)
         self.optimizer = self._optimization.optimizer
@@ -199,7 +202,7 @@ class TorchStep:
             f" ({described(example.features)})"
         )
         features = example.features
-        if example.num_examples == 1:  # BatchNorm cannot work on one alone.
+        if example.num_examples == 1:
             features = repeated(features)
         module.train()
         with user_code(doing, root=loaded.zoo), torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -276,19 +279,24 @@ class TorchStep:
         moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
         return np.concatenate([[count, float(loss_sum), 0.0, 1.0], metric_sums, *moved])
 
-    def _add_gradients(self, part: Batch) -> tuple[torch.Tensor, list[float]]:
+    def _add_gradients(self, part: Batch) -> tuple[torch.Tensor, NDArray[np.float64]]:
+        num_examples = part.num_examples
+        if num_examples == 1 and self._is_normalised:
+            # Twice the same has the same mean, and no variance, as one alone has none.
+            part = doubled(part)
         doing = (
             f"Running the model of {self._loaded.label} for {described(part.features)} in training"
         )
         with user_code(doing, root=self._loaded.zoo):
             outputs = self._running.run(part.features)
         outcome = self._objective.of_batch(part, outputs)
-        loss = outcome.loss_sum
+        share = num_examples / part.num_examples
+        loss, metric_sums = outcome.loss_sum * share, np.array(outcome.metric_sums) * share
         if not loss.requires_grad:
-            return loss.detach(), outcome.metric_sums
+            return loss.detach(), metric_sums
         with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
             (loss * self._factor).backward()
-        return loss.detach(), outcome.metric_sums
+        return loss.detach(), metric_sums
 
     @property
     def _factor(self) -> float:

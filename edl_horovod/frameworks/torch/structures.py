@@ -5,9 +5,12 @@ from typing import Any
 
 import torch
 
+from edl_horovod.frameworks.values import Batch
+
 __all__ = [
     "at_least_float32",
     "described",
+    "doubled",
     "leaves",
     "map_leaves",
     "num_examples",
@@ -60,6 +63,13 @@ def repeated(value: Any) -> Any:
         return torch.cat([leaf, leaf]) if is_row else leaf
 
     return map_leaves(twice, value)
+
+
+def doubled(batch: Batch) -> Batch:
+    """The examples of a batch, each there twice."""
+    weights = None if batch.weights is None else repeated(batch.weights)
+    labels = repeated(batch.labels)
+    return Batch(repeated(batch.features), labels, 2 * batch.num_examples, weights)
 
 
 def at_least_float32(outputs: Any) -> Any:

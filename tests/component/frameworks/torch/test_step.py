@@ -262,3 +262,20 @@ def test_what_is_no_model_to_train_is_refused(create_model, message, monkeypatch
     monkeypatch.setattr(loaded.spec, "create_optimizer", lambda: torch.optim.SGD([tensor], 0.1))
     with pytest.raises(UserCodeError, match=message):
         make_step(loaded, EXAMPLE)
+
+
+def test_a_rank_with_one_example_normalises_it(monkeypatch):
+    loaded = load(batch_norm=True)
+    states, sums = ring_of(2, loaded, keep=lambda number: number < 3)
+    assert {each.num_examples for each in sums[0]} == {3}
+    assert_same(states[0], states[1], rtol=0, atol=0)
+    # As the formula has it: without variance, an example is its own mean.
+    (batch,) = batches(1)
+    module = make_step(loaded, EXAMPLE).model.running.module
+    one = part_of(batch, 1, 2, lambda number: number < 3)
+    hidden = module.norm.bias.expand(1, -1)
+    expected = (module.output(torch.tanh(hidden)) - one.labels).square().mean()
+    step = make_step(loaded, EXAMPLE)
+    alone = step.step(one, wants_change=False, is_alone=True, salt=0)
+    assert alone.num_examples == 1
+    assert alone.loss == pytest.approx(expected.item(), rel=1e-5)
