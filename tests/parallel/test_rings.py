@@ -14,8 +14,9 @@ RANKS = Path(__file__).parent / "ranks"
 TIMEOUT_SECONDS = 600
 
 
+@pytest.mark.parametrize("framework", ["keras"])
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_ring(size, tmp_path):
+def test_ring(framework, size, tmp_path):
     command = [locate("horovodrun"), "-np", str(size), "-H", f"localhost:{size}"]
     command += ["--network-interfaces", "lo", "--gloo"]
     command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(RANKS)]
@@ -23,6 +24,8 @@ def test_ring(size, tmp_path):
         "HOROVOD_ELASTIC": "1",
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_NUM_INTEROP_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "RING_FRAMEWORK": framework,
         "RING_SIZE": str(size),
         "RING_SCRATCH": str(tmp_path),
     }

@@ -4,7 +4,7 @@ Everything else of Horovod's TensorFlow package (DistributedOptimizer, its state
 not work on Keras 3; plain-tensor collectives do.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 
 from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.values import Array, Rows, checksum, num_bytes
+from edl_horovod.frameworks.packs import LARGE_BYTES, packs, sizes
+from edl_horovod.frameworks.values import Array, Rows, checksum
 
 __all__ = ["HOROVOD", "KerasCollectives", "catch_failures", "sum_grouped"]
 
 HOROVOD = Horovod(hvd, op_errors=(tf.errors.OpError,))
 catch_failures = HOROVOD.catch_failures
 
-_LARGE_BYTES = 1 << 18
-"""From here on a variable is copied in place; a collective costs some 1 ms, a copy much less."""
-_PACK_BYTES = 8 << 20
-"""Below malloc's largest threshold for mapped memory: the buffers of one pack serve the next."""
 _IN_PLACE_TYPES = {tf.uint8, tf.int8, tf.int32, tf.int64, tf.float16, tf.float32, tf.float64}
 """Those that Horovod's broadcast in place knows."""
 
@@ -69,7 +66,7 @@ class KerasCollectives:
         small = [variable for variable in variables if not _is_large(variable)]
         if large:
             self._broadcast_in_place(large, root, name)
-        for number, pack in enumerate(_packs(small)):
+        for number, pack in enumerate(packs(small)):
             self._broadcast_packed(pack, root, f"{name}.pack.{number}")
 
     def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
@@ -120,33 +117,13 @@ class KerasCollectives:
             packed = hvd.broadcast(packed, root_rank=root, name=name)
         if hvd.rank() == root:
             return
-        for variable, flat in zip(variables, tf.split(packed, _sizes(variables)), strict=True):
+        for variable, flat in zip(variables, tf.split(packed, sizes(variables)), strict=True):
             variable.assign(_value_of(flat, variable.shape, variable.dtype))
 
 
 def _is_large(variable: Variable) -> bool:
     is_fit = isinstance(variable, tf.Variable) and variable.dtype in _IN_PLACE_TYPES
-    return is_fit and _sizes([variable])[0] >= _LARGE_BYTES
-
-
-def _packs(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
-    """The variables in order, as many at a time as have room in a pack; at least one."""
-    pack: list[Variable] = []
-    room = _PACK_BYTES
-    for variable in variables:
-        (size,) = _sizes([variable])
-        if pack and size > room:
-            yield pack
-            pack, room = [], _PACK_BYTES
-        pack.append(variable)
-        room -= size
-    if pack:
-        yield pack
-
-
-def _sizes(variables: Sequence[Variable]) -> list[int]:
-    """What their values take, in bytes."""
-    return [num_bytes(each.shape, each.dtype) for each in variables]
+    return is_fit and sizes([variable])[0] >= LARGE_BYTES
 
 
 def _bytes_of(variable: Variable) -> tf.Tensor:
@@ -162,9 +139,9 @@ def _as_bytes(value: tf.Tensor) -> tf.Tensor:
     return tf.reshape(value, [-1])
 
 
-def _value_of(flat: tf.Tensor, sizes: Iterable[int], dtype: Any) -> tf.Tensor:
+def _value_of(flat: tf.Tensor, shape: Iterable[int], dtype: Any) -> tf.Tensor:
     """The value of a shape and type that has these bytes."""
-    shape, dtype = list(sizes), tf.as_dtype(dtype.name)
+    shape, dtype = list(shape), tf.as_dtype(dtype.name)
     if dtype.size == 1:
         value = tf.reshape(flat, shape)
         return tf.cast(value, dtype) if dtype == tf.bool else tf.bitcast(value, dtype)

@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Framework, Model, Step
+from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras import keras_2, plain_models
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import KerasModel
-from edl_horovod.frameworks.keras.reduction import Reduction
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan

@@ -6,8 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras.functional import num_examples, some_examples
-from edl_horovod.frameworks.keras.reduction import Reduction, Sum, with_values
+from edl_horovod.frameworks.keras.reduction import Sum, with_values
 
 __all__ = ["GradientOptions", "add_over_parts", "clip"]
 

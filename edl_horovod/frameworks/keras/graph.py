@@ -14,7 +14,12 @@ from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.moving import as_sum, move, salted, sum_dtype
 from edl_horovod.frameworks.keras.objective import Objective
-from edl_horovod.frameworks.keras.reduction import Sum, unique_rows, with_values
+from edl_horovod.frameworks.keras.reduction import (
+    Sum,
+    add_over_ring,
+    unique_rows,
+    with_values,
+)
 
 __all__ = ["EXAMPLES", "LOSS", "METRICS", "WANTS_CHANGE", "StepGraph"]
 
@@ -216,7 +221,7 @@ class StepGraph:
             with tf.control_dependencies(_flat(sums)):
                 self._has_come.assign(True)
             num_trained = len(self._trained)
-            sums = self._options.reduction.add(sums[:num_trained], sums[num_trained:])
+            sums = add_over_ring(sums[:num_trained], sums[num_trained:], self._options.reduction)
         # All sums are there before any variable changes.
         with tf.control_dependencies(_flat(sums)):
             return self._change(sums)

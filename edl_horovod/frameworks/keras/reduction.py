@@ -1,140 +1,91 @@
-"""Adds a step's sums over the ring in buckets, each as soon as it is made (DESIGN D17).
-
-Every rank of a ring runs the same collectives in every step, also one without examples: what a
-bucket holds follows from the variables alone.
-"""
+"""Adds a step's sums over the ring in buckets, each as soon as it is made (DESIGN D17)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from edl_horovod.frameworks.buckets import NAME, Bucket, Reduction, in_buckets
 from edl_horovod.frameworks.keras.collectives import sum_grouped
 from edl_horovod.frameworks.keras.compression import sum_compressed
 
-__all__ = ["Bucket", "Reduction", "Sum", "in_buckets", "unique_rows", "with_values"]
+__all__ = ["Sum", "add_over_ring", "unique_rows", "with_values"]
 
 Sum: TypeAlias = tf.Tensor | tf.IndexedSlices
 """What a rank adds for a variable; of an embedding only the rows that its examples have."""
-NAME = "edl.step"
-"""Begins the names of the collectives; ranks with and without examples meet under them."""
 
 
-@dataclass(frozen=True)
-class Bucket:
-    """Tensors that travel together."""
-
-    name: str
-    """Pairs the bucket with that of the other ranks."""
-    places: tuple[int, ...]
-    """Of its tensors among all."""
-
-
-def in_buckets(tensors: Sequence[Any], most_bytes: int, name: str) -> list[Bucket]:
-    """Deal tensors out to buckets, last one first: that is the order in which gradients come.
-
-    All tensors of a bucket have the same type. One that is larger than a bucket has it for itself.
+def add_over_ring(
+    gradients: Sequence[Sum], others: Sequence[tf.Tensor], how: Reduction
+) -> list[Sum]:
+    """Add this rank's sums to those of the other ranks.
 
     Args:
-        tensors: Of known shapes, the same on all ranks.
-        most_bytes: Of a bucket.
-        name: Begins the buckets' names.
+        gradients: Of the same kinds, shapes (but for rows) and types on all ranks, in the order
+            of the variables. They go out last one first.
+        others: What goes with the last of them; of the same shapes and types on all ranks.
+        how: In which buckets, and as what.
+
+    Returns:
+        The totals of `gradients` and `others`, the same bits on all ranks.
     """
-    buckets: list[Bucket] = []
-    places: list[int] = []
-    room = most_bytes
-
-    def close() -> None:
-        if places:
-            buckets.append(Bucket(f"{name}.{len(buckets)}", tuple(places)))
-            places.clear()
-
-    for place in reversed(range(len(tensors))):
-        tensor = tensors[place]
-        size = tensor.shape.num_elements() * tensor.dtype.size
-        if places and (size > room or tensor.dtype != tensors[places[-1]].dtype):
-            close()
-        room = (room if places else most_bytes) - size
-        places.append(place)
-    close()
-    return buckets
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reduction:
-    """How a step's sums are added over the ring."""
-
-    bucket_bytes: int = 4 << 20
-    """Most bytes of gradients that travel together."""
-    compression: str = "none"
-    """What float32 gradients travel as: `none`, `bf16` or `fp16`."""
-    batch_size: int = 1
-    """About how many examples a sum is made of; float16 holds means rather than sums."""
-
-    def add(self, gradients: Sequence[Sum], others: Sequence[tf.Tensor]) -> list[Sum]:
-        """Add this rank's sums to those of the other ranks.
-
-        Args:
-            gradients: Of the same kinds, shapes (but for rows) and types on all ranks, in the order
-                of the variables. They go out last one first.
-            others: What goes with the last of them; of the same shapes and types on all ranks.
-
-        Returns:
-            The totals of `gradients` and `others`, the same bits on all ranks.
-        """
-        reduced: list[Sum] = [*others, *gradients]
-        rows = [i for i, each in enumerate(reduced) if isinstance(each, tf.IndexedSlices)]
-        for place, total in zip(rows, self._add_rows([reduced[i] for i in rows]), strict=True):
-            reduced[place] = total
-        dense = [i for i in range(len(reduced)) if i not in rows]
-        is_short = [self._is_compressed(reduced[i], i >= len(others)) for i in dense]
-        for kind in (True, False):
-            # With the last bucket of those that are not compressed the others go.
-            places = [i for i, is_one in zip(dense, is_short, strict=True) if is_one == kind]
-            name = f"{NAME}.{self.compression}" if kind else NAME
-            for bucket in in_buckets([reduced[i] for i in places], self.bucket_bytes, name):
-                # TensorFlow takes ops with the same inputs for one, and so might send one bucket of
-                # two that hold zeros of the same shapes, which another rank has gradients for.
-                tag = tf.fill(
-                    [1], tf.cast(bucket.places[0], reduced[places[bucket.places[0]]].dtype)
-                )
-                tensors = [tag, *(reduced[places[i]] for i in bucket.places)]
-                tag, *sums = (
-                    sum_compressed(tensors, bucket.name, self.compression, self.batch_size)
-                    if kind
-                    else sum_grouped(tensors, bucket.name)
-                )
-                for i, total in zip(bucket.places, sums, strict=True):
-                    reduced[places[i]] = total
-        return [*reduced[len(others) :], *reduced[: len(others)]]
-
-    def _is_compressed(self, tensor: Sum, is_gradient: bool) -> bool:
-        return is_gradient and self.compression != "none" and tensor.dtype == tf.float32
-
-    def _add_rows(self, sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
-        """Add sums of some rows each: as rows where these are fewer bytes than the whole arrays.
-
-        How many rows there are is known before the backward pass, so asking for it costs no time.
-        """
-        if not sums:
-            return []
-        counts = tf.stack([tf.shape(each.indices, tf.int64)[0] for each in sums])
-        (totals,) = sum_grouped([counts], f"{NAME}.rows")
-        found = []
-        for number, (mine, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
-            width = mine.values.dtype.size * mine.values.shape[1:].num_elements()
-            as_rows = count * (width + mine.indices.dtype.size)
-            whole = tf.cast(mine.dense_shape[0], tf.int64) * width
-            found.append(
-                tf.cond(
-                    as_rows < whole,
-                    lambda mine=mine, number=number: _gather_rows(mine, number),
-                    lambda mine=mine, number=number: _sum_whole(mine, number),
-                )
+    reduced: list[Sum] = [*others, *gradients]
+    rows = [i for i, each in enumerate(reduced) if isinstance(each, tf.IndexedSlices)]
+    for place, total in zip(rows, _add_rows([reduced[i] for i in rows]), strict=True):
+        reduced[place] = total
+    dense = [i for i in range(len(reduced)) if i not in rows]
+    is_short = [_is_compressed(reduced[i], i >= len(others), how) for i in dense]
+    for kind in (True, False):
+        # With the last bucket of those that are not compressed the others go.
+        places = [i for i, is_one in zip(dense, is_short, strict=True) if is_one == kind]
+        name = f"{NAME}.{how.compression}" if kind else NAME
+        for bucket in _dealt_out([reduced[i] for i in places], how.bucket_bytes, name):
+            # TensorFlow takes ops with the same inputs for one, and so might send one bucket of
+            # two that hold zeros of the same shapes, which another rank has gradients for.
+            tag = tf.fill([1], tf.cast(bucket.places[0], reduced[places[bucket.places[0]]].dtype))
+            tensors = [tag, *(reduced[places[i]] for i in bucket.places)]
+            tag, *sums = (
+                sum_compressed(tensors, bucket.name, how.compression, how.batch_size)
+                if kind
+                else sum_grouped(tensors, bucket.name)
             )
-        return found
+            for i, total in zip(bucket.places, sums, strict=True):
+                reduced[places[i]] = total
+    return [*reduced[len(others) :], *reduced[: len(others)]]
+
+
+def _is_compressed(tensor: Sum, is_gradient: bool, how: Reduction) -> bool:
+    return is_gradient and how.compression != "none" and tensor.dtype == tf.float32
+
+
+def _add_rows(sums: Sequence[tf.IndexedSlices]) -> list[tf.IndexedSlices]:
+    """Add sums of some rows each: as rows where these are fewer bytes than the whole arrays.
+
+    How many rows there are is known before the backward pass, so asking for it costs no time.
+    """
+    if not sums:
+        return []
+    counts = tf.stack([tf.shape(each.indices, tf.int64)[0] for each in sums])
+    (totals,) = sum_grouped([counts], f"{NAME}.rows")
+    found = []
+    for number, (mine, count) in enumerate(zip(sums, tf.unstack(totals), strict=True)):
+        width = mine.values.dtype.size * mine.values.shape[1:].num_elements()
+        as_rows = count * (width + mine.indices.dtype.size)
+        whole = tf.cast(mine.dense_shape[0], tf.int64) * width
+        found.append(
+            tf.cond(
+                as_rows < whole,
+                lambda mine=mine, number=number: _gather_rows(mine, number),
+                lambda mine=mine, number=number: _sum_whole(mine, number),
+            )
+        )
+    return found
+
+
+def _dealt_out(tensors: Sequence[tf.Tensor], most_bytes: int, name: str) -> list[Bucket]:
+    sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
+    return in_buckets(sizes, [tensor.dtype for tensor in tensors], most_bytes, name)
 
 
 def with_values(value: Sum, function: Callable[[tf.Tensor], tf.Tensor]) -> Sum:

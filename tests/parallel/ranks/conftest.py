@@ -1,8 +1,18 @@
-"""Tests here are one rank of a ring; each names by its marker the sizes that it is for."""
+"""Tests here are one rank of a ring; each names by its marker the sizes that it is for.
+
+Those in `both` are for each framework, RING_FRAMEWORK says which; the others' folders are named
+after theirs.
+"""
 
 import os
 
 import pytest
+
+from tests.parallel.ring_framework import NAME, ring_framework
+
+
+def pytest_ignore_collect(collection_path):
+    return True if collection_path.name in {"keras", "torch"} - {NAME} else None
 
 
 def pytest_collection_modifyitems(config, items):
@@ -17,15 +27,17 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="session")
-def world():
+def framework():
+    """The framework of this ring's tests."""
+    return ring_framework()
+
+
+@pytest.fixture(scope="session")
+def world(framework):
     """This rank's ring, formed as horovodrun described it."""
-    import horovod.tensorflow as hvd
-
-    from edl_horovod.frameworks.world import World
-
     # The rank knows its place already; 1 would ask the elastic driver, which is not there.
     os.environ["HOROVOD_ELASTIC"] = "0"
-    hvd.init()
+    world = framework.horovod.form_inherited()
     os.environ["HOROVOD_ELASTIC"] = "1"
-    yield World(rank=hvd.rank(), size=hvd.size(), generation=1)
-    hvd.shutdown()
+    yield world
+    framework.horovod.leave()

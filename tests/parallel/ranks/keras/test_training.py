@@ -30,7 +30,7 @@ from tests.records import write_records
 from tests.zoo.tiny import TinySpec
 
 ME = WorkerIdentity(host="localhost", slot=0)
-ZOO = Path(__file__).parents[2] / "zoo"
+ZOO = Path(__file__).parents[3] / "zoo"
 ALONE = World(rank=0, size=1, generation=1)
 
 

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras.compression import sum_compressed
 from edl_horovod.frameworks.keras.gradients import GradientOptions
-from edl_horovod.frameworks.keras.reduction import Reduction
+from edl_horovod.frameworks.keras.reduction import add_over_ring
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.frameworks.world import World
 from edl_horovod.models.zoo import load_spec
 from tests.parallel.agreement import assert_same_everywhere
 
-ZOO = str(Path(__file__).parents[2] / "zoo")
+ZOO = str(Path(__file__).parents[3] / "zoo")
 ALONE = World(rank=0, size=1, generation=1)
 BATCH, STEPS = 12, 12
 SPEC = ({"ids": tf.TensorSpec((None, 3), tf.int32)}, tf.TensorSpec((None,), tf.int32))
@@ -74,7 +75,7 @@ def test_buckets_of_a_rank_whose_sums_are_all_alike_meet_those_of_the_others(wor
     def add(zero):
         of_leader = 1.0 if world.is_leader else 0.0
         sums = [tf.fill([100], zero + number * of_leader) for number in range(4)]
-        return reduction.add(sums, [tf.fill([2], zero)])
+        return add_over_ring(sums, [tf.fill([2], zero)], reduction)
 
     totals = [total.numpy() for total in add(tf.constant(0.0))]
     assert [total.max() for total in totals] == [0.0, 1.0, 2.0, 3.0, 0.0]

@@ -1,17 +1,15 @@
 """A newcomer is given the state bit by bit while steps go on, and has the same bits in the end."""
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from edl_horovod.frameworks.keras.collectives import KerasCollectives
-from edl_horovod.frameworks.values import Array, Rows
 from edl_horovod.ring import state as ring_state
 from edl_horovod.ring import stream
 from edl_horovod.ring.state import Counters, RingState
 from tests.parallel.agreement import assert_same_everywhere
-from tests.parallel.ranks.test_step import LANES, Side
+from tests.parallel.ranks.keras.test_step import LANES, Side
 
 OPTIMIZERS = [
     lambda: keras.optimizers.Adam(0.01, amsgrad=True, use_ema=True),
@@ -106,21 +104,3 @@ def test_the_leader_says_whether_the_state_is_streamed(world, may_stream):
     assert side.state.is_streaming == may_stream
     side.state.complete()
     assert_same_everywhere(side.weights())
-
-
-@pytest.mark.world_size(2, 3)
-def test_rows_of_every_type_are_written_where_they_differ(world):
-    kinds = ["float32", "bfloat16", "float64", "bool", "uint32", "int64", "uint8"]
-    give = 1 if world.rank == 1 else 0
-    values = [tf.Variable(tf.cast(tf.reshape(tf.range(40), [10, 4]) * give, k)) for k in kinds]
-    array = Array(np.arange(40.0).reshape(10, 4) * give)
-    parts = [Rows(each, 2, 5) for each in [*values, array]]
-    whole = tf.Variable(7 * give)
-    number = KerasCollectives().broadcast_rows([*parts, Rows(whole)], world.rank, 1, "test")
-    assert number == 1
-    assert_same_everywhere([part.variable.numpy()[2:5] for part in parts])
-    assert whole.numpy() == 7
-    expected = np.arange(40.0).reshape(10, 4) * give
-    expected[2:5] = np.arange(8, 20).reshape(3, 4)
-    np.testing.assert_array_equal(values[0].numpy(), expected)
-    np.testing.assert_array_equal(array.numpy(), expected)

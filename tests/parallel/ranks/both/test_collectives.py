@@ -1,0 +1,107 @@
+"""What a ring's collectives do with variables and arrays, the same for each framework."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from edl_horovod.frameworks.packs import LARGE_BYTES
+from edl_horovod.frameworks.values import Array, Rows
+from tests.parallel.agreement import assert_same_everywhere
+
+KINDS = [
+    "float32",
+    "bfloat16",
+    "float64",
+    "float16",
+    "bool",
+    "uint32",
+    "int64",
+    "int8",
+    "uint8",
+    "complex64",
+]
+
+
+def numbers(kind, shape, *, are_there=True):
+    """Numbers of a type, or zeros."""
+    dtype = ml_dtypes.bfloat16 if kind == "bfloat16" else kind
+    found = (np.arange(np.prod(shape)) % 99 + 1).reshape(shape).astype(dtype)
+    return found if are_there else np.zeros_like(found)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64", "int32"])
+def test_sums_are_those_of_all_ranks_and_leave_a_ranks_own_values_alone(world, framework, kind):
+    mine = numbers(kind, (2, 3)) * (world.rank + 1)
+    kept = mine.copy()
+    total = framework.collectives.sum(mine, f"test.sum.{kind}")
+    weight = sum(range(1, world.size + 1))
+    np.testing.assert_array_equal(total, numbers(kind, (2, 3)) * weight)
+    np.testing.assert_array_equal(mine, kept)
+    assert total.dtype == mine.dtype
+
+
+def test_rows_of_integers_are_gathered_in_the_order_of_the_ranks(world, framework):
+    rows = framework.collectives.gather_rows([world.rank, -(2**62)], "test.rows")
+    assert rows.tolist() == [[rank, -(2**62)] for rank in range(world.size)]
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_variables_of_every_type_and_size_become_those_of_the_root(world, framework, root):
+    give = int(world.rank == root)
+    large = LARGE_BYTES + 4
+    shapes = [(), (3,), (0, 2), (5, 7), (large,)]
+    values = [numbers(kind, shape, are_there=give) for kind in KINDS for shape in shapes]
+    variables = [framework.variable(str(n), each) for n, each in enumerate(values)]
+    variables.append(Array(np.arange(9.0) * give))
+    framework.collectives.broadcast(variables, root, f"test.broadcast.{root}")
+    expected = [numbers(kind, shape) for kind in KINDS for shape in shapes]
+    for variable, value in zip(variables, [*expected, np.arange(9.0)], strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+        assert variable.numpy().dtype == value.dtype
+    assert_same_everywhere([variable.numpy() for variable in variables])
+
+
+def test_rows_of_every_type_are_written_where_they_differ(world, framework):
+    give = 1 if world.rank == 1 else 0
+    values = [framework.variable(kind, numbers(kind, (10, 4), are_there=give)) for kind in KINDS]
+    array = Array(np.arange(40.0).reshape(10, 4) * give)
+    parts = [Rows(each, 2, 5) for each in [*values, array]]
+    whole = framework.variable("whole", np.int32(7 * give))
+    number = framework.collectives.broadcast_rows(
+        [*parts, Rows(whole)], world.rank, 1, "test.broadcast_rows"
+    )
+    assert number == 1
+    assert_same_everywhere([part.variable.numpy()[2:5] for part in parts])
+    assert whole.numpy() == 7
+    for kind, variable in zip(KINDS, values, strict=True):
+        expected = numbers(kind, (10, 4), are_there=give)
+        expected[2:5] = numbers(kind, (10, 4))[2:5]
+        np.testing.assert_array_equal(variable.numpy(), expected)
+    expected = np.arange(40.0).reshape(10, 4) * give
+    expected[2:5] = np.arange(8, 20).reshape(3, 4)
+    np.testing.assert_array_equal(array.numpy(), expected)
+
+
+def test_a_blank_copy_is_another_variable_of_the_same_kind(world, framework):
+    given = [framework.variable("a", numbers("bfloat16", (3, 2))), Array(np.arange(4))]
+    blank = framework.collectives.blank_like(given)
+    for one, other in zip(given, blank, strict=True):
+        before = one.numpy().copy()
+        assert tuple(one.shape) == tuple(other.shape)
+        assert np.dtype(one.dtype.name) == np.dtype(other.dtype.name)
+        other.assign(np.zeros_like(before))
+        np.testing.assert_array_equal(one.numpy(), before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checksum_follows_from_the_bits_alone(world, framework, kind):
+    value = numbers(kind, (5, 3))
+    one, other = (framework.variable(name, value) for name in "ab")
+    checksum = framework.collectives.checksum
+    assert checksum(one) == checksum(other) == checksum(Array(value))
+    assert 0 <= checksum(one) < 2**63
+    changed = value.copy()
+    changed[4, 2] = 0
+    other.assign(changed)
+    assert checksum(one) != checksum(other)
+    assert_same_everywhere([np.int64(checksum(one))])
