@@ -10,6 +10,20 @@ READY := $(VENV)/.ready
 RECIPE := $(shell find docker/horovod -type f -not -name '*.pyc')
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
+# What models are written in: tensorflow, torch, or both with a comma between them. Without it all stays as it
+# was set up; the first time it is TensorFlow, or what FRAMEWORK (of the demo: keras or torch) needs.
+comma := ,
+PRESENT := $(shell cat $(VENV)/.frameworks 2>/dev/null)
+NEEDED := $(patsubst keras,tensorflow,$(FRAMEWORK))
+FRAMEWORKS ?= $(or $(sort $(PRESENT) $(NEEDED)),tensorflow)
+WANTED := $(sort $(subst $(comma), ,$(FRAMEWORKS)))
+ifneq ($(filter-out tensorflow torch,$(WANTED)),)
+$(error FRAMEWORKS takes tensorflow, torch, or both as FRAMEWORKS=tensorflow,torch; FRAMEWORK takes keras or torch. \
+  Received: FRAMEWORKS=$(FRAMEWORKS))
+endif
+# Where PyTorch's build for CPUs is, unless pip finds it by itself: the public index has the one for CUDA alone.
+TORCH_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
+
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Images of Python set it; here hundreds of processes would each compile this project anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -20,8 +34,8 @@ export PATH := $(abspath $(BIN)):$(PATH)
   images chaos bench bench-elastic bench-network bench-kube against torch-peer horovod-peer curve proto clean
 
 help:
-	@echo 'make setup        environment in $(VENV), with Horovod built for it once'
-	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions'
+	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
+	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions; FRAMEWORK=torch'
 	@echo 'make test         lint, types, import contracts, tests of every part; some 15 minutes on 2 cores'
 	@echo 'make test-all     what make test leaves out: long jobs, and as root make netns and make images'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
@@ -40,15 +54,28 @@ help:
 
 setup: $(READY)
 
-$(READY): setup.py locks/build.txt locks/setup.txt $(RECIPE)
+ifneq ($(WANTED),$(PRESENT))
+.PHONY: $(READY)
+endif
+
+$(READY): setup.py locks/build.txt locks/setup.txt $(WANTED:%=locks/%.txt) $(RECIPE)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v[:2] == (3, 11) else \
 	  f"Python 3.11 is needed, this is {v[0]}.{v[1]}. Say which one: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(if $(filter-out $(WANTED),$(PRESENT)),--clear) $(VENV)
 	$(PIP) --require-hashes -r locks/build.txt
-	$(PIP) --require-hashes --no-build-isolation -r locks/setup.txt
+	$(if $(filter torch,$(WANTED)),$(TORCH))
+	$(PIP) --require-hashes --no-build-isolation $(patsubst %,-r locks/%.txt,setup $(WANTED))
 	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python docker/horovod/build_wheel.py --install
+	@echo $(WANTED) > $(VENV)/.frameworks
 	@touch $@
+
+# Of its lock PyTorch itself, from where pip looks anyway, or from PyTorch's own index.
+define TORCH
+@grep ^torch== locks/torch.txt > $(VENV)/torch.txt
+$(PIP) --require-hashes --no-deps --no-build-isolation -r $(VENV)/torch.txt 2>$(VENV)/torch.log || \
+  $(PIP) --require-hashes --no-deps --no-build-isolation -r $(VENV)/torch.txt --find-links $(TORCH_LINKS)
+endef
 
 # After a change of constraints.txt, or of what setup.py names. For Python 3.11 on Linux, x86_64.
 lock: $(READY)
@@ -162,13 +189,12 @@ against: $(READY)
 bench-kube: $(READY)
 	$(BIN)/python -m benchmarks.kube --write docs/benchmarks-kubernetes.md
 
-# Apart from ours: torch wants other setuptools than Horovod's build does. The build for CPUs alone is
-# in PyTorch's own index, which pip must know; without this target TorchElastic is left out.
+# Apart from ours, as a user of TorchElastic has it; without this target it is left out.
 torch-peer: $(TORCH_VENV)/.ready
 
 $(TORCH_VENV)/.ready:
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check torch==2.13.0+cpu
+	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check --find-links $(TORCH_LINKS) torch==2.13.0+cpu
 	@touch $@
 
 # Horovod without our patch, for the benchmarks over networks; some 4 minutes.

@@ -10,14 +10,14 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
-WORKER = ["keras", "ml_dtypes", "cloudpickle", "packaging", "psutil"]
+WORKER = ["ml_dtypes", "cloudpickle", "packaging", "psutil"]
 EXTRAS = {
     # What a worker needs. Horovod itself is not here: no released build fits, so
     # docker/horovod/build_wheel.py makes one, with what [horovod-build] names.
-    "tensorflow": ["tensorflow-cpu", *WORKER],
-    "tensorflow-cuda": ["tensorflow[and-cuda]", *WORKER],
+    "tensorflow": ["tensorflow-cpu", "keras", *WORKER],
+    "tensorflow-cuda": ["tensorflow[and-cuda]", "keras", *WORKER],
+    "torch": ["torch", "safetensors", *WORKER],
     "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
-    "torch": ["torch"],
     # edl_horovod/cluster/client.py is the only part that needs it.
     "kubernetes": ["kubernetes"],
     "image": ["docker"],
@@ -120,7 +120,7 @@ class BuildWithShipped(build_py):
 setup(
     name="edl_horovod",
     version="0.1.0",
-    description="Elastic data-parallel training of Keras models on a ring of Horovod workers",
+    description="Elastic data-parallel training of Keras and PyTorch models on Horovod rings",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

@@ -6,7 +6,9 @@
 pip resolves the packages within constraints.txt and says the hash of each archive that it would
 install here. So the locks are for the Python and the machine that this runs on; those in the
 repository are for CPython 3.11 on Linux, x86_64. Only the public index counts: archives that this
-machine has from elsewhere may be other builds of the same version.
+machine has from elsewhere may be other builds of the same version. The one exception is PyTorch for
+CPUs alone, which is in PyTorch's own index; the public one has the build for CUDA, with gigabytes
+of libraries. TORCH_LINKS says where its archive is found, as for `make setup`.
 """
 
 import json
@@ -21,16 +23,20 @@ ROOT = HERE.parent
 SETS = {
     # Installed before the others, some of which are built on the spot.
     "build": ["cffi", "patch-ng", "setuptools", "wheel"],
-    "setup": [".[tensorflow,mpi,demo,dev]"],
+    # With these go those of the frameworks that are asked for.
+    "setup": [".[mpi,demo,dev]"],
+    "worker": [".[mpi,remote,s3,gcs,arrow]"],
+    "tensorflow": [".[tensorflow]"],
+    "torch": [".[torch]"],
     "client": [".[kubernetes,image]"],
-    "worker": [".[tensorflow,mpi,remote,s3,gcs,arrow]"],
     "worker-cuda": [".[tensorflow-cuda,mpi,remote,s3,gcs,arrow]"],
 }
 OURS = "edl_horovod"
+TORCH_LINKS = "https://download.pytorch.org/whl/cpu/torch/"
 
 
-def resolve(requirements: list[str]) -> dict[str, str]:
-    """Names with versions, and the sha256 of each archive."""
+def resolve(name: str) -> dict[str, str]:
+    """Names with versions, and the sha256 of each archive, of one set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     if "PIP_CERT" in os.environ:
         kept["PIP_CERT"] = os.environ["PIP_CERT"]
@@ -38,7 +44,9 @@ def resolve(requirements: list[str]) -> dict[str, str]:
         report = Path(scratch) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         command += ["--dry-run", "--ignore-installed", "--report", str(report)]
-        command += ["-c", "constraints.txt", *requirements]
+        command += ["-c", "constraints.txt", *SETS[name]]
+        if name == "torch":
+            command += ["--find-links", os.environ.get("TORCH_LINKS", TORCH_LINKS)]
         environment = {**kept, "PIP_CONFIG_FILE": os.devnull}
         subprocess.run(command, cwd=ROOT, env=environment, check=True)
         found = json.loads(report.read_text())["install"]
@@ -63,7 +71,7 @@ def lock(name: str, hashes: dict[str, str]) -> str:
 def main() -> None:
     """Write the locks that are asked for."""
     for name in sys.argv[1:] or SETS:
-        (HERE / f"{name}.txt").write_text(lock(name, resolve(SETS[name])))
+        (HERE / f"{name}.txt").write_text(lock(name, resolve(name)))
 
 
 if __name__ == "__main__":

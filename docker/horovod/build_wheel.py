@@ -1,9 +1,10 @@
-"""Build Horovod's wheel for the TensorFlow installed here, once, and keep it under a key.
+"""Build Horovod's wheel for the frameworks installed here, once, and keep it under a key.
 
-Horovod 0.28.1 is the last release; it neither builds against current TensorFlow nor survives a
-member that dies while a ring forms. This script builds it with the two changes that it needs:
-include paths for headers that moved, and `survive-members.patch`. The laptop's set-up and the
-images run this same script.
+Horovod 0.28.1 is the last release; it neither builds against current TensorFlow or PyTorch nor
+survives a member that dies while a ring forms. This script builds it with the changes that it
+needs: include paths for headers that moved, `survive-members.patch` for the core, and `torch.patch`
+for PyTorch's half. The wheel has a half for each framework that is installed, TensorFlow, PyTorch
+or both. The laptop's set-up and the images run this same script.
 
     python docker/horovod/build_wheel.py            # prints the wheel's path
     python docker/horovod/build_wheel.py --install  # and installs it into this environment
@@ -24,8 +25,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 HOROVOD = "horovod==0.28.1"
 ARCHIVE_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-PATCH = HERE / "survive-members.patch"
-TENSORFLOW_PACKAGES = ("tensorflow-cpu", "tensorflow")
+PATCHES = (HERE / "survive-members.patch", HERE / "torch.patch")
+FRAMEWORKS = {"tensorflow": ("tensorflow-cpu", "tensorflow"), "torch": ("torch",)}
+"""Packages of each framework that Horovod can be built for."""
 
 
 class BuildError(Exception):
@@ -52,18 +54,18 @@ def first_line(*command: str) -> str:
 
 def facts() -> dict[str, str]:
     """All that decides what the wheel contains: pip's own cache key is name and version alone."""
-    tensorflow = installed(*TENSORFLOW_PACKAGES)
-    if tensorflow is None:
+    found = {name: installed(*packages) for name, packages in FRAMEWORKS.items()}
+    if not any(found.values()):
         raise BuildError(
-            "TensorFlow is not installed here, and Horovod is built for one TensorFlow. "
-            "Run `pip install -c constraints.txt '.[tensorflow]'` first."
+            "Neither TensorFlow nor PyTorch is installed here, and Horovod is built for those that "
+            "are. Run `pip install -c constraints.txt '.[tensorflow]'` or '.[torch]' first."
         )
     recipe = hashlib.sha256()
-    for path in [Path(__file__), PATCH, *sorted((HERE / "include").rglob("*.h"))]:
+    for path in [Path(__file__), *PATCHES, *sorted((HERE / "include").rglob("*.h"))]:
         recipe.update(path.read_bytes())
     return {
         "horovod": HOROVOD,
-        "tensorflow": " ".join(tensorflow),
+        **{name: " ".join(its or ["none"]) for name, its in found.items()},
         "python": platform.python_version(),
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
@@ -115,13 +117,29 @@ def unpack(folder: Path) -> Path:
         archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
         archive.extractall(folder)
     source = next(path for path in folder.iterdir() if path.is_dir())
-    if not patch_ng.fromfile(str(PATCH)).apply(root=str(source), strip=1):
-        raise BuildError(f"{PATCH.name} does not fit {HOROVOD}: one of the two has changed.")
+    for patch in PATCHES:
+        if not patch_ng.fromfile(str(patch)).apply(root=str(source), strip=1):
+            raise BuildError(f"{patch.name} does not fit {HOROVOD}: one of the two has changed.")
     return source
 
 
 def build_environment() -> dict[str, str]:
     """The compiler's environment: where the moved headers are, and which parts to build."""
+    has_tensorflow, has_torch = (installed(*its) is not None for its in FRAMEWORKS.values())
+    return {
+        **os.environ,
+        **(moved_headers() if has_tensorflow else {}),
+        "HOROVOD_WITH_GLOO": "1",
+        "HOROVOD_WITH_TENSORFLOW" if has_tensorflow else "HOROVOD_WITHOUT_TENSORFLOW": "1",
+        "HOROVOD_WITH_PYTORCH" if has_torch else "HOROVOD_WITHOUT_PYTORCH": "1",
+        "HOROVOD_WITHOUT_MXNET": "1",
+        "HOROVOD_WITH_MPI" if has_mpi() else "HOROVOD_WITHOUT_MPI": "1",
+        "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
+    }
+
+
+def moved_headers() -> dict[str, str]:
+    """Where the compiler finds the headers of TensorFlow that moved."""
     run = subprocess.run(
         [sys.executable, "-c", "import tensorflow as tf; print(tf.sysconfig.get_include())"],
         capture_output=True,
@@ -141,16 +159,7 @@ def build_environment() -> dict[str, str]:
         external / "com_google_highway",
         external / "farmhash_archive" / "src",
     ]
-    return {
-        **os.environ,
-        "CPLUS_INCLUDE_PATH": ":".join(map(str, paths)),
-        "HOROVOD_WITH_GLOO": "1",
-        "HOROVOD_WITH_TENSORFLOW": "1",
-        "HOROVOD_WITHOUT_PYTORCH": "1",
-        "HOROVOD_WITHOUT_MXNET": "1",
-        "HOROVOD_WITH_MPI" if has_mpi() else "HOROVOD_WITHOUT_MPI": "1",
-        "MAKEFLAGS": f"-j{os.cpu_count() or 1}",
-    }
+    return {"CPLUS_INCLUDE_PATH": ":".join(map(str, paths))}
 
 
 def cause(log: str) -> str:
@@ -170,7 +179,7 @@ def build(target: Path) -> Path:
         source = unpack(Path(scratch))
         out = Path(scratch) / "wheel"
         print(
-            f"building {HOROVOD}: some 4 minutes on 2 cores; log: {log}",
+            f"building {HOROVOD}: some 4 minutes on 2 cores for each framework; log: {log}",
             file=sys.stderr,
             flush=True,
         )
@@ -216,8 +225,7 @@ def main() -> int:
         return 1
     print(wheel)
     if args.install:
-        # By hash of the key, not by version: a Horovod built for another TensorFlow has the same
-        # version.
+        # By hash of the key, not by version: a Horovod built for other frameworks has the same one.
         command = [
             sys.executable,
             "-m",

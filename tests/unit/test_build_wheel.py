@@ -1,5 +1,6 @@
 """Horovod is built from the one archive that the recipe names."""
 
+import importlib.metadata
 import importlib.util
 import tarfile
 from pathlib import Path
@@ -33,3 +34,33 @@ def test_another_archive_of_the_same_name_is_refused(recipe, tmp_path, monkeypat
     with pytest.raises(recipe.BuildError, match="Expected sha256"):
         recipe.unpack(folder)
     assert not list(folder.glob("*.tar.gz"))
+
+
+@pytest.mark.parametrize(
+    ("packages", "named", "asked"),
+    [
+        ({"tensorflow-cpu": "2.21.0"}, "tensorflow-cpu 2.21.0 none", "10"),
+        ({"torch": "2.13.0+cpu"}, "none torch 2.13.0+cpu", "01"),
+        ({"tensorflow": "2.21.0", "torch": "2.13.0"}, "tensorflow 2.21.0 torch 2.13.0", "11"),
+    ],
+)
+def test_the_wheel_has_the_halves_of_what_is_installed(recipe, monkeypatch, packages, named, asked):
+    def version(name):
+        if name in packages:
+            return packages[name]
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(recipe.importlib.metadata, "version", version)
+    monkeypatch.setattr(recipe, "moved_headers", dict)
+    facts, variables = recipe.facts(), recipe.build_environment()
+    assert f"{facts['tensorflow']} {facts['torch']}" == named
+    halves = ("TENSORFLOW", "PYTORCH")
+    assert "".join(str(int(f"HOROVOD_WITH_{half}" in variables)) for half in halves) == asked
+    left_out = [half for half in halves if f"HOROVOD_WITHOUT_{half}" in variables]
+    assert left_out == [half for half, one in zip(halves, asked, strict=True) if one == "0"]
+
+
+def test_without_a_framework_it_says_what_to_install(recipe, monkeypatch):
+    monkeypatch.setattr(recipe, "FRAMEWORKS", {"tensorflow": (), "torch": ()})
+    with pytest.raises(recipe.BuildError, match=r"Neither TensorFlow nor PyTorch.*'\.\[torch\]'"):
+        recipe.facts()
