@@ -185,7 +185,7 @@ class Horovod:
     def _library(self) -> Any:
         """The library that this half of Horovod has loaded."""
         folder = Path(str(self._hvd.__file__)).parent
-        return ctypes.CDLL(str(next(folder.glob("mpi_lib.*"))))
+        return ctypes.CDLL(str(next(folder.glob("mpi_lib*"))))
 
 
 def patch_warning(patch_version: int) -> str | None:

@@ -16,13 +16,14 @@ import sys
 import time
 from multiprocessing import Pipe
 
-import horovod.tensorflow as hvd
-import tensorflow as tf
+import numpy as np
 
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.frameworks.keras.collectives import KerasCollectives
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.job.lifeline import end_with_parent
+from tests.parallel.ring_framework import ring_framework
 
+FRAMEWORK = ring_framework()
 GLOO_SECONDS = 15
 """Far beyond what any survivor may need."""
 PATIENCE_SECONDS = 40
@@ -33,12 +34,12 @@ LENGTHS = (1_000, 8_000_000)
 
 def reduce_until_lost(rank, size, say):
     """Sum the same tensors again and again; all sums must be right until there is an error."""
-    tensors = [tf.fill([length], float(rank + 1)) for length in LENGTHS]
+    arrays = [np.full(length, rank + 1, np.float32) for length in LENGTHS]
     right = float(sum(range(1, size + 1)))
     step = 0
     while True:
-        sums = hvd.grouped_allreduce(tensors, op=hvd.Sum, name="sums")
-        if not all(bool(tf.reduce_all(found == right)) for found in sums):
+        sums = FRAMEWORK.add_all(arrays, "sums")
+        if not all(np.all(found == right) for found in sums):
             say(("wrong", time.monotonic()))
             return
         step += 1
@@ -48,12 +49,13 @@ def reduce_until_lost(rank, size, say):
 
 def broadcast_until_lost(rank, size, say):
     """The same with long messages from rank 0 into variables, several in one call."""
-    variables = [tf.Variable(tf.zeros([5_000_000])) for _ in range(4)]
+    own = np.full(5_000_000, rank + 1, np.float32)
+    variables = [FRAMEWORK.variable(str(number), own) for number in range(4)]
     for step in range(1, 1_000_000):
         for variable in variables:
-            variable.assign(tf.fill(variable.shape, float(rank + 1)))
-        KerasCollectives().broadcast(variables, 0, "variables")
-        if not all(bool(tf.reduce_all(variable == 1.0)) for variable in variables):
+            variable.assign(own)
+        FRAMEWORK.collectives.broadcast(variables, 0, "variables")
+        if not all(np.all(variable.numpy() == 1.0) for variable in variables):
             say(("wrong", time.monotonic()))
             return
         if step == NUM_QUIET_STEPS:
@@ -73,16 +75,16 @@ def be_rank(rank, size, port, token, kind, say):
     names |= {"GLOO_RENDEZVOUS_ADDR": f"127.0.0.1:{port}/{token}"}
     names |= {"DISABLE_GROUP_FUSION": 1, "FUSION_THRESHOLD": 0}
     os.environ.update({f"HOROVOD_{name}": str(value) for name, value in names.items()})
-    hvd.init()
+    FRAMEWORK.horovod.form_inherited()
     try:
         KINDS[kind](rank, size, say)
-    except Exception:  # An error is what is to come; of what kind, others test.
+    except CollectiveFailed:
         say(("error", time.monotonic()))
     try:
-        hvd.allreduce(tf.zeros([1]), name="afterwards")
-    except Exception:  # As above.
+        FRAMEWORK.collectives.sum(np.zeros(1), "afterwards")
+    except CollectiveFailed:
         say(("refused", time.monotonic()))
-    hvd.shutdown()
+    FRAMEWORK.horovod.leave()
     say(("left", time.monotonic()))
 
 

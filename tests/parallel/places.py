@@ -1,16 +1,16 @@
-"""Places in a ring of two on this machine."""
+"""Places in a ring on this machine."""
 
 from edl_horovod.coordinator.messages import Place
 
 
-def place_of(rank, port, token, generation=1):
+def place_of(rank, port, token, generation=1, size=2):
     """The place of a rank whose rendezvous listens at a port of 127.0.0.1."""
     return Place(
         worker=f"localhost:{rank}",
         rank=rank,
-        size=2,
+        size=size,
         local_rank=rank,
-        local_size=2,
+        local_size=size,
         cross_rank=0,
         cross_size=1,
         generation=generation,

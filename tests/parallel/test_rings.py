@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.supervisor.programs import locate
+from tests.frameworks import FRAMEWORKS
 
 RANKS = Path(__file__).parent / "ranks"
 TIMEOUT_SECONDS = 600
 
 
-@pytest.mark.parametrize("framework", ["keras"])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_ring(framework, size, tmp_path):
     command = [locate("horovodrun"), "-np", str(size), "-H", f"localhost:{size}"]

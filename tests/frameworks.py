@@ -1,0 +1,24 @@
+"""The one list of what tests of whole jobs run with."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+__all__ = ["FRAMEWORKS", "is_there"]
+
+
+def is_there(half):
+    """Whether Horovod was built for a framework in this environment."""
+    spec = importlib.util.find_spec(f"horovod.{half}")
+    folders = spec.submodule_search_locations if spec is not None else []
+    return any(any(Path(folder).glob("mpi_lib*")) for folder in folders)
+
+
+FRAMEWORKS = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(not is_there(half), reason=f"make setup FRAMEWORK={name}"),
+    )
+    for name, half in (("keras", "tensorflow"), ("torch", "torch"))
+]
