@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.frameworks import FRAMEWORKS, is_there
 from tests.parallel.programs import run
 
 NUM_RINGS = 4
@@ -9,11 +10,12 @@ SOON_SECONDS = 5.0
 """A third of the ring's time-out."""
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(
     ("kind", "size"), [pytest.param("sums", 4, marks=pytest.mark.long), ("broadcasts", 3)]
 )
-def test_survivors_of_a_broken_collective_get_an_error_soon(kind, size):
-    output, log = run("lost_member", kind, size, NUM_RINGS)
+def test_survivors_of_a_broken_collective_get_an_error_soon(framework, kind, size):
+    output, log = run("lost_member", kind, size, NUM_RINGS, RING_FRAMEWORK=framework)
     lines = [line.split() for line in output.splitlines()]
     found = [(how, float(seconds)) for how, seconds, _ in lines]
     assert len(found) == NUM_RINGS * (size - 1), f"{output}\n{log}"
@@ -31,3 +33,12 @@ def test_a_rank_that_waits_for_a_lost_member_to_connect_gives_up_when_told_or_by
     assert told < SOON_SECONDS, log
     assert untold < SOON_SECONDS, log
     assert foreign == "serves", "a server of the same process is no part of the ring"
+
+
+@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+@pytest.mark.parametrize(("how", "soon"), [("killed", 2.0), ("stopped", 10.0)])
+def test_a_pytorch_step_that_breaks_between_two_buckets_is_repeated_in_the_next_ring(how, soon):
+    output, log = run("broken_steps", how, RING_FRAMEWORK="torch")
+    lines = [line.split() for line in output.splitlines()]
+    assert [words[-1] for words in lines] == ["right", "right"], f"{output}\n{log}"
+    assert max(float(words[0]) for words in lines) < soon, f"{output}\n{log}"

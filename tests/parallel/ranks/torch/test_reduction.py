@@ -1,0 +1,224 @@
+"""However gradients travel, a ring has the sums of one process on all examples (D17)."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.buckets import Reduction
+from edl_horovod.frameworks.torch.gradients import sparse_parameters
+from edl_horovod.frameworks.torch.reduction import Reducer
+from edl_horovod.frameworks.torch.travels import Travels, sum_compressed
+from tests.parallel.agreement import assert_same_everywhere
+
+BATCH, STEPS, NUM_IDS = 12, 7, 40
+
+
+class Net(torch.nn.Module):
+    """Parameters of several types, some of which no example uses in some steps, or ever."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Embedding(NUM_IDS, 3, sparse=True)
+        self.first = torch.nn.Linear(3, 8)
+        self.branch = torch.nn.Linear(8, 8)
+        self.never = torch.nn.Linear(5, 5)
+        self.nothing = torch.nn.Parameter(torch.empty(0, 4))
+        self.frozen = torch.nn.Parameter(torch.ones(8), requires_grad=False)
+        self.scale = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.last = torch.nn.Linear(8, 2)
+
+    def forward(self, ids, *, takes_branch):
+        found = torch.tanh(self.first(self.rows(ids).sum(1))) * self.frozen
+        if takes_branch:
+            found = found + self.branch(found)
+        return (self.last(found) * self.scale).square().sum()
+
+
+def made(dtype=torch.float32):
+    torch.manual_seed(5)
+    net = Net()
+    net.last.to(dtype)
+    if dtype != torch.float32:
+        net.last.register_forward_pre_hook(lambda _, given: tuple(each.to(dtype) for each in given))
+    return net
+
+
+def backward(net, ids, takes_branch):
+    loss = net(ids, takes_branch=takes_branch)
+    loss.backward()
+    return loss.item()
+
+
+def examples(step, size):
+    """For each rank its ids, and whether it takes the branch; some have none in some steps."""
+    random = np.random.default_rng(step)
+    ids = torch.from_numpy(random.zipf(1.5, (BATCH, 3)).clip(0, NUM_IDS - 1))
+    owner = torch.from_numpy((np.arange(BATCH) + step) * (step % 3) % size)
+    return [(ids[owner == rank], (rank + step) % 2 == 1) for rank in range(size)]
+
+
+def train(world, options, *, num_parts=1, dtype=torch.float32):
+    """Some steps on the ring and, beside them, the same with all examples in this process.
+
+    Yields:
+        The ring's sums and those of one process, by the parameters' names, and both losses.
+    """
+    net, alone = made(dtype), made(dtype)
+    reducer = Reducer(dict(net.named_parameters()), options, sparse=sparse_parameters(net))
+    for step in range(STEPS):
+        for each in (net, alone):
+            each.zero_grad(set_to_none=True)
+        of_all = examples(step, world.size)
+        ids, takes_branch = of_all[world.rank]
+        parts = [part for part in ids.chunk(num_parts) if len(part)]
+        loss = 0.0
+        for part in parts[:-1]:
+            loss += backward(net, part, takes_branch)
+        reducer.begin()
+        for part in parts[-1:]:
+            loss += backward(net, part, takes_branch)
+        count, loss = reducer.finish(np.array([len(ids), loss]))
+        assert count == BATCH
+        expected = sum(backward(alone, *each) for each in of_all if len(each[0]))
+        yield gradients(net), gradients(alone), loss, expected
+        with torch.no_grad():
+            for one, other in zip(net.parameters(), alone.parameters(), strict=True):
+                if other.grad is not None:
+                    one -= 0.01 * one.grad.to_dense() / BATCH
+                    other -= 0.01 * other.grad.to_dense() / BATCH
+    reducer.close()
+    assert_same_everywhere([each.detach().double().numpy() for each in net.parameters()])
+
+
+def gradients(net):
+    return {name: parameter.grad for name, parameter in net.named_parameters() if parameter.numel()}
+
+
+def assert_alike(found, expected, **tolerance):
+    assert set(found) == set(expected)
+    for name, total in found.items():
+        if expected[name] is None:
+            assert total is None, name
+            continue
+        assert total.dtype == expected[name].dtype, name
+        assert total.is_sparse == expected[name].is_sparse, name
+        if total.is_sparse:
+            rows = expected[name].coalesce().indices()
+            assert torch.equal(total.coalesce().indices(), rows), name
+        ours, theirs = total.to_dense().double(), expected[name].to_dense().double()
+        np.testing.assert_allclose(ours, theirs, **tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("num_parts", [1, 3])
+@pytest.mark.parametrize("bucket_bytes", [1, 300, 1 << 20])
+def test_buckets_of_any_size_give_the_sums_of_one_process(world, bucket_bytes, num_parts):
+    options = Reduction(bucket_bytes=bucket_bytes)
+    for found, expected, loss, its in train(world, options, num_parts=num_parts):
+        assert_alike(found, expected, rtol=1e-5, atol=1e-5)
+        assert loss == pytest.approx(its, rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_gradients_of_other_types_are_added_without_losing_more_than_they_had(world, dtype):
+    tolerance = {torch.bfloat16: 3e-2, torch.float16: 3e-3, torch.float64: 1e-5}[dtype]
+    for found, expected, *_ in train(world, Reduction(), dtype=dtype):
+        assert_alike(found, expected, rtol=tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 300])
+@pytest.mark.parametrize("compression", ["bf16", "fp16"])
+def test_compressed_sums_are_those_of_one_process_within_their_precision(
+    world, compression, bucket_bytes
+):
+    options = Reduction(bucket_bytes=bucket_bytes, compression=compression, batch_size=BATCH)
+    tolerance = {"bf16": 2e-2, "fp16": 4e-3}[compression]
+    for found, expected, *_ in train(world, options):
+        assert_alike(found, expected, rtol=tolerance, atol=5 * tolerance)
+
+
+@pytest.mark.parametrize("compression", ["bf16", "fp16"])
+def test_compressed_sums_are_rounded_twice_at_most(world, compression):
+    all_values = [np.random.default_rng(rank).normal(0, 3, 1001) for rank in range(world.size)]
+    total = torch.from_numpy(all_values[world.rank].astype(np.float32))
+    others = torch.tensor([1e7, float("inf"), 0.0])
+    going = Travels()
+    for number, each in enumerate((total, others)):
+        going.begin(sum_compressed(each, f"test.{number}", compression, 8))
+    going.end()
+    assert_same_everywhere([total.numpy(), others.numpy()])
+    exact, sizes = np.sum(all_values, 0), np.sum(np.abs(all_values), 0)
+    unit = {"bf16": 2.0**-9, "fp16": 2.0**-12}[compression]
+    assert np.all(np.abs(total.numpy() - exact) <= 2 * unit * (sizes + np.abs(exact)))
+    # What float16 cannot hold becomes the largest number; what was not finite stays visible.
+    assert torch.isinf(others[1])
+    assert others[2] == 0.0
+    assert torch.isfinite(others[0])
+
+
+def test_a_bucket_goes_out_before_the_backward_pass_is_done(world):
+    """On all ranks its sum is there while the first layer's gradient is not."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(3)))
+    reducer = Reducer(dict(layers.named_parameters()), Reduction(bucket_bytes=1))
+    seen = []
+
+    def look(gradient):
+        # All ranks have sent the last bucket: one that waits here ends no other's wait.
+        reducer._travels.end()
+        seen.append(layers[2].weight.grad.clone())
+
+    layers[0].weight.register_hook(look)
+    reducer.begin()
+    layers(torch.full((2, 4), float(world.rank + 1))).sum().backward()
+    early = seen[0]
+    reducer.finish(np.zeros(1))
+    assert torch.equal(early, layers[2].weight.grad)
+    assert_same_everywhere([early.numpy()])
+
+
+def test_a_step_that_is_abandoned_amid_its_backward_pass_leaves_nothing_behind(world):
+    """All ranks give it up alike, after some buckets: their sums reach no later step."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    reducer = Reducer(dict(layers.named_parameters()), Reduction(bucket_bytes=1))
+    stop = layers[0].weight.register_hook(_refuse)
+    reducer.begin()
+    with pytest.raises(ArithmeticError):
+        layers(torch.ones(2, 4)).sum().backward()
+    # The ring goes on, where a broken one would have ended what is on its way.
+    reducer._travels.end()
+    reducer.abandon()
+    stop.remove()
+    assert all(parameter.grad is None for parameter in layers.parameters())
+    twin = copy.deepcopy(layers)
+    for _ in range(2):
+        layers.zero_grad(set_to_none=True)
+        twin.zero_grad(set_to_none=True)
+        reducer.begin()
+        layers(torch.ones(2, 4)).sum().backward()
+        reducer.finish(np.zeros(0))
+        twin(torch.ones(2, 4)).sum().mul(world.size).backward()
+        for one, other in zip(layers.parameters(), twin.parameters(), strict=True):
+            np.testing.assert_allclose(one.grad, other.grad, rtol=1e-5)
+
+
+def _refuse(*_):
+    raise ArithmeticError
+
+
+def test_a_gradient_that_comes_again_after_its_bucket_is_told_with_the_cure(world):
+    weight = torch.nn.Parameter(torch.ones(3))
+    reducer = Reducer({"weight": weight}, Reduction(bucket_bytes=1))
+    reducer.begin()
+    weight.sum().backward()
+    with pytest.raises(UserCodeError, match=r"weight was given a gradient twice.*use_reentrant"):
+        weight.sum().backward()
+    reducer.finish(np.zeros(0))
+    reducer.close()
+
+
+def test_a_parameter_that_the_ring_cannot_add_is_refused_by_name():
+    complex_one = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    with pytest.raises(UserCodeError, match=r"parameter phases .*dtype=torch\.complex64"):
+        Reducer({"phases": complex_one}, Reduction())
