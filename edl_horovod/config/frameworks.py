@@ -23,6 +23,8 @@ class FrameworkEntry:
     """
     extra: str
     """The extra of this package that installs them."""
+    horovod: str = ""
+    """The package of its half of Horovod; empty where none is needed."""
     keras_backend: str = ""
     """What Keras must compute with; empty where it does not matter."""
 
@@ -32,8 +34,15 @@ FRAMEWORKS = {
         module="edl_horovod.frameworks.keras.framework",
         packages=("keras", "tensorflow"),
         extra="tensorflow",
+        horovod="horovod.tensorflow",
         keras_backend="tensorflow",
-    )
+    ),
+    "torch": FrameworkEntry(
+        module="edl_horovod.frameworks.torch.ring",
+        packages=("torch", "safetensors"),
+        extra="torch",
+        horovod="horovod.torch",
+    ),
 }
 
 

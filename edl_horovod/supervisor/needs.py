@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+from pathlib import Path
 
 from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
 from edl_horovod.errors import MissingDependency, how_to_install
@@ -28,9 +29,16 @@ def require_worker_packages(framework: str) -> None:
         raise MissingDependency(
             f"The job's workers need {', '.join(needed[:-1])} and {needed[-1]}, and"
             f" {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed.",
-            cure="In a clone of edl_horovod, make setup makes an environment that has all of them"
-            f" in .venv; or for this one, {how_to_install(f'{entry.extra},horovod-build')} and then"
-            f" {_BUILD}",
+            cure=f"In a clone of edl_horovod, make setup FRAMEWORK={framework} makes an environment"
+            " that has all of them in .venv; or for this one,"
+            f" {how_to_install(f'{entry.extra},horovod-build')} and then {_BUILD}",
+        )
+    if entry.horovod and not _has_library(entry.horovod):
+        raise MissingDependency(
+            f"The Horovod that is installed was built without {entry.horovod}, which the job's"
+            f" workers need for framework={framework}.",
+            cure=f"In a clone of edl_horovod, run make setup FRAMEWORK={framework}; or for this"
+            f" environment, {_BUILD}",
         )
 
 
@@ -46,6 +54,13 @@ def require_mpi(ring: Command) -> None:
             cure="Use launch=local, which needs no MPI; or"
             f" {how_to_install('mpi')} and then {_BUILD}",
         )
+
+
+def _has_library(half: str) -> bool:
+    """Whether a half of Horovod, whose Python files are always there, was built."""
+    spec = importlib.util.find_spec(half)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return any(any(Path(folder).glob("mpi_lib*")) for folder in folders or ())
 
 
 def _is_missing(package: str) -> bool:

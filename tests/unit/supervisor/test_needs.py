@@ -1,12 +1,13 @@
 """What is not installed is told before anything starts."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edl_horovod import api
-from edl_horovod.config.frameworks import require_backend
+from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, MissingDependency
 
@@ -32,6 +33,26 @@ def test_a_job_here_without_what_its_workers_import_starts_nothing(
 
     assert "make setup" in str(found.value)
     assert "pip install -c constraints.txt '.[tensorflow,horovod-build]'" in str(found.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_whose_half_of_horovod_was_not_built_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = replace(FRAMEWORKS["torch"], packages=("numpy",), horovod="horovod.mxnet")
+    monkeypatch.setitem(FRAMEWORKS, "torch", entry)
+    config = JobConfig(
+        task="train",
+        framework="torch",
+        data=str(tmp_path),
+        output=str(tmp_path / "out"),
+        model_def="m",
+    )
+
+    with pytest.raises(MissingDependency, match="Horovod that is installed was built without") as e:
+        api.run(config)
+
+    assert "make setup FRAMEWORK=torch" in str(e.value)
     assert list(tmp_path.iterdir()) == []
 
 
