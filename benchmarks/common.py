@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from edl_horovod.errors import EdlError
 from edl_horovod.files.whole_file import write_json
-from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.plan import Command, thread_variables
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.programs import locate
 
@@ -292,13 +292,12 @@ class Workspace:
 
 
 def _environment(num_ranks: int, packages: Path | None) -> dict[str, str]:
-    threads = str(max(1, len(os.sched_getaffinity(0)) // num_ranks))
+    threads = max(1, len(os.sched_getaffinity(0)) // num_ranks)
     folders = (packages, ROOT, os.environ.get("PYTHONPATH"))
     path = os.pathsep.join(str(folder) for folder in folders if folder)
     return {
-        "OMP_NUM_THREADS": threads,
-        "TF_NUM_INTRAOP_THREADS": threads,
-        "TF_NUM_INTEROP_THREADS": threads,
+        # As a job gives them to its ranks, so that all sides have the same.
+        **thread_variables(threads),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "HOROVOD_LOG_LEVEL": "error",
         "PYTHONPATH": path,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.common import ROOT, SideFailed
-from edl_horovod.supervisor.plan import Command
+from edl_horovod.supervisor.plan import Command, thread_variables
 from edl_horovod.supervisor.processes import Child, end_all
 
 __all__ = ["FULL", "OURS", "PLAIN", "QUICK", "TORCH", "Run", "Settings"]
@@ -168,9 +168,7 @@ def side_environment() -> dict[str, str]:
     """Variables of every process: one thread a rank, and the way to our packages."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {
-        "OMP_NUM_THREADS": "1",
-        "TF_NUM_INTRAOP_THREADS": "1",
-        "TF_NUM_INTEROP_THREADS": "1",
+        **thread_variables(1),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "HOROVOD_LOG_LEVEL": "error",
         "PYTHONPATH": path,

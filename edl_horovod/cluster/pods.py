@@ -9,7 +9,7 @@ from edl_horovod.cluster.styles import style_of
 from edl_horovod.config import resolved
 from edl_horovod.config.kubernetes import LauncherPodConfig, WorkerPodConfig
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.supervisor.plan import THREAD_VARIABLES
+from edl_horovod.supervisor.plan import thread_variables
 
 __all__ = [
     "CONFIG_DIR",
@@ -21,7 +21,7 @@ __all__ = [
     "SSH_PORT",
     "launcher",
     "texts",
-    "thread_variables",
+    "threads_of",
     "worker",
 ]
 
@@ -90,13 +90,12 @@ def worker(config: JobConfig, name: str) -> Manifest:
     return _template(config, name, spec)
 
 
-def thread_variables(config: JobConfig) -> dict[str, str]:
+def threads_of(config: JobConfig) -> dict[str, str]:
     """How many CPU threads a rank takes: what its pod asks for, shared among the slots."""
     cpu = config.kubernetes.worker.cpu
     cores = float(cpu[:-1]) / 1000 if cpu.endswith("m") else float(cpu)
     fair_share = max(1, math.floor(cores / config.kubernetes.slots_per_worker))
-    count = str(config.launch.threads_per_rank or fair_share)
-    return dict.fromkeys(THREAD_VARIABLES, count)
+    return thread_variables(config.launch.threads_per_rank or fair_share)
 
 
 def texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -131,7 +130,7 @@ def _elastic_worker(config: JobConfig, name: str) -> Manifest:
         _variable("EDL_SECRET_FILE", SECRET_FILE),
         _variable("EDL_READY_FILE", f"{READY_DIR}/0"),
         _variable("HOROVOD_GLOO_IFACE", settings.interface),
-        *(_variable(*pair) for pair in thread_variables(config).items()),
+        *(_variable(*pair) for pair in threads_of(config).items()),
     ]
     container = _container(config, labels.WORKER, command, variables)
     container["readinessProbe"] = {

@@ -16,7 +16,7 @@ from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo
 from edl_horovod.supervisor.needs import require_worker_packages
-from edl_horovod.supervisor.plan import LOCAL_HOST, THREAD_VARIABLES, Command, LaunchPlan
+from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, thread_variables
 from edl_horovod.supervisor.run import JobResult, run_plan
 
 # What looks at jobs afterwards would make each start of one longer.
@@ -102,4 +102,4 @@ def worker_of(job_dir: JobDir) -> tuple[str, ...]:
 def threads_of(config: JobConfig) -> dict[str, str]:
     """The variables that bound the CPU threads of a rank: this machine's cores are shared."""
     share = max(1, len(os.sched_getaffinity(0)) // config.launch.np)
-    return dict.fromkeys(THREAD_VARIABLES, str(config.launch.threads_per_rank or share))
+    return thread_variables(config.launch.threads_per_rank or share)

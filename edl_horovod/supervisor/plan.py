@@ -11,11 +11,11 @@ from edl_horovod.job.directory import JobDir
 __all__ = [
     "Command",
     "LaunchPlan",
+    "thread_variables",
 ]
 
 LOCAL_HOST = "localhost"
 GRACE_SECONDS = 5.0
-THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,3 +52,18 @@ class LaunchPlan:
     """How long the processes may take to end before they are killed."""
     secret_file: Path | None = None
     """The job's secret where its workers have it already; None makes one in job_dir."""
+
+
+def thread_variables(count: int) -> dict[str, str]:
+    """The environment that bounds the CPU threads of a rank.
+
+    Args:
+        count: Threads that compute at once.
+    """
+    return {
+        "TF_NUM_INTRAOP_THREADS": str(count),
+        # One more begins ops: the only one follows a chain of ops to the end of the backward pass,
+        # while what goes to the network waits in its queue (ADR 15).
+        "TF_NUM_INTEROP_THREADS": str(count + 1),
+        "OMP_NUM_THREADS": str(count),
+    }

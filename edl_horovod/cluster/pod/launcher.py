@@ -194,12 +194,12 @@ def _horovodrun(config: JobConfig, config_file: Path) -> Command:
     }
     cooldown = ("--blacklist-cooldown-range", *COOLDOWN_SECONDS) if is_forgiving else ()
     argv = ("horovodrun", *_words(flags), *cooldown, *_program("worker", {"--config": config_file}))
-    return Command(argv=argv, environment=pods.thread_variables(config))
+    return Command(argv=argv, environment=pods.threads_of(config))
 
 
 def _mpirun(config: JobConfig, config_file: Path) -> Command:
     """One static ring over the pods that mpi-operator lists."""
-    variables = pods.thread_variables(config)
+    variables = pods.threads_of(config)
     # An sshd hands none of its pod's variables on to what it starts.
     names = [*variables, *STATIC_RING, *config.kubernetes.env]
     keepalive = [
