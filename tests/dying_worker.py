@@ -77,19 +77,24 @@ def before(reaper, owner, name, point):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True)
-    folder = parser.parse_known_args()[0].config.parent / "deaths"
+    config = parser.parse_known_args()[0].config
+    folder = config.parent / "deaths"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ["HOROVOD_ELASTIC"] = "1"
     from edl_horovod.frameworks.horovod import Horovod
-    from edl_horovod.frameworks.keras.step import KerasStep
     from edl_horovod.ring import state
     from edl_horovod.ring.membership import coordinated
     from edl_horovod.tasks.evaluate import Evaluator
     from edl_horovod.tasks.train import TrainWork
     from edl_horovod.worker import main as worker
 
+    if "framework: torch" in config.read_text():
+        from edl_horovod.frameworks.torch.step import TorchStep as Step
+    else:
+        from edl_horovod.frameworks.keras.step import KerasStep as Step
+
     reaper = Reaper(folder, parse(os.environ[VARIABLE]))
-    before(reaper, KerasStep, "step", "step")
+    before(reaper, Step, "step", "step")
     before(reaper, state.RingState, "commit", "commit")
     before(reaper, coordinated.CoordinatedMembership, "join", "reset")
     before(reaper, state.RingState, "sync", "sync")

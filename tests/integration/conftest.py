@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events, hosts
+from tests.frameworks import FRAMEWORKS
 
+FOR_EACH_FRAMEWORK = {
+    "test_chaos",
+    "test_elastic",
+    "test_hangs",
+    "test_membership",
+    "test_same_curve",
+    "test_scale",
+    "test_spares",
+    "test_streamed_joins",
+}
+"""Tests of what may happen to a ring, whatever its model is written in."""
 ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]
 
@@ -169,8 +181,28 @@ def shared_folder(tmp_path_factory, worker_id):
     return use
 
 
+def pytest_generate_tests(metafunc):
+    is_for_each = metafunc.module.__name__.rpartition(".")[2] in FOR_EACH_FRAMEWORK
+    if is_for_each and "framework" in metafunc.fixturenames:
+        metafunc.parametrize("framework", FRAMEWORKS, indirect=True)
+
+
 @pytest.fixture
-def start(tmp_path):
+def framework(request):
+    """What the models of a test's trainings are written in."""
+    return getattr(request, "param", "keras")
+
+
+def for_framework(framework, overrides):
+    """The same settings with the model that another framework has for that of Keras."""
+    if framework == "keras":
+        return list(overrides)
+    renamed = [text.replace("model_def=", f"model_def={framework}_", 1) for text in overrides]
+    return [*renamed, f"framework={framework}"]
+
+
+@pytest.fixture
+def start(tmp_path, framework):
     """Start jobs: `start("train", "key=value", ...)`; the output is `tmp_path / "out"`.
 
     A `launcher` is a whole command that runs instead of the verb, `python` what runs the verb.
@@ -178,6 +210,8 @@ def start(tmp_path):
     jobs = []
 
     def start_job(verb, *overrides, launcher=None, python=sys.executable, **variables):
+        if verb == "train":
+            overrides = for_framework(framework, overrides)
         given = dict(text.partition("=")[::2] for text in overrides)
         output = tmp_path / "out"
         defaults = {

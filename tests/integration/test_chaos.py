@@ -18,6 +18,7 @@ from edl_horovod.chaos.job import disturb_job
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
 from tests import counting_job, dying_worker
+from tests.integration.conftest import for_framework
 from tests.records import write_records
 
 QUIET_SECONDS = 2.0
@@ -55,7 +56,7 @@ DEATHS = (
 
 
 @pytest.mark.long
-def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
+def test_deaths_at_chosen_moments_lose_nothing(start, framework, tmp_path):
     settings = {
         "launch.np": 4,
         "train.evaluate_steps": 5,
@@ -64,7 +65,8 @@ def test_deaths_at_chosen_moments_lose_nothing(start, tmp_path):
     }
     overrides = [*counting(tmp_path, epochs=DEATHS_EPOCHS, **settings), f"output={tmp_path}/out"]
     overrides += [f"job_dir={tmp_path}/job-0", f"model_zoo={counting_job.ZOO}"]
-    command = [sys.executable, "-m", "tests.dying_job", "train", *overrides]
+    command = [sys.executable, "-m", "tests.dying_job", "train"]
+    command += for_framework(framework, overrides)
     job = start("train", launcher=command, **{dying_worker.VARIABLE: " ".join(DEATHS)})
     *groups, last = dying_worker.parse(" ".join(DEATHS))
 

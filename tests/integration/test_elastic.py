@@ -21,7 +21,7 @@ def assert_each_record_once_an_epoch(tmp_path):
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
 
 
-def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_path):
+def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, framework, tmp_path):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     job = start("train", *counting(**{"launch.np": 2}), TMPDIR=str(temporary))
@@ -30,7 +30,8 @@ def test_kill_9_shrinks_the_ring_and_the_slot_comes_back(start, counting, tmp_pa
     job.signal_worker(1, signal.SIGKILL)
     shrunk = job.wait_for_ring(1, after=first)
     job.wait_for_ring(2, after=shrunk)
-    assert list(temporary.rglob("*.py")), "functions that TensorFlow converted"
+    if framework == "keras":
+        assert list(temporary.rglob("*.py")), "functions that TensorFlow converted"
     (tmp_path / "hurry").touch()
     job.succeed()
     assert_each_record_once_an_epoch(tmp_path)

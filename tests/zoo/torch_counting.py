@@ -1,0 +1,72 @@
+"""`counting` in PyTorch: weights that count how often each record was applied."""
+
+import itertools
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch_tiny import number_of
+
+from edl_horovod import ElasticDLSpec, Mode
+
+SLOW_SECONDS, SLOWER_SECONDS, LOOK_SECONDS = 0.3, 1.5, 0.05
+
+
+class Counter(nn.Module):
+    def __init__(self, num_records, num_clocks):
+        super().__init__()
+        self.counts = nn.Parameter(torch.zeros(num_records))
+        self.clocks = nn.ParameterList(torch.zeros(()) for _ in range(num_clocks))
+
+    def between(self, counts):
+        return counts
+
+    def forward(self, features):
+        counts = self.between(self.counts[features["id"]])
+        for clock in self.clocks:
+            counts = counts + clock
+        return counts
+
+
+class TorchCountingSpec(ElasticDLSpec):
+    def __init__(
+        self,
+        context=None,
+        num_records=0,
+        rate=1.0,
+        slow_until="",
+        slower_after=60,
+        keep_every=1,
+        num_clocks=0,
+    ):
+        super().__init__(context)
+        self._num_clocks = num_clocks
+        self._num_records, self._rate, self._slow_until = num_records, rate, slow_until
+        self._slower_after, self._keep_every = slower_after, keep_every
+        self._num_pauses = itertools.count()
+
+    def create_model(self):
+        return Counter(self._num_records, self._num_clocks)
+
+    def create_dataset(self, records, mode):
+        if self._slow_until:
+            self._pause()
+        numbers = torch.tensor([number_of(record) for record in records])
+        numbers = numbers[numbers % self._keep_every == 0]
+        return {"id": numbers} if mode is Mode.PREDICTION else ({"id": numbers}, numbers)
+
+    def create_loss(self, outputs, labels):
+        return -outputs.mean()
+
+    def create_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), self._rate)
+
+    def create_metrics(self, mode, outputs, labels):
+        return {"mean_id": labels.float()}
+
+    def _pause(self):
+        is_early = next(self._num_pauses) < self._slower_after
+        deadline = time.monotonic() + (SLOW_SECONDS if is_early else SLOWER_SECONDS)
+        while time.monotonic() < deadline and not Path(self._slow_until).exists():
+            time.sleep(LOOK_SECONDS)

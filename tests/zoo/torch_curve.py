@@ -1,0 +1,45 @@
+"""`curve` in PyTorch: the loss of every step is the same on any ring."""
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch_tiny import parse
+
+from edl_horovod import ElasticDLSpec, Mode
+
+PAUSE_SECONDS = 0.3
+
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.hidden, self.output = nn.Linear(4, width), nn.Linear(width, 1)
+
+    def forward(self, features):
+        return self.output(torch.tanh(self.hidden(features["x"])))
+
+
+class TorchCurveSpec(ElasticDLSpec):
+    def __init__(self, context=None, slow_until="", width=16):
+        super().__init__(context)
+        self._slow_until, self._width = slow_until, width
+
+    def create_model(self):
+        return Net(self._width)
+
+    def create_dataset(self, records, mode):
+        if self._slow_until and not Path(self._slow_until).exists():
+            time.sleep(PAUSE_SECONDS)
+        x, y = parse(records)
+        return {"x": x} if mode is Mode.PREDICTION else ({"x": x}, y)
+
+    def create_loss(self, outputs, labels):
+        return nn.functional.mse_loss(outputs, labels)
+
+    def create_optimizer(self, model, lr=0.01):
+        return torch.optim.Adam(model.parameters(), lr, weight_decay=1e-4)
+
+    def create_metrics(self, outputs, labels):
+        return {"absolute_error": (outputs - labels).abs()}
