@@ -7,7 +7,6 @@ has been flat) travel in that state too, as JSON: another leader goes on where t
 
 import contextlib
 import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,17 +15,14 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
 from edl_horovod.frameworks.keras.batch_hooks import BatchHooks
 from edl_horovod.frameworks.keras.trainable import Trainable
-from edl_horovod.frameworks.values import Array, StepSums
-from edl_horovod.models.calling import user_code
+from edl_horovod.frameworks.values import StepSums
 
 __all__ = ["KerasCallbacks", "may_freeze"]
 
-STATE_BYTES = 1 << 16
 _KEEPS_WEIGHTS = "keeps weights in one process only, and a ring may lose that process"
 _TEST_HOOKS = ("on_test_begin", "on_test_end", "on_test_batch_begin", "on_test_batch_end")
 
@@ -42,7 +38,7 @@ class EpochMetrics(Protocol):
         """Their values, of the sums of what steps have counted of so many examples."""
 
 
-class KerasCallbacks:
+class KerasCallbacks(EpochCallbacks):
     """The callbacks of a training, and what they must be told."""
 
     def __init__(
@@ -76,10 +72,9 @@ class KerasCallbacks:
         Raises:
             UserCodeError: One of them cannot work on a ring.
         """
-        self._schedules = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
-        self._bounds = [each.max_steps for each in callbacks if isinstance(each, MaxSteps)]
-        own = (LearningRateScheduler, MaxSteps)
-        self._callbacks = [each for each in callbacks if not isinstance(each, own)]
+        super().__init__(
+            callbacks, num_metric_sums=metrics.num_metric_sums, trainable=trainable, zoo=zoo
+        )
         for callback in self._callbacks:
             _require_usable(callback)
         self._batches = BatchHooks(self._callbacks, model, optimizer, is_on=per_step, zoo=zoo)
@@ -88,33 +83,7 @@ class KerasCallbacks:
         self._metrics = metrics
         self._trainable, self._begin_anew = trainable, begin_anew
         self._params = {"epochs": num_epochs, "steps": steps_per_epoch, "verbose": 0}
-        self._zoo = zoo
         self._has_begun = False
-        self._own_numbers = b""
-        # Examples, the loss' sum, and what the metrics have counted in the epoch so far.
-        self._sums = Array(np.zeros(2 + metrics.num_metric_sums))
-        self._state = Array(np.zeros(STATE_BYTES, np.uint8))
-        self._stopped = Array(np.int64(0))
-
-    @property
-    def variables(self) -> dict[str, Variable]:
-        """What the ring's state must hold, by name."""
-        return {
-            "epoch_sums": self._sums,
-            "callbacks": self._state,
-            "stopped": self._stopped,
-            "trainable": self._trainable,
-        }
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a callback has ended the training."""
-        return bool(self._stopped.numpy())
-
-    @property
-    def max_steps(self) -> int | None:
-        """The fewest steps after which one of them ends the training; None for no bound."""
-        return min(self._bounds, default=None)
 
     def before_step(self, step: int, *, batch: int | None) -> None:
         """Set the step's learning rate, on every rank the same; let the leader's callbacks look.
@@ -122,20 +91,15 @@ class KerasCallbacks:
         Raises:
             UserCodeError: A schedule gave no number, or the optimizer has a schedule of its own.
         """
-        for callback in self._schedules:
-            doing = f"The schedule of LearningRateScheduler at step {step}"
-            with user_code(doing, root=self._zoo):
-                self._optimizer.learning_rate = float(callback.schedule(step))
+        for callback in self._rates:
+            self._optimizer.learning_rate = self._rate_of(callback, step)
         if batch is not None and self._batches:
             with self._ready(is_first=False):
                 self._batches.begin(batch)
 
     def after_step(self, sums: StepSums, *, batch: int | None) -> None:
         """Add a step's numbers, the same on all ranks; let the leader's callbacks look."""
-        if sums.num_examples:
-            count = sums.num_examples
-            added = np.array([count, count * sums.loss, *sums.metric_sums])
-            self._sums.assign(self._sums.numpy() + added)
+        self._add(sums)
         if batch is not None and self._batches:
             with self._ready(is_first=False):
                 self._batches.end(batch, self._means())
@@ -146,7 +110,7 @@ class KerasCallbacks:
         with self._live(epoch + 1):
             self._call("on_epoch_end", epoch, logs)
             self._stopped.assign(int(bool(self._model.stop_training)))
-        self._sums.assign(np.zeros_like(self._sums.numpy()))
+        self._forget_sums()
 
     def begin_epoch(self, epoch: int) -> None:
         """Tell them of an epoch's begin; only the leader does, and then the ring syncs."""
@@ -212,29 +176,26 @@ class KerasCallbacks:
                 " the optimizer then begins anew by itself.",
             )
 
-    def _call(self, hook: str, *arguments: Any) -> None:
-        for callback in self._callbacks:
-            with user_code(f"{hook} of {type(callback).__name__}", root=self._zoo):
-                getattr(callback, hook)(*arguments)
+    def _numbers(self, callback: Any) -> dict[str, Any]:
+        """The attributes of a callback that are plain and its own, by name.
 
-    def _load(self) -> None:
-        text = self._state.numpy().tobytes().rstrip(b"\0")
-        if text == self._own_numbers:
-            return  # Theirs here are the same, or newer by what they saw at steps since.
-        for callback, numbers in zip(self._callbacks, json.loads(text or b"[]"), strict=False):
-            vars(callback).update(numbers)
-        self._own_numbers = text
-
-    def _save(self) -> None:
-        text = json.dumps([_numbers(callback) for callback in self._callbacks]).encode()
-        if len(text) > STATE_BYTES:
-            raise UserCodeError(
-                "The callbacks keep too much to go with the ring's state.",
-                received=f"{len(text)} bytes of numbers and text, room for {STATE_BYTES}",
-                cure="Keep lists of what happened in a file.",
-            )
-        self._own_numbers = text
-        self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
+        What Keras' own callbacks take as settings is theirs from the start; some change its sign
+        once.
+        """
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            return {}  # Its file holds all.
+        found = {}
+        settings = {"params"} | {
+            name
+            for kind in type(callback).__mro__
+            if kind.__module__.startswith("keras.")
+            for name in inspect.signature(kind).parameters
+        }
+        for name, value in vars(callback).items():
+            plain = value.item() if isinstance(value, np.generic) else value
+            if name not in settings and not name.startswith("_") and is_plain(plain):
+                found[name] = plain
+        return found
 
 
 def may_freeze(callback: Any) -> bool:
@@ -272,32 +233,3 @@ def _require_usable(callback: Any) -> None:
             cure = "The numbers of an evaluation are in the logs of on_epoch_end, as val_...."
     if why:
         raise UserCodeError(f"{name} {why}.", received=f"{name} in create_callbacks", cure=cure)
-
-
-def _numbers(callback: Any) -> dict[str, Any]:
-    """The attributes of a callback that are numbers, text, or lists or dicts of these.
-
-    What Keras' own callbacks take as settings is theirs from the start; some change its sign once.
-    """
-    if isinstance(callback, keras.callbacks.CSVLogger):
-        return {}  # Its file holds all.
-    found = {}
-    settings = {"params"} | {
-        name
-        for kind in type(callback).__mro__
-        if kind.__module__.startswith("keras.")
-        for name in inspect.signature(kind).parameters
-    }
-    for name, value in vars(callback).items():
-        plain = value.item() if isinstance(value, np.generic) else value
-        if name not in settings and not name.startswith("_") and _is_plain(plain):
-            found[name] = plain
-    return found
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(value[key]) for key in value)
-    return value is None or type(value) in (bool, int, float, str)

@@ -5,7 +5,6 @@ the model, in the optimizer and in their own numbers reaches every rank.
 """
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,23 +13,21 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from edl_horovod.callbacks import Callback, LearningRateScheduler, MaxSteps
+from edl_horovod.callbacks import Callback
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
 from edl_horovod.frameworks.torch.live import LiveVariable
 from edl_horovod.frameworks.torch.optimizer import Schedule
-from edl_horovod.frameworks.values import Array, StepSums
-from edl_horovod.models.calling import user_code
+from edl_horovod.frameworks.values import StepSums
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchCallbacks"]
 
-STATE_BYTES = 1 << 16
 _GIVEN = ("model", "optimizer")
 _STEP_HOOKS = ("on_train_batch_begin", "on_train_batch_end")
 
 
-class TorchCallbacks:
+class TorchCallbacks(EpochCallbacks):
     """See `base.Callbacks`."""
 
     def __init__(
@@ -58,45 +55,21 @@ class TorchCallbacks:
         Raises:
             UserCodeError: One of them is no callback, or has hooks that are not called.
         """
-        self._rates = [each for each in callbacks if isinstance(each, LearningRateScheduler)]
-        self._bounds = [each.max_steps for each in callbacks if isinstance(each, MaxSteps)]
-        own = (LearningRateScheduler, MaxSteps)
-        self._callbacks = [each for each in callbacks if not isinstance(each, own)]
+        self._parameters = list(module.parameters())
+        self._trainable = LiveVariable(self._frozen_or_not, self._freeze, np.uint8)
+        super().__init__(
+            callbacks,
+            num_metric_sums=len(metric_names),
+            trainable=self._trainable,
+            zoo=loaded.zoo,
+        )
         for callback in self._callbacks:
             _require_usable(callback, per_step=per_step)
         self._by_step = [each for each in self._callbacks if _step_hooks_of(each)]
         self._module, self._optimizer = module, optimizer
         self._schedules = list(schedules)
         self._metric_names = list(metric_names)
-        self._zoo = loaded.zoo
         self._has_begun = False
-        self._own_numbers = b""
-        # Examples, the loss' sum, and the metrics' sums over the epoch so far.
-        self._sums = Array(np.zeros(2 + len(metric_names)))
-        self._state = Array(np.zeros(STATE_BYTES, np.uint8))
-        self._stopped = Array(np.int64(0))
-        self._parameters = list(module.parameters())
-        self._trainable = LiveVariable(self._frozen_or_not, self._freeze, np.uint8)
-
-    @property
-    def variables(self) -> dict[str, Variable]:
-        """What the ring's state must hold, by name."""
-        return {
-            "epoch_sums": self._sums,
-            "callbacks": self._state,
-            "stopped": self._stopped,
-            "trainable": self._trainable,
-        }
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a callback has ended the training."""
-        return bool(self._stopped.numpy())
-
-    @property
-    def max_steps(self) -> int | None:
-        """The fewest steps after which one of them ends the training; None for no bound."""
-        return min(self._bounds, default=None)
 
     def before_step(self, step: int, *, batch: int | None) -> None:
         """Set the step's learning rate, on every rank the same; let the leader's callbacks look.
@@ -105,9 +78,7 @@ class TorchCallbacks:
             UserCodeError: A schedule gave no number, or a hook changed something.
         """
         for callback in self._rates:
-            doing = f"The schedule of LearningRateScheduler at step {step}"
-            with user_code(doing, root=self._zoo):
-                rate = float(callback.schedule(step))
+            rate = self._rate_of(callback, step)
             for group in self._optimizer.param_groups:
                 group["lr"] = rate
         if batch is not None and self._by_step:
@@ -115,10 +86,7 @@ class TorchCallbacks:
 
     def after_step(self, sums: StepSums, *, batch: int | None) -> None:
         """Add a step's numbers, the same on all ranks; let the leader's callbacks look."""
-        if sums.num_examples:
-            count = sums.num_examples
-            added = np.array([count, count * sums.loss, *sums.metric_sums])
-            self._sums.assign(self._sums.numpy() + added)
+        self._add(sums)
         if batch is not None and self._by_step:
             self._look("on_train_batch_end", batch, self._means())
 
@@ -136,7 +104,7 @@ class TorchCallbacks:
             self._call("on_epoch_end", epoch, logs)
             is_over = any(callback.stop_training for callback in self._callbacks)
             self._stopped.assign(int(is_over))
-        self._sums.assign(np.zeros_like(self._sums.numpy()))
+        self._forget_sums()
 
     def end(self) -> None:
         """Tell them of the training's end; only the leader does, before the model is written."""
@@ -177,7 +145,7 @@ class TorchCallbacks:
             for callback in self._callbacks:
                 callback.model, callback.optimizer = self._module, self._optimizer
             self._call("on_train_begin")
-            if self._own_numbers != self._text():
+            if self._own_numbers != self._text:
                 # What they froze at the begin, they may have freed since then.
                 self._trainable.assign(trained)
         self._load()
@@ -207,32 +175,13 @@ class TorchCallbacks:
         ]
         return [*seen, *rates]
 
-    def _call(self, hook: str, *arguments: Any, only: Sequence[Callback] | None = None) -> None:
-        for callback in self._callbacks if only is None else only:
-            with user_code(f"{hook} of {type(callback).__name__}", root=self._zoo):
-                getattr(callback, hook)(*arguments)
-
-    def _text(self) -> bytes:
-        return self._state.numpy().tobytes().rstrip(b"\0")
-
-    def _load(self) -> None:
-        text = self._text()
-        if text == self._own_numbers:
-            return  # Theirs here are the same, or newer by what they saw at steps since.
-        for callback, numbers in zip(self._callbacks, json.loads(text or b"[]"), strict=False):
-            vars(callback).update(numbers)
-        self._own_numbers = text
-
-    def _save(self) -> None:
-        text = json.dumps([_numbers(callback) for callback in self._callbacks]).encode()
-        if len(text) > STATE_BYTES:
-            raise UserCodeError(
-                "The callbacks keep too much to go with the ring's state.",
-                received=f"{len(text)} bytes of numbers and text, room for {STATE_BYTES}",
-                cure="Keep lists of what happened in a file.",
-            )
-        self._own_numbers = text
-        self._state.assign(np.frombuffer(text.ljust(STATE_BYTES, b"\0"), np.uint8))
+    def _numbers(self, callback: Any) -> dict[str, Any]:
+        """The attributes of a callback that are plain and its own, by name."""
+        return {
+            name: value
+            for name, value in vars(callback).items()
+            if name not in _GIVEN and not name.startswith("_") and is_plain(value)
+        }
 
     def _frozen_or_not(self) -> list[int]:
         return [int(parameter.requires_grad) for parameter in self._parameters]
@@ -265,20 +214,3 @@ def _require_usable(callback: Any, *, per_step: bool) -> None:
 def _step_hooks_of(callback: Callback) -> list[str]:
     kind = type(callback)
     return [hook for hook in _STEP_HOOKS if getattr(kind, hook) is not getattr(Callback, hook)]
-
-
-def _numbers(callback: Callback) -> dict[str, Any]:
-    """The attributes of a callback that are numbers, text, or lists or dicts of these."""
-    return {
-        name: value
-        for name, value in vars(callback).items()
-        if name not in _GIVEN and not name.startswith("_") and _is_plain(value)
-    }
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(value[key]) for key in value)
-    return value is None or type(value) in (bool, int, float, str)
