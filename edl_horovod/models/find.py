@@ -90,9 +90,9 @@ def find(
         raise UserCodeError(_what_is_missing(incomplete))
     names = list_definitions(zoo)
     raise UserCodeError(
-        f"{model_def!r} is neither a class that extends ElasticDLSpec or the framework's class of"
-        " models nor a function that returns a model, and"
-        f" {', '.join(map(str, files))} holds none.",
+        f"{model_def!r} is neither a class that extends ElasticDLSpec, keras.Model or"
+        f" torch.nn.Module nor a function that returns a model, and {', '.join(map(str, files))}"
+        " holds none.",
         received={"model_def": model_def},
         cure=f"The zoo defines: {', '.join(names) or 'none'}.{did_you_mean(model_def, names)}",
     )

@@ -58,9 +58,11 @@ def require_mpi(ring: Command) -> None:
 
 def _has_library(half: str) -> bool:
     """Whether a half of Horovod, whose Python files are always there, was built."""
-    spec = importlib.util.find_spec(half)
+    # Looking for the half itself would import the package that it is in.
+    package, _, name = half.partition(".")
+    spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations if spec is not None else None
-    return any(any(Path(folder).glob("mpi_lib*")) for folder in folders or ())
+    return any(any(Path(folder, name).glob("mpi_lib*")) for folder in folders or ())
 
 
 def _is_missing(package: str) -> bool:

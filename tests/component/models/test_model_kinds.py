@@ -300,7 +300,7 @@ def test_a_model_without_an_input_takes_the_examples_of_an_own_dataset(load):
             HEAD + CLASS.format(name="A") + CLASS.format(name="B"),
             r"2 models: mine\.A \(A of .*\), mine\.B \(B of .*mine",
         ),
-        (HEAD + "model = 3", "neither a class that extends ElasticDLSpec or keras.Model"),
+        (HEAD + "model = 3", "neither a class that extends ElasticDLSpec, keras.Model or"),
         (
             HEAD
             + CLASS.format(name="A").replace("@staticmethod", "").replace("(data", "(self, data"),

@@ -158,8 +158,10 @@ def test_the_zoo_lists_its_models():
     assert list_definitions(ZOO) == [
         "cifar10_functional_api.cifar10_functional_api.Cifar10FunctionalSpec",
         "cifar10_subclass.cifar10_subclass.Cifar10SubclassSpec",
+        "cifar10_torch.cifar10_torch.Cifar10TorchSpec",
         "mnist_functional_api.mnist_functional_api.MnistFunctionalSpec",
         "mnist_subclass.mnist_subclass.MnistSubclassSpec",
+        "mnist_torch.mnist_torch.MnistTorchSpec",
         "regressor.DNN",
         "regressor.wide_and_deep.MagicalWAD",
     ]
