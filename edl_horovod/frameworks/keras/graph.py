@@ -256,6 +256,10 @@ class StepGraph:
             gradients = clip(gradients, self._options, self._scale)
             with self._rate.applied() if self._rate is not None else contextlib.nullcontext():
                 self._optimizer.apply(gradients, self._trained)
+            for variable, gradient in zip(self._trained, gradients, strict=True):
+                if isinstance(gradient, tf.IndexedSlices):
+                    # Writing some rows leaves a variable such that each reading copies all of it.
+                    tf.raw_ops.DisableCopyOnRead(resource=variable.value.handle)
             for variable, total in zip(self._moving, moved, strict=True):
                 move(variable.value, total, count, numbers[CONTRIBUTORS])
             return tf.constant(True)
