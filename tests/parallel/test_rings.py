@@ -12,9 +12,11 @@ from edl_horovod.supervisor.programs import locate
 from tests.frameworks import FRAMEWORKS
 
 RANKS = Path(__file__).parent / "ranks"
-TIMEOUT_SECONDS = 600
+TIMEOUT_SECONDS = 900
 
 
+# Where the test ends the ring itself, it shows what that printed.
+@pytest.mark.timeout(TIMEOUT_SECONDS + 60)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_ring(framework, size, tmp_path):
