@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TYPES", "decode", "encode"]
+__all__ = ["TYPES", "decode", "encode", "text_array"]
 
 Array = NDArray[Any]
 
@@ -27,6 +27,19 @@ TYPES = (
 """NumPy's names of the types that an array may have."""
 _NUMBER_OF = {np.dtype(name): number for number, name in enumerate(TYPES)}
 _DTYPES = tuple(np.dtype(name) for name in TYPES)
+
+
+def text_array(value: Any) -> Array | None:
+    """Text as an array of bytes, one of `TYPES`; None for what is none."""
+    if isinstance(value, str | bytes):
+        text = np.empty((), dtype=object)
+        text[()] = value.encode() if isinstance(value, str) else value
+        return text
+    array = np.asarray(value)
+    if array.dtype.kind not in "SU":
+        return None
+    encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
+    return encoded.astype(object)
 
 
 def encode(arrays: Iterable[Array]) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.records.array_bytes import TYPES
+from edl_horovod.records.array_bytes import TYPES, text_array
 from edl_horovod.records.layout import BYTES, Column, Layout, Part, Structure, Tensor
 
 __all__ = ["Elements", "MisfitError"]
@@ -183,14 +183,9 @@ def _leaf_arrays(kind: str, value: Any, path: str) -> list[Array]:
 
 def _array(value: Any, path: str) -> Array:
     value = value.numpy() if hasattr(value, "numpy") else value
-    if isinstance(value, str | bytes):
-        text = np.empty((), dtype=object)
-        text[()] = value.encode() if isinstance(value, str) else value
+    if (text := text_array(value)) is not None:
         return text
     array = np.asarray(value)
-    if array.dtype.kind in "SU":
-        encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
-        return encoded.astype(object)
     is_plain = array.dtype.kind != "O" or all(isinstance(each, bytes) for each in array.flat)
     if not is_plain or array.dtype.name not in TYPES:
         raise MisfitError(f"{_named(path)} is a {type(value).__name__}, no array, number or text")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, UserCodeError, did_you_mean
+from edl_horovod.records.array_bytes import text_array
 from edl_horovod.records.columns import Ragged, Values, empty
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.source import Records, RecordSource
@@ -112,14 +113,9 @@ class OwnRecords(RecordSource):
         return {name: self._array(name, value) for name, value in named.items()}
 
     def _array(self, name: str, value: Any) -> NDArray[Any]:
-        if isinstance(value, str | bytes):
-            text = np.empty((), dtype=object)
-            text[()] = value.encode() if isinstance(value, str) else value
+        if (text := text_array(value)) is not None:
             return text
         array = np.asarray(value)
-        if array.dtype.kind in "SU":
-            encoded = array if array.dtype.kind == "S" else np.strings.encode(array, "utf-8")
-            return encoded.astype(object)
         if array.dtype.kind not in "biufc":
             where = f"the part {name!r} of a record" if name else "a record"
             raise self._misfit(f"{where} is a {type(value).__name__}, no array, number or text")
