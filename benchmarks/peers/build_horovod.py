@@ -26,7 +26,11 @@ def main() -> int:
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     # pip's cache would give the wheel of another TensorFlow.
     command += ["--no-cache-dir", "--no-binary=:all:", "--target", str(folder), build_wheel.HOROVOD]
-    return subprocess.run(command, env=build_wheel.build_environment(), check=False).returncode
+    environment = build_wheel.build_environment()
+    # As released it does not compile for today's PyTorch.
+    environment.pop("HOROVOD_WITH_PYTORCH", None)
+    environment["HOROVOD_WITHOUT_PYTORCH"] = "1"
+    return subprocess.run(command, env=environment, check=False).returncode
 
 
 if __name__ == "__main__":
