@@ -25,6 +25,8 @@ class FrameworkEntry:
     """The extra of this package that installs them."""
     horovod: str = ""
     """The package of its half of Horovod; empty where none is needed."""
+    file_models: str = ""
+    """The module that makes specs of models in files, a `models.file_model.FileModels`."""
     keras_backend: str = ""
     """What Keras must compute with; empty where it does not matter."""
 
@@ -35,6 +37,7 @@ FRAMEWORKS = {
         packages=("keras", "tensorflow"),
         extra="tensorflow",
         horovod="horovod.tensorflow",
+        file_models="edl_horovod.frameworks.keras.file_models",
         keras_backend="tensorflow",
     ),
     "torch": FrameworkEntry(
@@ -42,6 +45,7 @@ FRAMEWORKS = {
         packages=("torch", "safetensors"),
         extra="torch",
         horovod="horovod.torch",
+        file_models="edl_horovod.frameworks.torch.file_models",
     ),
 }
 

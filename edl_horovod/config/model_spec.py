@@ -1,0 +1,328 @@
+"""The `model:` section that describes a model in files: its keys, its paths, and the file it is in.
+
+It is written as IBM Federated Learning writes it. Nothing here opens the model's own files.
+"""
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from edl_horovod.errors import ConfigError, did_you_mean
+
+__all__ = [
+    "COMPILE_KEYS",
+    "MODEL_KINDS",
+    "ModelKind",
+    "check",
+    "check_spec",
+    "expand",
+    "map_paths",
+    "paths_in",
+    "read_section",
+]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelKind:
+    """What a `name` of the section stands for."""
+
+    framework: str
+    module: str
+    """What `path` ends with, where the section has one."""
+    keys: tuple[str, ...]
+    """The keys that its `spec` may have beside `model_name`."""
+    ignored: tuple[str, ...] = ()
+    """Keys that only a federation uses."""
+
+
+COMPILE_KEYS = ("compile_model_options", "compiled_options")
+"""The two spellings of a Keras model's loss, optimizer and metrics."""
+_FILES = ("model_definition", "model_architecture", "model_weights", "custom_objects")
+_FEDERATED = ("is_classification",)
+MODEL_KINDS = {
+    "KerasFLModel": ModelKind(
+        framework="keras",
+        module="keras_fl_model",
+        keys=(*_FILES, *COMPILE_KEYS),
+        ignored=_FEDERATED,
+    ),
+    "TensorFlowFLModel": ModelKind(
+        framework="keras",
+        module="tensorflow_fl_model",
+        keys=(*_FILES, *COMPILE_KEYS),
+        ignored=_FEDERATED,
+    ),
+    "PytorchFLModel": ModelKind(
+        framework="torch",
+        module="pytorch_fl_model",
+        keys=(*_FILES, "optimizer", "loss_criterion"),
+        ignored=_FEDERATED,
+    ),
+}
+_SECTION = ("name", "path", "spec")
+_MODULES = "ibmfl.model."
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_CLASS_IN_FILE = re.compile(r"(?P<file>.+\.py):(?P<symbol>[A-Za-z_]\w*)")
+_MODEL_NAME = "model_name"
+
+
+def check(section: Mapping[str, Any]) -> None:
+    """Refuse a section whose keys, name, path or spec cannot be right.
+
+    Args:
+        section: The setting `model`, with its `spec` as a mapping or as `module:function`.
+
+    Raises:
+        ConfigError: A key is unknown or missing, or a value contradicts another.
+    """
+    for key in section:
+        if key not in _SECTION:
+            raise ConfigError(
+                f"model has the keys {', '.join(_SECTION)}, and no {key!r}.",
+                received={f"model.{key}": section[key]},
+                cure=did_you_mean(str(key), _SECTION),
+            )
+    name, module, spec = (section.get(key, "") for key in _SECTION)
+    if name not in MODEL_KINDS:
+        raise ConfigError(
+            f"model.name must be one of {', '.join(MODEL_KINDS)}.",
+            received={"model.name": name},
+            cure=did_you_mean(str(name), MODEL_KINDS),
+        )
+    kind = MODEL_KINDS[name]
+    if module and str(module).removeprefix(_MODULES) != kind.module:
+        raise ConfigError(
+            f"model.path does not belong to {name}: it runs nothing here, and names"
+            f" {_MODULES}{kind.module} or is left out.",
+            received={"model.path": module},
+        )
+    if isinstance(spec, Mapping):
+        check_spec(name, spec)
+    elif not isinstance(spec, str) or not _FUNCTION.fullmatch(spec):
+        raise ConfigError(
+            "model.spec must be keys and values, a YAML or JSON file that holds them, or"
+            " module:function that returns them.",
+            received={"model.spec": spec},
+            cure="Write model.spec.model_name=... and model.spec.model_definition=... .",
+        )
+
+
+def check_spec(name: str, spec: Mapping[str, Any]) -> None:
+    """Refuse a spec with unknown or missing keys, or with keys that contradict each other.
+
+    Args:
+        name: One of MODEL_KINDS.
+        spec: Its keys and values.
+
+    Raises:
+        ConfigError: A key is unknown, missing, there in two spellings, or of a wrong type.
+    """
+    kind = MODEL_KINDS[name]
+    allowed = (_MODEL_NAME, *kind.keys)
+    for key in spec:
+        if key not in (*allowed, *kind.ignored):
+            raise ConfigError(
+                f"The spec of a {name} has no key {key!r}.",
+                received={f"model.spec.{key}": spec[key]},
+                cure=f"It has {', '.join(allowed)}.{did_you_mean(str(key), allowed)}",
+            )
+    for key in (_MODEL_NAME, *_FILES[:3]):
+        if not isinstance(spec.get(key, ""), str):
+            raise ConfigError(
+                f"model.spec.{key} must be text.",
+                received={f"model.spec.{key}": spec[key]},
+            )
+    has = [key for key in _FILES[:2] if spec.get(key)]
+    missing = [] if spec.get(_MODEL_NAME) else [_MODEL_NAME]
+    if not has:
+        missing.append("model_definition, or model_architecture")
+    if missing:
+        raise ConfigError(
+            f"The spec of a {name} lacks {' and '.join(missing)}.",
+            received=", ".join(f"model.spec.{key}={spec[key]!r}" for key in spec) or "no key",
+            cure="model_name is a name of your own; model_definition is the path of the model's"
+            " file.",
+        )
+    for pair in (has, [key for key in COMPILE_KEYS if key in spec]):
+        if len(pair) > 1:
+            raise ConfigError(
+                f"model.spec has both {' and '.join(pair)}, of which one counts.",
+                received=", ".join(f"model.spec.{key}={spec[key]!r}" for key in pair),
+                cure="Leave one out.",
+            )
+    if spec.get("model_weights") and "model_definition" in has:
+        raise ConfigError(
+            "model.spec has model_definition, which is a whole model, and model_weights.",
+            received={"model.spec.model_weights": spec["model_weights"]},
+            cure="Leave model_weights out, or give the layers alone as model_architecture.",
+        )
+    _check_custom_objects(spec.get("custom_objects", ()))
+
+
+def expand(values: dict[str, Any], *, is_framework_given: bool) -> None:
+    """Put what the files of a model spec hold into composed settings, with absolute paths.
+
+    Args:
+        values: The settings; `model`, `model_spec` and `framework` in it are changed.
+        is_framework_given: Whether the user set `framework`; else the model's name sets it.
+
+    Raises:
+        ConfigError: A file cannot be read, or the settings contradict each other.
+    """
+    if values.get("model_spec"):
+        if values.get("model"):
+            raise ConfigError(
+                "The settings model and model_spec both describe the model.",
+                received={"model_spec": values["model_spec"], "model": values["model"]},
+                cure="Leave one out.",
+            )
+        file = Path(os.path.expanduser(values["model_spec"])).absolute()
+        values["model"] = read_section(file)
+        values["model_spec"] = ""
+    section = values.get("model")
+    if not section:
+        return
+    if values.get("model_def"):
+        raise ConfigError(
+            "model_def names a model of the model zoo, and a model spec describes another.",
+            received={"model_def": values["model_def"], "model.name": section.get("name", "")},
+            cure="Leave one of the two out.",
+        )
+    values["model"] = section = _with_spec(section, Path.cwd())
+    check(section)
+    if not is_framework_given:
+        values["framework"] = MODEL_KINDS[section["name"]].framework
+
+
+def read_section(file: Path) -> dict[str, Any]:
+    """The `model:` section of a file, its spec as a mapping with absolute paths or a function.
+
+    One warning names the other sections, which only a federation uses.
+
+    Raises:
+        ConfigError: The file cannot be read, or has no such section.
+    """
+    content = _read(file, "model_spec")
+    section = content.pop("model", None)
+    if not isinstance(section, Mapping):
+        raise ConfigError(
+            f"{file} has no section `model:` with name and spec.",
+            received={"model_spec": file},
+            cure=f"At its top it has {', '.join(map(str, content)) or 'nothing'}.",
+        )
+    if content:
+        log.warning(
+            "%s: these sections are for a federation and have no effect here: %s. What a training"
+            " takes of them is set by train.epochs, train.batch_size, train.learning_rate and data",
+            file,
+            ", ".join(sorted(map(str, content))),
+        )
+    return _with_spec(dict(section), file.parent)
+
+
+def map_paths(spec: Mapping[str, Any], change: Callable[[str, str], str]) -> dict[str, Any]:
+    """A spec with all of its paths changed.
+
+    Args:
+        spec: Checked.
+        change: Handed the key that a path is of, and the path; returns the new one.
+    """
+    found = {key: value for key, value in spec.items() if key not in _FEDERATED}
+    for key in _FILES[:3]:
+        if text := found.get(key):
+            named = _CLASS_IN_FILE.fullmatch(text)
+            found[key] = (
+                f"{change(key, named['file'])}:{named['symbol']}" if named else change(key, text)
+            )
+    if "custom_objects" in found:
+        found["custom_objects"] = _map_entries("custom_objects", found["custom_objects"], change)
+    for key in COMPILE_KEYS:
+        if isinstance(options := found.get(key), Mapping):
+            found[key] = {
+                name: _map_entries(f"{key}.{name}", value, change)
+                for name, value in options.items()
+            }
+    return found
+
+
+def paths_in(section: Mapping[str, Any]) -> list[str]:
+    """The paths that a section names; none where a function will say it."""
+    found: list[str] = []
+
+    def note(_key: str, path: str) -> str:
+        found.append(path)
+        return path
+
+    spec = section.get("spec")
+    if isinstance(spec, Mapping):
+        map_paths(spec, note)
+    return found
+
+
+def _with_spec(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The section with its spec read, and its paths made absolute from a folder."""
+    spec = section.get("spec")
+    if isinstance(spec, str) and spec and not _FUNCTION.fullmatch(spec):
+        file = folder / os.path.expanduser(spec)
+        spec, folder = _read(file, "model.spec"), file.parent
+    if not isinstance(spec, Mapping):
+        return dict(section)
+    if section.get("name") in MODEL_KINDS:
+        check_spec(section["name"], spec)
+        if ignored := [key for key in spec if key in MODEL_KINDS[section["name"]].ignored]:
+            log.warning("model.spec: no effect here: %s", ", ".join(ignored))
+        spec = map_paths(spec, lambda _, path: os.path.abspath(folder / os.path.expanduser(path)))
+    return {**section, "spec": dict(spec)}
+
+
+def _read(file: Path, key: str) -> dict[str, Any]:
+    """The keys and values of a YAML or JSON file."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+    except OSError as e:
+        raise ConfigError(
+            f"The file of {key} cannot be read: {e.strerror}.",
+            received={key: file},
+            cure="Give the path of a YAML or JSON file.",
+        ) from e
+    except (ValueError, yaml.YAMLError) as e:
+        raise ConfigError(
+            f"The file of {key} is neither YAML nor JSON: {' '.join(str(e).split())}.",
+            received={key: file},
+        ) from e
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"The file of {key} must hold keys and values.",
+            received=f"{key}={str(file)!r}, which holds {type(found).__name__}",
+        )
+    return found
+
+
+def _check_custom_objects(given: Any) -> None:
+    is_list = isinstance(given, list | tuple)
+    for each in given if is_list else [given]:
+        if not is_list or not isinstance(each, Mapping) or set(each) != {"key", "value", "path"}:
+            raise ConfigError(
+                "model.spec.custom_objects must be a list of {key, value, path}: the name in the"
+                " model's file, the name in a Python file, and that file.",
+                received={"model.spec.custom_objects": given},
+            )
+
+
+def _map_entries(key: str, value: Any, change: Callable[[str, str], str]) -> Any:
+    """What stands in a list or alone, with the `path` of each mapping changed."""
+    if isinstance(value, list | tuple):
+        return [_map_entries(key, each, change) for each in value]
+    if isinstance(value, Mapping) and value.get("path"):
+        return {**value, "path": change(key, str(value["path"]))}
+    return value
