@@ -19,6 +19,8 @@ __all__ = [
     "loss_part",
     "metrics_part",
     "model_part",
+    "named_loss",
+    "named_optimizer",
     "optimizer_part",
 ]
 
@@ -72,9 +74,8 @@ def loss_part(loss: Any, *, label: str) -> Part:
     ElasticDL; a loss of PyTorch takes outputs, then labels.
     """
     if isinstance(loss, str):
-        kind = _named(loss, nn, "loss", _is_loss)
         # One value for each example bears weights of examples.
-        loss = kind(reduction="none")
+        loss = named_loss(loss)(reduction="none")
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         loss = loss()
     if not isinstance(loss, nn.Module):
@@ -92,7 +93,7 @@ def loss_part(loss: Any, *, label: str) -> Part:
 def optimizer_part(optimizer: Any, *, label: str) -> Part:
     """A `create_optimizer` from a function, a class of PyTorch, or its name."""
     if isinstance(optimizer, str):
-        optimizer = _named(optimizer, torch.optim, "optimizer", _is_optimizer)
+        optimizer = named_optimizer(optimizer)
     if not inspect.isclass(optimizer) or not issubclass(optimizer, torch.optim.Optimizer):
         return _function(optimizer, label)
     kind: Any = optimizer
@@ -102,6 +103,24 @@ def optimizer_part(optimizer: Any, *, label: str) -> Part:
 
     create_optimizer.__qualname__ = label
     return create_optimizer
+
+
+def named_loss(name: str) -> Any:
+    """The class of a loss of PyTorch.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    return _named(name, nn, "loss", _is_loss)
+
+
+def named_optimizer(name: str) -> Any:
+    """The class of an optimizer of PyTorch.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    return _named(name, torch.optim, "optimizer", _is_optimizer)
 
 
 def metrics_part(function: Any, *, label: str) -> Part:

@@ -1,0 +1,294 @@
+"""PyTorch models in files, as a model spec names them: see `models.file_model.FileModels`."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.file_parts import loss_of, optimizer_of
+from edl_horovod.frameworks.torch.parts import model_part
+from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
+from edl_horovod.frameworks.torch.pt_inspection import (
+    entries_of,
+    inspect_pt,
+    modules_of,
+    shape_of,
+)
+from edl_horovod.models.file_code import symbol_of
+from edl_horovod.models.file_model import (
+    FileModel,
+    FileModelSummary,
+    LayerSummary,
+    column_roles,
+)
+from edl_horovod.spec import ElasticDLSpec, Mode
+
+__all__ = ["spec_of", "summarize"]
+
+_PT = (".pt", ".pth")
+_SAFETENSORS = ".safetensors"
+_CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def spec_of(model: FileModel) -> type[ElasticDLSpec]:
+    """A spec class of a model in files.
+
+    Raises:
+        ConfigError: The optimizer or the loss is none of PyTorch's.
+        UserCodeError: A file is not what its name claims, or names no class of modules.
+    """
+    label, options = model.name, model.compile_options
+    parts: dict[str, Any] = {
+        "create_model": _maker(model),
+        "create_dataset": lambda dataset, mode: _examples(dataset, mode, label),
+    }
+    if optimizer := options.get("optimizer"):
+        parts["create_optimizer"] = optimizer_of(optimizer, label=label)
+    if loss := options.get("loss"):
+        parts["create_loss"] = loss_of(loss, label=label)
+    methods = {name: staticmethod(part) for name, part in parts.items()}
+    return type("FileSpec", (ElasticDLSpec,), {"__module__": __name__, **methods})
+
+
+def summarize(model: FileModel) -> FileModelSummary:
+    """Describe a model's files; nothing of them runs.
+
+    Raises:
+        UserCodeError: A file is not there, or is not what its name claims.
+    """
+    unsafe = [f"{each.path}, which defines {each.value}" for each in model.custom_objects]
+    kind = "a class of modules"
+    layers: tuple[LayerSummary, ...] = ()
+    if model.architecture is not None:
+        unsafe.append(f"{model.architecture}, which defines {model.architecture_class}")
+    file = model.definition or model.weights
+    if file is not None and file.suffix == _SAFETENSORS:
+        kind, layers = "weights in safetensors", _of_shapes(_safetensors_shapes(file))
+    elif file is not None:
+        _require_pt(file)
+        found = inspect_pt(file)
+        own = {each.key for each in model.custom_objects}
+        named = unsafe_globals(found)
+        names = [name for name in named if own.isdisjoint({name, name.rpartition(".")[2]})]
+        unsafe += [f"the global {name} of {file}" for name in names]
+        if found.damage:
+            unsafe.append(f"a damaged pickle in {file}: {found.damage}")
+        layers = _of_modules(found.root)
+        kind = "a module (torch.save)"
+        if not layers:
+            shapes = {str(key): shape_of(value) for key, value in entries_of(found.root).items()}
+            layers = _of_shapes({key: shape for key, shape in shapes.items() if shape is not None})
+            kind = "weights (torch.save of a state_dict)"
+        kind += ", in the format before PyTorch 1.6" if found.is_legacy else ""
+    return FileModelSummary(
+        kind=kind,
+        layers=layers,
+        optimizer=_described(model.compile_options.get("optimizer")),
+        loss=_described(model.compile_options.get("loss")),
+        unsafe=tuple(unsafe),
+    )
+
+
+def _maker(model: FileModel) -> Callable[..., nn.Module]:
+    """What makes the module, with the parameters of its class."""
+    if model.definition is not None:
+        file = model.definition
+        _require_pt(file)
+        return lambda: _whole_module(model, file)
+    if model.architecture is None or not model.architecture_class:
+        raise UserCodeError(
+            f"The architecture of {model.name} must name a class in a Python file.",
+            received={"model.spec.model_architecture": model.architecture},
+            cure="Write net.py:Net.",
+        )
+    kind = symbol_of(model.architecture, model.architecture_class, key="model_architecture")
+    if not inspect.isclass(kind) or not issubclass(kind, nn.Module):
+        raise UserCodeError(
+            f"{model.architecture_class} of {model.architecture} must be a class that extends"
+            " torch.nn.Module.",
+            received=type(kind).__name__,
+        )
+    make = model_part(kind, label=f"{kind.__name__} of {model.architecture}")
+
+    def create_model(**params: Any) -> nn.Module:
+        module: nn.Module = make(**params)
+        if model.weights is not None:
+            _restore(module, _weights(model, model.weights), model.weights)
+        return module
+
+    create_model.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
+    return create_model
+
+
+def _whole_module(model: FileModel, file: Path) -> nn.Module:
+    found = load_pt(file, model.custom_objects, is_trusted=model.is_trusted)
+    if isinstance(found, nn.Module):
+        return found
+    what = type(found).__name__
+    if isinstance(found, Mapping):
+        what = f"{what} of {', '.join(map(str, list(found)[:3]))}, ..."
+    raise UserCodeError(
+        f"{file} holds no module.",
+        received=what,
+        cure="If these are its weights, give its class as model_architecture='net.py:Class' and"
+        " this file as model_weights.",
+    )
+
+
+def _weights(model: FileModel, file: Path) -> Tensors:
+    if file.suffix == _SAFETENSORS:
+        try:
+            with safe_open(file, framework="pt") as stream:
+                return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as e:
+            raise _no_safetensors(file, e) from e
+    _require_pt(file)
+    found = load_pt(file, model.custom_objects, is_trusted=model.is_trusted)
+    found = found.state_dict() if isinstance(found, nn.Module) else found
+    if isinstance(found, Mapping) and all(
+        isinstance(each, torch.Tensor) for each in found.values()
+    ):
+        return found
+    keys = ", ".join(map(str, list(found)[:5])) if isinstance(found, Mapping) else ""
+    raise UserCodeError(
+        f"{file} holds no weights.",
+        received=f"{type(found).__name__}{keys and ' of '}{keys}",
+        cure="Save them by torch.save(model.state_dict(), 'weights.pt').",
+    )
+
+
+def _restore(module: nn.Module, weights: Tensors, file: Path) -> None:
+    own = module.state_dict()
+    wrong = [f"{name} is missing in the file" for name in own if name not in weights]
+    wrong += [f"{name} is not the module's" for name in weights if name not in own]
+    wrong += [
+        f"{name} has shape {list(weights[name].shape)} in the file and {list(value.shape)} in the"
+        " module"
+        for name, value in own.items()
+        if name in weights and weights[name].shape != value.shape
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise UserCodeError(
+            f"The weights of {file} do not fit {type(module).__name__}:"
+            f" {'; '.join(wrong[:5])}{more}.",
+            cure="Give the class that they were saved from, with its parameters (params.NAME=...).",
+        )
+    module.load_state_dict(weights)
+
+
+def _examples(records: Any, mode: Mode, label: str) -> Any:
+    """Features and labels from records with columns; those of a user's own data set as they are."""
+    if isinstance(records, tuple):
+        return records
+    columns = records if isinstance(records, Mapping) else {}
+    is_usable = bool(columns) and all(isinstance(each, torch.Tensor) for each in columns.values())
+    if not is_usable:
+        received = ", ".join(f"{name}: {type(each).__name__}" for name, each in columns.items())
+        raise UserCodeError(
+            f"The model {label} is in files that say nothing of the data, and its records are not"
+            " columns of numbers.",
+            received=received or "records without columns",
+            cure="Give data with columns (.npz, .parquet), or set input_fn=... to a function that"
+            " makes features and labels of the records.",
+        )
+    roles = column_roles(list(columns), label=label, needs_label=mode is not Mode.PREDICTION)
+    found = {name: _as_float32(columns[name]) for name in roles.features}
+    features = found if len(found) > 1 else next(iter(found.values()))
+    if not roles.label or mode is Mode.PREDICTION:
+        return features
+    labels = columns[roles.label]
+    # Losses of PyTorch take classes as int64 alone.
+    return features, _as_float32(labels) if labels.is_floating_point() else labels.long()
+
+
+def _as_float32(values: torch.Tensor) -> torch.Tensor:
+    """NumPy's own type of numbers is not that of a module's parameters."""
+    return values.float() if values.dtype == torch.float64 else values
+
+
+def _require_pt(file: Path) -> None:
+    if file.suffix in _PT:
+        return
+    is_keras = file.suffix in (".h5", ".keras", ".hdf5") or file.is_dir()
+    raise UserCodeError(
+        f"{file} has none of the endings {', '.join((*_PT, _SAFETENSORS))}.",
+        received=file.suffix or "no ending",
+        cure="It is a model of Keras or TensorFlow: write model.name=KerasFLModel or"
+        " TensorFlowFLModel."
+        if is_keras
+        else "Weights alone (.safetensors) are model_weights, beside model_architecture.",
+    )
+
+
+def _of_modules(root: Any) -> tuple[LayerSummary, ...]:
+    found = []
+    for name, module in modules_of(root):
+        parameters = {
+            key: shape
+            for place in ("_parameters", "_buffers")
+            for key, value in entries_of(module.state.get(place)).items()
+            if (shape := shape_of(value)) is not None
+        }
+        kind = module.path.removeprefix("torch.nn.modules.").rpartition(".")[2]
+        if kind in _CONTAINERS and not parameters:
+            continue
+        trained = entries_of(module.state.get("_parameters"))
+        count = sum(math.prod(shape) for key, shape in parameters.items() if key in trained)
+        found.append(
+            LayerSummary(name=name, kind=kind, shape=_shapes_text(parameters), num_parameters=count)
+        )
+    return tuple(found)
+
+
+def _of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[LayerSummary, ...]:
+    """Groups of weights, by what stands before the last dot of their names."""
+    groups: dict[str, dict[str, tuple[int, ...]]] = {}
+    for name, shape in shapes.items():
+        group, _, own = name.rpartition(".")
+        groups.setdefault(group, {})[own] = shape
+    return tuple(
+        LayerSummary(
+            name=group,
+            kind="",
+            shape=_shapes_text(own),
+            num_parameters=sum(map(math.prod, own.values())),
+        )
+        for group, own in groups.items()
+    )
+
+
+def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape)) or '1'}" for name, shape in shapes.items())
+
+
+def _safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        with safe_open(file, framework="pt") as stream:
+            names = list(stream.keys())
+            return {name: tuple(stream.get_slice(name).get_shape()) for name in names}
+    except (OSError, SafetensorError) as e:
+        raise _no_safetensors(file, e) from e
+
+
+def _no_safetensors(file: Path, error: Exception) -> UserCodeError:
+    return UserCodeError(
+        f"{file} is no file of safetensors, or is damaged: {error}.",
+        cure="Write it by safetensors.torch.save_model(model, 'weights.safetensors').",
+    )
+
+
+def _described(option: Any) -> str:
+    if not isinstance(option, Mapping):
+        return str(option or "")
+    arguments = option.get("args") or {}
+    name = option.get("name", option.get("value", ""))
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"

@@ -1,0 +1,267 @@
+"""Files of torch.save: real ones load, and what would run code does not, whatever it is made of."""
+
+import copyreg
+import io
+import os
+import pickle
+import struct
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch import file_models
+from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
+from edl_horovod.frameworks.torch.pt_inspection import inspect_pt
+from edl_horovod.models.file_model import CustomObject, FileModel
+
+MAGIC = 0x1950A86A20F9469CFC6C
+CODE = 240
+LAYERS = nn.Sequential(
+    nn.Conv2d(1, 3, 3, bias=False),
+    nn.BatchNorm2d(3),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(48, 8),
+    nn.Unflatten(1, (1, 8)),
+    nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True),
+    nn.GRU(8, 4, batch_first=True),
+)
+
+
+def in_archive(content, version="3"):
+    """A file as torch.save writes it, with this pickle in it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("model/data.pkl", content)
+        archive.writestr("model/version", f"{version}\n")
+    return stream.getvalue()
+
+
+def as_legacy(content):
+    """A file as PyTorch before 1.6 wrote it, with this pickle in it."""
+    before = [pickle.dumps(value, 2) for value in (MAGIC, 1001, {"little_endian": True})]
+    return b"".join([*before, content, pickle.dumps([], 2)])
+
+
+def in_the_second_pickle(content):
+    return pickle.dumps(MAGIC, 2) + content + as_legacy(pickle.dumps({}, 2))
+
+
+class Call:
+    """Calls a function where it is unpickled."""
+
+    def __init__(self, function, *arguments):
+        self.called = function, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+def text(value):
+    return b"\x8c" + bytes([len(value)]) + value.encode()
+
+
+def of_memoised_strings(command):
+    strings = text("posix") + b"\x94" + text("system") + b"\x94"
+    return b"\x80\x04" + strings + b"00h\x00h\x01\x93" + text(command) + b"\x85R."
+
+
+def of_an_extension(command):
+    return (
+        b"\x80\x02\x82"
+        + bytes([CODE])
+        + b"X"
+        + struct.pack("<I", len(command))
+        + (command.encode() + b"\x85R.")
+    )
+
+
+def in_a_persistent_id(command):
+    reduced = b"cposix\nsystem\nX" + struct.pack("<I", len(command)) + command.encode() + b"\x85R"
+    storage = b"X\x07\x00\x00\x00storage"
+    return b"\x80\x02(" + storage + reduced + b"tQ."
+
+
+def in_a_hook(command):
+    module = nn.Linear(1, 1)
+    module.register_forward_hook(print)
+    module.command = Call(os.system, command)
+    return pickle.dumps(module, 2)
+
+
+HARMFUL = {
+    "os.system": lambda command: pickle.dumps(Call(os.system, command), 2),
+    "in a dict of tensors": lambda command: pickle.dumps({"w": Call(os.system, command)}, 2),
+    "eval": lambda command: pickle.dumps(Call(eval, f"__import__('os').system({command!r})"), 2),
+    "exec": lambda command: pickle.dumps(Call(exec, f"import os; os.system({command!r})"), 2),
+    "nested": lambda command: pickle.dumps(
+        Call(pickle.loads, pickle.dumps(Call(os.system, command))), 2
+    ),
+    "by getattr": lambda command: (
+        b"\x80\x02cbuiltins\ngetattr\n(cbuiltins\n__import__\n(X\x02\x00\x00\x00ostR"
+        b"X\x06\x00\x00\x00systemtR(X" + struct.pack("<I", len(command)) + command.encode() + b"tR."
+    ),
+    "by a dotted name": lambda command: (
+        b"\x80\x04"
+        + text("torch.serialization")
+        + text("os.system")
+        + b"\x93"
+        + text(command)
+        + b"\x85R."
+    ),
+    "memoised strings": of_memoised_strings,
+    "the opcode INST": lambda command: f"(S{command!r}\nios\nsystem\n.".encode(),
+    "a persistent id": in_a_persistent_id,
+    "a hook of a layer": in_a_hook,
+    "torch.jit.load": lambda command: pickle.dumps(Call(torch.jit.load, command), 2),
+    "torch.load": lambda command: pickle.dumps(Call(torch.load, command), 2),
+    "torch.hub": lambda command: pickle.dumps(Call(torch.hub.load, command, "model"), 2),
+}
+FORMATS = {"archive": in_archive, "legacy": as_legacy, "second pickle": in_the_second_pickle}
+
+
+@pytest.fixture
+def extension():
+    """A code that stands for a function in the whole process, and has been looked up before."""
+    copyreg.add_extension("posix", "system", CODE)
+    pickle.loads(b"\x80\x02\x82" + bytes([CODE]) + b".")
+    yield
+    copyreg.remove_extension("posix", "system", CODE)
+
+
+@pytest.mark.usefixtures("extension")
+@pytest.mark.parametrize("wrap", FORMATS.values(), ids=FORMATS)
+def test_nothing_of_an_extension_runs(wrap, tmp_path):
+    test_nothing_of_a_harmful_file_runs(of_an_extension, wrap, tmp_path)
+
+
+@pytest.mark.parametrize("make", HARMFUL.values(), ids=HARMFUL)
+@pytest.mark.parametrize("wrap", FORMATS.values(), ids=FORMATS)
+def test_nothing_of_a_harmful_file_runs(make, wrap, tmp_path):
+    marker, file = tmp_path / "marker", tmp_path / "model.pt"
+    content = make(f"touch {marker}")
+    if not content.startswith(b"\x80") and wrap is not in_archive:
+        content = b"\x80\x02" + content
+    file.write_bytes(wrap(content))
+    found = file_models.summarize(FileModel(name="x", definition=file))
+    assert found.unsafe
+    with pytest.raises(UserCodeError, match=r"would run .*trust=model"):
+        load_pt(file)
+    kind = file_models.spec_of(FileModel(name="x", definition=file))
+    with pytest.raises(UserCodeError, match="would run"):
+        kind().create_model()
+    assert not marker.exists()
+
+
+def test_a_trusted_file_runs(tmp_path):
+    marker, file = tmp_path / "marker", tmp_path / "model.pt"
+    file.write_bytes(in_archive(HARMFUL["os.system"](f"touch {marker}")))
+    load_pt(file, is_trusted=True)
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["archive", "legacy"])
+def test_layers_of_pytorch_load_as_they_were(is_new, tmp_path):
+    file, layers = tmp_path / "model.pt", LAYERS.eval()
+    torch.save(layers, file, _use_new_zipfile_serialization=is_new)
+    found = inspect_pt(file)
+    assert found.is_legacy is not is_new
+    assert not unsafe_globals(found)
+    loaded = load_pt(file)
+    x = torch.randn(4, 1, 6, 6)
+    torch.testing.assert_close(loaded(x), layers(x), rtol=0, atol=0)
+
+
+def test_every_layer_of_torch_nn_is_known(tmp_path):
+    made = [
+        kind
+        for kind in vars(nn).values()
+        if isinstance(kind, type)
+        and issubclass(kind, nn.Module)
+        and kind.__module__.startswith("torch.nn.modules.")
+    ]
+    assert len(made) > 140
+    named = "".join(f"c{kind.__module__}\n{kind.__qualname__}\n" for kind in made)
+    file = tmp_path / "model.pt"
+    file.write_bytes(in_archive(b"\x80\x02(" + named.encode() + b"l."))
+    assert not unsafe_globals(inspect_pt(file))
+
+
+def test_a_layer_that_this_pytorch_lacks_is_told(tmp_path):
+    file = tmp_path / "model.pt"
+    file.write_bytes(in_archive(b"\x80\x02ctorch.nn.modules.linear\nQuadratic\n)R."))
+    with pytest.raises(UserCodeError, match=r"has no such layer: install the version"):
+        load_pt(file)
+
+
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.line(x)
+
+
+def test_a_class_of_the_user_loads_where_it_is_named(tmp_path):
+    file, code = tmp_path / "model.pt", tmp_path / "net.py"
+    torch.save(Own(), file)
+    with pytest.raises(UserCodeError, match=r"would run .*Own.*custom_objects"):
+        load_pt(file)
+    code.write_text(
+        "from torch import nn\n\nclass Mine(nn.Module):\n"
+        "    def forward(self, x):\n        return self.line(x)\n"
+    )
+    named = CustomObject(key="Own", value="Mine", path=code)
+    loaded = load_pt(file, [named])
+    assert type(loaded).__name__ == "Mine"
+    assert loaded(torch.zeros(1, 2)).shape == (1, 1)
+    with pytest.raises(UserCodeError, match=r"names no 'Oven'"):
+        load_pt(file, [CustomObject(key="Oven", value="Mine", path=code)])
+    with pytest.raises(UserCodeError, match=r"does not define 'Min'.*mean 'Mine'"):
+        load_pt(file, [CustomObject(key="Own", value="Min", path=code)])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_torchscript_program_is_told_as_one(tmp_path):
+    file = tmp_path / "model.pt"
+    torch.jit.save(torch.jit.script(nn.Linear(1, 1)), file)
+    with pytest.raises(UserCodeError, match="TorchScript program"):
+        load_pt(file)
+
+
+def saved(tmp_path):
+    file = tmp_path / "model.pt"
+    torch.save(LAYERS, file)
+    return file.read_bytes()
+
+
+DAMAGED = {
+    "empty": (lambda _: b"", "it is empty"),
+    "text": (lambda _: b"epochs: 3\n", "neither a zip archive nor a pickle"),
+    "cut off": (lambda content: content[: len(content) // 2], "cut off"),
+    "hdf5": (lambda _: b"\x89HDF\r\n\x1a\n", "HDF5"),
+    "other pickle": (lambda _: pickle.dumps([1, 2], 2), "pickle of something else"),
+    "other archive": (lambda _: in_other_archive(), "without data.pkl"),
+    "newer": (lambda _: in_archive(pickle.dumps({}, 2), "11"), "newer PyTorch"),
+    "damaged pickle": (lambda _: in_archive(b"\x80\x02}q\x01"), "cannot be loaded"),
+    "a number": (lambda _: in_archive(pickle.dumps(1, 2)), "holds no module"),
+}
+
+
+def in_other_archive():
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("config.json", "{}")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGED.values(), ids=DAMAGED)
+def test_files_that_are_not_what_they_claim_are_told(change, message, tmp_path):
+    file = tmp_path / "damaged.pt"
+    file.write_bytes(change(saved(tmp_path)))
+    with pytest.raises(UserCodeError, match=message):
+        file_models.spec_of(FileModel(name="x", definition=file))().create_model()
