@@ -13,12 +13,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from edl_horovod.config import resolved
+from edl_horovod.config import model_spec, resolved
 from edl_horovod.config.checks import check_choice
 from edl_horovod.config.fields import FILE_LISTS, SET_BY_US, flat, is_within, needed, settings
 from edl_horovod.config.given import Given, Sorter
 from edl_horovod.config.overrides import Override, split
 from edl_horovod.config.paths import check_no_secrets, make_absolute
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.secrets import secrets_in
 from edl_horovod.config.session import origins
@@ -28,6 +29,7 @@ from edl_horovod.files.url_secrets import without_secrets
 __all__ = ["Composer", "Sweeper"]
 
 _MISSING = "???"
+_FRAMEWORK = JobConfig.framework
 _HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError)
 
 
@@ -72,6 +74,9 @@ class Composer:
         assert isinstance(found, dict)
         plain = {str(key): value for key, value in found.items() if value != _MISSING}
         try:
+            if "model" in self._sorter.annotations:
+                is_set = "framework" in given.typed or plain["framework"] != _FRAMEWORK
+                model_spec.expand(plain, is_framework_given=is_set)
             self._check_needed(plain)
             check_no_secrets(plain)
             make_absolute(plain)
@@ -234,7 +239,8 @@ class Composer:
         """Name everything that is missing at once, with what it means."""
         wanted = needed(self._verb)
         missing = [key for key in wanted if not values.get(key)]
-        if values["model_zoo"].endswith(".py") and "model_def" in missing:
+        is_file = values["model_zoo"].endswith(".py")
+        if "model_def" in missing and (is_file or values.get("model")):
             missing.remove("model_def")  # One file may hold one model; who opens it will see.
         if missing:
             meanings = {setting.key: setting.meaning for setting in settings(self._class)}

@@ -86,7 +86,12 @@ class Sorter:
     def _sort_one(self, override: Override, given: Given, params: dict[str, Any]) -> None:
         key, value = override.key, override.value
         in_dict = dict_key_of(key, self.annotations)
-        is_choice = not in_dict and key not in self.annotations and not value.startswith("{")
+        is_text = not value.startswith("{")
+        # The user may have a group of this name: +model=resnet takes model/resnet.yaml.
+        is_group = in_dict == key and key != "params" and is_text and bool(self.choices(key))
+        if is_group:
+            in_dict = ""
+        is_choice = is_group or (not in_dict and key not in self.annotations and is_text)
         if is_choice:
             given.choices.append(override.typed)
         else:
@@ -96,7 +101,7 @@ class Sorter:
             params_text.put(params, key, param, received=override.typed)
         elif in_dict:
             given.for_hydra.append(f"++{checked_for_hydra(override)}")
-        elif key in SET_BY_US or key not in self.annotations:
+        elif is_group or key in SET_BY_US or key not in self.annotations:
             given.for_hydra.append(self._group_choice(override))
         elif self.annotations[key] is str:
             given.values[key] = escaped(unquoted(value), self._is_reference)

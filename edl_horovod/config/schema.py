@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from edl_horovod.config import model_spec as model_section
 from edl_horovod.config import params as params_text
 from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given, check_least
 from edl_horovod.config.frameworks import FRAMEWORKS
@@ -21,6 +22,8 @@ __all__ = [
     "LaunchConfig",
     "TrainConfig",
 ]
+
+_TRUST = ("changed", "image", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,9 +255,14 @@ class JobConfig:
     model_def: str = ""
     """Which model in the zoo: `file`, `folder.file` or `file.Symbol`; may be left out where
     model_zoo is one file."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """A model in files, in place of model_zoo and model_def: `name` (KerasFLModel,
+    TensorFlowFLModel or PytorchFLModel) and `spec` (its keys, or a file that holds them)."""
+    model_spec: str = ""
+    """A YAML or JSON file whose section `model` is this setting."""
     framework: str = "keras"
     """The framework that the model is written in, `keras` or `torch`; a trained model records its
-    own."""
+    own, and the name of a model in files says it."""
     input_fn: str = ""
     """Function that makes examples of records, in place of the model's own: `file.function`, or
     a function of the model's file."""
@@ -268,8 +276,9 @@ class JobConfig:
     trained_model: str = ""
     """Directory of a trained model: what `evaluate` and `predict` work on."""
     trust: str = ""
-    """What a trained model may do beyond what it was trained to, with commas between: `changed`
-    runs code in it that was changed since, `image` runs pods in the image that it names."""
+    """What may run that is refused else, with commas between: `changed` is code in a trained model
+    that was changed since, `image` the image for pods that it names, `model` the code that a model
+    in files holds or names; `true` is all of these."""
     validation_data: str = ""
     """Files to evaluate on during training, as `data`; empty means none."""
     resume: str = "never"
@@ -304,16 +313,24 @@ class JobConfig:
         params_text.check(self.params)
         check_given("data", self.data, "the input files")
         task = TASKS[self.task]
-        if task.takes_zoo and not self.model_zoo.endswith(".py"):
+        if self.model:
+            check(task.takes_zoo, "model", self.model.get("name"), "belongs to train")
+            model_section.check(self.model)
+            needed = model_section.MODEL_KINDS[self.model["name"]].framework
+            rule = f"must be {needed} for a {self.model['name']}"
+            check(self.framework == needed, "framework", self.framework, rule)
+        elif task.takes_zoo and not self.model_zoo.endswith(".py"):
             # A zoo of one file may hold one model.
             check_given("model_def", self.model_def, "a model of the zoo")
+        rule = "is read by the command, which writes what it holds as model"
+        check(not self.model_spec, "model_spec", self.model_spec, rule)
         if "trained_model" in task.needs:
             check_given("trained_model", self.trained_model, "a trained model")
             for key in ("input_fn", "loss", "optimizer"):
                 rule = f"belongs to train; {self.task} takes what the trained model has"
                 check(not getattr(self, key), key, getattr(self, key), rule)
         for trusted in self._trusted:
-            check_choice("trust", trusted, ("changed", "image"))
+            check_choice("trust", trusted, (*_TRUST, "true"))
         if "output" in task.needs:
             check_given("output", self.output, "a directory for the result")
         if task.keeps_state and self.train.early_stopping.metric:
@@ -329,9 +346,11 @@ class JobConfig:
         check(np >= least, "launch.np", np, f"must not be below elastic.min_np={least}")
 
     def trusts(self, what: str) -> bool:
-        """Whether the user allowed a trained model one of the things that `trust` names."""
-        return what in self._trusted
+        """Whether the user allowed one of the things that `trust` names."""
+        assert what in _TRUST
+        return what in self._trusted or "true" in self._trusted
 
     @property
     def _trusted(self) -> list[str]:
-        return [part.strip() for part in self.trust.split(",") if part.strip()]
+        # YAML and Python write `true` as True.
+        return [part.strip().lower() for part in self.trust.split(",") if part.strip()]

@@ -10,7 +10,7 @@ from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import ConfigError
 from edl_horovod.image import engine, reference
 from edl_horovod.image.plan import ZOO, ImagePlan, make_plan
-from edl_horovod.models import git_zoo
+from edl_horovod.models import git_zoo, spec_zoo
 from edl_horovod.models.git_zoo import FetchedZoo
 
 __all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
@@ -87,6 +87,10 @@ def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
         plan = _job_plan(config, trained.zoo_of(config), needs_requirements=False)
         return replace(config, image=unbuilt if is_dry_run else _make(plan, push=True).digest)
     _check_parts(config)
+    if spec_zoo.is_needed(config):
+        if is_dry_run:
+            return replace(config, image=unbuilt, model_zoo=ZOO, model_def=spec_zoo.MODEL_DEF)
+        config = spec_zoo.with_zoo(config)
     if is_dry_run:
         name = PurePath(config.model_zoo).name
         is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
@@ -134,6 +138,12 @@ def _job_plan(config: JobConfig, zoo: FetchedZoo, *, needs_requirements: bool = 
 
 def _zoo_of_given(config: JobConfig) -> str:
     """Path of the zoo in the pods of a pre-built image."""
+    if spec_zoo.is_needed(config):
+        raise ConfigError(
+            "A pre-built image brings the model zoo, so none is made of a model spec.",
+            received={"image": config.image, "model.name": config.model["name"]},
+            cure="Leave one of the two out; with base_image=... the model is put on an image.",
+        )
     if (zoo := git_zoo.parse(config.model_zoo)) is not None:
         raise ConfigError(
             "A pre-built image brings the model zoo, so none is fetched.",

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from edl_horovod.config import model_spec
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import OutputError
@@ -118,7 +119,10 @@ def _read_by(config: JobConfig) -> Iterator[tuple[str, str]]:
         for pattern in kind_of(data).local_patterns(data):
             for path in local_paths(pattern):
                 yield key, path
-    if TASKS[config.task].takes_zoo and git_zoo.parse(config.model_zoo) is None:
+    if config.model:
+        for path in model_spec.paths_in(config.model):
+            yield "model.spec", path
+    elif TASKS[config.task].takes_zoo and git_zoo.parse(config.model_zoo) is None:
         yield "model_zoo", config.model_zoo
     for key in ("trained_model", "init_from"):
         if path := getattr(config, key):

@@ -191,6 +191,8 @@ def _namespace(config: JobConfig) -> str:
 def _new_name(config: JobConfig) -> str:
     """A name that says what it is, with an ending that no other job has."""
     source = config.model_def.partition(".")[0] or PurePath(config.trained_model).name
+    if isinstance(spec := config.model.get("spec"), dict):
+        source = spec["model_name"]
     words = re.sub(r"[^a-z0-9]+", "-", source.lower()).strip("-")
     words = words if words[:1].isalpha() else f"{config.task}-{words}".strip("-")
     alphabet = string.ascii_lowercase + string.digits

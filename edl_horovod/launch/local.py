@@ -14,7 +14,7 @@ from edl_horovod.job.events import OnEvents
 from edl_horovod.job.kept_lanes import with_kept_lanes
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.launch.target import DryRun, LaunchTarget
-from edl_horovod.models import git_zoo
+from edl_horovod.models import git_zoo, spec_zoo
 from edl_horovod.supervisor.needs import require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, thread_variables
 from edl_horovod.supervisor.run import JobResult, run_plan
@@ -66,7 +66,9 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
         check_is_free(config)
         check_places(config)
         lines = [f"job directory: {plan.job_dir}"]
-        if TASKS[config.task].takes_zoo and (zoo := git_zoo.parse(config.model_zoo)) is not None:
+        if spec_zoo.is_needed(config):
+            lines.append(f"model zoo: would be written into {spec_zoo.cache()}")
+        elif TASKS[config.task].takes_zoo and (zoo := git_zoo.parse(config.model_zoo)) is not None:
             lines.append(f"model zoo: would fetch {zoo} into {git_zoo.cache()}")
         if plan.worker is not None:
             num = num_workers(config.launch.np, config.elastic.spares)

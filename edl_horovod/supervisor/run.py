@@ -35,7 +35,7 @@ from edl_horovod.job.events import (
 from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.places import check_can_be_written, check_is_free, check_places
-from edl_horovod.models import git_zoo, lookup
+from edl_horovod.models import git_zoo, lookup, spec_zoo
 from edl_horovod.records.sources.table import check_sources
 from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
 from edl_horovod.supervisor.needs import require_mpi
@@ -172,7 +172,7 @@ def check_inputs(config: JobConfig) -> None:
     """
     check_sources([config.data, config.validation_data])
     if TASKS[config.task].takes_zoo:
-        if git_zoo.parse(config.model_zoo) is None:
+        if not spec_zoo.is_needed(config) and git_zoo.parse(config.model_zoo) is None:
             lookup.require_zoo(config.model_zoo)
     elif not os.path.isdir(config.trained_model):
         raise ConfigError(
@@ -190,9 +190,13 @@ def check_inputs(config: JobConfig) -> None:
 
 
 def _with_local_zoo(config: JobConfig) -> JobConfig:
-    """The config with a model zoo that every rank can read; one in Git is fetched here, once."""
+    """The config with a model zoo that every rank can read.
+
+    One in Git is fetched here, once; of a model in files one is written.
+    """
     if not TASKS[config.task].takes_zoo:
         return config
+    config = spec_zoo.with_zoo(config)
     if git_zoo.parse(config.model_zoo) is None:
         lookup.file_groups(lookup.require_zoo(config.model_zoo), config.model_def)
         return config

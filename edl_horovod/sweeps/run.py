@@ -221,6 +221,8 @@ def result_settings(config: JobConfig) -> dict[str, Any]:
     # A job that is done read a fetched zoo from a folder; this one names it as the user does.
     zoo = config.model_zoo_source or str(git_zoo.parse(config.model_zoo) or config.model_zoo)
     flat: dict[str, Any] = {"model_zoo": zoo}
+    if config.model:  # The zoo is written of it by the job.
+        flat = {"model_zoo": "", "model_def": ""}
     for key, value in resolved.to_dict(config).items():
         if key in (*_WITHOUT_EFFECT, *flat):
             continue

@@ -8,7 +8,7 @@ import numpy as np
 
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import TrainingError
+from edl_horovod.errors import ConfigError, TrainingError
 from edl_horovod.frameworks.base import Callbacks, Framework, Step, Variable
 from edl_horovod.frameworks.values import StateGroup, StepSums
 from edl_horovod.frameworks.world import World
@@ -45,6 +45,13 @@ def make_warm(
     prover: Prover | None,
 ) -> Work:
     """Open the data, load and build the model, rehearse the step; see `tasks.warm`."""
+    if config.model and not config.model_def:
+        raise ConfigError(
+            "No model zoo has been written of this model in files yet.",
+            received={"model.name": config.model["name"]},
+            cure="Start the job by edl train, which writes one; config.yaml in its job's directory"
+            " has its model_zoo and model_def.",
+        )
     carried = CarriedZoo(config)
     stack.enter_context(carried.recorded())
     # Only here: a trained model is evaluated and predicted with in float32.

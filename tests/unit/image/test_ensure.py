@@ -40,6 +40,23 @@ def test_a_given_image_and_a_zoo_in_git_contradict_each_other():
         image.ensure(train(f"image={GIVEN}", "model_zoo=git+https://host/zoo.git@v1"))
 
 
+def of_files(*overrides):
+    spec = ["model.spec.model_name=cnn", "model.spec.model_definition=/cnn.pt"]
+    name = "model.name=PytorchFLModel"
+    return compose("train", ["data=d", "output=o", name, *spec, *overrides])
+
+
+def test_a_given_image_and_a_model_in_files_contradict_each_other():
+    with pytest.raises(ConfigError, match="none is made of a model spec"):
+        image.ensure(of_files(f"image={GIVEN}"))
+
+
+def test_a_model_in_files_has_its_zoo_in_the_image():
+    parts = ("base_image=host/base:1", "image_repository=host/zoo")
+    job = image.as_if_built(of_files(*parts))
+    assert (job.model_zoo, job.model_def) == ("/model_zoo", "model_of_spec.Model")
+
+
 def test_a_given_image_must_say_which_one_it_is():
     with pytest.raises(ConfigError, match="not latest"):
         image.ensure(train("image=host/zoo:latest"))

@@ -2,13 +2,15 @@
 
 import contextlib
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.config.frameworks import FRAMEWORKS, FrameworkEntry
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.job.events import EventLog
+from edl_horovod.models import spec_zoo
 from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.tasks.warm import make_warm
@@ -17,7 +19,7 @@ from tests.records import write_records
 
 # Without PyTorch nothing here can be imported.
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
-ENTRY = FrameworkEntry(module="tests.torch_alone", packages=("torch", "safetensors"), extra="torch")
+ENTRY = replace(FRAMEWORKS["torch"], module="tests.torch_alone", horovod="")
 ZOO = Path(__file__).parents[3] / "zoo"
 
 
@@ -36,6 +38,7 @@ class Run:
 def run(tmp_path, monkeypatch):
     """Run a task on 100 records: `run("train", "train.epochs=2", until=7)`; gives a `Run`."""
     monkeypatch.setitem(FRAMEWORKS, "torch", ENTRY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = write_records(tmp_path / "data", 100)
 
     def run_it(task, *overrides, until=0, job="job"):
@@ -51,8 +54,10 @@ def run(tmp_path, monkeypatch):
                 "data_plan.lanes": 6,
                 "data_plan.shuffle_window": 16,
             }
+        if any(key.startswith("model.") or key == "model_spec" for key in given):
+            given |= {"model_def", "framework"}
         settings = [f"{key}={value}" for key, value in defaults.items() if key not in given]
-        config = compose(task, [*settings, *overrides])
+        config = spec_zoo.with_zoo(compose(task, [*settings, *overrides]))
         Path(config.job_dir).mkdir(exist_ok=True)
         done = Run()
         with (

@@ -1,0 +1,249 @@
+"""Jobs whose model is in PyTorch's files, as a model spec names them."""
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_model
+from torch import nn
+
+from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.frameworks.torch import file_models
+from edl_horovod.models.file_model import FileModel
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width=5):
+        super().__init__()
+        self.first = nn.Linear(4, width)
+        self.second = nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.second(self.first(x).tanh())
+
+class Empty(nn.Module):
+    def forward(self, x):
+        return x
+"""
+ADAM = "model.spec.optimizer=optim.Adam"
+CLASSES = "model.spec.loss_criterion=nn.CrossEntropyLoss"
+RANDOM = np.random.default_rng(5)
+NUM_RECORDS = 24
+
+
+def sequence():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), nn.LogSoftmax(dim=1))
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """As many records as a step has, with NumPy's own types."""
+    x = RANDOM.normal(size=(NUM_RECORDS, 4))
+    np.savez(tmp_path / "rows.npz", x_train=x, y_train=x[:, :3].argmax(1))
+    return f"data={tmp_path / 'rows.npz'}"
+
+
+@pytest.fixture
+def net(tmp_path):
+    """The file of a class; its weights are of the other fixtures."""
+    (tmp_path / "net.py").write_text(NET)
+    names = {}
+    exec(NET, names)
+    torch.manual_seed(4)
+    return names["Net"]()
+
+
+def spec(tmp_path, **values):
+    """Settings of a model spec."""
+    given = {"model_name": "rows", **values}
+    return ["model.name=PytorchFLModel", *(f"model.spec.{key}={v}" for key, v in given.items())]
+
+
+def whole(tmp_path, module):
+    torch.save(module, tmp_path / "model.pt")
+    return spec(tmp_path, model_definition=tmp_path / "model.pt")
+
+
+def test_a_whole_module_trains_as_in_a_loop_of_its_user(run, rows, tmp_path):
+    module = sequence()
+    given = whole(tmp_path, module)
+    steps = 4
+    done = run(
+        "train",
+        *given,
+        rows,
+        "model.spec.optimizer={name: optim.Adam, args: {betas: [0.8, 0.9]}}",
+        "model.spec.loss_criterion=nn.NLLLoss",
+        "train.learning_rate=0.02",
+        f"train.epochs={steps}",
+    )
+    arrays = np.load(tmp_path / "rows.npz")
+    x, y = torch.tensor(arrays["x_train"]).float(), torch.tensor(arrays["y_train"])
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.02, betas=(0.8, 0.9))
+    losses = {}
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        loss = nn.NLLLoss()(module(x), y)
+        loss.backward()
+        optimizer.step()
+        losses[step] = loss.item()
+    assert done.losses == pytest.approx(losses, rel=1e-5)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(done.state[name], value.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_file_of_settings_names_the_model_and_its_training_is_carried_on(run, rows, tmp_path):
+    torch.save(sequence(), tmp_path / "model.pt")
+    federated = {
+        "model": {
+            "name": "PytorchFLModel",
+            "path": "ibmfl.model.pytorch_fl_model",
+            "spec": {
+                "model_name": "pytorch-nn",
+                "model_definition": "model.pt",
+                "optimizer": "optim.Adam",
+                "loss_criterion": "nn.NLLLoss",
+            },
+        },
+        "fusion": {"name": "IterAvgFusionHandler"},
+    }
+    (tmp_path / "config.yml").write_text(yaml.safe_dump(federated))
+    given = [f"model_spec={tmp_path / 'config.yml'}", rows, "train.epochs=6"]
+    whole = run("train", *given, job="whole")
+    run("train", *given, until=2)
+    second = run("train", *given, "resume=must")
+    assert second.losses == pytest.approx({3: whole.losses[3], **second.losses}, rel=1e-5)
+    (tmp_path / "model.pt").unlink()
+    trained = f"trained_model={tmp_path / 'job-out'}"
+    assert run("evaluate", trained, rows, job="e").result.metrics["loss"] < whole.losses[1]
+    run("predict", trained, rows, f"output={tmp_path / 'predicted'}", job="p")
+
+
+@pytest.mark.parametrize("kind", ["pt", "safetensors"])
+def test_a_class_with_its_weights_trains(run, rows, net, kind, tmp_path):
+    if kind == "pt":
+        torch.save(net.state_dict(), tmp_path / "weights.pt")
+    else:
+        save_model(net, str(tmp_path / "weights.safetensors"))
+    given = spec(
+        tmp_path,
+        model_architecture=f"{tmp_path}/net.py:Net",
+        model_weights=tmp_path / f"weights.{kind}",
+    )
+    done = run("train", *given, rows, ADAM, CLASSES, "trust=model", "train.max_steps=1")
+    arrays = np.load(tmp_path / "rows.npz")
+    outputs = net(torch.tensor(arrays["x_train"]).float())
+    loss = nn.functional.cross_entropy(outputs, torch.tensor(arrays["y_train"]))
+    assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.usefixtures("net")
+def test_a_class_begins_anew_with_its_parameters(run, rows, tmp_path):
+    given = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net")
+    zoo = f"model_zoo={tmp_path}"
+    done = run("train", *given, rows, zoo, ADAM, CLASSES, "params.width=7", "train.max_steps=1")
+    assert done.state["first.weight"].shape == (7, 4)
+
+
+def test_settings_take_the_place_of_what_a_spec_says(run, rows, tmp_path):
+    given = whole(tmp_path, sequence())
+    done = run("train", *given, rows, ADAM, "optimizer=sgd", "loss=NLLLoss", "train.max_steps=1")
+    assert type(done.step.optimizer).__name__ == "SGD"
+
+
+WRONG = {
+    "an optimizer": (["model.spec.optimizer=optim.Adamm"], r"no optimizer 'Adamm'.*mean 'Adam"),
+    "a loss": (["model.spec.loss_criterion=nn.NLLoss"], r"no loss 'NLLoss'.*mean 'NLLLoss'"),
+    "an argument": (
+        ["model.spec.optimizer={name: optim.Adam, args: {beta: 1}}"],
+        r"Adam has no argument 'beta'.*mean 'betas'",
+    ),
+    "both words": (["model.spec.optimizer={name: optim.Adam, value: a}"], "another word for name"),
+    "a sum": (
+        ["model.spec.loss_criterion={name: nn.NLLLoss, args: {reduction: sum}}"],
+        "Leave reduction out",
+    ),
+    "weights of classes": (
+        ["model.spec.loss_criterion={name: nn.NLLLoss, args: {weight: [1, 2]}}"],
+        "train.class_weight",
+    ),
+    "a key of Keras": (["model.spec.compile_options={}"], "no key 'compile_options'"),
+    "no loss": ([], "lacks loss"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG.values(), ids=WRONG)
+def test_what_a_spec_says_wrongly_is_told(run, rows, settings, message, tmp_path):
+    with pytest.raises((ConfigError, UserCodeError), match=message):
+        run("train", *whole(tmp_path, sequence()), rows, *settings)
+
+
+def test_files_that_do_not_fit_are_told(run, rows, net, tmp_path):
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    path = {"model_architecture": f"{tmp_path}/net.py:Net"}
+    given = spec(tmp_path, **path, model_weights=tmp_path / "weights.pt")
+    with pytest.raises(UserCodeError, match=r"first.weight has shape \[5, 4\] in the file and \[6"):
+        run("train", *given, rows, ADAM, CLASSES, "trust=true", "params.width=6")
+    with pytest.raises(ConfigError, match=r"names Python code.*set trust=model"):
+        run("train", *given, rows, ADAM, CLASSES)
+    with pytest.raises(UserCodeError, match=r"does not define 'Nett'.*mean 'Net'"):
+        run(
+            "train",
+            *spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Nett"),
+            rows,
+            "trust=model",
+        )
+    with pytest.raises(UserCodeError, match=r"holds no module.*model_architecture"):
+        run("train", *spec(tmp_path, model_definition=tmp_path / "weights.pt"), rows)
+    with pytest.raises(UserCodeError, match=r"no parameters"):
+        run(
+            "train",
+            *spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Empty"),
+            rows,
+            ADAM,
+            CLASSES,
+            "trust=model",
+        )
+
+
+def test_records_without_columns_need_an_input_function(run, tmp_path):
+    given = [*whole(tmp_path, sequence()), ADAM, "model.spec.loss_criterion=nn.NLLLoss"]
+    with pytest.raises(UserCodeError, match=r"not columns of numbers.*input_fn"):
+        run("train", *given)
+
+
+def test_columns_without_a_label_are_told(run, tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.zeros((24, 4)), b=np.zeros(24))
+    given = [*whole(tmp_path, sequence()), ADAM, "model.spec.loss_criterion=nn.NLLLoss"]
+    with pytest.raises(UserCodeError, match=r"one column called y, label or target.*a, b"):
+        run("train", *given, f"data={tmp_path / 'x.npz'}")
+
+
+def test_a_summary_has_layers_and_options(tmp_path):
+    torch.save(sequence(), tmp_path / "model.pt")
+    found = file_models.summarize(
+        FileModel(
+            name="x",
+            definition=tmp_path / "model.pt",
+            compile_options={"optimizer": {"name": "optim.Adam", "args": {"lr": 0.1}}},
+        )
+    )
+    assert [(each.name, each.kind, each.num_parameters) for each in found.layers] == [
+        ("0", "Linear", 30),
+        ("1", "ReLU", 0),
+        ("2", "Linear", 21),
+        ("3", "LogSoftmax", 0),
+    ]
+    assert found.layers[0].shape == "weight 6x4, bias 6"
+    assert (found.optimizer, found.loss, found.unsafe) == ("optim.Adam(lr=0.1)", "", ())
+
+
+def test_a_summary_of_weights_groups_them(tmp_path):
+    save_model(sequence(), str(tmp_path / "w.safetensors"))
+    torch.save(sequence().state_dict(), tmp_path / "w.pt")
+    for name in ("w.pt", "w.safetensors"):
+        found = file_models.summarize(FileModel(name="x", weights=tmp_path / name))
+        assert [(each.name, each.num_parameters) for each in found.layers] == [("0", 30), ("2", 21)]

@@ -1,0 +1,233 @@
+"""The model zoo that the command makes of a model spec; no framework is imported for it."""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edl_horovod.config.compose import compose
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, OutputError, UserCodeError
+from edl_horovod.job.places import check_places
+from edl_horovod.models import lookup, spec_zoo, zoo_files
+
+FUNCTION = """
+import os
+
+def make(folder):
+    print("talk")
+    with open(os.path.join(folder, "cnn.pt"), "w") as stream:
+        stream.write("values")
+    return {"model_name": "made", "model_definition": os.path.join(folder, "cnn.pt")}
+
+def plain():
+    return {"model_name": "made", "model_definition": __file__.replace(".py", ".pt")}
+
+def wrong():
+    return {"model_nam": "made"}
+
+def broken():
+    raise ValueError("no model today")
+
+def none():
+    pass
+
+def unwritable():
+    return {"model_name": {1}}
+
+def asks(one, two):
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cnn.pt").write_text("values")
+
+
+def config(*overrides: str, **spec: Any) -> JobConfig:
+    given = {"model_name": "My CNN", "model_definition": "cnn.pt", **spec}
+    words = [f"model.spec.{key}={value}" for key, value in given.items() if value]
+    return compose(
+        "train", ["data=d.npz", "output=o", "model.name=PytorchFLModel", *words, *overrides]
+    )
+
+
+def of_function(name: str, *overrides: str) -> JobConfig:
+    spec = f"model.spec=making:{name}"
+    return compose(
+        "train", ["data=d.npz", "output=o", "model.name=PytorchFLModel", spec, *overrides]
+    )
+
+
+def test_a_zoo_has_the_files_and_code_that_names_them():
+    made = spec_zoo.with_zoo(config(optimizer="optim.Adam"))
+
+    zoo = Path(made.model_zoo)
+    assert made.model_def == "model_of_spec.Model"
+    assert zoo.parent == spec_zoo.cache()
+    assert zoo.name.startswith("my-cnn-")
+    assert (zoo / "model_of_spec_files" / "model_definition" / "cnn.pt").read_text() == "values"
+    names = [
+        node.value
+        for node in ast.walk(ast.parse((zoo / "model_of_spec.py").read_text()))
+        if isinstance(node, ast.Constant)
+    ]
+    assert "model_of_spec_files/model_definition/cnn.pt" in names
+    assert lookup.files_defining(zoo, made.model_def) == [(zoo / "model_of_spec.py",)]
+    assert {"model_of_spec.py", "model_of_spec.json", "requirements.txt"} <= set(
+        map(str, zoo_files.sources(zoo))
+    )
+
+
+def test_what_is_in_the_zoo_is_what_the_spec_said():
+    (zoo,) = {Path(spec_zoo.with_zoo(config(optimizer="optim.Adam")).model_zoo)}
+
+    found = spec_zoo.model_in(zoo)
+
+    assert found.definition == zoo / "model_of_spec_files" / "model_definition" / "cnn.pt"
+    assert found.compile_options == {"optimizer": "optim.Adam"}
+    assert not found.is_trusted
+    assert str(Path.cwd()) not in (zoo / "model_of_spec.json").read_text()
+
+
+def test_the_same_content_is_the_same_zoo_and_another_is_another(tmp_path: Path):
+    first = spec_zoo.with_zoo(config()).model_zoo
+    assert spec_zoo.with_zoo(config()).model_zoo == first
+
+    (tmp_path / "cnn.pt").write_text("other values")
+
+    assert spec_zoo.with_zoo(config()).model_zoo != first
+    assert len(list(spec_zoo.cache().iterdir())) == 2
+
+
+def test_settings_with_their_zoo_are_not_made_again():
+    made = spec_zoo.with_zoo(config())
+
+    assert not spec_zoo.is_needed(made)
+    assert spec_zoo.with_zoo(made) is made
+
+
+def test_a_folder_is_copied_whole(tmp_path: Path):
+    (tmp_path / "saved" / "variables").mkdir(parents=True)
+    (tmp_path / "saved" / "variables" / "index").write_text("i")
+
+    zoo = Path(spec_zoo.with_zoo(config(model_definition="saved")).model_zoo)
+
+    assert (zoo / "model_of_spec_files/model_definition/saved/variables/index").is_file()
+
+
+def test_files_of_one_name_are_kept_apart(tmp_path: Path):
+    objects = []
+    for name in ("a", "b"):
+        (tmp_path / "model_zoo" / name).mkdir(parents=True)
+        (tmp_path / "model_zoo" / name / "own.py").write_text(f"{name} = 1\n")
+        objects.append(f"{{key: {name}, value: {name}, path: model_zoo/{name}/own.py}}")
+
+    zoo = Path(spec_zoo.with_zoo(config(custom_objects=f"[{','.join(objects)}]")).model_zoo)
+
+    first, second = spec_zoo.model_in(zoo).custom_objects
+    assert (first.path.read_text(), second.path.read_text()) == ("a = 1\n", "b = 1\n")
+
+
+def test_a_file_that_is_not_there_is_told():
+    with pytest.raises(ConfigError, match=r"model.spec.model_definition is not there.*no.pt"):
+        spec_zoo.with_zoo(config(model_definition="no.pt"))
+
+
+def test_code_outside_of_the_model_zoo_needs_trust(tmp_path: Path):
+    (tmp_path / "net.py").write_text("")
+    architecture = {"model_definition": "", "model_architecture": "net.py:Net"}
+
+    with pytest.raises(ConfigError, match=r"names Python code.*trust=model"):
+        spec_zoo.with_zoo(config(**architecture))
+
+    made = spec_zoo.with_zoo(config("trust=model", **architecture))
+    assert json.loads(Path(made.model_zoo, "model_of_spec.json").read_text())["is_trusted"]
+    spec_zoo.with_zoo(config(f"model_zoo={tmp_path}", **architecture))
+
+
+def test_a_link_out_of_the_model_zoo_is_not_in_it(tmp_path: Path):
+    (tmp_path / "net.py").write_text("")
+    (tmp_path / "model_zoo").mkdir()
+    (tmp_path / "model_zoo" / "net.py").symlink_to(tmp_path / "net.py")
+
+    with pytest.raises(ConfigError, match="names Python code"):
+        spec_zoo.with_zoo(config(model_definition="", model_architecture="model_zoo/net.py:Net"))
+
+
+@pytest.mark.parametrize("name", ["make", "plain"])
+def test_a_trusted_function_returns_the_spec(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    (tmp_path / "making.py").write_text(FUNCTION)
+    (tmp_path / "making.pt").write_text("values")
+
+    made = spec_zoo.with_zoo(of_function(name, "trust=model"))
+
+    assert spec_zoo.model_in(Path(made.model_zoo)).definition.read_text() == "values"
+    assert capfd.readouterr().out == ""
+
+
+def test_a_function_runs_untrusted_only_from_the_model_zoo(tmp_path: Path):
+    (tmp_path / "making.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w')\n{FUNCTION}")
+
+    with pytest.raises(ConfigError, match=r"is a program.*trust=model"):
+        spec_zoo.with_zoo(of_function("make"))
+
+    assert not (tmp_path / "marker").exists()
+    assert spec_zoo.with_zoo(of_function("make", f"model_zoo={tmp_path}")).model_def
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wrong", "no key 'model_nam'"),
+        ("broken", "ValueError: no model today"),
+        ("none", "must return a dict"),
+        ("unwritable", "must return a dict of text"),
+        ("asks", "Received: one, two"),
+        ("absent", "has no attribute 'absent'"),
+    ],
+)
+def test_a_function_that_returns_no_spec_is_told(name: str, message: str, tmp_path: Path):
+    (tmp_path / "making.py").write_text(FUNCTION)
+
+    with pytest.raises((ConfigError, UserCodeError), match=message):
+        spec_zoo.with_zoo(of_function(name, "trust=model"))
+
+
+def test_a_function_of_the_users_zoo_comes_along(tmp_path: Path):
+    own = tmp_path / "model_zoo"
+    own.mkdir()
+    (own / "rows.py").write_text("def feed(records, mode): ...\n")
+    (own / "requirements.txt").write_text("numpy\n")
+
+    without = Path(spec_zoo.with_zoo(config("loss=mse")).model_zoo)
+    made = Path(spec_zoo.with_zoo(config("input_fn=rows.feed")).model_zoo)
+
+    assert not (without / "rows.py").exists()
+    assert (made / "rows.py").is_file()
+    assert (made / "requirements.txt").read_text() == "numpy\n"
+    assert (made / "model_of_spec.py").is_file()
+
+
+def test_an_output_may_not_replace_the_models_files(tmp_path: Path):
+    found = compose(
+        "train",
+        [
+            "data=d.npz",
+            f"output={tmp_path}/cnn.pt",
+            "job_dir=/j",
+            "model.name=PytorchFLModel",
+            "model.spec.model_name=a",
+            "model.spec.model_definition=cnn.pt",
+        ],
+    )
+
+    with pytest.raises(OutputError, match=r"output is what model.spec names"):
+        check_places(found)
