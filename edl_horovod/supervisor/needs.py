@@ -9,7 +9,7 @@ from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.supervisor.plan import Command
 
-__all__ = ["require_mpi", "require_worker_packages"]
+__all__ = ["require_framework", "require_mpi", "require_worker_packages"]
 
 _BUILD = "python docker/horovod/build_wheel.py --install"
 
@@ -39,6 +39,23 @@ def require_worker_packages(framework: str) -> None:
             f" workers need for framework={framework}.",
             cure=f"In a clone of edl_horovod, run make setup FRAMEWORK={framework}; or for this"
             f" environment, {_BUILD}",
+        )
+
+
+def require_framework(framework: str) -> None:
+    """Refuse what a process of ours with a framework, and without a ring, could not import.
+
+    Raises:
+        ConfigError: Keras is asked to compute with another backend.
+        MissingDependency: One of the framework's packages is not installed.
+    """
+    require_backend(framework, os.environ)
+    entry = FRAMEWORKS[framework]
+    if missing := [package for package in entry.packages if _is_missing(package)]:
+        raise MissingDependency(
+            f"This needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not"
+            " installed.",
+            cure=f"To have it, {how_to_install(entry.extra)}.",
         )
 
 

@@ -1,0 +1,77 @@
+"""`edl spec show` on real files: what it prints, and that nothing of the files runs."""
+
+import json
+import os
+
+import pytest
+import yaml
+
+from edl_horovod.cli.main import main
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def show(tmp_path, capfd):
+    def run(*arguments, **spec):
+        section = {"name": "PytorchFLModel", "spec": {"model_name": "digits", **spec}}
+        (tmp_path / "config.yml").write_text(yaml.safe_dump({"model": section}))
+        code = main(["spec", "show", *arguments, str(tmp_path / "config.yml")])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return run
+
+
+class Harmful:
+    def __init__(self, marker):
+        self._marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self._marker}",)
+
+
+def test_layers_and_options_are_shown(show, tmp_path):
+    torch.save(torch.nn.Sequential(torch.nn.Linear(4, 300)), tmp_path / "m.pt")
+    code, out, _ = show(model_definition="m.pt", optimizer="optim.Adam")
+    assert code == 0
+    lines = out.splitlines()
+    assert "model      digits (PytorchFLModel)" in lines
+    assert "parameters 1,500" in lines
+    assert "loss       none: set loss=..." in lines
+    assert "unsafe     nothing that would run" in lines
+    assert lines[-1].split() == ["0", "Linear", "1,500", "weight", "300x4,", "bias", "300"]
+
+
+def test_what_is_unsafe_is_shown_and_not_run(show, tmp_path):
+    marker = tmp_path / "marker"
+    torch.save({"w": Harmful(marker)}, tmp_path / "m.pt")
+    code, out, _ = show(model_definition="m.pt")
+    assert code == 0
+    assert "needs trust=model" in out
+    assert f"posix.system of {tmp_path / 'm.pt'}" in out
+    assert not marker.exists()
+
+
+def test_programs_get_json(show, tmp_path):
+    torch.save(torch.nn.Linear(4, 3), tmp_path / "m.pt")
+    _, out, _ = show("-o", "json", model_definition="m.pt")
+    found = json.loads(out)
+    assert found["kind"] == "a module (torch.save)"
+    assert [layer["kind"] for layer in found["layers"]] == ["Linear"]
+
+
+def test_an_error_of_the_files_is_one_of_the_command(show, tmp_path):
+    (tmp_path / "m.pt").write_text("text")
+    code, _, err = show(model_definition="m.pt")
+    assert code == 3
+    assert "is no file of torch.save" in err
+    code, _, err = show(model_definition="absent.pt")
+    assert "cannot be read" in err
+
+
+def test_a_spec_that_a_function_returns_is_not_called(tmp_path, capsys):
+    section = {"name": "PytorchFLModel", "spec": "module:function"}
+    (tmp_path / "config.yml").write_text(yaml.safe_dump({"model": section}))
+    assert main(["spec", "show", str(tmp_path / "config.yml")]) != 0
+    assert "runs nothing" in capsys.readouterr().err
