@@ -11,7 +11,7 @@ from edl_horovod.models import elasticdl_imports
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.lookup import import_root
 
-__all__ = ["load_module", "loaded_files", "make_importable"]
+__all__ = ["load_module", "loaded_files", "make_importable", "zoo_in_use"]
 
 _PREFIX = "_edl_zoo_"
 _MARK = "__edl_zoo__"
@@ -62,6 +62,15 @@ def loaded_files(zoo: Path) -> list[Path]:
 def make_importable(zoo: Path) -> None:
     """Let the files of a zoo, an absolute path, be imported by their plain names."""
     _enter(zoo, zoo)
+
+
+def zoo_in_use() -> Path | None:
+    """The zoo whose files can be imported by their plain names; None where there is none."""
+    for module in list(sys.modules.values()):
+        entered = vars(module).get(_MARK)
+        if entered is not None and not entered.is_left:
+            return Path(entered.root)
+    return None
 
 
 def _run(name: str, file: Path, entered: _Entered) -> ModuleType:
