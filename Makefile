@@ -58,13 +58,14 @@ ifneq ($(WANTED),$(PRESENT))
 .PHONY: $(READY)
 endif
 
-$(READY): setup.py locks/build.txt locks/setup.txt $(WANTED:%=locks/%.txt) $(RECIPE)
+$(READY): setup.py locks/build.txt locks/setup.txt locks/keras-2.txt $(WANTED:%=locks/%.txt) $(RECIPE)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v[:2] == (3, 11) else \
 	  f"Python 3.11 is needed, this is {v[0]}.{v[1]}. Say which one: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(if $(filter-out $(WANTED),$(PRESENT)),--clear) $(VENV)
 	$(PIP) --require-hashes -r locks/build.txt
 	$(if $(filter torch,$(WANTED)),$(TORCH))
 	$(PIP) --require-hashes --no-build-isolation $(patsubst %,-r locks/%.txt,setup $(WANTED))
+	$(if $(filter tensorflow,$(WANTED)),$(PIP) --require-hashes --no-deps --no-build-isolation -r locks/keras-2.txt)
 	$(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/python docker/horovod/build_wheel.py --install
 	@echo $(WANTED) > $(VENV)/.frameworks

@@ -28,9 +28,13 @@ SETS = {
     "worker": [".[mpi,remote,s3,gcs,arrow]"],
     "tensorflow": [".[tensorflow]"],
     "torch": [".[torch]"],
+    # For tests with TensorFlow, whose files of Keras 2 it writes.
+    "keras-2": ["tf_keras"],
     "client": [".[kubernetes,image]"],
     "worker-cuda": [".[tensorflow-cuda,mpi,remote,s3,gcs,arrow]"],
 }
+ALONE = frozenset({"keras-2"})
+"""Sets without what they bring along: tf_keras asks for the TensorFlow of another package."""
 OURS = "edl_horovod"
 TORCH_LINKS = "https://download.pytorch.org/whl/cpu/torch/"
 
@@ -45,6 +49,8 @@ def resolve(name: str) -> dict[str, str]:
         command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
         command += ["--dry-run", "--ignore-installed", "--report", str(report)]
         command += ["-c", "constraints.txt", *SETS[name]]
+        if name in ALONE:
+            command.append("--no-deps")
         if name == "torch":
             command += ["--find-links", os.environ.get("TORCH_LINKS", TORCH_LINKS)]
         environment = {**kept, "PIP_CONFIG_FILE": os.devnull}
