@@ -14,8 +14,8 @@ WORKER = ["ml_dtypes", "cloudpickle", "packaging", "psutil"]
 EXTRAS = {
     # What a worker needs. Horovod itself is not here: no released build fits, so
     # docker/horovod/build_wheel.py makes one, with what [horovod-build] names.
-    "tensorflow": ["tensorflow-cpu", "keras", *WORKER],
-    "tensorflow-cuda": ["tensorflow[and-cuda]", "keras", *WORKER],
+    "tensorflow": ["tensorflow-cpu", "keras", "h5py", *WORKER],
+    "tensorflow-cuda": ["tensorflow[and-cuda]", "keras", "h5py", *WORKER],
     "torch": ["torch", "safetensors", *WORKER],
     "horovod-build": ["cffi", "patch-ng", "setuptools", "wheel"],
     # edl_horovod/cluster/client.py is the only part that needs it.

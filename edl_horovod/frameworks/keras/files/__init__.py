@@ -1,0 +1,1 @@
+"""Models of Keras and TensorFlow that lie in files."""
