@@ -11,7 +11,9 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, UserCodeError
 from edl_horovod.job.places import check_places
+from edl_horovod.launch.local import LocalTarget
 from edl_horovod.models import lookup, spec_zoo, zoo_files
+from edl_horovod.sweeps.run import result_settings
 
 FUNCTION = """
 import os
@@ -214,6 +216,22 @@ def test_a_function_of_the_users_zoo_comes_along(tmp_path: Path):
     assert (made / "rows.py").is_file()
     assert (made / "requirements.txt").read_text() == "numpy\n"
     assert (made / "model_of_spec.py").is_file()
+
+
+def test_a_dry_run_says_it_and_writes_nothing():
+    target = LocalTarget()
+
+    shown = target.describe(target.plan(config()))
+
+    assert f"# model zoo: would be written into {spec_zoo.cache()}" in shown
+    assert not spec_zoo.cache().exists()
+
+
+def test_a_sweep_knows_the_result_of_a_model_in_files():
+    now = config()
+
+    assert result_settings(spec_zoo.with_zoo(now)) == result_settings(now)
+    assert result_settings(now) != result_settings(config(model_name="another"))
 
 
 def test_an_output_may_not_replace_the_models_files(tmp_path: Path):
