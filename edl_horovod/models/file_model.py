@@ -19,6 +19,7 @@ __all__ = [
     "LayerSummary",
     "column_roles",
     "file_model",
+    "records_without_columns",
 ]
 
 _LABELS = re.compile(r"(?:y|label|labels|target|targets)(?:_\w+)?")
@@ -170,6 +171,17 @@ def column_roles(columns: Sequence[str], *, label: str, needs_label: bool) -> Co
             " to a function of the records.",
         )
     return ColumnRoles(features, labels[0] if labels else "")
+
+
+def records_without_columns(label: str, received: str) -> UserCodeError:
+    """The error for records that no example can be made of without the user's function."""
+    return UserCodeError(
+        f"The model {label} is in files that say nothing of the data, and its records are not"
+        " columns of numbers.",
+        received=received,
+        cure="Give data with columns (.npz, .parquet), or set input_fn=... to a function that makes"
+        " features and labels of the records.",
+    )
 
 
 def _compile_options(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:

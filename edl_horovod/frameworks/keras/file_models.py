@@ -13,11 +13,12 @@ import keras
 from edl_horovod.frameworks.keras.files.building import built, todays_config
 from edl_horovod.frameworks.keras.files.compiled import CompileArguments, required_parts
 from edl_horovod.frameworks.keras.files.definition import read_definition
+from edl_horovod.frameworks.keras.files.examples import examples_of
 from edl_horovod.frameworks.keras.files.summary import summary_of
 from edl_horovod.frameworks.keras.files.unsafe import all_findings, refuse
 from edl_horovod.models.custom_objects import load_custom_objects
 from edl_horovod.models.file_model import FileModel, FileModelSummary
-from edl_horovod.spec import ElasticDLSpec
+from edl_horovod.spec import ElasticDLSpec, Mode
 
 __all__ = ["spec_of", "summarize"]
 
@@ -56,7 +57,14 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
         made.compile(**arguments.make())
         return made
 
-    methods: dict[str, Any] = {"create_model": create_model, "__module__": __name__}
+    def create_dataset(self: ElasticDLSpec, dataset: Any, mode: Mode) -> Any:
+        return examples_of(dataset, mode, label=model.name)
+
+    methods: dict[str, Any] = {
+        "create_model": create_model,
+        "create_dataset": create_dataset,
+        "__module__": __name__,
+    }
     name = re.sub(r"\W", "_", model.name)
     made = types.new_class(
         name, (ElasticDLSpec,), exec_body=lambda namespace: namespace.update(methods)

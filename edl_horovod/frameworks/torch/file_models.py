@@ -20,12 +20,14 @@ from edl_horovod.frameworks.torch.pt_inspection import (
     modules_of,
     shape_of,
 )
-from edl_horovod.models.file_code import symbol_of
+from edl_horovod.models.custom_objects import imported
 from edl_horovod.models.file_model import (
+    CustomObject,
     FileModel,
     FileModelSummary,
     LayerSummary,
     column_roles,
+    records_without_columns,
 )
 from edl_horovod.spec import ElasticDLSpec, Mode
 
@@ -109,7 +111,9 @@ def _maker(model: FileModel) -> Callable[..., nn.Module]:
             received={"model.spec.model_architecture": model.architecture},
             cure="Write net.py:Net.",
         )
-    kind = symbol_of(model.architecture, model.architecture_class, key="model_architecture")
+    name = model.architecture_class
+    wanted = CustomObject(key=name, value=name, path=model.architecture)
+    kind = imported(wanted, is_trusted=model.is_trusted)
     if not inspect.isclass(kind) or not issubclass(kind, nn.Module):
         raise UserCodeError(
             f"{model.architecture_class} of {model.architecture} must be a class that extends"
@@ -193,13 +197,7 @@ def _examples(records: Any, mode: Mode, label: str) -> Any:
     is_usable = bool(columns) and all(isinstance(each, torch.Tensor) for each in columns.values())
     if not is_usable:
         received = ", ".join(f"{name}: {type(each).__name__}" for name, each in columns.items())
-        raise UserCodeError(
-            f"The model {label} is in files that say nothing of the data, and its records are not"
-            " columns of numbers.",
-            received=received or "records without columns",
-            cure="Give data with columns (.npz, .parquet), or set input_fn=... to a function that"
-            " makes features and labels of the records.",
-        )
+        raise records_without_columns(label, received or "records without columns")
     roles = column_roles(list(columns), label=label, needs_label=mode is not Mode.PREDICTION)
     found = {name: _as_float32(columns[name]) for name in roles.features}
     features = found if len(found) > 1 else next(iter(found.values()))

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.pt_inspection import PtFile, global_path, inspect_pt
-from edl_horovod.models.file_code import symbol_of
+from edl_horovod.models.custom_objects import imported
 from edl_horovod.models.file_model import CustomObject
 
 __all__ = ["load_pt", "unsafe_globals"]
@@ -65,7 +65,7 @@ def load_pt(path: Path, objects: Iterable[CustomObject] = (), *, is_trusted: boo
         UserCodeError: It is no such file, is damaged, or names what it may not.
     """
     found = inspect_pt(path)
-    own = _own_globals(found, objects)
+    own = _own_globals(found, objects, is_trusted=is_trusted)
     unsafe = [name for name in unsafe_globals(found) if name not in own]
     if unsafe and not is_trusted:
         raise _refusal(found, unsafe)
@@ -136,7 +136,9 @@ def _resolved(name: str) -> Any:
     return value if is_layer and value.__module__ == module else None
 
 
-def _own_globals(found: PtFile, objects: Iterable[CustomObject]) -> dict[str, Any]:
+def _own_globals(
+    found: PtFile, objects: Iterable[CustomObject], *, is_trusted: bool
+) -> dict[str, Any]:
     """The custom objects by the globals that they stand for: a key names one, or its end."""
     own: dict[str, Any] = {}
     for each in objects:
@@ -146,8 +148,7 @@ def _own_globals(found: PtFile, objects: Iterable[CustomObject]) -> dict[str, An
                 f"{found.path} names no {each.key!r}, which is a key of custom_objects.",
                 received=f"it names {', '.join(found.globals) or 'nothing'}",
             )
-        value = symbol_of(each.path, each.value, key="custom_objects")
-        own |= dict.fromkeys(named, value)
+        own |= dict.fromkeys(named, imported(each, is_trusted=is_trusted))
     return own
 
 

@@ -216,13 +216,15 @@ def test_a_class_of_the_user_loads_where_it_is_named(tmp_path):
         "    def forward(self, x):\n        return self.line(x)\n"
     )
     named = CustomObject(key="Own", value="Mine", path=code)
-    loaded = load_pt(file, [named])
+    loaded = load_pt(file, [named], is_trusted=True)
     assert type(loaded).__name__ == "Mine"
     assert loaded(torch.zeros(1, 2)).shape == (1, 1)
     with pytest.raises(UserCodeError, match=r"names no 'Oven'"):
         load_pt(file, [CustomObject(key="Oven", value="Mine", path=code)])
     with pytest.raises(UserCodeError, match=r"does not define 'Min'.*mean 'Mine'"):
-        load_pt(file, [CustomObject(key="Own", value="Min", path=code)])
+        load_pt(file, [CustomObject(key="Own", value="Min", path=code)], is_trusted=True)
+    with pytest.raises(UserCodeError, match=r"code would run here.*trust=model"):
+        load_pt(file, [named])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
