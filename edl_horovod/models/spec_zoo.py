@@ -28,6 +28,7 @@ from edl_horovod.models import git_zoo, lookup, spec_function, zoo_files
 from edl_horovod.models.file_model import FileModel, file_model
 from edl_horovod.models.own_process import ask
 from edl_horovod.models.parts import REQUIRED
+from edl_horovod.records import own_dataset
 
 __all__ = ["MODEL_DEF", "cache", "is_needed", "model_in", "with_zoo"]
 
@@ -72,14 +73,13 @@ def with_zoo(config: JobConfig) -> JobConfig:
     if not is_needed(config):
         return config
     trusts = config.trusts("model")
-    # Only such names mean a function of the user's zoo; the others are the framework's.
-    has_functions = any("." in getattr(config, key) for key in REQUIRED)
-    is_local = git_zoo.parse(config.model_zoo) is None or not has_functions
+    needs_own = _needs_own_zoo(config)
+    is_local = git_zoo.parse(config.model_zoo) is None or not needs_own
     zoo = Path(config.model_zoo) if is_local else git_zoo.ensure_local(config.model_zoo).path
     with _resolved(config.model, zoo, is_trusted=trusts) as section:
         _require_usable(section, zoo, is_trusted=trusts)
         try:
-            own = lookup.require_zoo(str(zoo)) if has_functions else None
+            own = lookup.require_zoo(str(zoo)) if needs_own else None
             written = _write(section, own, is_trusted=trusts)
         except OSError as e:
             raise OutputError(
@@ -88,6 +88,15 @@ def with_zoo(config: JobConfig) -> JobConfig:
                 cure=f"{cure_of(e)} XDG_CACHE_HOME names the folder that the cache is in.",
             ) from e
     return replace(config, model_zoo=str(written), model_def=MODEL_DEF)
+
+
+def _needs_own_zoo(config: JobConfig) -> bool:
+    """Whether a setting names a function or a data set, which the user's own zoo has perhaps."""
+    names = [getattr(config, key) for key in REQUIRED]
+    data = (config.data, config.validation_data)
+    return any("." in name for name in names) or any(
+        each.startswith(f"{own_dataset.SCHEME}:") for each in data
+    )
 
 
 def model_in(zoo: Path) -> FileModel:

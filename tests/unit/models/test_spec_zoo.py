@@ -211,9 +211,11 @@ def test_a_function_of_the_users_zoo_comes_along(tmp_path: Path):
 
     without = Path(spec_zoo.with_zoo(config("loss=mse")).model_zoo)
     made = Path(spec_zoo.with_zoo(config("input_fn=rows.feed")).model_zoo)
+    of_data = Path(spec_zoo.with_zoo(config("data=dataset:rows.Rows")).model_zoo)
 
     assert not (without / "rows.py").exists()
     assert (made / "rows.py").is_file()
+    assert of_data == made
     assert (made / "requirements.txt").read_text() == "numpy\n"
     assert (made / "model_of_spec.py").is_file()
 
