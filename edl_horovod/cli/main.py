@@ -29,7 +29,7 @@ VERBS: dict[str, Verb] = {
     "init": Verb("Write a project to start from.", "init"),
     "prepare": Verb("Turn your own files into RecordIO files.", "prepare"),
     "image": Verb("Build the image of a model zoo, and push it.", "image"),
-    "spec": Verb("Show what the files of a model spec hold.", "spec"),
+    "spec": Verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
     "scale": Verb("Change how many ranks a running job has.", "scale"),
     "status": Verb("Show where a job is, and what it waits for.", "status"),
     "dashboard": Verb("Serve a page that shows a job.", "dashboard"),

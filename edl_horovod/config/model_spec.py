@@ -26,6 +26,7 @@ __all__ = [
     "map_paths",
     "paths_in",
     "read_section",
+    "section_of",
 ]
 
 log = logging.getLogger(__name__)
@@ -266,6 +267,13 @@ def paths_in(section: Mapping[str, Any]) -> list[str]:
     if isinstance(spec, Mapping):
         map_paths(spec, note)
     return found
+
+
+def section_of(framework: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The section of a spec; its name is the first that stands for the framework."""
+    kinds = MODEL_KINDS.items()
+    name = next(name for name, kind in kinds if kind.framework == framework)
+    return {"name": name, "path": f"{_MODULES}{MODEL_KINDS[name].module}", "spec": dict(spec)}
 
 
 def _with_spec(section: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from edl_horovod.config.model_spec import COMPILE_KEYS, MODEL_KINDS, map_paths
 from edl_horovod.errors import UserCodeError
+from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "FileModelSummary",
     "FileModels",
     "LayerSummary",
+    "WrittenModel",
     "column_roles",
     "file_model",
     "records_without_columns",
@@ -87,6 +89,16 @@ class FileModelSummary:
     """What would run code, each with its place: `Lambda layer 'scale' of model.h5`."""
 
 
+@dataclass(frozen=True)
+class WrittenModel:
+    """The files that a model of a zoo was written to."""
+
+    spec: Mapping[str, Any]
+    """The keys that name and complete them; paths are relative to their folder."""
+    left_out: tuple[str, ...]
+    """What of the model they do not hold, each as a clause."""
+
+
 class FileModels(Protocol):
     """What a framework makes of models in files; the module `file_models` in its folder."""
 
@@ -95,6 +107,13 @@ class FileModels(Protocol):
 
         Raises:
             UserCodeError: A file is not there, or is not what its name claims.
+        """
+
+    def write(self, loaded: LoadedSpec, folder: Path) -> WrittenModel:
+        """Write a model of a zoo, with its first weights, into an empty folder.
+
+        Raises:
+            UserCodeError: The model cannot be made, or files cannot hold it.
         """
 
     def spec_of(self, model: FileModel) -> type[ElasticDLSpec]:

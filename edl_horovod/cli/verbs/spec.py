@@ -1,12 +1,16 @@
-"""`edl spec show`: what the files of a model spec hold, without running anything of them."""
+"""`edl spec`: show what the files of a model spec hold, or write a model of a zoo as one."""
 
+import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from edl_horovod.cli.arguments import VerbParser
-from edl_horovod.cli.layout import fact_lines, table
+from edl_horovod.cli.layout import fact_lines, print_rows, table
+from edl_horovod.errors import ConfigError
 
 __all__ = ["run"]
 
@@ -14,45 +18,79 @@ _EXAMPLES = """\
 examples:
   edl spec show config.yml
   edl spec show config.yml -o json
+  edl spec write mnist_torch --framework torch --output digits
+  edl spec write regressor.DNN --params "hidden_units=[10, 100]" --output dnn
 """
-_WORKER = "edl_horovod.tasks.file_summary"
+_USAGE = """\
+show [-o json] [--debug] MODEL_SPEC
+       edl spec write [--model-zoo ZOO] [--framework NAME] [--params TEXT] --output DIR [--debug]
+                      MODEL_DEF"""
+_SHOWING, _WRITING = "edl_horovod.tasks.file_summary", "edl_horovod.tasks.spec_writing"
+_FILE = "config.yml"
 
 
 def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl spec`."""
-    usage = "show [-o json] [--debug] MODEL_SPEC"
-    parser = VerbParser(verb, summary=summary, usage=usage, epilog=lambda: _EXAMPLES)
-    parser.add_argument("action", choices=("show",), help="describe the model's files")
-    parser.add_argument(
-        "model_spec",
-        metavar="MODEL_SPEC",
-        type=Path,
-        help="YAML or JSON file with a section `model`",
-    )
+    parser = VerbParser(verb, summary=summary, usage=_USAGE, epilog=lambda: _EXAMPLES)
+    parser.add_argument("action", choices=("show", "write"), help="what to do")
+    what = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
+    parser.add_argument("model", metavar="MODEL", help=what)
     parser.add_format()
+    parser.add_argument("--model-zoo", default="model_zoo", help="folder, file or Git URL")
+    parser.add_argument("--framework", default="keras", help="keras or torch")
+    parser.add_argument("--params", default="", help="parameters of the model: name=value, ...")
+    parser.add_argument("--output", default="", help="new folder for the files and their spec")
     flags = parser.parse_all(argv)
+    return _show(flags) if flags.action == "show" else _write(flags)
+
+
+def _show(flags: argparse.Namespace) -> int:
     from edl_horovod.config.model_spec import MODEL_KINDS, check, read_section
     from edl_horovod.models.own_process import ask
     from edl_horovod.supervisor.needs import require_framework
 
-    section = read_section(flags.model_spec.absolute())
+    section = read_section(Path(flags.model).absolute())
     check(section)
-    _require_mapping(section)
-    require_framework(MODEL_KINDS[section["name"]].framework)
-    found = ask(_WORKER, {"section": section})
-    print(json.dumps(found, indent=2) if flags.format == "json" else _as_table(section, found))
-    return 0
-
-
-def _require_mapping(section: Mapping[str, Any]) -> None:
-    from edl_horovod.errors import ConfigError
-
     if not isinstance(section["spec"], Mapping):
         raise ConfigError(
             "edl spec show runs nothing, and this spec is what a function returns.",
             received={"model.spec": section["spec"]},
             cure="Write the spec that it returns into the file.",
         )
+    require_framework(MODEL_KINDS[section["name"]].framework)
+    found = ask(_SHOWING, {"section": section})
+    print(json.dumps(found, indent=2) if flags.format == "json" else _as_table(section, found))
+    return 0
+
+
+def _write(flags: argparse.Namespace) -> int:
+    from edl_horovod.config import params
+    from edl_horovod.config.checks import check_choice, check_given
+    from edl_horovod.config.frameworks import FRAMEWORKS
+    from edl_horovod.config.model_spec import section_of
+    from edl_horovod.files.output_dir import staged
+    from edl_horovod.models import git_zoo
+    from edl_horovod.models.own_process import ask
+    from edl_horovod.supervisor.needs import require_worker_packages
+
+    check_choice("--framework", flags.framework, tuple(FRAMEWORKS))
+    check_given("--output", flags.output, "a new folder")
+    output = Path(flags.output).absolute()
+    require_worker_packages(flags.framework)
+    request = {
+        "framework": flags.framework,
+        "model_zoo": str(git_zoo.ensure_local(flags.model_zoo).path),
+        "model_def": flags.model,
+        "params": params.parse(flags.params),
+    }
+    with staged(output, "model spec", overwrite=False) as folder:
+        written = ask(_WRITING, {**request, "folder": str(folder)})
+        spec = {"model_name": flags.model, **written["spec"]}
+        section = section_of(flags.framework, spec)
+        (folder / _FILE).write_text(yaml.safe_dump({"model": section}, sort_keys=False))
+    rows = {"model_spec": str(output / _FILE)}
+    print_rows(rows | {f"without {n + 1}": text for n, text in enumerate(written["left_out"])})
+    return 0
 
 
 def _as_table(section: Mapping[str, Any], found: Mapping[str, Any]) -> str:

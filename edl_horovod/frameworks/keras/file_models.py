@@ -16,11 +16,12 @@ from edl_horovod.frameworks.keras.files.definition import read_definition
 from edl_horovod.frameworks.keras.files.examples import examples_of
 from edl_horovod.frameworks.keras.files.summary import summary_of
 from edl_horovod.frameworks.keras.files.unsafe import all_findings, refuse
+from edl_horovod.frameworks.keras.files.writing import write
 from edl_horovod.models.custom_objects import load_custom_objects
 from edl_horovod.models.file_model import FileModel, FileModelSummary
 from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["spec_of", "summarize"]
+__all__ = ["spec_of", "summarize", "write"]
 
 
 def summarize(model: FileModel) -> FileModelSummary:

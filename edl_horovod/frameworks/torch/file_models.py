@@ -12,6 +12,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.file_parts import loss_of, optimizer_of
+from edl_horovod.frameworks.torch.file_writing import write
 from edl_horovod.frameworks.torch.parts import model_part
 from edl_horovod.frameworks.torch.pt_files import load_pt, unsafe_globals
 from edl_horovod.frameworks.torch.pt_inspection import (
@@ -31,7 +32,7 @@ from edl_horovod.models.file_model import (
 )
 from edl_horovod.spec import ElasticDLSpec, Mode
 
-__all__ = ["spec_of", "summarize"]
+__all__ = ["spec_of", "summarize", "write"]
 
 _PT = (".pt", ".pth")
 _SAFETENSORS = ".safetensors"

@@ -1,4 +1,4 @@
-"""`edl spec show` on real files: what it prints, and that nothing of the files runs."""
+"""`edl spec` on real files: what it prints, that nothing of the files runs, and what it writes."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from edl_horovod.cli.main import main
+from tests.frameworks import is_there
 
 torch = pytest.importorskip("torch")
 
@@ -75,3 +76,27 @@ def test_a_spec_that_a_function_returns_is_not_called(tmp_path, capsys):
     (tmp_path / "config.yml").write_text(yaml.safe_dump({"model": section}))
     assert main(["spec", "show", str(tmp_path / "config.yml")]) != 0
     assert "runs nothing" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+def test_a_model_of_the_zoo_is_written_whole_or_not_at_all(tmp_path, capfd):
+    zoo, output = tmp_path / "zoo", tmp_path / "digits"
+    zoo.mkdir()
+    (zoo / "own.py").write_text(
+        "from torch import nn\n\nclass Net(nn.Module):\n    default_optimizer = 'adam'\n"
+        "    def __init__(self, width=2):\n        super().__init__()\n"
+        "        self.line = nn.Linear(width, 1)\n"
+    )
+    words = ["spec", "write", "own.Net", "--framework", "torch", "--model-zoo", str(zoo)]
+    assert main([*words, "--params", "depth=3", "--output", str(output)]) == 2
+    assert not output.exists()
+    assert "depth" in capfd.readouterr().err
+    assert main([*words, "--params", "width=3", "--output", str(output)]) == 0
+    assert str(output / "config.yml") in capfd.readouterr().out
+    section = yaml.safe_load((output / "config.yml").read_text())["model"]
+    assert section["name"] == "PytorchFLModel"
+    assert section["spec"]["model_definition"] == "model.pt"
+    assert main(["spec", "show", str(output / "config.yml")]) == 0
+    assert "weight 1x3, bias 1" in capfd.readouterr().out
+    assert main([*words, "--output", str(output)]) == 7
+    assert "earlier result" in capfd.readouterr().err

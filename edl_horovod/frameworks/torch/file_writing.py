@@ -1,0 +1,95 @@
+"""Writing a model of a zoo as the files of a model spec."""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.pt_files import unsafe_globals
+from edl_horovod.frameworks.torch.pt_inspection import inspect_pt
+from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.file_model import WrittenModel
+from edl_horovod.models.lookup import import_root
+from edl_horovod.models.modules import loaded_files
+from edl_horovod.models.zoo import LoadedSpec
+
+__all__ = ["write"]
+
+_FILE = "model.pt"
+_PLAIN = (bool, int, float, type(None))
+
+
+def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
+    """Write the module whole, and the files of classes that it names.
+
+    Raises:
+        UserCodeError: The module cannot be made or saved, or names what no file defines.
+    """
+    doing = f"Making and saving the model of {loaded.label}"
+    with user_code(doing, root=loaded.zoo):
+        module = call_declared(loaded.spec.create_model, {})
+        if not isinstance(module, nn.Module) or any(map(is_lazy, module.parameters())):
+            raise UserCodeError(
+                f"create_model of {loaded.label} must return a module whose parameters have their"
+                " shapes.",
+                received=type(module).__name__,
+                cure="Give its lazy layers their sizes.",
+            )
+        torch.save(module, folder / _FILE)
+    spec: dict[str, Any] = {"model_definition": _FILE}
+    if named := unsafe_globals(inspect_pt(folder / _FILE)):
+        files = {name: _file_of(name, loaded) for name in named}
+        if others := sorted(set(loaded_files(loaded.zoo)) - set(files.values())):
+            raise UserCodeError(
+                f"The model of {loaded.label} is of classes whose files import others of the zoo,"
+                " which a model spec does not hold.",
+                received=", ".join(map(str, others)),
+                cure="Define the classes in a file that imports none.",
+            )
+        for file in files.values():
+            shutil.copyfile(file, folder / file.name)
+        spec["custom_objects"] = [
+            {"key": name, "value": name.rpartition(".")[2], "path": file.name}
+            for name, file in files.items()
+        ]
+    left_out = []
+    if loaded.gives("create_optimizer"):
+        made = loaded.optimizer(None, model=module)
+        option = _option_of(made)
+        spec |= {"optimizer": option} if option else {}
+        left_out += [] if option else ["the optimizer, which has groups or is no class of PyTorch"]
+    if loaded.gives("create_loss"):
+        left_out.append("the loss, which is code: set loss=... where the model is trained")
+    return WrittenModel(spec, tuple(left_out))
+
+
+def _file_of(name: str, loaded: LoadedSpec) -> Path:
+    """The file of the zoo that defines a global."""
+    module = name.rpartition(".")[0]
+    file = Path(str(vars(sys.modules[module]).get("__file__"))) if module in sys.modules else None
+    if file is None or file.suffix != ".py" or not file.is_relative_to(import_root(loaded.zoo)):
+        raise UserCodeError(
+            f"The model of {loaded.label} holds {name}, which no file of the zoo defines, so a"
+            " model spec cannot name it.",
+            cure="Define it in a file of the zoo.",
+        )
+    return file
+
+
+def _option_of(made: Any) -> dict[str, Any] | None:
+    """The optimizer with its numbers, where one group of a class of PyTorch has them all."""
+    kind = type(made)
+    if getattr(torch.optim, kind.__name__, None) is not kind or len(made.param_groups) != 1:
+        return None
+    arguments = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in made.defaults.items()
+        if isinstance(value, _PLAIN)
+        or (isinstance(value, tuple) and all(isinstance(each, _PLAIN) for each in value))
+    }
+    return {"name": f"optim.{kind.__name__}", "args": arguments}
