@@ -9,7 +9,7 @@ import keras
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.definition import Definition, is_archive
-from edl_horovod.frameworks.keras.files.older import Older
+from edl_horovod.frameworks.keras.files.older import Older, known_layers, unknown_layer
 from edl_horovod.frameworks.keras.files.program import SavedProgram
 from edl_horovod.frameworks.keras.files.saved_model import read_saved_model
 from edl_horovod.frameworks.keras.files.weights import (
@@ -31,6 +31,7 @@ def todays_config(definition: Definition, custom: Mapping[str, Any]) -> dict[str
     """
     config = definition.config
     if "module" in config and not definition.is_keras_2:
+        _require_layers(config, definition.file.name, custom)
         return config
     older = Older(definition.file.name, is_keras_2=definition.is_keras_2, custom=tuple(custom))
     return older.layer(config)
@@ -72,6 +73,23 @@ def require_trainable(made: keras.Model, path: Path) -> None:
             received=f"{len(made.weights)} weights, none of them trainable",
             cure="Save it with layers whose `trainable` is true.",
         )
+
+
+def _require_layers(config: Any, file: str, custom: Mapping[str, Any]) -> None:
+    """Require that Keras has all that today's configuration takes for its layers."""
+    known = {*known_layers(), *custom}
+    todo = [config]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            kind = value.get("class_name")
+            if value.get("module") == "keras.layers" and kind not in known:
+                settings = value.get("config")
+                name = settings.get("name", "") if isinstance(settings, dict) else ""
+                raise unknown_layer(str(kind), str(name), file)
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
 
 
 def _made(model: FileModel, definition: Definition, custom: Mapping[str, Any]) -> Any:

@@ -28,7 +28,7 @@ _CONFIG = "config.json"
 _METADATA = "metadata.json"
 _ASSETS = "assets/"
 _HDF5_ENDINGS = (".h5", ".hdf5")
-_MAX_DEPTH = 100
+_MAX_DEPTH = 200
 _KERAS_1_SETTINGS = frozenset({"nb_filter", "nb_row", "output_dim", "border_mode"})
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from edl_horovod.errors import UserCodeError
 
-__all__ = ["as_todays_graph"]
+__all__ = ["as_todays_graph", "input_of"]
 
 _NESTED = ("Functional", "Sequential")
 
@@ -33,6 +33,36 @@ def as_todays_graph(config: Mapping[str, Any], *, file: str, is_keras_2: bool) -
         "input_layers": calls.ends(config["input_layers"]),
         "output_layers": calls.ends(config["output_layers"]),
     }
+
+
+def input_of(layer: Any) -> dict[str, Any] | None:
+    """Shape and type of what a layer of Keras 2, or a model inside of a model, is called on.
+
+    Returns:
+        The settings `batch_shape` and `dtype` of an input layer; None where it does not say.
+    """
+    config = layer.get("config") if isinstance(layer, Mapping) else None
+    if isinstance(config, list):
+        config = {"layers": config}
+    if not isinstance(config, Mapping):
+        return None
+    shape = config.get("batch_input_shape") or config.get("batch_shape")
+    if shape is not None:
+        # Keras 2 said float32 for ids, too, and rounded those from 2 ** 24 on.
+        is_embedding = layer.get("class_name") == "Embedding"
+        is_input = layer.get("class_name") == "InputLayer"
+        dtype = config.get("dtype", "float32") if is_input else "float32"
+        return {"batch_shape": list(shape), "dtype": "int32" if is_embedding else dtype}
+    layers = config.get("layers")
+    if not isinstance(layers, list) or not layers:
+        return input_of(config.get("layer"))
+    ends = config.get("input_layers")
+    if ends is None:
+        return input_of(layers[0])
+    while isinstance(ends, list) and len(ends) == 1:
+        ends = ends[0]
+    name = ends[0] if isinstance(ends, list) and ends and isinstance(ends[0], str) else None
+    return next((input_of(each) for each in layers if each.get("name") == name), None)
 
 
 class _Calls:

@@ -13,9 +13,9 @@ import keras
 
 from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.frameworks.keras.files.channels import CHANNELS_FIRST
-from edl_horovod.frameworks.keras.files.nodes import as_todays_graph
+from edl_horovod.frameworks.keras.files.nodes import as_todays_graph, input_of
 
-__all__ = ["HARD_SIGMOID", "Older", "hard_sigmoid", "known_layers"]
+__all__ = ["HARD_SIGMOID", "Older", "hard_sigmoid", "known_layers", "unknown_layer"]
 
 HARD_SIGMOID = "edl_horovod>hard_sigmoid"
 _MODELS = {"Model": "Functional", "Functional": "Functional", "Sequential": "Sequential"}
@@ -84,6 +84,22 @@ def known_layers() -> dict[str, type]:
     }
 
 
+def unknown_layer(kind: str, name: str, file: str) -> UserCodeError:
+    """The error for a class that is no layer of Keras 3.
+
+    Args:
+        kind: The class.
+        name: The layer's.
+        file: Where it is.
+    """
+    return UserCodeError(
+        f"Keras 3 has no layer {kind}, which {name!r} of {file} is.",
+        received={"class_name": kind},
+        cure=f"{did_you_mean(kind, known_layers())} If the class is yours, give it as"
+        " custom_objects (key, value, path).",
+    )
+
+
 @dataclass(frozen=True)
 class Older:
     """Says an older configuration as today's."""
@@ -116,7 +132,7 @@ class Older:
         layers = known_layers()
         today = _RENAMED.get(kind, kind)
         if today not in layers:
-            raise self._unknown(kind, self._name(config), layers)
+            raise unknown_layer(kind, self._name(config), self.file)
         settings = self._settings(kind, today, layers[today], config)
         if settings.get("data_format") == "channels_first" and today in CHANNELS_FIRST:
             return _described(None, today, settings, CHANNELS_FIRST[today])
@@ -151,16 +167,9 @@ class Older:
         """Its first layer says what the input is, unless there is an input layer."""
         layers = [self.layer(each) for each in config["layers"]]
         first = config["layers"][0] if config["layers"] else {}
-        shape = (first.get("config") or {}).get("batch_input_shape")
-        if shape is None and not isinstance(first.get("config"), list):
-            inner = (first.get("config") or {}).get("layer") or {}
-            shape = (inner.get("config") or {}).get("batch_input_shape")
-        if shape is not None and first.get("class_name") != "InputLayer":
-            settings = {
-                "batch_shape": list(shape),
-                "name": f"{self._name(first['config'])}_input",
-                "dtype": "int32" if first["class_name"] == "Embedding" else "float32",
-            }
+        given = input_of(first)
+        if given is not None and first.get("class_name") != "InputLayer":
+            settings = {**given, "name": f"{layers[0]['config'].get('name', 'first')}_input"}
             layers.insert(0, _described("keras.layers", "InputLayer", settings))
         made = {"name": config.get("name", "sequential"), "layers": layers}
         if config.get("build_input_shape"):
@@ -231,8 +240,20 @@ class Older:
         """An initializer, a regularizer or a constraint."""
         name, settings = value.get("class_name", ""), dict(value.get("config") or {})
         kind = getattr(_module(module), name, None)
-        if name in self.custom or not inspect.isclass(kind):
+        if name in self.custom:
             return _described(None, name, settings, name)
+        if not inspect.isclass(kind):
+            known = [
+                key
+                for key, each in vars(_module(module)).items()
+                if inspect.isclass(each) and each.__name__ == key
+            ]
+            raise UserCodeError(
+                f"{module} has no {name!r}, which {self.file} names.",
+                received={"class_name": name},
+                cure=f"{did_you_mean(name, known)} If the class is yours, give it as custom_objects"
+                " (key, value, path).",
+            )
         taken = inspect.signature(kind).parameters
         return _described(module, name, {k: v for k, v in settings.items() if k in taken})
 
@@ -250,14 +271,6 @@ class Older:
             f"Keras 3 normalises over one axis, {layer} of {self.file} over several.",
             received={"axis": axes},
             cure="Write the model with one axis.",
-        )
-
-    def _unknown(self, kind: str, name: str, layers: Mapping[str, type]) -> UserCodeError:
-        return UserCodeError(
-            f"Keras 3 has no layer {kind}, which {name!r} of {self.file} is.",
-            received={"class_name": kind},
-            cure=f"{did_you_mean(kind, layers)} If the class is yours, give it as custom_objects"
-            " (key, value, path).",
         )
 
     def _name(self, config: Any) -> str:

@@ -224,6 +224,13 @@ def json_of_others(tmp_path):
     return {"architecture": tmp_path / "model.json"}
 
 
+def unknown_layer_of_today(tmp_path):
+    given = json.loads(todays().to_json())
+    given["config"]["layers"][1]["class_name"] = "Densse"
+    (tmp_path / "model.json").write_text(json.dumps(given))
+    return {"architecture": tmp_path / "model.json"}
+
+
 def frozen(tmp_path):
     first = dense("dense_1", 3, batch_input_shape=[None, 4])
     first["config"]["trainable"] = False
@@ -261,6 +268,7 @@ def own_class(tmp_path):
         (weights_of_theano, r"another backend.*backend='theano'"),
         (hdf5_of_others, r"holds no weights of a Keras model"),
         (json_of_others, r"does not describe a Keras model"),
+        (unknown_layer_of_today, r"no layer Densse, which 'dense.*Did you mean 'Dense'"),
         (frozen, r"nothing to train.*2 weights, none of them trainable"),
         (no_shape, r"does not say the shape of the model's input"),
         (own_class, r"a model of its own class.*custom_objects"),

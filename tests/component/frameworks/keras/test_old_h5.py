@@ -358,6 +358,10 @@ def test_an_embedding_takes_its_ids_as_whole_numbers(tmp_path):
         (dense("d", 1, kernel_quantizer="x"), "lacks a setting.*'d'.*kernel_quantizer='x'"),
         (layer("BatchNormalization", "n", axis=[1, 2]), r"over several.*axis=\[1, 2\]"),
         (dense("d", 1, activation="reluu"), "no activation 'reluu'.*Did you mean 'relu'"),
+        (
+            layer("Dense", "d", units=1, kernel_initializer={"class_name": "Zeroes"}),
+            "keras.initializers has no 'Zeroes'.*Did you mean 'Zeros'",
+        ),
         (layer("TFOpLambda", "t", function="math.add"), "no layer TFOpLambda"),
     ],
 )

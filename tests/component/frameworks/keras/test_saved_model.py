@@ -43,6 +43,14 @@ def branches():
     return tf_keras.Model(start, layers.Dense(2)(layers.Concatenate()([read, mean])))
 
 
+def trained_before():
+    """A model whose first layer is a model, as those that were trained before."""
+    start = tf_keras.Input((8, 8, 2))
+    base = tf_keras.Model(start, layers.Conv2D(4, 3, activation="relu")(start))
+    base.trainable = False
+    return tf_keras.Sequential([base, layers.Flatten(), layers.Dense(3)])
+
+
 def varied(model):
     """The model with weights none of which is as it began."""
     random = np.random.default_rng(1)
@@ -53,7 +61,7 @@ def varied(model):
     return model
 
 
-@pytest.mark.parametrize("make", [pictures, branches])
+@pytest.mark.parametrize("make", [pictures, branches, trained_before])
 def test_sequential_and_functional_models_predict_what_they_did(tmp_path, make):
     theirs = varied(make())
     theirs.save(tmp_path / "saved", save_format="tf")
@@ -63,7 +71,7 @@ def test_sequential_and_functional_models_predict_what_they_did(tmp_path, make):
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-@pytest.mark.parametrize("make", [pictures, branches])
+@pytest.mark.parametrize("make", [pictures, branches, trained_before])
 def test_the_same_models_as_hdf5(tmp_path, make):
     theirs = varied(make())
     theirs.save(tmp_path / "model.h5", save_format="h5")
