@@ -6,12 +6,14 @@ wrote is said as today's Keras says it, and then made by Keras 3.
 
 import re
 import types
+from collections.abc import Callable
 from typing import Any, cast
 
 import keras
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.building import built, todays_config
-from edl_horovod.frameworks.keras.files.compiled import CompileArguments, required_parts
+from edl_horovod.frameworks.keras.files.compiled import CompileArguments, missing_parts
 from edl_horovod.frameworks.keras.files.definition import read_definition
 from edl_horovod.frameworks.keras.files.examples import examples_of
 from edl_horovod.frameworks.keras.files.summary import summary_of
@@ -19,6 +21,7 @@ from edl_horovod.frameworks.keras.files.unsafe import all_findings, refuse
 from edl_horovod.frameworks.keras.files.writing import write
 from edl_horovod.models.custom_objects import load_custom_objects
 from edl_horovod.models.file_model import FileModel, FileModelSummary
+from edl_horovod.models.parts import METHODS
 from edl_horovod.spec import ElasticDLSpec, Mode
 
 __all__ = ["spec_of", "summarize", "write"]
@@ -44,9 +47,8 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
             other, or an option names nothing.
     """
     definition = read_definition(model)
-    names = [each.key for each in model.custom_objects]
-    refuse(all_findings(definition, custom=names), is_trusted=model.is_trusted)
-    required_parts(definition, model)
+    refuse(all_findings(definition, model), is_trusted=model.is_trusted)
+    missing = missing_parts(definition, model)
     custom = load_custom_objects(model)
     if not definition.is_program:
         todays_config(definition, custom)
@@ -66,8 +68,17 @@ def spec_of(model: FileModel) -> type[ElasticDLSpec]:
         "create_dataset": create_dataset,
         "__module__": __name__,
     }
+    # Settings of the job may take their place.
+    methods |= {METHODS[key]: _raising(error) for key, error in missing.items()}
     name = re.sub(r"\W", "_", model.name)
     made = types.new_class(
         name, (ElasticDLSpec,), exec_body=lambda namespace: namespace.update(methods)
     )
     return cast(type[ElasticDLSpec], made)
+
+
+def _raising(error: UserCodeError) -> Callable[..., Any]:
+    def method(self: ElasticDLSpec) -> Any:
+        raise error
+
+    return method

@@ -15,7 +15,7 @@ from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.custom_objects import imported
 from edl_horovod.models.file_model import CustomObject, FileModel
 
-__all__ = ["CompileArguments", "required_parts"]
+__all__ = ["CompileArguments", "missing_parts"]
 
 _OPTIONS = ("optimizer", "loss", "metrics")
 _OPTION_KEYS = ("value", "path", "args")
@@ -32,11 +32,14 @@ _WRAPPERS = ("MeanMetricWrapper", "LossFunctionWrapper")
 """Classes of Keras 2 around a function, whose name is the setting `fn`."""
 
 
-def required_parts(definition: Definition, model: FileModel) -> None:
-    """Require an optimizer and a loss, in the file or among the options.
+def missing_parts(definition: Definition, model: FileModel) -> dict[str, UserCodeError]:
+    """The optimizer and the loss, as far as neither the file nor the options have them.
+
+    Returns:
+        By `optimizer` and `loss`, what to say where the settings of the job have none either.
 
     Raises:
-        UserCodeError: One is in neither, or an option has an unknown name.
+        UserCodeError: An option has an unknown name.
     """
     for key in model.compile_options:
         if key not in _OPTIONS:
@@ -46,15 +49,19 @@ def required_parts(definition: Definition, model: FileModel) -> None:
                 cure=f"{did_you_mean(key, _OPTIONS)} There are: {', '.join(_OPTIONS)}.",
             )
     compiled = definition.compiled or {}
-    found = {"optimizer": compiled.get("optimizer_config") or compiled.get("optimizer")}
-    found["loss"] = compiled.get("loss")
-    for key, value in found.items():
-        if model.compile_options.get(key) is None and not value:
-            raise UserCodeError(
-                f"{definition.file} holds no {key}, and the spec of {model.name!r} gives none.",
-                cure=f"Write it as compile_model_options: {{{key}: ...}} in the spec, by its name"
-                " in Keras; or compile the model before it is saved.",
-            )
+    found = {
+        "optimizer": compiled.get("optimizer_config") or compiled.get("optimizer"),
+        "loss": compiled.get("loss"),
+    }
+    return {
+        key: UserCodeError(
+            f"{definition.file} holds no {key}, and the spec of {model.name!r} gives none.",
+            cure=f"Write it as compile_model_options: {{{key}: ...}} in the spec, by its name in"
+            f" Keras; or set {key}=... for the job, or compile the model before it is saved.",
+        )
+        for key, value in found.items()
+        if model.compile_options.get(key) is None and not value
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +84,13 @@ class CompileArguments:
         if (option := options.get("optimizer")) is not None:
             arguments["optimizer"] = self._optimizer_option(option)
         else:
-            found = compiled.get("optimizer_config") or compiled["optimizer"]
-            arguments["optimizer"] = self._optimizer(found)
+            found = compiled.get("optimizer_config") or compiled.get("optimizer")
+            # Keras wants one; where there is none, this one is never used.
+            arguments["optimizer"] = self._optimizer(found or "SGD")
         if (option := options.get("loss")) is not None:
             arguments["loss"] = _each(option, lambda one: self._option("loss", one))
         else:
-            arguments["loss"] = _each(compiled["loss"], lambda one: self._part("loss", one))
+            arguments["loss"] = _each(compiled.get("loss"), lambda one: self._part("loss", one))
             if compiled.get("loss_weights") is not None:
                 arguments["loss_weights"] = compiled["loss_weights"]
         if (option := options.get("metrics")) is not None:

@@ -40,8 +40,7 @@ def summary_of(model: FileModel, definition: Definition) -> FileModelSummary:
     compiled = definition.compiled or {}
     options = model.compile_options
     optimizer = options.get("optimizer") or compiled.get("optimizer_config")
-    custom = [each.key for each in model.custom_objects]
-    found = all_findings(definition, custom=custom)
+    found = all_findings(definition, model)
     layers = tuple(_layers(definition.config, shapes))
     return FileModelSummary(
         kind=definition.kind,

@@ -4,8 +4,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import keras
+
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.files.definition import Definition
+from edl_horovod.models.file_model import FileModel
 
 __all__ = ["Finding", "all_findings", "findings", "refuse"]
 
@@ -13,6 +16,15 @@ _PROGRAMS = frozenset(
     {"Lambda", "TFSMLayer", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "__lambda__"}
 )
 """Classes whose configuration is code, or names files that hold some."""
+_OPTION_OF = {
+    "loss": "loss",
+    "loss_weights": "loss",
+    "metrics": "metrics",
+    "optimizer": "optimizer",
+    "optimizer_config": "optimizer",
+    "weighted_metrics": "metrics",
+}
+"""The option that takes the place of a part of what a file was compiled with."""
 _MODULES = frozenset(
     {
         "activations",
@@ -49,18 +61,22 @@ class Finding:
     """Whether it is code that trust would let run; else trust changes nothing."""
 
 
-def all_findings(definition: Definition, *, custom: Collection[str]) -> list[Finding]:
-    """What was found in a model's files.
+def all_findings(definition: Definition, model: FileModel) -> list[Finding]:
+    """What was found in a model's files, but for what they were compiled with and is not used.
 
     Args:
         definition: What was read of them.
-        custom: Names that the user brings objects for.
+        model: Its options take the place of some, and it brings objects for some names.
     """
-    file = definition.file.name
+    file, options = definition.file.name, model.compile_options
+    custom = [each.key for each in model.custom_objects]
+    used = {
+        key: value
+        for key, value in (definition.compiled or {}).items()
+        if options.get(_OPTION_OF.get(key, "")) is None
+    }
     found = [
-        each
-        for part in (definition.config, definition.compiled)
-        for each in findings(part, file, custom=custom)
+        each for part in (definition.config, used) for each in findings(part, file, custom=custom)
     ]
     if definition.is_program:
         found.append(Finding(f"{definition.config['class_name']}, the program of {file}", True))
@@ -123,15 +139,22 @@ def _of(value: dict[str, Any], place: str, custom: Collection[str]) -> Iterator[
     if kind in _PROGRAMS:
         what = "A function as bytes in" if kind == "__lambda__" else kind
         yield Finding(f"{what} layer {place}", True)
-    elif {str(name), str(value.get("registered_name"))} & set(custom):
+    elif _is_brought({str(name), str(value.get("registered_name"))}, custom):
         return
+    elif "module" in value and value["module"] is None:
+        yield Finding(f"{name} in layer {place}", False)
     elif not _is_of_keras(value.get("module"), str(name), is_function=kind == "function"):
         yield Finding(f"{value['module']}.{name} in layer {place}", False)
 
 
+def _is_brought(names: set[str], custom: Collection[str]) -> bool:
+    """Whether the user brings one of these names, or it is registered, as are those of ours."""
+    return any(name in custom or keras.saving.get_registered_object(name) for name in names)
+
+
 def _is_of_keras(module: Any, name: str, *, is_function: bool) -> bool:
     """Whether a module that a configuration names is one that holds parts of models."""
-    if module is None:
+    if module is None:  # Keras 2 named none.
         return True
     if module == "builtins":  # So Keras writes the names of its own functions.
         return is_function

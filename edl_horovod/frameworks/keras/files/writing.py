@@ -34,8 +34,8 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
         if loaded.gives("create_optimizer"):
             model.compile(optimizer=loaded.optimizer(None), loss=None)
         model.save(folder / _FILE)
-    definition = read_definition(FileModel(name=loaded.symbol, definition=folder / _FILE))
-    if found := all_findings(definition, custom=[]):
+    written = FileModel(name=loaded.symbol, definition=folder / _FILE)
+    if found := all_findings(read_definition(written), written):
         raise UserCodeError(
             f"The model of {loaded.label} holds what a model spec cannot name without its code.",
             received="; ".join(each.what for each in found),

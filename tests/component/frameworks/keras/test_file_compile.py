@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.file_models import spec_of
 from edl_horovod.models.file_model import CustomObject
 from edl_horovod.models.modules import load_module
+from edl_horovod.models.parts import gives
 from tests.keras_files import COMPILED, arrays, dense, file_model, made, sequential, write_h5
 
 WEIGHTS = {"dense_1": arrays(1, kernel=(4, 3), bias=(3,))}
@@ -143,8 +145,6 @@ def test_a_model_without_a_loss_takes_the_options(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "holds no optimizer.*compile_model_options: {optimizer"),
-        ({"optimizer": "sgd"}, "holds no loss.*compile_model_options: {loss"),
         ({"optimizer": "adamm", "loss": "mse"}, "no optimizer 'adamm'.*Did you mean 'Adam'"),
         ({"optimizer": "sgd", "loss": "mean_square_error"}, "Did you mean 'mean_squared_error'"),
         ({"optimizer": "sgd", "loss": "mse", "metrics": ["accuracyy"]}, "no metrics 'accuracyy'"),
@@ -158,6 +158,26 @@ def test_an_option_that_names_nothing_is_an_error(tmp_path, options, says):
     path = write_h5(tmp_path / "model.h5", CONFIG, WEIGHTS, compiled=None)
     with pytest.raises(UserCodeError, match=says):
         made(file_model(path, compile_options=options))
+
+
+def test_what_nobody_gives_is_asked_for_where_it_is_needed(tmp_path):
+    path = write_h5(tmp_path / "model.h5", CONFIG, WEIGHTS, compiled=None)
+    spec = spec_of(file_model(path))()
+    with pytest.raises(UserCodeError, match=r"holds no optimizer.*compile_model_options: {optim"):
+        spec.create_optimizer()
+    with pytest.raises(UserCodeError, match=r"holds no loss.*compile_model_options: {loss"):
+        spec.create_loss()
+    given = spec_of(file_model(path, compile_options={"optimizer": "sgd"}))
+    assert not gives(given, "create_optimizer")
+    assert gives(given, "create_loss")
+
+
+def test_what_the_options_replace_need_not_be_known(tmp_path):
+    lost = {"class_name": "function", "module": "theirs", "config": "their_loss"}
+    path = compiled(tmp_path, loss={**lost, "registered_name": "their_loss"})
+    with pytest.raises(UserCodeError, match=r"theirs.their_loss.*custom_objects"):
+        made(file_model(path))
+    made(file_model(path, compile_options={"loss": "mse"}))
 
 
 def test_a_loss_of_the_users_in_the_file_and_among_the_options(tmp_path):
