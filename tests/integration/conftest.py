@@ -12,19 +12,8 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events, hosts
-from tests.frameworks import FRAMEWORKS
+from tests.integration.which_frameworks import frameworks_for
 
-FOR_EACH_FRAMEWORK = {
-    "test_chaos",
-    "test_elastic",
-    "test_hangs",
-    "test_membership",
-    "test_same_curve",
-    "test_scale",
-    "test_spares",
-    "test_streamed_joins",
-}
-"""Tests of what may happen to a ring, whatever its model is written in."""
 ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]
 
@@ -182,9 +171,11 @@ def shared_folder(tmp_path_factory, worker_id):
 
 
 def pytest_generate_tests(metafunc):
-    is_for_each = metafunc.module.__name__.rpartition(".")[2] in FOR_EACH_FRAMEWORK
-    if is_for_each and "framework" in metafunc.fixturenames:
-        metafunc.parametrize("framework", FRAMEWORKS, indirect=True)
+    if "framework" in metafunc.fixturenames:
+        module = metafunc.module.__name__.rpartition(".")[2]
+        found = frameworks_for(module, metafunc.function.__name__)
+        if found:
+            metafunc.parametrize("framework", found, indirect=True)
 
 
 @pytest.fixture

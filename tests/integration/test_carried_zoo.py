@@ -10,22 +10,46 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.records.reader import Reader
 from tests.records import write_records
 
-TINY = (Path(__file__).parents[1] / "zoo" / "tiny.py").read_text()
+ZOO = Path(__file__).parents[1] / "zoo"
+MODELS = {
+    "keras": '''
+class ReadingSpec(TinySpec):
+    """A layer that multiplies by a table's numbers."""
+
+    def create_model(self):
+        x = keras.Input(shape=(4,), name="x")
+        return keras.Model({"x": x}, keras.layers.Dense(1)(x * keras.ops.array(factors())))
+''',
+    "torch": '''
+class Scaled(nn.Linear):
+    """A layer that multiplies by a table's numbers."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+        self.factors = torch.tensor(factors())
+
+    def forward(self, features):
+        return super().forward(features["x"] * self.factors)
+
+
+class ReadingSpec(TorchTinySpec):
+    def create_model(self):
+        return Scaled()
+''',
+}
 READS = '''
 from pathlib import Path
 
 HERE = {here}
 
-class ReadingSpec(TinySpec):
-    """A layer that multiplies by a table's numbers, and a processor with a table of its own."""
 
-    def create_model(self):
-        factors = [float(line) for line in (HERE / "factors.csv").read_text().split()]
-        x = keras.Input(shape=(4,), name="x")
-        return keras.Model({{"x": x}}, keras.layers.Dense(1)(x * keras.ops.array(factors)))
+def factors():
+    return [float(line) for line in (HERE / "factors.csv").read_text().split()]
 
 
 class PredictionOutputsProcessor:
+    """With a table of its own."""
+
     def process(self, predictions, worker_id):
         bias = float((HERE / "tables" / "bias.tsv").read_text())
         return predictions + bias
@@ -33,14 +57,17 @@ class PredictionOutputsProcessor:
 
 
 @pytest.fixture
-def model_zoo(tmp_path):
+def model_zoo(tmp_path, framework):
     def write(here="Path(__file__).parent"):
         zoo = tmp_path / "zoo"
         (zoo / "tables").mkdir(parents=True)
         (zoo / "factors.csv").write_text("1\n2\n3\n4\n")
         (zoo / "tables" / "bias.tsv").write_text("100")
         (zoo / "never.csv").write_text("read by nobody")
-        (zoo / "reading.py").write_text(TINY + READS.format(here=here))
+        prefix = "" if framework == "keras" else f"{framework}_"
+        tiny = (ZOO / f"{prefix}tiny.py").read_text()
+        text = tiny + MODELS[framework] + READS.format(here=here)
+        (zoo / f"{prefix}reading.py").write_text(text)
         return zoo
 
     return write
@@ -56,11 +83,12 @@ def test_a_model_that_reads_a_table_predicts_when_the_zoo_is_gone(
     start, model_zoo, settings, tmp_path
 ):
     zoo = model_zoo()
+    (model,) = zoo.glob("*.py")
     job = start("train", f"model_zoo={zoo}", *settings, "launch.np=2").succeed()
     assert "could not be tried" not in job.describe()
     shutil.rmtree(zoo)
     carried = {str(p.relative_to(tmp_path / "out/zoo")) for p in (tmp_path / "out/zoo").rglob("*")}
-    assert carried == {"factors.csv", "reading.py", "tables", "tables/bias.tsv"}
+    assert carried == {"factors.csv", model.name, "tables", "tables/bias.tsv"}
     start(
         "predict",
         f"trained_model={tmp_path / 'out'}",

@@ -36,8 +36,7 @@ def examples():
 
 
 def write_tfrecords(folder):
-    import tensorflow as tf
-
+    tf = pytest.importorskip("tensorflow", reason="it writes TFRecords")
     folder.mkdir()
     x, y = examples()
     for part in range(2):
@@ -142,7 +141,9 @@ def weights(output):
         (examples_of_tf_data, "examples"),
     ],
 )
-def test_two_ranks_train_what_one_does_on_recordio(start, tmp_path, write, model):
+def test_two_ranks_train_what_one_does_on_recordio(start, framework, tmp_path, write, model):
+    if framework != "keras" and write is examples_of_tf_data:
+        pytest.skip("data sets of tf.data are TensorFlow's")
     pattern = write_records(tmp_path / "recordio", NUM_RECORDS)
     alone = tmp_path / "alone"
     start("train", *COMMON, "model_def=tiny", f"data={pattern}", f"output={alone}").succeed()

@@ -17,6 +17,7 @@ from edl_horovod.files.whole_file import write_text
 from edl_horovod.job.handover import socket_folder
 from edl_horovod.supervisor.programs import locate
 from tests import counting_job
+from tests.integration.conftest import for_framework
 
 FIRST, SECOND, THIRD = "localhost", "127.0.0.1", "127.1"
 ZOO = Path(__file__).parents[1] / "zoo"
@@ -25,14 +26,14 @@ ZOO = Path(__file__).parents[1] / "zoo"
 class HorovodrunJob:
     """A job that counts its records, with its hosts; every one has one slot."""
 
-    def __init__(self, start, folder, *hosts, module="edl_horovod.worker", before=None):
+    def __init__(self, start, folder, framework, *hosts, module="edl_horovod.worker", before=None):
         self._folder = folder
         self.want(*hosts)
         job_dir = folder / "job-0"
         job_dir.mkdir()
         config = job_dir / "config.yaml"
         settings = {"elastic.max_np": 3, "launch.np": 2}
-        settings = counting_job.overrides(folder, **settings)
+        settings = for_framework(framework, counting_job.overrides(folder, **settings))
         command = [sys.executable, "-m", "edl_horovod", "train", "--dry-run", *settings]
         command += [f"model_zoo={ZOO}", f"output={folder}/out", f"job_dir={job_dir}"]
         with config.open("w") as stream:
@@ -111,8 +112,8 @@ class HorovodrunJob:
 
 
 @pytest.fixture
-def horovodrun(start, tmp_path):
-    return lambda *hosts, **more: HorovodrunJob(start, tmp_path, *hosts, **more)
+def horovodrun(start, framework, tmp_path):
+    return lambda *hosts, **more: HorovodrunJob(start, tmp_path, framework, *hosts, **more)
 
 
 @pytest.fixture

@@ -22,12 +22,12 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture
-def assert_same_weights(shared_folder):
+def assert_same_weights(shared_folder, framework):
     """Compare a trained model with that of whichever launch was the first to end."""
 
     def compare(output):
         found = dict(read_params(trained_model.read(output).params_files))
-        with shared_folder("launches") as folder:
+        with shared_folder(f"launches-{framework}") as folder:
             path = folder / "weights.npz"
             if not path.exists():
                 np.savez(path, **found)

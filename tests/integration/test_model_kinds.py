@@ -12,6 +12,7 @@ import pytest
 from edl_horovod.config import resolved
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.records.reader import Reader
+from tests.frameworks import is_there
 from tests.integration.conftest import ZOO
 from tests.records import write_records
 
@@ -63,6 +64,32 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
     start("predict", f"trained_model={model}", f"data={data}", "launch.np=2").succeed()
     with Reader.open(str(tmp_path / "out")) as reader:
         assert len(reader) == NUM_RECORDS
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
+    held_out = "data=dataset:torch_modules.held_out"
+    job = start(
+        "train",
+        "framework=torch",
+        "model_def=torch_modules.Regression",
+        "data=dataset:torch_modules.Points",
+        f"validation_{held_out}",
+        "train.batch_size=16",
+        "train.epochs=20",
+        "launch.np=2",
+    )
+    found = losses(job)
+    assert found[-1] < 0.5 * found[0]
+    trained = job.events("evaluation")[-1].event.metrics
+    model = (tmp_path / "out").rename(tmp_path / "model")
+
+    again = start("evaluate", f"trained_model={model}", held_out, "launch.np=2").succeed()
+    assert again.events("job")[-1].event.metrics == pytest.approx(trained, rel=1e-5)
+    start("predict", f"trained_model={model}", held_out, "launch.np=2").succeed()
+    with Reader.open(str(tmp_path / "out")) as reader:
+        assert len(reader) == 32
 
 
 @pytest.mark.long

@@ -31,7 +31,7 @@ before = state(), children()
 """
 CHECK = """
 assert (state(), children()) == before, (state(), children(), before)
-assert not {"tensorflow", "keras", "horovod"} & set(sys.modules)
+assert not {"tensorflow", "keras", "horovod", "torch"} & set(sys.modules)
 print("nothing is left")
 """
 TRAIN = """
@@ -111,9 +111,18 @@ def printed(notebook):
     ]
 
 
-def test_in_a_notebook(folder, monkeypatch):
+def with_model_of(framework, code):
+    """The same code with the model that another framework has for that of Keras."""
+    if framework == "keras":
+        return code
+    named = f'model_def="{framework}_tiny", framework="{framework}"'
+    return code.replace('model_def="tiny"', named)
+
+
+def test_in_a_notebook(folder, framework, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     cells = [BEFORE, TRAIN, PREDICT, INTERRUPTED, CHECK]
+    cells = [with_model_of(framework, cell) for cell in cells]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     client = nbclient.NotebookClient(
         notebook, timeout=240, resources={"metadata": {"path": str(folder)}}
@@ -131,9 +140,9 @@ def test_in_a_notebook(folder, monkeypatch):
 
 
 @pytest.mark.long
-def test_in_a_script_without_a_main_guard(folder):
+def test_in_a_script_without_a_main_guard(folder, framework):
     script = folder / "mine.py"
-    script.write_text(BEFORE + IN_A_SCRIPT + CHECK)
+    script.write_text(with_model_of(framework, BEFORE + IN_A_SCRIPT + CHECK))
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
     mine = subprocess.run(

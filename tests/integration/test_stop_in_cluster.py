@@ -18,7 +18,7 @@ from edl_horovod.job import events, hosts
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove
 from tests import counting_job
-from tests.integration.conftest import REPOSITORY
+from tests.integration.conftest import REPOSITORY, for_framework
 
 LAUNCHER = """
 import dataclasses, os, pathlib, sys
@@ -44,8 +44,8 @@ except EdlError as error:
 class PodJob:
     """The processes of a job's pods, as mpi-operator and the kubelets start and end them."""
 
-    def __init__(self, folder):
-        self.folder, self.job_dir = folder, folder / "job"
+    def __init__(self, folder, framework):
+        self.folder, self.job_dir, self.framework = folder, folder / "job", framework
         self.config_file, self.secret = folder / "config.yaml", folder / "secret"
         self.secret.write_bytes(os.urandom(32))
         self.configure(self.config_file)
@@ -65,7 +65,8 @@ class PodJob:
             "debug.ledger": "true",
             **more_settings,
         }
-        config = compose("train", counting_job.overrides(self.folder, **settings))
+        overrides = counting_job.overrides(self.folder, **settings)
+        config = compose("train", for_framework(self.framework, overrides))
         for file in files:
             resolved.dump(config, file)
 
@@ -166,8 +167,8 @@ class PodJob:
 
 
 @pytest.fixture
-def job(tmp_path):
-    with contextlib.closing(PodJob(tmp_path)) as made:
+def job(tmp_path, framework):
+    with contextlib.closing(PodJob(tmp_path, framework)) as made:
         yield made
 
 

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from tests.integration.conftest import REPOSITORY, ZOO, Job
+from tests.integration.conftest import REPOSITORY, ZOO, Job, for_framework
 from tests.records import write_records
 
 
@@ -14,7 +14,7 @@ def states(output):
     return {name: job["state"] for job in jobs for name in job["chosen"].values()}
 
 
-def test_an_interrupt_keeps_what_is_finished(tmp_path):
+def test_an_interrupt_keeps_what_is_finished(tmp_path, framework):
     data, output = write_records(tmp_path / "data", 100), tmp_path / "sweep"
     command = [
         sys.executable,
@@ -22,7 +22,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path):
         "edl_horovod",
         "train",
         "-m",
-        "model_def=tiny",
+        *for_framework(framework, ["model_def=tiny"]),
         f"model_zoo={ZOO}",
         f"data={data}",
         f"output={output}",
@@ -44,7 +44,7 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path):
         job.close()
 
     assert states(output) == {"5": "finished", "1000000": "interrupted", "7": "waiting"}
-    assert (output / "max_steps=5" / "model.keras").exists()
+    assert (output / "max_steps=5" / "trained_model.pb").exists()
     assert not (output / "max_steps=1000000").exists()
     assert "1000000          interrupted" in job.printed
 

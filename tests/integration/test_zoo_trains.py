@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.records.reader import Reader
+from tests.frameworks import is_there
 
 REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "model_zoo"
@@ -37,13 +38,22 @@ def _make_records(folder, kind, model_def):
         subprocess.run(prepare, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
 
 
+TORCH = pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+
+
 @pytest.mark.parametrize(
-    "model_def", ["mnist_functional_api", pytest.param("mnist_subclass", marks=pytest.mark.long)]
+    ("model_def", "written_in"),
+    [
+        ("mnist_functional_api", "keras"),
+        pytest.param("mnist_subclass", "keras", marks=pytest.mark.long),
+        pytest.param("mnist_torch", "torch", marks=[pytest.mark.long, TORCH]),
+    ],
 )
-def test_digits(start, records, model_def):
+def test_digits(start, records, model_def, written_in):
     folder = records("digits", model_def)
     job = start(
         "train",
+        f"framework={written_in}",
         f"model_zoo={ZOO}",
         f"model_def={model_def}",
         f"data={folder}/train",

@@ -1,16 +1,11 @@
 """`counting` in PyTorch: weights that count how often each record was applied."""
 
-import itertools
-import time
-from pathlib import Path
-
 import torch
 from torch import nn
+from torch_slow import Pauses
 from torch_tiny import number_of
 
 from edl_horovod import ElasticDLSpec, Mode
-
-SLOW_SECONDS, SLOWER_SECONDS, LOOK_SECONDS = 0.3, 1.5, 0.05
 
 
 class Counter(nn.Module):
@@ -42,16 +37,14 @@ class TorchCountingSpec(ElasticDLSpec):
     ):
         super().__init__(context)
         self._num_clocks = num_clocks
-        self._num_records, self._rate, self._slow_until = num_records, rate, slow_until
-        self._slower_after, self._keep_every = slower_after, keep_every
-        self._num_pauses = itertools.count()
+        self._num_records, self._rate, self._keep_every = num_records, rate, keep_every
+        self._pauses = Pauses(slow_until, slower_after=slower_after)
 
     def create_model(self):
         return Counter(self._num_records, self._num_clocks)
 
     def create_dataset(self, records, mode):
-        if self._slow_until:
-            self._pause()
+        self._pauses.wait()
         numbers = torch.tensor([number_of(record) for record in records])
         numbers = numbers[numbers % self._keep_every == 0]
         return {"id": numbers} if mode is Mode.PREDICTION else ({"id": numbers}, numbers)
@@ -64,9 +57,3 @@ class TorchCountingSpec(ElasticDLSpec):
 
     def create_metrics(self, mode, outputs, labels):
         return {"mean_id": labels.float()}
-
-    def _pause(self):
-        is_early = next(self._num_pauses) < self._slower_after
-        deadline = time.monotonic() + (SLOW_SECONDS if is_early else SLOWER_SECONDS)
-        while time.monotonic() < deadline and not Path(self._slow_until).exists():
-            time.sleep(LOOK_SECONDS)

@@ -1,0 +1,64 @@
+"""Which tests of whole jobs run for each framework: every file of this folder is in the list."""
+
+import pytest
+
+from tests.frameworks import FRAMEWORKS
+
+__all__ = ["EACH", "LONG", "ONCE", "frameworks_for"]
+
+EACH = {
+    "test_chaos",
+    "test_elastic",
+    "test_hangs",
+    "test_membership",
+    "test_same_curve",
+    "test_scale",
+    "test_spares",
+    "test_streamed_joins",
+}
+"""What may happen to a ring. Each framework has its own collectives, so all are in `make test`."""
+LONG = {
+    "test_autoscale",
+    "test_bad_moments",
+    "test_carried_zoo",
+    "test_formats",
+    "test_horovodrun",
+    "test_launches",
+    "test_python_api",
+    "test_results",
+    "test_resume",
+    "test_sources",
+    "test_stop",
+    "test_stop_in_cluster",
+    "test_sweep",
+}
+"""For other frameworks than the first in `make test-all`: most of the way is the same code."""
+ONCE = {
+    "test_adapted": "layers that adapt to data are Keras'",
+    "test_elasticdl_zoo": "the released models are written in Keras",
+    "test_launches.test_a_mistake_is_one_message": "it is told before there is a framework",
+    "test_model_kinds": "the kinds are Keras' own; it has a test of PyTorch's kind beside them",
+    "test_model_specs": "each of its cases names its own framework",
+    "test_own_experiments": "a tutorial, whose model is written in Keras",
+    "test_prepare": "no framework prepares data",
+    "test_wheel": "the half that submits jobs imports no framework",
+    "test_zoo_trains": "models of the zoo; it has a test of PyTorch's beside them",
+}
+"""Not for each framework, and why."""
+
+
+def frameworks_for(module, test):
+    """The parameters of a test's fixture `framework`; none for what runs once.
+
+    Raises:
+        KeyError: A file of tests is in none of the lists.
+    """
+    if module in ONCE or f"{module}.{test}" in ONCE:
+        return []
+    first, *others = FRAMEWORKS
+    if module in EACH:
+        return FRAMEWORKS
+    if module not in LONG:
+        raise KeyError(f"{module} is in no list of {__name__}")
+    marked = [pytest.param(*each.values, marks=[*each.marks, pytest.mark.long]) for each in others]
+    return [first, *marked]
