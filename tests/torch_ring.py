@@ -54,6 +54,10 @@ class Reducer:
             parameter.grad = torch.from_numpy(np.asarray(total)) if flag else None
         return small
 
+    def add(self, values, name):
+        (total,) = self._meeting.sum(self._rank, [values.numpy()])
+        values.copy_(torch.from_numpy(np.asarray(total)))
+
     def abandon(self):
         if self._meeting is not None:
             self._meeting.leave()

@@ -104,6 +104,9 @@ class TrainConfig:
     """Weight of the examples of each class in the loss, from class 0 on; others weigh 1."""
     accumulate_steps: int = 1
     """Parts into which a rank cuts its examples of a step, one after the other, to save memory."""
+    batch_norm: str = "own"
+    """Whether BatchNorm layers take each rank's `own` examples of a step, or those of all ranks,
+    `synchronized`, at the price of two small messages for each layer and step (PyTorch)."""
     precision: str = "float32"
     """What layers compute in: `float32`, `mixed_bfloat16` or `mixed_float16`; variables stay
     float32."""
@@ -125,6 +128,10 @@ class TrainConfig:
         precisions = ("float32", "mixed_bfloat16", "mixed_float16")
         check_choice("train.precision", self.precision, precisions)
         check_choice("train.compression", self.compression, ("none", "bf16", "fp16"))
+        check_choice("train.batch_norm", self.batch_norm, ("own", "synchronized"))
+        is_whole = self.batch_norm == "own" or self.accumulate_steps == 1
+        rule = "needs train.accumulate_steps=1: parts of a step have no statistics in common"
+        check(is_whole, "train.batch_norm", self.batch_norm, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,6 +342,10 @@ class JobConfig:
             check_given("output", self.output, "a directory for the result")
         if task.keeps_state and self.train.early_stopping.metric:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
+        is_own = self.train.batch_norm == "own"
+        rule = "is for framework=torch; Keras' BatchNormalization takes each rank's own examples"
+        is_taken = is_own or self.framework == "torch" or not task.keeps_state
+        check(is_taken, "train.batch_norm", self.train.batch_norm, rule)
         rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
         check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         batching = self.elastic.batching

@@ -3,6 +3,7 @@
 import signal
 
 import numpy as np
+import pytest
 
 from edl_horovod.job.directory import JobDir
 from edl_horovod.ledger import prove, read_losses
@@ -33,21 +34,24 @@ def curve(job):
     proof = prove(JobDir(job.job_dir))
     assert proof.is_good, f"{proof.violations}\n{job.describe()}"
     found = read_losses(JobDir(job.job_dir).ledger)
-    assert [one.step for one in found] == list(range(NUM_RECORDS // BATCH * EPOCHS))
+    assert [one.step for one in found] == list(range(job.events("step")[-1].event.total_steps))
     return np.array([one.loss for one in found]), [one.size for one in found]
 
 
-def test_the_loss_of_every_step_is_the_same_on_1_to_4_ranks_and_across_resizes(start, tmp_path):
+def assert_same_curve(start, tmp_path, *settings):
+    """On one rank, and on 4, 3, 2, 1 and 2 ranks, one of which is killed."""
     data = write_records(tmp_path / "data", NUM_RECORDS)
     alone, changing = tmp_path / "alone", tmp_path / "changing"
     for folder in (alone, changing):
         folder.mkdir()
     (alone / "hurry").touch()
-    expected, sizes = curve(start("train", *overrides(alone, data, num_ranks=1)).succeed())
+    expected, sizes = curve(
+        start("train", *overrides(alone, data, num_ranks=1), *settings).succeed()
+    )
     assert set(sizes) == {1}
     assert expected[-1] < expected[0] / 2
 
-    job = start("train", *overrides(changing, data, num_ranks=4))
+    job = start("train", *overrides(changing, data, num_ranks=4), *settings)
     job.wait_for_step(4)
     generation = job.wait_for_ring(4)
     for slots in (3, 2):
@@ -62,3 +66,15 @@ def test_the_loss_of_every_step_is_the_same_on_1_to_4_ranks_and_across_resizes(s
     losses, sizes = curve(job.succeed())
     assert set(sizes) == {1, 2, 3, 4}
     np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
+
+
+def test_the_loss_of_every_step_is_the_same_on_1_to_4_ranks_and_across_resizes(start, tmp_path):
+    assert_same_curve(start, tmp_path)
+
+
+@pytest.mark.long
+def test_so_is_that_of_a_model_with_batch_norm_over_all_ranks(start, framework, tmp_path):
+    if framework == "keras":
+        pytest.skip("train.batch_norm=synchronized is for PyTorch")
+    settings = ("params.batch_norm=True", "train.batch_norm=synchronized", "train.epochs=10")
+    assert_same_curve(start, tmp_path, *settings)

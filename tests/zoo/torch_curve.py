@@ -13,12 +13,13 @@ PAUSE_SECONDS = 0.3
 
 
 class Net(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width, *, batch_norm):
         super().__init__()
-        self.hidden, self.output = nn.Linear(4, width), nn.Linear(width, 1)
+        self.hidden, self.output = nn.Linear(4, width, bias=not batch_norm), nn.Linear(width, 1)
+        self.norm = nn.BatchNorm1d(width) if batch_norm else nn.Identity()
 
     def forward(self, features):
-        return self.output(torch.tanh(self.hidden(features["x"])))
+        return self.output(torch.tanh(self.norm(self.hidden(features["x"]))))
 
 
 class TorchCurveSpec(ElasticDLSpec):
@@ -26,8 +27,8 @@ class TorchCurveSpec(ElasticDLSpec):
         super().__init__(context)
         self._slow_until, self._width = slow_until, width
 
-    def create_model(self):
-        return Net(self._width)
+    def create_model(self, batch_norm=False):
+        return Net(self._width, batch_norm=batch_norm)
 
     def create_dataset(self, records, mode):
         if self._slow_until and not Path(self._slow_until).exists():

@@ -90,6 +90,7 @@ class TorchFramework:
             scales_loss=config.precision == "mixed_float16",
             batch_size=config.batch_size,
             class_weight=config.class_weight,
+            sums_batch_norm=config.batch_norm == "synchronized",
         )
         return TorchStep(
             loaded,

@@ -27,6 +27,12 @@ class StepReducer(Protocol):
             CollectiveFailed: A member was lost.
         """
 
+    def add(self, values: torch.Tensor, name: str) -> None:
+        """Replace numbers by the ring's sums amid a forward or a backward pass, and wait for them.
+
+        Where a member is lost they stay as they are, and `finish` raises CollectiveFailed.
+        """
+
     def abandon(self) -> None:
         """Give a step up that was begun."""
 
@@ -45,6 +51,8 @@ class StepOptions:
     """Whether the loss is scaled up so that float16 can hold its gradients."""
     batch_size: int = 1
     """About how many examples a step has, by which a scaled loss is divided."""
+    sums_batch_norm: bool = False
+    """Whether BatchNorm takes the examples of all ranks together; each is one part then."""
     class_weight: Sequence[float] = ()
     """Weights of examples by their class, from 0 on; none for the same of all."""
 

@@ -136,6 +136,18 @@ class Reducer:
         self._give(totals, with_gradient > 0)
         return small_sums
 
+    def add(self, values: torch.Tensor, name: str) -> None:
+        """Replace numbers by the ring's sums, amid a forward or a backward pass.
+
+        Where a member is lost they stay as they are, and `finish` says so: what calls this is the
+        user's code, and its errors are the user's.
+
+        Args:
+            values: float32, float64 or int64, in C order; of the same shape on all ranks.
+            name: Pairs the calls of the ranks.
+        """
+        self._travels.complete(travels.sum_in_place(values, name))
+
     def abandon(self) -> None:
         """Forget a step that failed, also amid its backward pass; the next one can begin.
 

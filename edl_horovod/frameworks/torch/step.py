@@ -12,6 +12,11 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.torch.batch_norm import (
+    KINDS,
+    RingStatistics,
+    with_ring_statistics,
+)
 from edl_horovod.frameworks.torch.callbacks import TorchCallbacks
 from edl_horovod.frameworks.torch.gradients import (
     StepOptions,
@@ -29,7 +34,7 @@ from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import Computing
-from edl_horovod.frameworks.torch.structures import described, doubled, repeated, some_examples
+from edl_horovod.frameworks.torch.structures import described, doubled, part_of, repeated
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums
 from edl_horovod.models.calling import user_code
@@ -40,7 +45,6 @@ __all__ = ["TorchStep"]
 
 log = logging.getLogger(__name__)
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # The step's numbers, in this order, then the metrics' sums, and those of the buffers.
 EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, FIXED = range(5)
 
@@ -76,14 +80,19 @@ class TorchStep:
         self._random = RandomNumbers()
         self.model = TorchModel(loaded, example, computing)
         self._running = self.model.running
+        self._statistics = RingStatistics()
+        is_normalised = any(isinstance(each, KINDS) for each in self._running.module.modules())
+        self._sums_norms = is_normalised and options.sums_batch_norm
+        # BatchNorm refuses to work on one example alone, which a rank of a ring may well have.
+        self._doubles_one = is_normalised and not options.sums_batch_norm
+        if self._sums_norms:
+            self._running.module = with_ring_statistics(self._running.module, self._statistics)
         module = self._running.module
         self._objective = Objective(
             loaded, module, Mode.TRAINING, class_weight=options.class_weight
         )
-        example = self._running.batch_here(example)
-        # BatchNorm refuses to work on one example alone, which a rank of a ring may well have.
-        self._is_normalised = any(isinstance(each, _NORMS) for each in module.modules())
-        self._moving = self._try_training(example)
+        self._example = self._running.batch_here(example)
+        self._moving = self._try_training(self._example)
         self._optimization = make_optimization(loaded, module, learning_rate)
         self.optimizer = self._optimization.optimizer
         self._callbacks = loaded.callbacks()
@@ -126,11 +135,14 @@ class TorchStep:
         try:
             local = np.zeros(self._num_numbers)
             self._forget_gradients()
-            if batch is not None:
-                self._random.begin_step(salt)
-                local = self._sums_of(batch, kept, is_alone=is_alone)
-            elif not is_alone:
-                self._reducer.begin()
+            self._random.begin_step(salt)
+            with self._norms_over_ring(batch, is_alone=is_alone):
+                if batch is not None:
+                    local = self._sums_of(batch, kept, is_alone=is_alone)
+                elif not is_alone:
+                    if self._sums_norms:
+                        self._run_along()
+                    self._reducer.begin()
             local[WANTS_CHANGE] = float(wants_change)
             self._moving.put_back(kept)
             self._has_come = True
@@ -272,16 +284,31 @@ class TorchStep:
             if start == starts[-1] and not is_alone:
                 # Its gradients go out one by one, while it computes the others.
                 self._reducer.begin()
-            part = _part(batch, start, min(start + size, count))
+            part = part_of(batch, start, min(start + size, count))
             loss, sums = self._add_gradients(part)
             loss_sum = loss_sum + loss.double().cpu()
             metric_sums += sums
         moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
         return np.concatenate([[count, float(loss_sum), 0.0, 1.0], metric_sums, *moved])
 
+    @contextlib.contextmanager
+    def _norms_over_ring(self, batch: Batch | None, *, is_alone: bool) -> Iterator[None]:
+        """Have BatchNorm take the examples of all ranks, where that is wanted."""
+        if is_alone or not self._sums_norms:
+            yield
+            return
+        with self._statistics.over_ring(self._reducer.add, has_examples=batch is not None):
+            yield
+
+    def _run_along(self) -> None:
+        """Make the sums that other ranks make amid their passes, without examples that count."""
+        self._running.module.train()
+        self._add_gradients(self._example)
+        self._forget_gradients()
+
     def _add_gradients(self, part: Batch) -> tuple[torch.Tensor, NDArray[np.float64]]:
         num_examples = part.num_examples
-        if num_examples == 1 and self._is_normalised:
+        if num_examples == 1 and self._doubles_one:
             # Twice the same has the same mean, and no variance, as one alone has none.
             part = doubled(part)
         doing = (
@@ -352,15 +379,6 @@ class TorchStep:
         yield
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-
-
-def _part(batch: Batch, first: int, last: int) -> Batch:
-    """Some of a batch's examples."""
-    if last - first == batch.num_examples:
-        return batch
-    features, labels = (some_examples(each, first, last) for each in (batch.features, batch.labels))
-    weights = None if batch.weights is None else some_examples(batch.weights, first, last)
-    return Batch(features, labels, last - first, weights)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ __all__ = [
     "leaves",
     "map_leaves",
     "num_examples",
+    "part_of",
     "repeated",
     "some_examples",
 ]
@@ -53,6 +54,15 @@ def num_examples(value: Any) -> int:
 def some_examples(value: Any, first: int, last: int) -> Any:
     """Those of a batch's examples from one up to another, which is left out."""
     return map_leaves(lambda tensor: tensor[first:last], value)
+
+
+def part_of(batch: Batch, first: int, last: int) -> Batch:
+    """A batch's examples from one up to another, which is left out."""
+    if last - first == batch.num_examples:
+        return batch
+    features, labels = (some_examples(each, first, last) for each in (batch.features, batch.labels))
+    weights = None if batch.weights is None else some_examples(batch.weights, first, last)
+    return Batch(features, labels, last - first, weights)
 
 
 def repeated(value: Any) -> Any:

@@ -33,6 +33,19 @@ class Travels:
         if self._failure is None:
             self._step(travel, None)
 
+    def complete(self, travel: Travel) -> None:
+        """Set one out and wait for its end. Where it fails, `end` says so."""
+        handle = None
+        while self._failure is None:
+            try:
+                with catch_failures():
+                    given = None if handle is None else hvd.synchronize(handle)
+                    handle = travel.send(given)
+            except CollectiveFailed as error:
+                self._failure = error
+            except StopIteration:
+                return
+
     def go_on(self) -> None:
         """Let those take their next leg that have ended one; waits for nothing."""
         going, self._going = self._going, []

@@ -90,6 +90,7 @@ def test_every_setting_can_be_set():
         "resume": "auto",
         "trust": "changed",
         "train.precision": "mixed_bfloat16",
+        "train.batch_norm": "own",
         "train.compression": "bf16",
         "train.early_stopping.mode": "max",
         "kubernetes.style": "mpirun",

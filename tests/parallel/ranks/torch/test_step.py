@@ -128,6 +128,13 @@ def test_batch_norm_and_dropout_are_each_ranks_own_and_the_state_is_one(world):
     assert ring.trainer.variables["norm.num_batches_tracked"].numpy() > 0
 
 
+@pytest.mark.parametrize("keep_every", [1, 7, 60])
+def test_batch_norm_over_all_ranks_is_that_of_one_process(world, keep_every):
+    """With a plain optimizer: Adam would magnify the rounding errors of a bias without a use."""
+    model = {"batch_norm": True, "keep_every": keep_every, "kind": "SGD"}
+    assert_as_alone(world, 1e-5, config={"batch_norm": "synchronized"}, **model)
+
+
 def test_a_bad_loss_on_one_rank_changes_no_weights_anywhere(world):
     ring = Side(world, bad_id=5)
     per_epoch = ring.plan.steps_per_epoch

@@ -1,0 +1,152 @@
+"""BatchNorm over the examples of all ranks: what one process gives that has them all."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks.torch.batch_norm import RingStatistics, with_ring_statistics
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.values import Batch
+from tests.component.frameworks.torch.test_step import (
+    BATCH,
+    STEPS,
+    assert_same,
+    batches,
+    load,
+    ring_of,
+)
+from tests.torch_ring import Meeting, make_step, state_of
+
+# With plain SGD: the bias before such a layer has a gradient of rounding errors, and Adam would
+# magnify them.
+SUMMED = StepOptions(sums_batch_norm=True)
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [lambda number: True, lambda number: number % 5 == 0, lambda number: number == 1],
+    ids=["all", "some", "one rank's"],
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_ring_gives_what_one_process_gives(size, keep):
+    """Also where ranks have one example in a step, or none."""
+    loaded = load(batch_norm=True, kind="SGD")
+    states, sums = ring_of(size, loaded, options=SUMMED, keep=keep)
+    for state in states[1:]:
+        assert_same(state, states[0], rtol=0, atol=0)
+    (alone,), (single,) = ring_of(1, loaded, options=SUMMED, keep=keep)
+    assert_same(states[0], alone, rtol=1e-4, atol=1e-6)
+    for ours, theirs in zip(sums[-1], single, strict=True):
+        assert ours.num_examples == theirs.num_examples
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+
+
+def test_one_process_gives_what_pytorch_gives():
+    loaded = load(batch_norm=True, kind="SGD")
+    (ours,), (losses,) = ring_of(1, loaded, options=SUMMED)
+    (theirs,), (expected,) = ring_of(1, loaded)
+    assert_same(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert [each.loss for each in losses] == pytest.approx([e.loss for e in expected], rel=1e-5)
+    assert ours["norm.num_batches_tracked"] == STEPS
+
+
+def test_own_statistics_are_another_training():
+    loaded = load(batch_norm=True, kind="SGD")
+    _, ours = ring_of(2, loaded, options=SUMMED)
+    _, own = ring_of(2, loaded)
+    assert ours[0][-1].loss != pytest.approx(own[0][-1].loss, rel=1e-5)
+
+
+class Shared(nn.Module):
+    """One layer at two places and called twice, of pictures, with a plain mean of all steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.BatchNorm2d(3, momentum=None)
+        self.parts = nn.Sequential(nn.Conv2d(3, 3, 2), self.first, nn.BatchNorm2d(3, affine=False))
+
+    def forward(self, x):
+        return self.parts(self.first(x)).flatten(1)
+
+
+def test_layers_of_any_kind_keep_their_names_and_agree_with_pytorch_in_every_gradient():
+    torch.manual_seed(2)
+    plain, ours = Shared(), Shared()
+    ours.load_state_dict(plain.state_dict())
+    parameters = [id(each) for each in ours.parameters()]
+    ours = with_ring_statistics(ours, RingStatistics())
+    assert [id(each) for each in ours.parameters()] == parameters
+    for _ in range(3):
+        x = (torch.randn(5, 3, 4, 4) * 3 + 100).requires_grad_()
+        again = x.detach().clone().requires_grad_()
+        (plain(x) ** 3).sum().backward()
+        (ours(again) ** 3).sum().backward()
+        np.testing.assert_allclose(again.grad, x.grad, rtol=1e-3, atol=1e-3)
+    for (name, one), other in zip(plain.named_parameters(), ours.parameters(), strict=True):
+        np.testing.assert_allclose(other.grad, one.grad, rtol=1e-3, atol=1e-3, err_msg=name)
+    assert list(ours.state_dict()) == list(plain.state_dict())
+    for name, value in ours.state_dict().items():
+        expected = plain.state_dict()[name]
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-7, err_msg=name)
+    x = torch.randn(2, 3, 4, 4)
+    with torch.no_grad():
+        np.testing.assert_allclose(ours.eval()(x), plain.eval()(x), rtol=1e-4)
+
+
+def test_a_model_that_is_such_a_layer_is_replaced_itself():
+    layer = nn.BatchNorm1d(4)
+    found = with_ring_statistics(layer, RingStatistics())
+    assert found is not layer
+    assert found.weight is layer.weight
+    assert list(found.state_dict()) == list(layer.state_dict())
+
+
+def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
+    """It runs along on what may be anything: its own state may not have come yet."""
+    loaded = load(batch_norm=True, kind="SGD")
+    meeting = Meeting(2)
+    example = Batch({"x": torch.ones(2, 4)}, torch.ones(2, 1), 2)
+    steps = [
+        make_step(loaded, example, options=SUMMED, meeting=meeting, rank=rank) for rank in range(2)
+    ]
+    with torch.no_grad():
+        steps[1].model.running.module.hidden.weight.fill_(float("nan"))
+    (batch,) = batches(1)
+    found = [None, None]
+
+    def run(rank, its):
+        found[rank] = steps[rank].step(its, wants_change=False, is_alone=False, salt=rank)
+
+    threads = [
+        threading.Thread(target=run, args=(0, batch), daemon=True),
+        threading.Thread(target=run, args=(1, None), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    alone = make_step(loaded, example, options=SUMMED)
+    expected = alone.step(batch, wants_change=False, is_alone=True, salt=0)
+    assert [each.loss for each in found] == pytest.approx([expected.loss] * 2)
+    assert found[0].num_examples == BATCH
+    assert_same(state_of(steps[0]), state_of(alone), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train.batch_norm=both"], "train.batch_norm"),
+        (
+            ["train.batch_norm=synchronized", "train.accumulate_steps=2"],
+            r"needs train.accumulate_steps=1",
+        ),
+        (["framework=keras", "train.batch_norm=synchronized"], r"is for framework=torch"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_setting(run, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        run("train", *settings)
