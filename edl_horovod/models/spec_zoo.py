@@ -4,7 +4,9 @@ Its folder in the cache has a digest of its content in its name, so it is writte
 read, and jobs of the same content have the same zoo (docs/adr/0025-models-in-files.md).
 """
 
+import ast
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -220,18 +222,47 @@ def _files_in(tree: Path) -> list[str]:
 
 
 def _copied(tree: Path, key: str, path: Path) -> str:
-    """Copy a file or a folder into the zoo; returns its path there."""
-    folder = tree / f"{_NAME}_files" / re.sub(r"\W+", "_", key)
-    target = folder / path.name
-    number = 0
-    while target.exists():  # Two custom objects may be in files of the same name.
-        if target.is_file() and path.is_file() and target.read_bytes() == path.read_bytes():
-            return target.relative_to(tree).as_posix()
-        number += 1
-        target = folder / str(number) / path.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        shutil.copytree(path, target)
-    else:
-        shutil.copyfile(path, target)
-    return target.relative_to(tree).as_posix()
+    """Copy a file or a folder into the zoo, code with what it imports; returns its path there."""
+    base = tree / f"{_NAME}_files" / re.sub(r"\W+", "_", key)
+    sources = [path, *_imported(path)] if path.suffix == ".py" else [path]
+    # Files of two custom objects may have the same name.
+    folders = itertools.chain([base], (base / str(number) for number in itertools.count(1)))
+    folder = next(each for each in folders if all(_has_room(each, file) for file in sources))
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in sources:
+        if file.is_dir():
+            shutil.copytree(file, folder / file.name)
+        else:
+            shutil.copyfile(file, folder / file.name)
+    return (folder / path.name).relative_to(tree).as_posix()
+
+
+def _has_room(folder: Path, file: Path) -> bool:
+    """Whether a folder has nothing else of a file's name."""
+    there = folder / file.name
+    if not there.exists():
+        return True
+    return there.is_file() and file.is_file() and there.read_bytes() == file.read_bytes()
+
+
+def _imported(code: Path) -> list[Path]:
+    """The files beside some code that it imports by their names, and that those import."""
+    found: dict[Path, None] = {code: None}
+    waiting = [code]
+    while waiting:
+        for name in _names_imported(waiting.pop()):
+            file = code.with_name(f"{name}.py")
+            if file.is_file() and file not in found:
+                found[file] = None
+                waiting.append(file)
+    return list(found)[1:]
+
+
+def _names_imported(code: Path) -> list[str]:
+    try:
+        nodes = list(ast.walk(ast.parse(code.read_bytes())))
+    except (SyntaxError, ValueError):  # Told where it is imported.
+        return []
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return [name.partition(".")[0] for name in names]

@@ -1,5 +1,6 @@
 """Writing a model of a zoo as the files of a model spec."""
 
+import inspect
 import shutil
 import sys
 from pathlib import Path
@@ -44,17 +45,18 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
     spec: dict[str, Any] = {"model_definition": _FILE}
     if named := unsafe_globals(inspect_pt(folder / _FILE)):
         files = {name: _file_of(name, loaded) for name in named}
-        if others := sorted(set(loaded_files(loaded.zoo)) - set(files.values())):
+        code = loaded_files(loaded.zoo)
+        if len({file.name for file in code}) < len(code):
             raise UserCodeError(
-                f"The model of {loaded.label} is of classes whose files import others of the zoo,"
-                " which a model spec does not hold.",
-                received=", ".join(map(str, others)),
-                cure="Define the classes in a file that imports none.",
+                f"The model of {loaded.label} imports files of the zoo that have the same name, and"
+                " a model spec holds its files in one folder.",
+                received=", ".join(map(str, code)),
+                cure="Give them names of their own.",
             )
-        for file in files.values():
+        for file in code:
             shutil.copyfile(file, folder / file.name)
         spec["custom_objects"] = [
-            {"key": name, "value": name.rpartition(".")[2], "path": file.name}
+            {"key": _key(name, named), "value": name.rpartition(".")[2], "path": file.name}
             for name, file in files.items()
         ]
     left_out = []
@@ -81,15 +83,27 @@ def _file_of(name: str, loaded: LoadedSpec) -> Path:
     return file
 
 
+def _key(name: str, named: list[str]) -> str:
+    """The end of a global, or all of it where another ends so."""
+    symbol = name.rpartition(".")[2]
+    ends = [each.rpartition(".")[2] for each in named]
+    return symbol if ends.count(symbol) == 1 else name
+
+
+def _is_plain(value: Any) -> bool:
+    parts = value if isinstance(value, tuple) else (value,)
+    return all(isinstance(part, _PLAIN) for part in parts)
+
+
 def _option_of(made: Any) -> dict[str, Any] | None:
     """The optimizer with its numbers, where one group of a class of PyTorch has them all."""
     kind = type(made)
     if getattr(torch.optim, kind.__name__, None) is not kind or len(made.param_groups) != 1:
         return None
+    known = inspect.signature(kind).parameters
     arguments = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in made.defaults.items()
-        if isinstance(value, _PLAIN)
-        or (isinstance(value, tuple) and all(isinstance(each, _PLAIN) for each in value))
+        if key == "lr" or (key in known and value != known[key].default and _is_plain(value))
     }
     return {"name": f"optim.{kind.__name__}", "args": arguments}

@@ -136,6 +136,25 @@ def test_files_of_one_name_are_kept_apart(tmp_path: Path):
     assert (first.path.read_text(), second.path.read_text()) == ("a = 1\n", "b = 1\n")
 
 
+def test_code_comes_with_what_it_imports_from_beside_it(tmp_path: Path):
+    own = tmp_path / "model_zoo"
+    own.mkdir()
+    (own / "net.py").write_text("import os\nfrom layers import Wide\n")
+    (own / "layers.py").write_text("import net\nimport sizes.small\n")
+    (own / "sizes.py").write_text("")
+    (own / "others.py").write_text("")
+
+    made = spec_zoo.with_zoo(config(model_definition="", model_architecture="model_zoo/net.py:Net"))
+
+    code = spec_zoo.model_in(Path(made.model_zoo)).architecture
+    assert code is not None
+    assert sorted(file.name for file in code.parent.iterdir()) == [
+        "layers.py",
+        "net.py",
+        "sizes.py",
+    ]
+
+
 def test_a_file_that_is_not_there_is_told():
     with pytest.raises(ConfigError, match=r"model.spec.model_definition is not there.*no.pt"):
         spec_zoo.with_zoo(config(model_definition="no.pt"))

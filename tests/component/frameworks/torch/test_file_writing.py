@@ -1,6 +1,5 @@
 """Models of a zoo that are written as the files of a spec, and train as such."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,9 @@ class Line(ElasticDLSpec):
     def create_optimizer(self, model, lr=0.02):
         return torch.optim.SGD(model.parameters(), lr, momentum=0.5)
 """
-IMPORTS = "import line\nfrom torch import nn\n\nclass Net(nn.Module):\n    default_loss = len\n"
+IMPORTS = (
+    "import other.line\nfrom torch import nn\n\nclass Net(nn.Module):\n    default_loss = len\n"
+)
 LAZY = "import torch\n\ndef custom_model():\n    return torch.nn.LazyLinear(1)\n"
 ROWS = """
 import torch
@@ -54,6 +55,8 @@ def zoo(tmp_path):
     folder.mkdir()
     for name, text in (("line", LAYERS), ("rows", ROWS), ("imports", IMPORTS), ("lazy", LAZY)):
         (folder / f"{name}.py").write_text(text)
+    (folder / "other").mkdir()
+    (folder / "other" / "line.py").write_text("import line\n")
     return folder
 
 
@@ -75,9 +78,7 @@ def written(zoo, model_def, **params):
 
 def test_layers_of_pytorch_are_written_with_their_optimizer(run, zoo):
     made, given = written(zoo, "line.Line", width=3)
-    assert made.spec["optimizer"]["name"] == "optim.SGD"
-    assert made.spec["optimizer"]["args"]["lr"] == 0.02
-    assert made.spec["optimizer"]["args"]["momentum"] == 0.5
+    assert made.spec["optimizer"] == {"name": "optim.SGD", "args": {"lr": 0.02, "momentum": 0.5}}
     assert "custom_objects" not in made.spec
     (note,) = made.left_out
     assert "the loss" in note
@@ -90,9 +91,13 @@ def test_layers_of_pytorch_are_written_with_their_optimizer(run, zoo):
 def test_files_of_own_classes_come_along(run, tmp_path):
     zoo = tmp_path / "zoo"
     zoo.mkdir()
-    shutil.copy(ZOO / "torch_modules.py", zoo)
+    text = (ZOO / "torch_modules.py").read_text()
+    (zoo / "torch_modules.py").write_text(f"import beside\n{text}")
+    (zoo / "beside.py").write_text("NUMBER = 1\n")
     made, given = written(zoo, "torch_modules.Regression")
-    assert [each["path"] for each in made.spec["custom_objects"]] == ["torch_modules.py"]
+    (named,) = made.spec["custom_objects"]
+    assert named == {"key": "Regression", "value": "Regression", "path": "torch_modules.py"}
+    assert (tmp_path / "written" / "beside.py").is_file()
     rows = ("data=dataset:torch_modules.Points", f"model_zoo={zoo}")
     done = run(
         "train", given, *rows, "input_fn=torch_modules.feed", "trust=model", "train.epochs=20"
@@ -102,7 +107,7 @@ def test_files_of_own_classes_come_along(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("model_def", "message"),
-    [("imports.Net", r"import others of the zoo.*line.py"), ("lazy", "Give its lazy layers")],
+    [("imports.Net", r"have the same name.*line.py"), ("lazy", "Give its lazy layers")],
 )
 def test_what_files_cannot_hold_is_told(zoo, model_def, message):
     with pytest.raises(UserCodeError, match=message):
