@@ -23,6 +23,9 @@ class Batches:
     def expect(self, lanes, first_step, last_step, spans=None):
         pass
 
+    def close(self):
+        pass
+
     def try_first(self):
         self.restart(range(1), 0, 1)
         return self.next_batch()
@@ -122,7 +125,7 @@ class Framework:
     def use_precision(self, precision):
         pass
 
-    def batches(self, source, plan, loaded, mode, *, prefetch):
+    def batches(self, source, plan, loaded, mode, *, prefetch, processes=0):
         return Batches(source, plan, loaded, mode)
 
     def examples(self, source, plan, loaded):

@@ -44,6 +44,10 @@ class DataConfig:
     where records are so large that a worker could not hold the windows of all lanes."""
     prefetch_steps: int = 4
     """Steps whose examples are made ready ahead of the training step."""
+    processes: int = 0
+    """Processes of each rank that run create_dataset on records, for each of `data` and
+    `validation_data`; at most prefetch_steps of them have work. 0 takes a thread of the rank
+    (PyTorch)."""
     damaged: str = "raise"
     """What to do with a damaged chunk of a file: `raise`, or `skip` (counted and logged)."""
     max_chunk_bytes: int = 33554435
@@ -55,7 +59,8 @@ class DataConfig:
     """The columns of Parquet, Arrow, JSON and NumPy files that are read; empty for all of them."""
 
     def __post_init__(self) -> None:
-        least = {"lanes": 0, "shuffle_window": 0, "prefetch_steps": 1, "max_chunk_bytes": 1}
+        least = {"lanes": 0, "shuffle_window": 0, "prefetch_steps": 1, "processes": 0}
+        least |= {"max_chunk_bytes": 1}
         check_least("data_plan", self, **least)
         check_choice("data_plan.damaged", self.damaged, ("raise", "skip"))
 

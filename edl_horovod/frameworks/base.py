@@ -88,13 +88,10 @@ class Collectives(Protocol):
         """
 
     def broadcast_rows(self, rows: Sequence[Rows], number: int, root: int, name: str) -> int:
-        """Give every rank these rows of the root's variables, and a number of the root's.
+        """Give every rank these rows of the root's variables; returns the root's number.
 
         Rows that have the same bits are not written to. Those of the root never change, and where a
         member is lost, no other rank's do.
-
-        Returns:
-            The root's number.
         """
 
     def blank_like(self, variables: Sequence[Variable]) -> Sequence[Variable]:
@@ -148,6 +145,9 @@ class Batches(Protocol):
             DataError: It does not.
         """
 
+    def close(self) -> None:
+        """End what reads ahead."""
+
 
 class Callbacks(Protocol):
     """The user's callbacks of a training, which the leader runs between epochs."""
@@ -165,11 +165,9 @@ class Callbacks(Protocol):
         """The fewest steps after which one of them ends the training; None for no bound."""
 
     def before_step(self, step: int, *, batch: int | None) -> None:
-        """Prepare a step, counted from 0; all ranks do, and alike.
+        """Prepare a step of the job, counted from 0; all ranks do, and alike.
 
-        Args:
-            step: Of the job.
-            batch: On the leader the step's number in its epoch, counted from 0; else None.
+        `batch` is on the leader the step's number in its epoch, counted from 0; else None.
         """
 
     def after_step(self, sums: StepSums, *, batch: int | None) -> None:
@@ -244,9 +242,7 @@ class Model(Protocol):
     def save(self, folder: Path, *, for_serving: bool) -> None:
         """Write it for programs without edl_horovod.
 
-        Args:
-            folder: Of the trained model.
-            for_serving: Whether servers are to run it without Python.
+        `for_serving` says whether servers are to run it without Python.
         """
 
 
@@ -347,15 +343,21 @@ class Framework(Protocol):
     def begin(self, *, slot: int, seed: int) -> int:
         """Take the device of a slot and seed the random numbers, before user code runs.
 
-        Returns:
-            How many GPUs it sees here.
+        Returns how many GPUs it sees here.
         """
 
     def use_precision(self, precision: str) -> None:
         """Compute a training in this precision, `train.precision`, before user code runs."""
 
     def batches(
-        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+        self,
+        source: RecordSource,
+        plan: DataPlan,
+        loaded: LoadedSpec,
+        mode: Mode,
+        *,
+        prefetch: int,
+        processes: int = 0,
     ) -> Batches:
         """Make examples of records by the user's `create_dataset`.
 
@@ -365,6 +367,7 @@ class Framework(Protocol):
             loaded: The user's spec.
             mode: Handed to `create_dataset`.
             prefetch: Steps made ready ahead.
+            processes: Of this rank, to run `create_dataset`; 0 for a thread of it.
 
         Raises:
             UserCodeError: `create_dataset` raised, or returned something unusable.

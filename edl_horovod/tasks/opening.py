@@ -93,7 +93,9 @@ def open_data(
         source, config.data_plan, num_lanes=num_lanes(config), is_training=is_training, **batch
     )
     prefetch = config.data_plan.prefetch_steps
-    batches = framework.batches(source, plan, loaded, mode, prefetch=prefetch)
+    processes = config.data_plan.processes
+    batches = framework.batches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
+    stack.callback(batches.close)
     try:
         first = batches.try_first()
     except DataError as e:

@@ -35,6 +35,7 @@ LONG = {
 """For other frameworks than the first in `make test-all`: most of the way is the same code."""
 ONCE = {
     "test_adapted": "layers that adapt to data are Keras'",
+    "test_decoding": "the processes are PyTorch's",
     "test_elasticdl_zoo": "the released models are written in Keras",
     "test_launches.test_a_mistake_is_one_message": "it is told before there is a framework",
     "test_model_kinds": "the kinds are Keras' own; it has a test of PyTorch's kind beside them",

@@ -109,6 +109,9 @@ class KerasBatches:
         self.restart(range(1), 0, spans.first_step_of(1), spans)
         return self.next_batch()
 
+    def close(self) -> None:
+        """Nothing is open that does not end with the process."""
+
     def next_batch(self) -> Batch | None:
         """The examples of the next step; None where this rank has none in it."""
         step, self._next_step = self._next_step, self._next_step + 1

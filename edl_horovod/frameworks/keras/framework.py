@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.config.schema import TrainConfig
+from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import Batches, Framework, Model, Step
 from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras import keras_2, plain_models
@@ -45,9 +46,23 @@ class KerasFramework:
         keras.config.set_dtype_policy(precision)
 
     def batches(
-        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+        self,
+        source: RecordSource,
+        plan: DataPlan,
+        loaded: LoadedSpec,
+        mode: Mode,
+        *,
+        prefetch: int,
+        processes: int = 0,
     ) -> Batches:
         """Make examples of records by the user's `create_dataset`."""
+        if processes:
+            raise ConfigError(
+                "data_plan.processes is for PyTorch: a pipeline of tf.data works in parallel by"
+                " itself.",
+                received={"data_plan.processes": processes},
+                cure="Leave it out.",
+            )
         return KerasBatches(source, plan, loaded, mode, prefetch=prefetch)
 
     def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:

@@ -1,8 +1,10 @@
 """Batches of a rank's steps: the user's `create_dataset`, applied to one step at a time (D5).
 
-A thread reads and makes the examples of the steps that follow while a step is computed.
+A thread, or processes of the rank, make the examples of the steps that follow while a step is
+computed.
 """
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from edl_horovod.errors import DataError, UserCodeError
+from edl_horovod.frameworks.torch.decoding import Decoders
 from edl_horovod.frameworks.torch.record_tensors import given_records, num_records
 from edl_horovod.frameworks.torch.structures import (
     described,
@@ -25,7 +28,7 @@ from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
-from edl_horovod.records.source import RecordSource
+from edl_horovod.records.source import Records, RecordSource
 from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
 from edl_horovod.spec import Mode
@@ -43,7 +46,14 @@ class TorchBatches:
     """Batches of consecutive steps; `restart` points it at other lanes or another step."""
 
     def __init__(
-        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+        self,
+        source: RecordSource,
+        plan: DataPlan,
+        loaded: LoadedSpec,
+        mode: Mode,
+        *,
+        prefetch: int,
+        processes: int = 0,
     ) -> None:
         """Read nothing yet; see `base.Framework.batches`.
 
@@ -63,8 +73,11 @@ class TorchBatches:
         self._loaded = loaded
         self._mode = mode
         self._prefetch = prefetch
-        # One thread: neither the source nor the user's code need bear more.
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        # Forked before the threads are there; the user's code is asked by one of them at a time.
+        self._decoders = Decoders(self._examples, processes) if processes else None
+        self._reading = ThreadPoolExecutor(max(1, processes), thread_name_prefix="batches")
+        self._source_lock = threading.Lock()
+        self._salt = 0
         self._ahead: deque[Future[tuple[int, Batch | None]]] = deque()
         self._num_asked = 0
         self._num_steps = 0
@@ -117,6 +130,12 @@ class TorchBatches:
         self.record_ids = self._records.take_ids(step)
         return batch
 
+    def close(self) -> None:
+        """End what reads ahead."""
+        self._reading.shutdown(wait=False, cancel_futures=True)
+        if self._decoders is not None:
+            self._decoders.close()
+
     def _restart(
         self, lanes: range, first_step: int, last_step: int, spans: StepSpans | None
     ) -> None:
@@ -124,7 +143,7 @@ class TorchBatches:
             asked.cancel()
         self._ahead.clear()
         self._records.restart(lanes, first_step, last_step, spans)
-        self._next_step = first_step
+        self._next_step, self._salt = first_step, lanes.start
         _, self._num_steps = self._records.take_run(_ITERATOR)
         self._num_asked = 0
         for _ in range(self._prefetch):
@@ -134,13 +153,20 @@ class TorchBatches:
         """Have the next step's examples made, if there is one."""
         if self._num_asked < self._num_steps:
             run = self._records.run_number
-            self._ahead.append(self._reading.submit(self._make, run, self._num_asked))
+            self._ahead.append(self._reading.submit(self._make, run, self._num_asked, self._salt))
             self._num_asked += 1
 
-    def _make(self, run: int, number: int) -> tuple[int, Batch | None]:
-        step, records = self._records.read(run, number)
+    def _make(self, run: int, number: int, salt: int) -> tuple[int, Batch | None]:
+        with self._source_lock:  # It need not bear several threads.
+            step, records = self._records.read(run, number)
         if step == NO_STEP or records is None or not num_records(records):
             return step, None
+        if self._decoders is None:
+            return step, self._examples(step, records)
+        return step, self._decoders.make(step, records, salt=salt)
+
+    def _examples(self, step: int, records: Records) -> Batch | None:
+        """What the user's code makes of a step's records; None where they give no example."""
         name = f"create_dataset of {self._loaded.label}"
         doing = f"{name} in mode {self._mode.value} for records of step {step}"
         with user_code(doing, root=self._loaded.zoo):
@@ -150,13 +176,13 @@ class TorchBatches:
             if isinstance(made, Dataset | GeneratorType):
                 made = _collated(made)
                 if made is None:
-                    return step, None
+                    return None
         parts = self._parts(made, name)
         sizes = {num_examples(part) for part in parts if part is not None}
         if sizes == {0}:
-            return step, None
+            return None
         features, labels, weights = parts
-        return step, Batch(features, labels, num_examples(features), weights)
+        return Batch(features, labels, num_examples(features), weights)
 
     def _parts(self, made: Any, name: str) -> tuple[Any, Any, Any]:
         """Features, labels and weights as tensors of equally many examples."""

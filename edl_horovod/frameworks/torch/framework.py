@@ -61,10 +61,17 @@ class TorchFramework:
         self._computing = Computing(self._computing.device, _DTYPES[precision])
 
     def batches(
-        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec, mode: Mode, *, prefetch: int
+        self,
+        source: RecordSource,
+        plan: DataPlan,
+        loaded: LoadedSpec,
+        mode: Mode,
+        *,
+        prefetch: int,
+        processes: int = 0,
     ) -> Batches:
         """Make examples of records by the user's `create_dataset`."""
-        return TorchBatches(source, plan, loaded, mode, prefetch=prefetch)
+        return TorchBatches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
 
     def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:
         """All training examples in batches, which can be gone through repeatedly."""

@@ -86,6 +86,7 @@ def test_every_setting_can_be_set():
         "framework": "keras",
         "launch.kind": "mpi",
         "data_plan.damaged": "skip",
+        "data_plan.processes": "2",
         "log_level": "debug",
         "resume": "auto",
         "trust": "changed",

@@ -1,0 +1,11 @@
+"""Settings that are for another framework are refused, not passed over."""
+
+import pytest
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.frameworks.keras.framework import FRAMEWORK
+
+
+def test_processes_that_make_examples_are_refused():
+    with pytest.raises(ConfigError, match=r"Received: data_plan.processes=2"):
+        FRAMEWORK.batches(None, None, None, None, prefetch=1, processes=2)
