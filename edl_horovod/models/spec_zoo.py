@@ -40,7 +40,7 @@ MODEL_DEF = f"{_NAME}.Model"
 """What is to be trained in such a zoo."""
 _SPEC_FILE = f"{_NAME}.json"
 _CODE = '''\
-"""The model {name} of a model spec. edl_horovod wrote this file and what lies beside it."""
+"""The model of a model spec. edl_horovod wrote this file and what lies beside it."""
 
 from pathlib import Path
 
@@ -204,9 +204,8 @@ def _write(section: Mapping[str, Any], own: Path | None, *, is_trusted: bool) ->
         # An image of a zoo needs one; what the framework needs is in the base image.
         (tree / "requirements.txt").touch()
         entry = FRAMEWORKS[MODEL_KINDS[section["name"]].framework]
-        code = _CODE.format(
-            name=repr(spec["model_name"]), file_models=entry.file_models, files=tuple(files)
-        )
+        # Nothing that the spec says stands in it but the names of files, as literals.
+        code = _CODE.format(file_models=entry.file_models, files=tuple(files))
         (tree / f"{_NAME}.py").write_text(code, encoding="utf-8")
         name = re.sub(r"[^a-z0-9]+", "-", spec["model_name"].lower()).strip("-")[:40] or "model"
         place = cache() / f"{name}-{zoo_files.digest(tree, [*map(Path, _files_in(tree))])[:16]}"

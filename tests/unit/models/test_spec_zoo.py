@@ -1,6 +1,7 @@
 """The model zoo that the command makes of a model spec; no framework is imported for it."""
 
 import ast
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,17 @@ def test_a_zoo_has_the_files_and_code_that_names_them():
     assert {"model_of_spec.py", "model_of_spec.json", "requirements.txt"} <= set(
         map(str, zoo_files.sources(zoo))
     )
+
+
+def test_no_name_of_a_spec_becomes_code_of_the_zoo(tmp_path):
+    harmful = '"""; open("ran", "w"); """'
+    file = tmp_path / 'a"""; open("ran", "w"); """.pt'
+    file.write_text("values")
+    given = config()
+    spec = {"model_name": harmful, "model_definition": str(file)}
+    made = spec_zoo.with_zoo(dataclasses.replace(given, model={**given.model, "spec": spec}))
+    code = ast.parse((Path(made.model_zoo) / "model_of_spec.py").read_text())
+    assert not [node for node in ast.walk(code) if getattr(node, "id", "") == "open"]
 
 
 def test_what_is_in_the_zoo_is_what_the_spec_said():
