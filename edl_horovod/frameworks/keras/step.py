@@ -141,7 +141,7 @@ class KerasStep:
         self.optimizer.finalize_variable_values(self._trained)
 
     def rehearse(self, batch: Batch) -> None:
-        """Run both kinds of step without any effect, so that the first true ones are quick.
+        """Run all kinds of step without any effect, so that the first true ones are quick.
 
         TensorFlow optimises a function's graph, and makes its kernels, when it runs the first time.
         """
@@ -154,6 +154,9 @@ class KerasStep:
         # There is no ring yet, so the collective fails, and that before anything is changed.
         with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
             self._graph.steps[True](flag, batch.examples, salt, self._zero)
+        # What a newcomer does while it is given the state, and the others wait for.
+        with contextlib.suppress(tf.errors.OpError, CollectiveFailed), catch_failures():
+            self._graph.empty_steps[True](flag, self._zero)
 
     def has_come(self) -> bool:
         """Whether this rank's part of the step is done, so that it waits for the others."""
