@@ -43,5 +43,5 @@ def write(loaded: LoadedSpec, folder: Path) -> WrittenModel:
         )
     left_out = []
     if loaded.gives("create_loss"):
-        left_out.append("the loss, which is code: write it as compile_model_options of the spec")
+        left_out.append("the loss, which is code: set loss=... where the model is trained")
     return WrittenModel({"model_definition": _FILE}, tuple(left_out))

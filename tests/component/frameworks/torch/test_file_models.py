@@ -9,6 +9,7 @@ from torch import nn
 
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.torch import file_models
+from edl_horovod.models import spec_zoo
 from edl_horovod.models.file_model import FileModel
 
 NET = """
@@ -207,6 +208,12 @@ def test_files_that_do_not_fit_are_told(run, rows, net, tmp_path):
             CLASSES,
             "trust=model",
         )
+
+
+def test_a_worker_without_the_command_is_told_what_it_lacks(run, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(spec_zoo, "with_zoo", lambda config: config)
+    with pytest.raises(ConfigError, match=r"No model zoo has been written.*edl train"):
+        run("train", *whole(tmp_path, sequence()), rows)
 
 
 def test_records_without_columns_need_an_input_function(run, tmp_path):
