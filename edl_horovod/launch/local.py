@@ -79,7 +79,10 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
         """Run the job to its end."""
-        require_worker_packages(plan.config.framework)
+        # Here, because what a dry run prints needs no protocol buffers.
+        from edl_horovod.models.trained_model_file import framework_name
+
+        require_worker_packages(framework_name(plan.config))
         return run_plan(plan, on_events=on_events)
 
     def names(self, job: str) -> bool:

@@ -5,16 +5,14 @@ import importlib
 import logging
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
-from edl_horovod.errors import DataError
 from edl_horovod.frameworks.base import Framework
 from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.job.identity import WorkerIdentity
-from edl_horovod.models.trained_model_file import read_message
+from edl_horovod.models.trained_model_file import framework_name
 from edl_horovod.ring.loop import Work
 from edl_horovod.tasks.proof import Prover, forked_prover
 
@@ -26,12 +24,7 @@ log = logging.getLogger(__name__)
 def framework_of(config: JobConfig) -> Framework:
     """Import the framework that a job's model is written in, and the job's task."""
     importlib.import_module(TASKS[config.task].module)
-    name = config.framework
-    if not TASKS[config.task].takes_zoo:
-        # What is wrong with the trained model is told where the task opens it.
-        with contextlib.suppress(OSError, DataError):
-            name = read_message(Path(config.trained_model)).framework
-    entry = FRAMEWORKS[name if name in FRAMEWORKS else config.framework]
+    entry = FRAMEWORKS[framework_name(config)]
     framework: Framework = importlib.import_module(entry.module).FRAMEWORK
     return framework
 

@@ -6,6 +6,7 @@ import os
 
 from edl_horovod.config.frameworks import require_backend
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.models.trained_model_file import framework_name
 
 __all__ = ["import_all"]
 
@@ -16,7 +17,7 @@ def import_all(config: JobConfig) -> None:
     Raises:
         ConfigError: Keras is asked to compute with a backend that the ring does not have.
     """
-    require_backend(config.framework, os.environ)
+    require_backend(framework_name(config), os.environ)
     # Read at import by TensorFlow, and at every trace of a collective by Horovod.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "error")

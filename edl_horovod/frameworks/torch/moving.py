@@ -1,4 +1,7 @@
-"""Buffers that the forward pass changes, as sums over a ring: statistics and counters.
+"""What the forward pass changes, as sums over a ring: statistics and counters.
+
+Mostly these are buffers. Some modules, as those of Keras, keep them as parameters that are never
+trained; both are called buffers here.
 
 A rank's forward pass changes its own; the step takes them back until all sums are there. Then every
 rank has the mean over the examples, and of whole numbers by how much they went on.
@@ -6,6 +9,7 @@ rank has the mean over the examples, and of whole numbers by how much they went 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,12 +24,13 @@ class _Place:
     """Where a module has a buffer."""
 
     name: str
-    owner: nn.Module
+    holder: dict[str, Any]
+    """The module's buffers, or its parameters."""
     key: str
 
     @property
     def tensor(self) -> torch.Tensor:
-        found = self.owner._buffers[self.key]
+        found = self.holder[self.key]
         assert found is not None
         return found
 
@@ -55,10 +60,11 @@ class Moving:
         self._label = type(module).__name__
         places: dict[int, _Place] = {}
         for prefix, owner in module.named_modules():
-            for key, buffer in owner._buffers.items():
-                if buffer is not None:
-                    name = f"{prefix}.{key}" if prefix else key
-                    places.setdefault(id(buffer), _Place(name, owner, key))
+            for holder in (owner._buffers, owner._parameters):
+                for key, buffer in holder.items():
+                    if buffer is not None and not buffer.requires_grad:
+                        name = f"{prefix}.{key}" if prefix else key
+                        places.setdefault(id(buffer), _Place(name, holder, key))
         self._places, self._constant = list(places.values()), []
         before = self.keep()
         forward()
@@ -92,7 +98,7 @@ class Moving:
         """Give the module the same tensors with the same values again."""
         with torch.no_grad():
             for place, tensor, value in zip(self._places, kept.tensors, kept.values, strict=True):
-                place.owner._buffers[place.key] = tensor
+                place.holder[place.key] = tensor
                 tensor.copy_(value)
 
     def sums(self, kept: Kept, num_examples: int) -> list[torch.Tensor]:

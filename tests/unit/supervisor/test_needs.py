@@ -10,6 +10,8 @@ from edl_horovod import api
 from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, MissingDependency
+from edl_horovod.models.trained_model_file import framework_name
+from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,9 @@ def test_a_backend_of_keras_without_a_ring_is_one_sentence(
         task="train", data=str(tmp_path), output=str(tmp_path / "out"), model_def="m"
     )
 
-    with pytest.raises(ConfigError, match=r"torch.*Set KERAS_BACKEND=tensorflow") as found:
+    with pytest.raises(
+        ConfigError, match=r"torch.*Set KERAS_BACKEND=tensorflow.*framework=t"
+    ) as found:
         api.run(config)
 
     assert "\n" not in str(found.value)
@@ -83,3 +87,13 @@ def test_a_backend_of_keras_without_a_ring_is_one_sentence(
 def test_keras_on_tensorflow_is_taken(tmp_path: Path, variables: dict[str, str], text: str) -> None:
     (tmp_path / "keras.json").write_text(text)
     require_backend("keras", {**variables, "KERAS_HOME": str(tmp_path)})
+
+
+def test_a_trained_model_needs_its_own_framework_whatever_the_setting_says(
+    tmp_path: Path,
+) -> None:
+    written = TrainedModel(framework="torch").SerializeToString()
+    (tmp_path / "trained_model.pb").write_bytes(written)
+    config = JobConfig(task="evaluate", data=str(tmp_path), trained_model=str(tmp_path))
+    assert framework_name(config) == "torch"
+    assert framework_name(replace(config, trained_model="/no/such/model")) == "keras"
