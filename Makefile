@@ -36,7 +36,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 help:
 	@echo 'make setup        environment in $(VENV), with Horovod built for it once; FRAMEWORKS=tensorflow,torch for both'
 	@echo 'make demo         pictures -> records -> training on 2 ranks -> evaluation -> predictions; FRAMEWORK=torch'
-	@echo 'make test         lint, types, import contracts, tests of every part; some 15 minutes on 2 cores'
+	@echo 'make test         lint, types, import contracts, tests of every part; 15 to 35 minutes on 2 cores'
 	@echo 'make test-all     what make test leaves out: long jobs, and as root make netns and make images'
 	@echo 'make test-kube    the contract tests against a real API server (KUBEBUILDER_ASSETS)'
 	@echo 'make golden       k8s/ as edl would submit it now'
@@ -190,12 +190,13 @@ against: $(READY)
 bench-kube: $(READY)
 	$(BIN)/python -m benchmarks.kube --write docs/benchmarks-kubernetes.md
 
-# Apart from ours, as a user of TorchElastic has it; without this target it is left out.
+# Apart from ours, as a user of TorchElastic or torchft has it; without this target both are left out.
 torch-peer: $(TORCH_VENV)/.ready
 
 $(TORCH_VENV)/.ready:
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check --find-links $(TORCH_LINKS) torch==2.13.0+cpu
+	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check --find-links $(TORCH_LINKS) \
+	  torch==2.13.0+cpu torchft==0.2.0 numpy==2.4.6
 	@touch $@
 
 # Horovod without our patch, for the benchmarks over networks; some 4 minutes.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks import torch_ft
 from edl_horovod.errors import EdlError
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.supervisor.plan import Command, thread_variables
@@ -46,6 +47,8 @@ WARMUP_VARIABLE = "BENCHMARK_WARMUP_STEPS"
 COST_FOLDER_VARIABLE = "BENCHMARK_COST_FOLDER"
 FOLDER_VARIABLE = "BENCHMARK_FOLDER"
 """Folder of the stamps of `benchmarks.ours.stamping_worker`."""
+FRAMEWORK_VARIABLE = "BENCHMARK_FRAMEWORK"
+"""The framework of its job."""
 
 Numbers = dict[str, Any]
 SideT = TypeVar("SideT")
@@ -214,11 +217,25 @@ class Workspace:
         place = self._next_place(module)
         launcher: tuple[str, ...] = ()
         if under_horovodrun:
-            launcher = (locate("horovodrun"), "-np", str(num_ranks), "--gloo")
+            launcher = _horovodrun(num_ranks)
         argv = (*launcher, sys.executable, "-m", module, *self._shared(place), *arguments)
         self._run(argv, place, module, num_ranks, packages)
         numbers: Numbers = json.loads((place / NUMBERS_FILE).read_text())
         return numbers
+
+    def run_under_horovodrun(self, module: str, *arguments: str, num_ranks: int) -> None:
+        """Run ranks of a module that hands back no numbers, by a static `horovodrun` with Gloo.
+
+        Args:
+            module: Run by `python -m`.
+            *arguments: The module's.
+            num_ranks: The machine's cores are shared among so many ranks.
+
+        Raises:
+            SideFailed: It ended with an error, or not in time.
+        """
+        argv = (*_horovodrun(num_ranks), sys.executable, "-m", module, *arguments)
+        self._run(argv, self._next_place(module), module, num_ranks)
 
     def run_under_torchrun(
         self, python: Path, module: str, *arguments: str, num_ranks: int
@@ -237,6 +254,49 @@ class Workspace:
         launcher = (str(python), "-m", "torch.distributed.run", "--standalone")
         argv = (*launcher, f"--nproc-per-node={num_ranks}", "-m", module, *arguments)
         self._run(argv, self._next_place(module), module, num_ranks)
+
+    def run_under_torchft(self, python: Path, *arguments: str, num_ranks: int) -> None:
+        """Run `benchmarks.peers.torch_ft` to its end, with as many replicas and their lighthouse.
+
+        Args:
+            python: An interpreter that has torchft.
+            *arguments: Of each replica.
+            num_ranks: Replicas, which share the machine's cores.
+
+        Raises:
+            SideFailed: One ended with an error, or not in time.
+        """
+        place = self._next_place(torch_ft.REPLICA)
+        lighthouse, url = torch_ft.lighthouse(python, num_replicas=num_ranks)
+        flags = (f"--replicas={num_ranks}", *arguments)
+        commands = [torch_ft.replica(python, url, str(n), *flags) for n in range(num_ranks)]
+        environment = {**_environment(num_ranks, None), **torch_ft.VARIABLES}
+
+        def start(argv: tuple[str, ...], name: str) -> Child:
+            return Child(Command(argv=argv, environment=environment), place / name)
+
+        children = [start(lighthouse, "lighthouse")]
+        try:
+            children += [start(argv, f"log.{n}") for n, argv in enumerate(commands)]
+            until = time.monotonic() + self.settings.timeout_seconds
+            for child in children[1:]:
+                if not child.wait(max(0.0, until - time.monotonic())) or child.exit_code != 0:
+                    raise SideFailed(f"{torch_ft.REPLICA} failed. Its log ends:\n{child.tail(40)}")
+        finally:
+            end_all(children)
+
+    def write_arrays(self, num_records: int, shape: Sequence[int]) -> None:
+        """Write what the sides with PyTorch train on into this workspace's folder of data.
+
+        Args:
+            num_records: Pictures.
+            shape: Of a picture.
+
+        Raises:
+            SideFailed: They could not be written.
+        """
+        sizes = ("--shape", *map(str, shape))
+        self.run_side("benchmarks.arrays", f"--num-records={num_records}", *sizes)
 
     def run_job(self, num_ranks: int, *arguments: str) -> Numbers:
         """Run the real job to its end and return what it measured.
@@ -289,6 +349,10 @@ class Workspace:
         }
         flags = [part for name, n in numbers.items() for part in (f"--{name}", str(n))]
         return ("--data", str(self.data), "--place", str(place), *flags)
+
+
+def _horovodrun(num_ranks: int) -> tuple[str, ...]:
+    return (locate("horovodrun"), "-np", str(num_ranks), "--gloo")
 
 
 def _environment(num_ranks: int, packages: Path | None) -> dict[str, str]:

@@ -57,7 +57,9 @@ How it was measured:
   steps, and `last_call_timeout=1` instead of 30 s. It starts all workers anew at each event: the
   stall is the gap between two steps of the agent that stays. `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`
   is set, because without it a second agent could not join the first (torch 2.13).
-- The peers train on one batch in memory, so that no input pipeline is part of their stall.""",
+- Plain Horovod trains on one batch in memory, so that no input pipeline is part of its stall;
+  TorchElastic's workers load 6 MB of arrays when they start.
+- [The benchmarks over networks](benchmarks-network.md) have the same events in PyTorch.""",
 )
 
 
@@ -106,7 +108,7 @@ class _Report:
 PARTS: dict[str, Callable[[Run], list[Line]]] = {
     "ring_events": ring_events.measure,
     "horovod_events": horovod_events.measure,
-    "torch_events": torch_events.measure,
+    "torch_events": lambda run: torch_events.measure(run.in_torch()),
     "forming_events": forming_events.measure,
     "warm_horovodrun": warm_horovodrun.measure,
     "forming_rings": forming_rings.measure,

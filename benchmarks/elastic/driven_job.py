@@ -121,6 +121,7 @@ def driven_job(
     backoff_seconds: float | None = None,
     device_seconds: float = 0.0,
     spares: int = 0,
+    stall_seconds: float | None = None,
 ) -> Iterator[DrivenJob]:
     """Start a job; it ends with the block.
 
@@ -133,16 +134,19 @@ def driven_job(
         backoff_seconds: Wait before the second restart of a slot; None for nearly none.
         device_seconds: What a step of one rank alone waits, as for a device.
         spares: Warm workers beyond the slots.
+        stall_seconds: After which a rank that hangs is ended; None for the default.
     """
     place = run.place(name)
     job_dir = place / "job"
     arguments: list[object] = ["--data", run.data, "--job-dir", job_dir, "--np", slots]
     arguments += ["--max-steps", max_steps, "--spares", spares]
-    arguments += ["--spec", run.spec, "--batch-size", run.batch_size]
+    arguments += ["--spec", run.spec, "--framework", run.framework, "--batch-size", run.batch_size]
     if max_ranks:
         arguments += ["--max-np", max_ranks]
     if backoff_seconds is not None:
         arguments += ["--backoff", backoff_seconds]
+    if stall_seconds is not None:
+        arguments += ["--stall-seconds", stall_seconds]
     argv = python("benchmarks.ours.elastic_job", *arguments)
     variables = {"BENCHMARK_DEVICE_SECONDS": str(device_seconds)}
     with run.process(place, argv, environment=variables) as child:

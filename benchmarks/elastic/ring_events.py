@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from benchmarks.elastic import stamps
 from benchmarks.elastic.driven_job import DrivenJob, driven_job
-from benchmarks.elastic.settings import OURS, Run
+from benchmarks.elastic.settings import HANG_SECONDS, OURS, Run
 from benchmarks.elastic.table import Line
 
-__all__ = ["measure", "stall_at_size"]
+__all__ = ["HANG", "measure", "measure_hang", "stall_at_size"]
 
 BEFORE_SECONDS = 0.5
 AFTER_SECONDS = 0.5
@@ -17,6 +17,7 @@ AFTER_SECONDS = 0.5
 a second later."""
 SURVIVOR = 0
 OTHER = 1
+HANG = "a worker hangs (SIGSTOP): survivor's stall"
 
 
 @dataclass
@@ -83,6 +84,26 @@ def measure(run: Run) -> list[Line]:
             most=0.15,
         ),
     ]
+
+
+def measure_hang(run: Run) -> Line:
+    """Stop a rank in training; what it costs the other until it is ended.
+
+    Args:
+        run: Holds the records.
+
+    Raises:
+        SideFailed: The job failed, or the event did not show in time.
+    """
+    with driven_job(run, "hang", slots=2, stall_seconds=HANG_SECONDS) as job:
+        job.wait_for_ring(2, after=0)
+        time.sleep(run.settings.settle_seconds)
+        since = time.monotonic()
+        job.send(OTHER, signal.SIGSTOP)
+        stall, _ = stall_at_size(run, job, size=1, since=since)
+    return Line(
+        event=HANG, side=OURS, values=(stall,), detail=f"elastic.stall_seconds={HANG_SECONDS:.0f}"
+    )
 
 
 def _join(run: Run, job: DrivenJob, found: _Found) -> float:

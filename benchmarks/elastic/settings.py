@@ -1,5 +1,6 @@
 """How long the runs are, and what all of them share."""
 
+import copy
 import os
 import sys
 import time
@@ -9,15 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.common import ROOT, SideFailed
+from benchmarks import common
+from benchmarks.common import ROOT, SideFailed, Workspace
 from edl_horovod.supervisor.plan import Command, thread_variables
 from edl_horovod.supervisor.processes import Child, end_all
 
-__all__ = ["FULL", "OURS", "PLAIN", "QUICK", "TORCH", "Run", "Settings"]
+__all__ = [
+    "FULL",
+    "HANG_SECONDS",
+    "OURS",
+    "PLAIN",
+    "QUICK",
+    "TORCH",
+    "TORCHFT",
+    "Run",
+    "Settings",
+]
 
 OURS = "edl_horovod"
 PLAIN = "plain Horovod"
 TORCH = "TorchElastic"
+TORCHFT = "torchft"
+
+HANG_SECONDS = 10.0
+"""After which the sides with PyTorch give up a member that hangs in training."""
 
 START_SECONDS = 90.0
 """Longest wait for a process to get going, or for an event to show; hours on no machine."""
@@ -84,6 +100,7 @@ class Run:
         data: Path,
         torch_python: Path = Path("none"),
         spec: str = "cnn.CnnSpec",
+        framework: str = "keras",
         batch_size: int = 128,
     ) -> None:
         """Take an empty folder that somebody else removes.
@@ -91,18 +108,34 @@ class Run:
         Args:
             folder: For logs and jobs.
             settings: How much of everything.
-            data: Folder of the records.
+            data: Folder of the records, or of the arrays where the framework is PyTorch.
             torch_python: An interpreter that has torch; it need not exist.
             spec: What our jobs train, of `benchmarks/models`.
+            framework: Of the spec.
             batch_size: Their global batch.
         """
         self.settings = settings
         self.data = data
         self.spec = spec
+        self.framework = framework
         self.batch_size = batch_size
         self.torch_python = torch_python
         self._folder = folder
         self._num_places = 0
+
+    def in_torch(self) -> "Run":
+        """The same run of the model in PyTorch, on arrays.
+
+        Raises:
+            SideFailed: They could not be written.
+        """
+        run = copy.copy(self)
+        run.framework, run.spec, run.data = "torch", "torch_specs.CnnSpec", self._folder / "arrays"
+        if not run.data.exists():
+            space = Workspace(self.place("arrays"), common.QUICK)
+            space.data = run.data
+            space.write_arrays(common.QUICK.num_records, (1, 28, 28))
+        return run
 
     def place(self, name: str) -> Path:
         """A new folder."""

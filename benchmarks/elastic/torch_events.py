@@ -8,16 +8,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from benchmarks.elastic import stamps
-from benchmarks.elastic.settings import TORCH, Run
+from benchmarks.elastic.ring_events import HANG
+from benchmarks.elastic.settings import HANG_SECONDS, START_SECONDS, TORCH, Run
 from benchmarks.elastic.stamps import Stamp
 from benchmarks.elastic.table import Line
 from edl_horovod.supervisor.processes import Child
 
-__all__ = ["measure"]
+__all__ = ["COMES", "MISSING", "STAYS", "measure"]
 
 STAYS = "stays"
 COMES = "comes"
 MISSING = "no torch: make torch-peer"
+GIVING_UP_SECONDS = 120.0
+"""Longest wait for the ring after a hang."""
 # With the shared store of torch 2.13, an agent that is rank 0 again does not publish its address
 # again; the newcomer waits for it for 60 s, and then both agents end.
 VARIABLES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -25,21 +28,24 @@ CONF = "last_call_timeout=1,close_timeout=5,join_timeout=60"
 
 
 def measure(run: Run) -> list[Line]:
-    """Start one agent; let the other come, lose its worker, and go.
+    """Start one agent; let the other come, lose its worker, go, and hang.
 
     Args:
-        run: Starts the processes.
+        run: Starts the processes, and holds the arrays.
 
     Raises:
         SideFailed: An agent ended, or an event did not show in time.
     """
     join, kill = "a worker joins: survivor's stall", "kill -9 of a worker: survivor's stall"
+    leave = "planned removal: survivor's stall"
     if not run.torch_python.exists():
-        return [Line(event=event, side=TORCH, detail=MISSING) for event in (join, kill)]
+        return [
+            Line(event=event, side=TORCH, detail=MISSING) for event in (join, kill, leave, HANG)
+        ]
     place = run.place("torchrun")
     (place / "stamps").mkdir()
     events = _Events(run, place)
-    joins, kills, redone = [], [], []
+    joins, kills, leaves, hangs, redone = [], [], [], [], []
 
     def agent(name: str) -> AbstractContextManager[Child]:
         command = _command(run, place, name)
@@ -59,7 +65,12 @@ def measure(run: Run) -> list[Line]:
                 kills.append(events.stall_until(2, since, stays, comes))
                 redone.append(events.num_redone() - before)
                 since = time.monotonic()
-            events.wait_for_ring(1, since, stays)
+            leaves.append(events.stall_until(1, since, stays))
+        with agent(f"{COMES}-hangs") as comes:
+            events.stall_until(2, time.monotonic(), stays, comes)
+            since = time.monotonic()
+            os.kill(events.last_pid(f"{COMES}-hangs"), signal.SIGSTOP)
+            hangs.append(events.stall_until(2, since, stays, comes, seconds=GIVING_UP_SECONDS))
     detail = "all workers start anew, the killed one too"
     return [
         Line(event=join, side=TORCH, values=tuple(joins), detail="all workers start anew"),
@@ -71,6 +82,13 @@ def measure(run: Run) -> list[Line]:
             values=tuple(float(number) for number in redone),
             detail="a checkpoint every 50 steps",
         ),
+        Line(event=leave, side=TORCH, values=tuple(leaves), detail="SIGTERM to its agent"),
+        Line(
+            event=HANG,
+            side=TORCH,
+            values=tuple(hangs),
+            detail=f"collectives end after {HANG_SECONDS:.0f} s",
+        ),
     ]
 
 
@@ -81,7 +99,9 @@ def _command(run: Run, place: Path, name: str) -> tuple[str, ...]:
     ring = ("--rdzv-backend=c10d", "--rdzv-id=benchmark", f"--rdzv-conf={CONF}", endpoint)
     limits = ("--nproc-per-node=1", "--max-restarts=1000", "--monitor-interval=0.1")
     where = ("--local-addr=127.0.0.1", "-m", "benchmarks.peers.torch_elastic")
-    return (*agent, *ring, *limits, *where, "--stamps", str(place / "stamps"), "--agent", name)
+    files = ("--stamps", str(place / "stamps"), "--data", str(run.data), "--agent", name)
+    numbers = (f"--batch-size={run.batch_size}", f"--timeout={HANG_SECONDS}", "--model=small")
+    return (*agent, *ring, *limits, *where, *files, *numbers)
 
 
 def _port(place: Path) -> int:
@@ -113,7 +133,9 @@ class _Events:
         paths = self._stamps.glob(f"{agent}.*")
         return int(max(paths, key=lambda path: path.stat().st_mtime_ns).suffix[1:])
 
-    def wait_for_ring(self, size: int, since: float, *agents: Child) -> float:
+    def wait_for_ring(
+        self, size: int, since: float, *agents: Child, seconds: float = START_SECONDS
+    ) -> float:
         """Wait for steps of a new worker in a ring of that size; when the first one ended."""
 
         def first() -> float | None:
@@ -123,9 +145,11 @@ class _Events:
                     return found[0].at
             return None
 
-        return self._run.wait_for(first, f"a ring of {size}", *agents)
+        return self._run.wait_for(first, f"a ring of {size}", *agents, seconds=seconds)
 
-    def stall_until(self, size: int, since: float, *agents: Child) -> float:
-        at = self.wait_for_ring(size, since, *agents)
+    def stall_until(
+        self, size: int, since: float, *agents: Child, seconds: float = START_SECONDS
+    ) -> float:
+        at = self.wait_for_ring(size, since, *agents, seconds=seconds)
         time.sleep(self._run.settings.settle_seconds)
         return stamps.stall(self._all(), since, at + 1.0)

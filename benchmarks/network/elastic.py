@@ -10,7 +10,7 @@ from benchmarks.network.join import BATCH_SIZE, MODEL, elastic_run
 from benchmarks.network.results import Found, reason_of
 from benchmarks.network.settings import Run
 
-__all__ = ["measure"]
+__all__ = ["measure", "without_targets"]
 
 NUM_EVENTS = 3
 SETTLE_SECONDS = 8.0
@@ -40,11 +40,12 @@ def measure(run: Run) -> Found:
     ):
         try:
             # The targets are those of 0.7 M parameters; here they are for information.
-            lines += [_without_targets(line) for line in part(elastic)]
+            lines += [without_targets(line) for line in part(elastic)]
         except (SideFailed, ValueError) as error:
             lines.append(Line(event=name, side=OURS, detail=reason_of(error)))
     return Found(lines=lines)
 
 
-def _without_targets(line: Line) -> Line:
+def without_targets(line: Line) -> Line:
+    """The line for information alone."""
     return dataclasses.replace(line, most=None, most_median=None, least_median=None)

@@ -11,7 +11,7 @@ from benchmarks.network.results import Failure, Found, guarded
 from benchmarks.network.settings import MODELS, NO_LIMIT, Run
 from benchmarks.network.sides import Seconds, ours, plain, timed, torch_ddp
 
-__all__ = ["measure", "ratio_line"]
+__all__ = ["TORCH_DDP", "measure", "ratio_line"]
 
 LEAST_LIMITED = 1.05
 LEAST_UNLIMITED = 1.0
@@ -38,8 +38,8 @@ def measure(run: Run) -> Found:
         if run.released_horovod.exists():
             released = plain(model, packages=run.released_horovod)
             sides[RELEASED] = guarded(partial(timed, run, model, run.rates, released))
-        if model.has_torch and run.torch_python.exists():
-            sides[TORCH_DDP] = guarded(partial(timed, run, model, run.rates, torch_ddp(run, name)))
+        if name != "small" and run.torch_python.exists():
+            sides[TORCH_DDP] = guarded(partial(timed, run, model, run.rates, torch_ddp(run, model)))
         found = interleave(sides, run.settings.repetitions)
         alone = plain(model, "--no-reduction")
         floor = guarded(partial(timed, run, model, (NO_LIMIT,), alone))()

@@ -14,6 +14,8 @@ from benchmarks.network import (
     scaling,
     start,
     timeline,
+    torch_elastic,
+    torch_speed,
 )
 from benchmarks.network.results import Found
 from benchmarks.network.settings import Run
@@ -52,11 +54,37 @@ and a step of the plain loop without any reduction and without a limit. Both use
 Horovod, with our patch: [what it changes](adr/0003-horovod-patch.md) makes the plain loop faster,
 too. The same loop on Horovod as it was released (`make horovod-peer`) stands on a line of its own.
 
-PyTorch's DDP (`make torch-peer`) trains the same layers on one batch in memory; its kernels are
-others, so its speed without a limit says what they make of it.
+PyTorch's DDP (`make torch-peer`) trains the same layers; its kernels are others, so its speed
+without a limit says what they make of it. What has both sides in PyTorch is the next part.
 
 The batch of the 45 M dense model, 512, is chosen so that on this machine computing a step and
 sending its gradients take about as long as each other, between 4 and 1 Gbit/s.""",
+    ),
+    "torch": Part(
+        measure=torch_speed.measure,
+        title="Speed in PyTorch",
+        method="""\
+2 ranks of one thread each, the same modules, global batch and arrays (`.npz`). Ours is the real job
+with `framework=torch`. DDP runs on Gloo under a static `torchrun`, Horovod's `DistributedOptimizer`
+under a static `horovodrun` on the Horovod that we build, torchft 0.2.0 with one replica a rank and
+its lighthouse (`make torch-peer` has both). The peers read by a `DataLoader` with a
+`DistributedSampler`. The fastest peer is that of each repetition.""",
+    ),
+    "torch-memory": Part(
+        measure=torch_speed.measure_memory,
+        title="Memory in PyTorch",
+        method="Of the rank that used most, in a training of some steps, beside DDP.",
+    ),
+    "torch-elastic": Part(
+        measure=torch_elastic.measure,
+        title="Events in PyTorch",
+        method="""\
+As in [the benchmarks of elasticity](benchmarks-elastic.md), all sides with the model of 0.7 M
+parameters in PyTorch, on the same arrays, without a limit. torchft has its defaults (a replica that
+sends no heartbeat for 5 s is lost), but its lighthouse waits only 1 s for replicas that are late,
+and it adds each gradient by itself: with its buckets, version 0.2.0 ends with a killed replica.
+After 10 s a rank that hangs is given up on all sides; torchft and TorchElastic then end what waits
+for it.""",
     ),
     "timeline": Part(
         measure=timeline.measure,

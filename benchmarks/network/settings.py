@@ -18,6 +18,7 @@ __all__ = [
     "Model",
     "Run",
     "Settings",
+    "name_of",
 ]
 
 NO_LIMIT = Rate(name="no limit", bits_per_second=0.0)
@@ -47,14 +48,17 @@ class Model:
     """At the first rate: both sides trace and allocate in their first steps."""
     records: str = "pictures"
     """Folder of its records."""
-    has_torch: bool = True
-    """Whether `benchmarks.peers.torch_ddp` has it, too."""
+    torch_spec: str
+    """The same in PyTorch; `benchmarks.models.torch_network` has it by its key in `MODELS`."""
+    picture_shape: tuple[int, int, int] = (3, 64, 64)
+    """Of PyTorch's records."""
 
 
 MODELS = {
     "conv": Model(
         title="11.7 M, 8 convolutions and 2 dense",
         spec="network.ConvSpec",
+        torch_spec="torch_specs.ConvSpec",
         batch_size=64,
         num_parameters=11_657_936,
         timed_steps=6,
@@ -62,6 +66,7 @@ MODELS = {
     "resnet": Model(
         title="ResNet-50, pictures of 64x64",
         spec="network.ResNetSpec",
+        torch_spec="torch_specs.ResNetSpec",
         batch_size=16,
         num_parameters=23_608_202,
         timed_steps=5,
@@ -69,6 +74,7 @@ MODELS = {
     "dense": Model(
         title="45 M dense, Adam",
         spec="network.DenseSpec",
+        torch_spec="torch_specs.DenseSpec",
         batch_size=512,
         num_parameters=45_170_506,
         timed_steps=4,
@@ -76,14 +82,20 @@ MODELS = {
     "small": Model(
         title="0.7 M, 2 convolutions and 2 dense",
         spec="cnn.CnnSpec",
+        torch_spec="torch_specs.CnnSpec",
         batch_size=128,
         num_parameters=690_874,
         timed_steps=100,
         warmup_steps=40,
         records="numbers",
-        has_torch=False,
+        picture_shape=(1, 28, 28),
     ),
 }
+
+
+def name_of(model: Model) -> str:
+    """The key of a model in `MODELS`."""
+    return next(name for name, each in MODELS.items() if each == model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +164,19 @@ class Run:
             space = Workspace(self.place("records"), common.QUICK)
             space.data = folder
             space.run_side(module[model.records], f"--num-records={self.settings.num_pictures}")
+        return folder
+
+    def arrays(self, model: Model) -> Path:
+        """Folder of a model's records as arrays, made where it is not there yet.
+
+        Raises:
+            SideFailed: They could not be written.
+        """
+        folder = self._folder / f"{model.records}-arrays"
+        if not folder.exists():
+            space = Workspace(self.place("records"), common.QUICK)
+            space.data = folder
+            space.write_arrays(self.settings.num_pictures, model.picture_shape)
         return folder
 
     def timed_steps(self, model: Model) -> int:

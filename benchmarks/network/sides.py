@@ -6,12 +6,24 @@ from pathlib import Path
 from benchmarks.common import SideFailed, Workspace
 from benchmarks.network.namespace import Rate, set_rate
 from benchmarks.network.phases import changing_rates, first_rank, num_steps, step_seconds
-from benchmarks.network.settings import NO_LIMIT, NUM_RANKS, Model, Run
+from benchmarks.network.settings import NO_LIMIT, NUM_RANKS, Model, Run, name_of
 
-__all__ = ["Seconds", "Train", "ours", "plain", "timed", "torch_ddp", "watched"]
+__all__ = [
+    "Seconds",
+    "Train",
+    "ours",
+    "plain",
+    "timed",
+    "torch_ddp",
+    "torch_ft",
+    "torch_horovod",
+    "torch_ours",
+    "watched",
+]
 
 PLAIN_HOROVOD = "benchmarks.peers.plain_horovod"
 TORCH_DDP = "benchmarks.peers.torch_ddp"
+TORCH_HOROVOD = "benchmarks.peers.torch_horovod"
 
 Seconds = dict[str, float]
 """The median step, by the rate's name."""
@@ -59,20 +71,74 @@ def plain(
     return train
 
 
-def torch_ddp(run: Run, name: str) -> Train:
-    """PyTorch's DDP, under a static torchrun; one batch from memory.
+def torch_ours(run: Run, model: Model) -> Train:
+    """The real job, in PyTorch.
 
     Args:
-        run: Knows an interpreter that has torch.
-        name: Of the model in `MODELS`.
+        run: Holds the records.
+        model: What is trained.
     """
+    data, flags = run.arrays(model), ("--framework=torch", f"--spec={model.torch_spec}")
+
+    def train(space: Workspace, stamps: Path) -> None:
+        space.data = data
+        space.run_job(NUM_RANKS, *flags, f"--stamps={stamps}")
+
+    return train
+
+
+def torch_ddp(run: Run, model: Model) -> Train:
+    """PyTorch's DDP on Gloo, under a static torchrun.
+
+    Args:
+        run: Holds the records, and knows an interpreter that has torch.
+        model: What is trained.
+    """
+
+    def launch(space: Workspace, flags: Sequence[str]) -> None:
+        space.run_under_torchrun(run.torch_python, TORCH_DDP, *flags, num_ranks=NUM_RANKS)
+
+    return _torch_peer(run, model, launch)
+
+
+def torch_horovod(run: Run, model: Model) -> Train:
+    """Horovod's own optimizer for PyTorch, under a static horovodrun.
+
+    Args:
+        run: Holds the records.
+        model: What is trained.
+    """
+
+    def launch(space: Workspace, flags: Sequence[str]) -> None:
+        space.run_under_horovodrun(TORCH_HOROVOD, *flags, num_ranks=NUM_RANKS)
+
+    return _torch_peer(run, model, launch)
+
+
+def torch_ft(run: Run, model: Model) -> Train:
+    """Replicas of torchft, and their lighthouse.
+
+    Args:
+        run: Holds the records, and knows an interpreter that has torchft.
+        model: What is trained.
+    """
+
+    def launch(space: Workspace, flags: Sequence[str]) -> None:
+        space.run_under_torchft(run.torch_python, *flags, num_ranks=NUM_RANKS)
+
+    return _torch_peer(run, model, launch)
+
+
+def _torch_peer(
+    run: Run, model: Model, launch: Callable[[Workspace, Sequence[str]], None]
+) -> Train:
+    fixed = (f"--data={run.arrays(model)}", f"--model={name_of(model)}")
 
     def train(space: Workspace, stamps: Path) -> None:
         settings = space.settings
         numbers = {"batch-size": settings.batch_size, "total-steps": settings.total_steps}
-        flags = (f"--model={name}", *(f"--{flag}={number}" for flag, number in numbers.items()))
-        where = f"--stamps={stamps}"
-        space.run_under_torchrun(run.torch_python, TORCH_DDP, *flags, where, num_ranks=NUM_RANKS)
+        flags = (f"--{flag}={number}" for flag, number in numbers.items())
+        launch(space, (*fixed, *flags, f"--stamps={stamps}"))
 
     return train
 

@@ -5,8 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.common import FOLDER_VARIABLE, MODELS, RECORDIO_PATTERN
-from benchmarks.ours.job import MANY_EPOCHS, STAMPING_WORKER, with_worker
+from benchmarks.common import FOLDER_VARIABLE, FRAMEWORK_VARIABLE, MODELS, RECORDIO_PATTERN
+from benchmarks.ours.job import MANY_EPOCHS, STAMPING_WORKER, data_of, with_worker
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig, TrainConfig
 from edl_horovod.errors import EdlError
 from edl_horovod.job.lifeline import end_with_parent
@@ -26,21 +26,33 @@ def main() -> int:
     parser.add_argument("--backoff", type=float, default=0.01, help="before a second restart")
     parser.add_argument("--max-np", type=int, help="most ranks; the other slots wait warm")
     parser.add_argument("--spares", type=int, default=0, help="warm workers beyond the slots")
+    parser.add_argument(
+        "--stall-seconds",
+        type=float,
+        default=ElasticConfig.stall_seconds,
+        help="until a rank that hangs is ended",
+    )
     parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
+    parser.add_argument("--framework", default="keras", help="of the spec")
     parser.add_argument("--batch-size", type=int, default=128, help="the global batch, records")
     args = parser.parse_args()
     end_with_parent()
     elastic = ElasticConfig(
-        restart_backoff_seconds=args.backoff, max_np=args.max_np, spares=args.spares
+        restart_backoff_seconds=args.backoff,
+        max_np=args.max_np,
+        spares=args.spares,
+        stall_seconds=args.stall_seconds,
     )
     config = job_config(
         args.data, args.job_dir, np=args.np, max_steps=args.max_steps, elastic=elastic
     )
     train = replace(config.train, batch_size=args.batch_size)
-    config = replace(config, model_def=args.spec, train=train)
+    data = data_of(args.data, args.framework)
+    config = replace(config, model_def=args.spec, framework=args.framework, data=data, train=train)
     try:
         plan = LocalTarget().plan(config)
-        variables = {FOLDER_VARIABLE: str(plan.job_dir.path / "stamps")}
+        stamps = str(plan.job_dir.path / "stamps")
+        variables = {FOLDER_VARIABLE: stamps, FRAMEWORK_VARIABLE: args.framework}
         run_plan(with_worker(plan, STAMPING_WORKER, variables))
     except EdlError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -10,9 +10,11 @@ from typing import Any
 
 import yaml
 
+from benchmarks import arrays
 from benchmarks.common import (
     COST_FOLDER_VARIABLE,
     FOLDER_VARIABLE,
+    FRAMEWORK_VARIABLE,
     MODELS,
     RECORDIO_PATTERN,
     WARMUP_VARIABLE,
@@ -49,6 +51,7 @@ def main() -> int:
         "--checkpoint-steps", type=int, default=0, help="save after so many steps; 0 for never"
     )
     parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
+    parser.add_argument("--framework", default="keras", help="of the spec")
     parser.add_argument("--stamps", type=Path, help="folder where workers write down their steps")
     parser.add_argument(
         "--timeline-step", type=int, help="with --stamps: begin Horovod's timeline after it"
@@ -70,7 +73,7 @@ def main() -> int:
         }
         plan = with_worker(plan, "benchmarks.ours.timed_worker", variables)
     if args.stamps is not None:
-        variables = {FOLDER_VARIABLE: str(args.stamps)}
+        variables = {FOLDER_VARIABLE: str(args.stamps), FRAMEWORK_VARIABLE: args.framework}
         if args.timeline_step is not None:
             variables |= {TIMELINE_VARIABLE: str(args.timeline_step), **DYNAMIC_TIMELINE}
         plan = with_worker(plan, STAMPING_WORKER, variables)
@@ -101,6 +104,16 @@ def with_worker(plan: LaunchPlan, module: str, variables: dict[str, str]) -> Lau
     return replace(plan, worker=replace(plan.worker, argv=tuple(argv), environment=environment))
 
 
+def data_of(folder: Path, framework: str) -> str:
+    """The setting `data` for the records of a folder.
+
+    Args:
+        folder: With what the framework's sides train on.
+        framework: PyTorch's sides share arrays, Keras' RecordIO.
+    """
+    return str(folder / (arrays.FILE_NAME if framework == "torch" else RECORDIO_PATTERN))
+
+
 def with_settings(config: JobConfig, settings: list[str]) -> JobConfig:
     """The settings with some of them changed.
 
@@ -122,7 +135,8 @@ def with_settings(config: JobConfig, settings: list[str]) -> JobConfig:
 def _config(args: argparse.Namespace) -> JobConfig:
     config = JobConfig(
         task="train",
-        data=str(args.data / RECORDIO_PATTERN),
+        data=data_of(args.data, args.framework),
+        framework=args.framework,
         output=str(args.place / "out"),
         model_zoo=str(MODELS),
         model_def=args.spec,

@@ -5,6 +5,7 @@ for a device, and dies or stops while it forms a ring (as `order.SLOT` says): fr
 could hit those milliseconds.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -13,11 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import horovod.tensorflow as hvd
-
-from benchmarks.common import FOLDER_VARIABLE
+from benchmarks.common import FOLDER_VARIABLE, FRAMEWORK_VARIABLE
 from benchmarks.elastic.stamps import Stamper
 from benchmarks.watched import TIMELINE_VARIABLE, start_timeline, write_memory
+from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog
 from edl_horovod.job.outcome import Success
@@ -34,6 +34,7 @@ DEVICE_VARIABLE = "BENCHMARK_DEVICE_SECONDS"
 def main() -> int:
     """Be a worker until dismissed; returns the process' exit code."""
     folder = Path(os.environ[FOLDER_VARIABLE])
+    hvd: Any = importlib.import_module(FRAMEWORKS[os.environ[FRAMEWORK_VARIABLE]].horovod)
     device_seconds = float(os.environ.get(DEVICE_VARIABLE, "0"))
     run = loop.run
 

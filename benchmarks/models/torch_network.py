@@ -1,0 +1,105 @@
+"""The models of `cnn.py` and `network.py` in PyTorch, for all sides that train with it.
+
+Only PyTorch: the peers' environments need not have our packages.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+__all__ = ["MODELS"]
+
+NUM_CLASSES = 10
+PICTURE_SHAPE = (3, 64, 64)
+WIDTH_OF_DENSE = 3264
+
+
+def _small() -> nn.Module:
+    """2 convolutions and 2 dense layers on a picture of 28 x 28."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 11 * 11, 176),
+        nn.ReLU(),
+        nn.Linear(176, NUM_CLASSES),
+    )
+
+
+def _conv() -> nn.Module:
+    """8 convolutions and 2 dense layers."""
+    parts: list[nn.Module] = []
+    before = PICTURE_SHAPE[0]
+    for number, filters in enumerate((64, 64, 128, 128, 256, 256, 512, 512)):
+        stride = 2 if number % 2 else 1
+        parts += [nn.Conv2d(before, filters, 3, stride, padding=1), nn.ReLU()]
+        before = filters
+    parts += [nn.Flatten(), nn.Linear(before * 4 * 4, 850), nn.ReLU(), nn.Linear(850, NUM_CLASSES)]
+    return nn.Sequential(*parts)
+
+
+def _dense() -> nn.Module:
+    """5 dense layers on a picture of 16 x 16."""
+    parts: list[nn.Module] = [nn.AvgPool2d(4), nn.Flatten()]
+    before = PICTURE_SHAPE[0] * 16 * 16
+    for _ in range(5):
+        parts += [nn.Linear(before, WIDTH_OF_DENSE), nn.ReLU()]
+        before = WIDTH_OF_DENSE
+    return nn.Sequential(*parts, nn.Linear(before, NUM_CLASSES))
+
+
+class _Bottleneck(nn.Module):
+    """Three convolutions beside a shortcut (He et al., 2015, "Deep Residual Learning")."""
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        after = 4 * width
+        self.body = nn.Sequential(
+            *_normed(before, width, 1, stride),
+            nn.ReLU(),
+            *_normed(width, width, 3, 1),
+            nn.ReLU(),
+            *_normed(width, after, 1, 1),
+        )
+        is_same = before == after and stride == 1
+        self.shortcut = (
+            nn.Identity() if is_same else nn.Sequential(*_normed(before, after, 1, stride))
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of pictures."""
+        return nn.functional.relu(self.body(x) + self.shortcut(x))
+
+
+def _resnet() -> nn.Module:
+    """ResNet-50; the strides are in the first convolution of a block, as in Keras."""
+    parts = [*_normed(PICTURE_SHAPE[0], 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    before = 64
+    for stage, (width, num_blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(num_blocks):
+            parts.append(_Bottleneck(before, width, 2 if stage and not block else 1))
+            before = 4 * width
+    return nn.Sequential(
+        *parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, NUM_CLASSES)
+    )
+
+
+def _normed(before: int, after: int, kernel: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    # Keras' convolutions have a bias beside the one of the normalization.
+    return (
+        nn.Conv2d(before, after, kernel, stride, padding=kernel // 2),
+        nn.BatchNorm2d(after),
+    )
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optimizer], float]] = {
+    "conv": (_conv, torch.optim.SGD, 0.001),
+    "resnet": (_resnet, torch.optim.SGD, 0.001),
+    "dense": (_dense, torch.optim.Adam, 0.001),
+    "small": (_small, torch.optim.SGD, 0.01),
+}
+"""What makes a model and its optimizer, and the learning rate, by the name of the model."""
