@@ -111,9 +111,12 @@ test: $(READY)
 	$(MAKE) -j 3 --output-sync=target lint unit kube
 	$(JOBS) -m 'not long'
 
+# Which of the long tests `test-all` runs, as pytest's -m takes it.
+LONG ?= long
+
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)
-	$(JOBS) -m long
+	$(JOBS) -m '$(LONG)'
 	$(MAKE) netns
 	$(MAKE) images
 

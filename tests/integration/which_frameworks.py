@@ -62,5 +62,5 @@ def frameworks_for(module, test):
         return FRAMEWORKS
     if module not in LONG:
         raise KeyError(f"{module} is in no list of {__name__}")
-    marked = [pytest.param(*each.values, marks=[*each.marks, pytest.mark.long]) for each in others]
-    return [first, *marked]
+    long = [pytest.mark.long, pytest.mark.twin]
+    return [first, *(pytest.param(*each.values, marks=[*each.marks, *long]) for each in others)]
