@@ -68,7 +68,8 @@ sending its gradients take about as long as each other, between 4 and 1 Gbit/s."
 with `framework=torch`. DDP runs on Gloo under a static `torchrun`, Horovod's `DistributedOptimizer`
 under a static `horovodrun` on the Horovod that we build, torchft 0.2.0 with one replica a rank and
 its lighthouse (`make torch-peer` has both). The peers read by a `DataLoader` with a
-`DistributedSampler`. The fastest peer is that of each repetition.""",
+`DistributedSampler`. The fastest peer is that of each repetition. To reach is 1.00 of it without a
+limit and at the slowest rate.""",
     ),
     "torch-memory": Part(
         measure=torch_speed.measure_memory,

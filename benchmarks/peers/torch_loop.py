@@ -14,9 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from benchmarks.elastic.stamps import Stamper
 from benchmarks.models.torch_network import MODELS
+from benchmarks.watched import write_memory
 
-__all__ = ["batches", "make", "parser", "train_on"]
+__all__ = ["batches", "make", "parser", "train_as", "train_on"]
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -82,3 +84,27 @@ def train_on(
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     loss.item()
+
+
+def train_as(
+    rank: int,
+    size: int,
+    args: argparse.Namespace,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Train for all steps as one rank of a ring that does not change, and leave its figures.
+
+    Args:
+        rank: Which one.
+        size: Of how many.
+        args: Of `parser`.
+        model: What is trained.
+        optimizer: Of the model.
+    """
+    data = batches(args.data, args.batch_size // size, rank=rank, size=size)
+    stamper = Stamper(args.stamps / f"{rank}.{os.getpid()}")
+    for step in range(args.total_steps):
+        train_on(model, optimizer, *next(data))
+        stamper.step(step + 1, size)
+    write_memory(args.stamps, str(rank))
