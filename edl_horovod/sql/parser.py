@@ -1,0 +1,198 @@
+"""A program in SQL with our clauses, read into statements."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from edl_horovod.errors import did_you_mean
+from edl_horovod.sql.clauses import (
+    read_attributes,
+    read_columns,
+    read_model,
+    read_name,
+)
+from edl_horovod.sql.cursor import Cursor
+from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.programs import VERBS, find_verb, split
+from edl_horovod.sql.statements import (
+    DescribeModel,
+    DropModel,
+    Evaluate,
+    Explain,
+    Kill,
+    Predict,
+    ShowJobs,
+    ShowModels,
+    ShowTrain,
+    Standard,
+    Statement,
+    Train,
+)
+from edl_horovod.sql.tokens import Kind, Token, tokens_of
+
+__all__ = ["parse"]
+
+_REFUSED = {
+    "RUN": ("runs any program, which statements never do.", "Run the program by itself."),
+    "MAXIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
+    "MINIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
+}
+_SHOWN = ("TRAIN", "MODELS", "JOBS")
+
+
+def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
+    """The statements of a program.
+
+    Args:
+        text: Statements with semicolons between them.
+        dialect: sqlglot's name of the database's SQL: `sqlite`, `postgres`, `mysql`, `duckdb`.
+
+    Raises:
+        StatementError: One cannot be understood.
+    """
+    tokens = tokens_of(text, dialect)
+    return tuple(_statement(text, each) for each in split(text, tokens))
+
+
+def _statement(text: str, tokens: Sequence[Token]) -> Statement:
+    at = find_verb(tokens)
+    if at is not None:
+        return _extended(text, tokens, at)
+    cursor = Cursor(text, tokens)
+    if own := _own(cursor):
+        return own
+    if tokens[0].is_word("TRAIN", "PREDICT", "EVALUATE", "MAXIMIZE", "MINIMIZE"):
+        raise cursor.problem(
+            f"{tokens[0].text} has no SELECT before it.",
+            tokens[0],
+            hint=f"Write SELECT ... FROM ... {tokens[0].text.upper()} ... .",
+        )
+    standard = text[tokens[0].start : tokens[-1].end]
+    return Standard(text=standard, place=cursor.place(tokens[0]))
+
+
+def _own(cursor: Cursor) -> Statement | None:
+    """A statement of ours that has no SELECT; None for another."""
+    first = cursor.peek()
+    place = cursor.place(first)
+    found: Statement | None = None
+    if cursor.skip_words("SHOW", "TRAIN"):
+        found = ShowTrain(model=read_model(cursor), place=place)
+    elif cursor.skip_words("SHOW", "MODELS"):
+        found = ShowModels(place=place)
+    elif cursor.skip_words("SHOW", "JOBS"):
+        found = ShowJobs(place=place)
+    elif cursor.skip_words("DESCRIBE", "MODEL") or cursor.skip_words("DESC", "MODEL"):
+        found = DescribeModel(model=read_model(cursor), place=place)
+    elif cursor.skip_words("DROP", "MODEL"):
+        if_exists = cursor.skip_words("IF", "EXISTS")
+        found = DropModel(model=read_model(cursor), if_exists=if_exists, place=place)
+    elif cursor.skip_words("KILL"):
+        found = Kill(job=_job(cursor), place=place)
+    if found is not None:
+        cursor.finish()
+    return found
+
+
+def _job(cursor: Cursor) -> int:
+    token = cursor.take("The number of a job")
+    if token.kind is not Kind.NUMBER or not token.text.isdecimal():
+        what = f"{cursor.source(token)} is not the number of a job."
+        raise cursor.problem(what, token, hint="SHOW JOBS lists them.")
+    return int(token.text[:18])
+
+
+def _extended(text: str, tokens: Sequence[Token], at: int) -> Statement:
+    cursor = Cursor(text, tokens, at)
+    verb = cursor.take("A verb")
+    if verb.is_word("TO"):
+        verb = cursor.take("A verb")
+    word = verb.text.upper()
+    if word in _REFUSED:
+        what, hint = _REFUSED[word]
+        raise cursor.problem(f"{word} {what}", verb, hint=hint)
+    common = {"select": text[tokens[0].start : tokens[at - 1].end], "place": cursor.place(verb)}
+    read: dict[str, Callable[[Cursor, dict[str, Any]], Statement]] = {
+        "TRAIN": _train,
+        "PREDICT": _predict,
+        "EVALUATE": _evaluate,
+        "EXPLAIN": _explain,
+    }
+    assert set(read) | set(_REFUSED) == set(VERBS)
+    return read[word](cursor, common)
+
+
+def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
+    model = read_name(cursor, "A model of the zoo, as regressor.DNN,")
+    attributes = read_attributes(cursor)
+    columns = read_columns(cursor)
+    label = read_name(cursor, "A column") if cursor.skip_words("LABEL") else None
+    using = read_model(cursor) if cursor.skip_words("USING") else None
+    into = cursor.peek()
+    if not cursor.skip_words("INTO"):
+        _no_clause(cursor, "INTO", "Write INTO and a name for the trained model.")
+    or_replace = cursor.skip_words("OR", "REPLACE")
+    if_not_exists = cursor.skip_words("IF", "NOT", "EXISTS")
+    if or_replace and if_not_exists:
+        what = "OR REPLACE and IF NOT EXISTS contradict each other."
+        raise cursor.problem(what, into, hint="Leave one of them out.")
+    named = read_model(cursor)
+    if named.version is not None:
+        hint = f"Write INTO {named.name}: it gets the next version."
+        raise StatementError("A training does not choose its version.", named.place, hint=hint)
+    cursor.finish("WITH", "COLUMN", "LABEL", "USING", "INTO")
+    return Train(
+        **common,
+        model=model,
+        attributes=attributes,
+        columns=columns,
+        label=label,
+        using=using,
+        into=named,
+        or_replace=or_replace,
+        if_not_exists=if_not_exists,
+    )
+
+
+def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
+    following = cursor.peek()
+    target = None
+    if following is None or not following.is_word("WITH", "USING"):
+        target = read_name(cursor, "The table and the column of the predictions")
+    attributes = read_attributes(cursor)
+    if not cursor.skip_words("USING"):
+        _no_clause(cursor, "USING", "Write USING and the name of a trained model.")
+    using = read_model(cursor)
+    cursor.finish("WITH", "USING")
+    return Predict(**common, target=target, attributes=attributes, using=using)
+
+
+def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate:
+    return Evaluate(**common, **_measured(cursor))
+
+
+def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
+    return Explain(**common, **_measured(cursor))
+
+
+def _measured(cursor: Cursor) -> dict[str, Any]:
+    """The clauses of EVALUATE and EXPLAIN: a trained model, and rows with labels."""
+    model = read_model(cursor)
+    attributes = read_attributes(cursor)
+    label = read_name(cursor, "A column") if cursor.skip_words("LABEL") else None
+    into = read_name(cursor, "A table") if cursor.skip_words("INTO") else None
+    cursor.finish("WITH", "LABEL", "INTO")
+    return {"model": model, "attributes": attributes, "label": label, "into": into}
+
+
+def _no_clause(cursor: Cursor, clause: str, hint: str) -> NoReturn:
+    """Say that a clause is missing, or what stands in its place."""
+    token = cursor.peek()
+    if token is None:
+        raise cursor.problem(f"{clause} is missing.", None, hint=hint)
+    near = did_you_mean(token.text, ("WITH", "COLUMN", "FOR", "LABEL", "USING", "INTO"))
+    shown = cursor.source(token)
+    what = f"{shown} stands where {clause}, or a clause before it, is expected."
+    if token.is_word("WITH", "COLUMN", "LABEL", "USING"):
+        what = f"{shown} cannot stand here: each clause comes once (COLUMN may be repeated)."
+        near = " Their order is WITH, COLUMN, LABEL, USING, INTO."
+    raise cursor.problem(what, token, hint=f"{near} {hint}")

@@ -1,0 +1,71 @@
+"""What is wrong with a statement: where it stands, with the line, a caret and a hint."""
+
+from dataclasses import dataclass, field
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.files.url_secrets import without_secrets
+
+__all__ = ["Place", "StatementError"]
+
+_MOST_SHOWN = 100
+"""Characters of a line that an error shows."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the text of a program."""
+
+    text: str = field(repr=False)
+    offset: int
+    """Characters before it."""
+
+    @property
+    def line(self) -> int:
+        """Its line, counted from 1."""
+        return self.text.count("\n", 0, self.offset) + 1
+
+    @property
+    def column(self) -> int:
+        """The character within its line, counted from 1."""
+        return self.offset - self._line_start + 1
+
+    @property
+    def excerpt(self) -> str:
+        """Its line, and a caret below it."""
+        end = self.text.find("\n", self.offset)
+        line = self.text[self._line_start : end if end >= 0 else None].rstrip("\r")
+        if without_secrets(line) != line:
+            return f"  {without_secrets(line)}"
+        skipped = max(0, self.column - 1 - _MOST_SHOWN // 2)
+        shown = line[skipped : skipped + _MOST_SHOWN]
+        # A tab stays one, so that the caret stands below its character.
+        before = ["\t" if char == "\t" else " " for char in shown[: self.column - 1 - skipped]]
+        return f"  {_printable(shown)}\n  {''.join(before)}^"
+
+    @property
+    def _line_start(self) -> int:
+        return self.text.rfind("\n", 0, self.offset) + 1
+
+
+class StatementError(ConfigError):
+    """A statement cannot be understood, or asks for what cannot be done."""
+
+    def __init__(self, what: str, place: Place, *, hint: str = "") -> None:
+        """Say what is wrong.
+
+        Args:
+            what: A sentence.
+            place: Where it stands.
+            hint: What to write instead, in sentences.
+        """
+        self.place = place
+        super().__init__(
+            what,
+            received=f"line {place.line}, column {place.column}",
+            cure=f"{hint.strip()}\n{place.excerpt}",
+        )
+
+
+def _printable(text: str) -> str:
+    """The text with one character for each that a terminal would take for an order."""
+    return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)

@@ -1,0 +1,290 @@
+"""Statements that must be understood, and those that must be refused with their place."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edl_horovod.sql.parser import parse
+from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.statements import (
+    ColumnCall,
+    DescribeModel,
+    DropModel,
+    Evaluate,
+    Explain,
+    Kill,
+    Literal,
+    Name,
+    Predict,
+    ShowJobs,
+    ShowModels,
+    ShowTrain,
+    Standard,
+    Train,
+)
+from tests.fuzz_statements import DIALECTS, STATEMENTS, fuzz
+
+TRAINED = """SELECT name, role, salary FROM employee
+TRAIN regressor.DNN
+WITH hidden_units=[10, 100, 20, 5], learning_rate=0.01
+INTO my_trained_model;"""
+PREDICTED = """SELECT name, role FROM testdata
+PREDICT testdata.predicted_salary
+USING my_trained_model;"""
+
+
+def one(text, dialect="sqlite"):
+    (statement,) = parse(text, dialect)
+    return statement
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_training_of_the_reference_is_understood(dialect):
+    found = one(TRAINED, dialect)
+    assert isinstance(found, Train)
+    assert found.select == "SELECT name, role, salary FROM employee"
+    assert str(found.model) == "regressor.DNN"
+    assert found.values() == {"hidden_units": [10, 100, 20, 5], "learning_rate": 0.01}
+    assert str(found.into) == "my_trained_model"
+    assert found.columns == ()
+    assert found.label is None
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_prediction_of_the_reference_is_understood(dialect):
+    found = one(PREDICTED, dialect)
+    assert isinstance(found, Predict)
+    assert found.select == "SELECT name, role FROM testdata"
+    assert found.target.parts == ("testdata", "predicted_salary")
+    assert str(found.using) == "my_trained_model"
+
+
+@pytest.mark.parametrize("verb", ["TRAIN", "TO TRAIN", "to train"])
+def test_all_clauses_of_a_training_are_understood(verb):
+    found = one(
+        f'SELECT * FROM t {verb} ElasticDLKerasClassifier WITH model.optimizer="optimizer", '
+        "engine.num_workers=2 COLUMN c1, NUMERIC(c2, 10), BUCKET(c3,[0,10,100]) "
+        "LABEL c5 USING old@3 INTO m;"
+    )
+    assert found.values() == {"model.optimizer": "optimizer", "engine.num_workers": 2}
+    first, number, bucket = found.columns[0].terms
+    assert isinstance(first, Name)
+    assert (number.function, str(number.arguments[0])) == ("NUMERIC", "c2")
+    assert bucket.arguments[1].value == [0, 10, 100]
+    assert (str(found.label), str(found.using), str(found.into)) == ("c5", "old@3", "m")
+
+
+def test_columns_go_to_parts_of_the_model():
+    found = one("SELECT * FROM t TO TRAIN w COLUMN a FOR deep COLUMN b, c FOR wide INTO m")
+    assert [(clause.part, len(clause.terms)) for clause in found.columns] == [
+        ("deep", 1),
+        ("wide", 2),
+    ]
+
+
+def test_columns_within_lists_and_functions_are_understood():
+    found = one("SELECT 1 TO TRAIN w COLUMN EMBEDDING(CROSS([a, \"b c\"], 10), 8, 'sum') INTO m")
+    (embedding,) = found.columns[0].terms
+    cross, size, combiner = embedding.arguments
+    assert (size.value, combiner.value) == (8, "sum")
+    assert isinstance(cross, ColumnCall)
+    assert [str(each) for each in cross.arguments[0].arguments] == ["a", "b c"]
+    assert isinstance(size, Literal)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("[[1, 2], ['a', \"b\"]]", [[1, 2], ["a", "b"]]),
+        ("'it''s, [not] a list'", "it's, [not] a list"),
+        ("-1.5e-3", -0.0015),
+        ("+.5", 0.5),
+        ("10.", 10.0),
+        ("1_000", 1000),
+        ("[True, false, None, NULL]", [True, False, None, None]),
+        ("{'a': {'b': [1]}, 2: -3,}", {"a": {"b": [1]}, 2: -3}),
+        ("[]", []),
+    ],
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_literals_keep_value_and_type(written, value, dialect):
+    found = one(f"SELECT 1 TO TRAIN x WITH a={written}, b=2 INTO m", dialect).values()
+    assert found == {"a": value, "b": 2}
+    assert repr(found["a"]) == repr(value)
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        "SELECT a.x, b.y FROM a JOIN b USING (id)",
+        "SELECT (SELECT max(x) FROM t) AS m FROM t AS u",
+        "WITH c AS (SELECT 1 AS train) SELECT train FROM c",
+        "SELECT 'TO TRAIN x INTO y' FROM t WHERE a = 'x TRAIN y' /* TRAIN z INTO q */ LIMIT 3",
+        "SELECT train, label, predict FROM t WHERE train > 1 -- TO TRAIN x\nLIMIT 5",
+        "SELECT t.train FROM t train LEFT JOIN label predict ON train.a = predict.b",
+        "SELECT train x, y AS predict FROM train t, predict p",
+        'SELECT "train" FROM "to" ORDER BY train DESC',
+        "SELECT [1, 2] FROM t",
+        "(SELECT a FROM t) UNION ALL SELECT b FROM u LIMIT 5",
+    ],
+)
+def test_the_select_is_kept_letter_for_letter(select):
+    assert one(select) == Standard(text=select, place=one(select).place)
+    found = one(f"{select}\nTRAIN regressor.DNN LABEL train INTO train;")
+    assert (found.select, str(found.label)) == (select, "train")
+
+
+def test_statements_follow_one_another():
+    program = f"""create table t(a);;
+    insert into t values (';');
+    {TRAINED} {PREDICTED}
+    select a from t to evaluate m with validation.metrics='Accuracy,AUC' label y into r;
+    select a from t explain m; select a from t predict using m;
+    show train m; show models; describe model m@3; desc model m; drop model if exists m;
+    show jobs; kill 12; show tables"""
+    kinds = [type(each) for each in parse(program)]
+    assert kinds == [
+        *(Standard, Standard, Train, Predict, Evaluate, Explain, Predict, ShowTrain, ShowModels),
+        *(DescribeModel, DescribeModel, DropModel, ShowJobs, Kill, Standard),
+    ]
+
+
+def test_a_trigger_is_one_statement():
+    trigger = "CREATE TRIGGER g AFTER INSERT ON t BEGIN UPDATE t SET a=1; SELECT 2; END"
+    assert [each.text for each in parse(f"{trigger}; SELECT 1")] == [trigger, "SELECT 1"]
+
+
+@pytest.mark.parametrize("text", ["", "  \n", ";;", "-- nothing\n"])
+def test_a_program_may_be_empty(text):
+    assert parse(text) == ()
+
+
+def test_a_replacement_and_a_new_model_are_told_apart():
+    assert one("SELECT 1 TO TRAIN x INTO OR REPLACE m").or_replace
+    assert one("SELECT 1 TO TRAIN x INTO IF NOT EXISTS m").if_not_exists
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A text that is refused, where, and a part of what is said."""
+
+    text: str
+    place: tuple[int, int]
+    said: str
+
+
+WRONG = [
+    Wrong("SELECT a FROM t\nTRAIN regressor.DNN", (2, 20), "INTO is missing"),
+    Wrong("SELECT a FROM t\nTRAIN x WIXTH a=1 INTO m", (2, 9), "'WITH'"),
+    Wrong("SELECT a FROM t PREDICT t.c", (1, 28), "USING is missing"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=1,\n a=2 INTO m", (2, 2), "a second time"),
+    Wrong("SELECT 1 TO TRAIN x LABEL y WITH a=1 INTO m", (1, 29), "order"),
+    Wrong("SELECT 1 TO TRAIN x INTO m INTO n", (1, 28), "not expected"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=f(1) INTO m", (1, 28), "call"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=adam INTO m", (1, 28), "'adam'"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=(1) INTO m", (1, 28), "[ ]"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=[1 INTO m", (1, 28), "not closed"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=[1 2] INTO m", (1, 31), "comma"),
+    Wrong("SELECT 1 TO TRAIN x WITH a={[1]: 2} INTO m", (1, 29), "key"),
+    Wrong("SELECT 1 TO TRAIN x WITH a={1: 2, 1: 3} INTO m", (1, 35), "second time"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=1e999 INTO m", (1, 28), "too large"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=12abc INTO m", (1, 28), "not a number"),
+    Wrong("SELECT 1 TO TRAIN x WITH a INTO m", (1, 28), "="),
+    Wrong("SELECT 1 TO TRAIN x WITH a= INTO m", (1, 29), "INTO"),
+    Wrong("SELECT 1 TO TRAIN", (1, 18), "missing"),
+    Wrong("SELECT 1 FROM t TRAIN WITH a=1 INTO m", (1, 23), "model of the zoo"),
+    Wrong("SELECT 1 TO TRAIN x INTO m@3", (1, 26), "version"),
+    Wrong("SELECT 1 TO TRAIN x INTO 'a/b'", (1, 26), "cannot name"),
+    Wrong("SELECT 1 TO TRAIN x INTO '..'", (1, 26), "cannot name"),
+    Wrong("SELECT 1 TO TRAIN x INTO OR REPLACE IF NOT EXISTS m", (1, 21), "contradict"),
+    Wrong("SELECT 1 TO PREDICT USING m@0", (1, 29), "version"),
+    Wrong("SELECT 1 TO RUN image CMD 'x'", (1, 13), "any program"),
+    Wrong("SELECT 1 TO MAXIMIZE x", (1, 13), "not supported"),
+    Wrong("SELECT 1 TO MINIMIZE x", (1, 13), "not supported"),
+    Wrong("TRAIN x INTO m", (1, 1), "no SELECT"),
+    Wrong("SHOW TRAIN", (1, 11), "missing"),
+    Wrong("DROP MODEL m, n", (1, 13), "not expected"),
+    Wrong("KILL x", (1, 6), "SHOW JOBS"),
+    Wrong("SELECT 'a\nFROM t", (1, 8), "not closed"),
+    Wrong("SELECT 1 /* a", (1, 10), "not closed"),
+    Wrong("SELECT (1\nFROM t", (1, 8), "not closed"),
+    Wrong("SELECT 1)", (1, 9), "closes"),
+    Wrong(f"SELECT 1 TO TRAIN x WITH a={'[' * 90}{']' * 90} INTO m", (1, 79), "nested"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.text[:50])
+def test_what_is_wrong_is_shown_with_its_place(case):
+    with pytest.raises(StatementError) as caught:
+        parse(case.text)
+    place = caught.value.place
+    assert (place.line, place.column) == case.place
+    assert case.said in str(caught.value)
+    line, caret = str(caught.value).splitlines()[-2:]
+    assert caret.strip() == "^"
+    assert line.strip() in case.text
+
+
+def test_an_error_shows_no_password():
+    with pytest.raises(StatementError) as caught:
+        parse("SELECT 'postgresql://me:hidden@host/db' TO TRAIN x")
+    assert "hidden" not in str(caught.value)
+
+
+literals = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",))),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.integers() | st.text(st.sampled_from("ab'\",")), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def written(value):
+    """A literal as SQL writes it."""
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, list):
+        return f"[{', '.join(map(written, value))}]"
+    if isinstance(value, dict):
+        pairs = (f"{written(key)}: {written(item)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    return repr(value)
+
+
+@given(literals)
+def test_any_literal_comes_back_as_it_was_written(value):
+    found = one(f"SELECT 1 TO TRAIN x WITH a={written(value)} INTO m").values()["a"]
+    assert repr(found) == repr(value)
+
+
+def is_read(text, dialect):
+    """Whether a text is understood; any error but ours is the test's."""
+    try:
+        parse(text, dialect)
+    except StatementError as e:
+        return 0 <= e.place.offset <= len(text)
+    return True
+
+
+@given(st.text(), st.sampled_from(DIALECTS))
+def test_any_text_is_understood_or_refused(text, dialect):
+    assert is_read(text, dialect)
+
+
+@given(st.lists(st.sampled_from(STATEMENTS), max_size=4), st.integers(0, 600))
+def test_any_beginning_of_a_program_is_understood_or_refused(statements, length):
+    assert is_read("\n".join(statements)[:length], "sqlite")
+
+
+def test_mutated_statements_are_understood_or_refused():
+    num_read, num_understood = fuzz(2.0, seed=1)
+    assert num_read > 100
+    assert num_understood > 0
