@@ -30,7 +30,14 @@ SINGLE_FILE_SUFFIX = ".recordio"
 """Predictions are written to one file instead of a directory if the output has this suffix."""
 SCHEMA_SUFFIX = ".schema.json"
 """Suffix of the schema file that is written beside such a file."""
-KINDS = ("trained model", "evaluation", "predictions", "prepared records", "model spec")
+KINDS = (
+    "trained model",
+    "evaluation",
+    "predictions",
+    "prepared records",
+    "model spec",
+    "exported table",
+)
 """Kinds of outputs, as their markers name them."""
 MAX_NAME_BYTES = 200
 """Longest name of an output; the names of its temporary folders are longer."""

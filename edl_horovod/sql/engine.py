@@ -1,0 +1,275 @@
+"""A database: run a SELECT unchanged and stream its rows, run other statements, name its tables.
+
+Rows come straight from the driver's cursor. SQLAlchemy connects, quotes names and binds values.
+"""
+
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from edl_horovod.errors import DataError, MissingDependency, how_to_install
+from edl_horovod.sql.urls import DatabaseURL, parse_url
+
+__all__ = ["Engine", "Rows", "SelectColumn", "StatementResult", "open_engine"]
+
+CONNECT_SECONDS = 10
+"""How long a server may take to accept a connection."""
+LOCK_SECONDS = 30
+"""How long another writer of a sqlite file is waited for."""
+MOST_ROWS = 10_000
+"""Rows of a statement's result that are read."""
+_SHOWN_CHARACTERS = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectColumn:
+    """A column that a SELECT gives."""
+
+    name: str
+    declared_type: str
+    """As the engine calls it; empty if it does not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatementResult:
+    """What a statement gave: rows, or how many rows it changed."""
+
+    columns: tuple[str, ...] = ()
+    """Empty if the statement gives no rows."""
+    rows: tuple[tuple[Any, ...], ...] = ()
+    has_more_rows: bool = False
+    """Whether there are more than the MOST_ROWS that were read."""
+    num_changed: int | None = None
+    """None if the engine does not say."""
+
+
+class Rows:
+    """The rows of a SELECT that is running, as the driver gives them."""
+
+    def __init__(self, cursor: Any, columns: tuple[SelectColumn, ...]) -> None:
+        self._cursor = cursor
+        self.columns = columns
+
+    def fetch(self, num_rows: int) -> list[tuple[Any, ...]]:
+        """The next rows, at most so many; an empty list at the end."""
+        found: Sequence[tuple[Any, ...]] = self._cursor.fetchmany(num_rows)
+        return found if isinstance(found, list) else list(found)
+
+
+@contextmanager
+def open_engine(url: str) -> Iterator["Engine"]:
+    """A database, closed when the `with` ends. Nothing is connected yet.
+
+    Raises:
+        ConfigError: The URL names no engine that is supported.
+        DataError: The file that it names does not exist.
+        MissingDependency: The engine's driver is not installed.
+    """
+    where = parse_url(url)
+    try:
+        importlib.import_module(where.module)
+    except ImportError as e:
+        raise MissingDependency(
+            f"The driver of this database, {where.module}, is not installed.",
+            received={"db": where.label},
+            cure=f"To get it, {how_to_install(where.extra)}.",
+        ) from e
+    engine = sa.create_engine(where.url, **_options(where))
+    if where.dialect == "sqlite":
+        sa.event.listen(engine, "connect", _leave_transactions_to_us)
+    try:
+        yield Engine(engine, where)
+    finally:
+        engine.dispose()
+
+
+def _options(where: DatabaseURL) -> dict[str, Any]:
+    if where.dialect == "sqlite":
+        return {"poolclass": sa.NullPool, "connect_args": {"timeout": LOCK_SECONDS}}
+    if where.dialect == "duckdb":
+        return {}  # Its own pool: one connection to what is in memory alone.
+    given = where.url.query
+    wait = {} if "connect_timeout" in given else {"connect_timeout": CONNECT_SECONDS}
+    return {"poolclass": sa.NullPool, "connect_args": wait}
+
+
+def _leave_transactions_to_us(connection: Any, _: Any) -> None:
+    # Python's sqlite3 begins no transaction before DDL, unless it begins none at all.
+    connection.isolation_level = None
+
+
+class Engine:
+    """A database that statements run in; `open_engine` makes it."""
+
+    def __init__(self, engine: sa.Engine, where: DatabaseURL) -> None:
+        self._engine = engine
+        self._where = where
+
+    def __repr__(self) -> str:
+        return f"Engine({self.label!r})"
+
+    @property
+    def label(self) -> str:
+        """The URL without user, password and options."""
+        return self._where.label
+
+    @property
+    def dialect(self) -> str:
+        """The name that sqlglot has for the SQL that the engine reads."""
+        return self._where.dialect
+
+    def select_columns(self, select: str) -> tuple[SelectColumn, ...]:
+        """The columns that a SELECT gives, without reading its rows.
+
+        Raises:
+            DataError: The engine refuses the SELECT.
+        """
+        with self.reading(select) as rows:
+            return rows.columns
+
+    def batches(self, select: str, *, num_rows: int) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of a SELECT, at most `num_rows` at a time.
+
+        Raises:
+            DataError: The engine refuses the SELECT, or is gone.
+        """
+        with self.reading(select) as rows:
+            while batch := rows.fetch(num_rows):
+                yield batch
+
+    @contextmanager
+    def reading(self, select: str) -> Iterator[Rows]:
+        """Run a SELECT unchanged, in a transaction that cannot write, and stream its rows.
+
+        Raises:
+            DataError: The engine refuses the SELECT, gives no rows for it, or is gone.
+        """
+        with self.said("run the SELECT"), self._engine.connect() as connection:
+            try:
+                declared = self._forbid_writing(connection, select)
+                cursor = connection.execution_options(
+                    stream_results=True, no_parameters=True
+                ).exec_driver_sql(select)
+                found = cursor.cursor
+                if found is None or found.description is None:
+                    raise DataError(
+                        "The statement gives no rows.",
+                        received={"statement": _short(select)},
+                        cure="Write a SELECT.",
+                    )
+                yield Rows(found, self._columns(found, declared))
+            finally:
+                # A cursor that is closed early would read all rows that are left.
+                connection.invalidate()
+
+    def execute(self, text: str) -> StatementResult:
+        """Run any other statement unchanged, by itself, and commit it.
+
+        Raises:
+            DataError: The engine refuses the statement, or is gone.
+        """
+        with self.said("run the statement"), self._engine.connect() as connection:
+            if self.dialect != "sqlite":  # There each statement commits by itself.
+                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+            result = connection.execution_options(no_parameters=True).exec_driver_sql(text)
+            if not result.returns_rows:
+                changed = result.rowcount
+                return StatementResult(num_changed=changed if changed >= 0 else None)
+            rows = [tuple(row) for row in result.fetchmany(MOST_ROWS + 1)]
+            return StatementResult(
+                columns=tuple(result.keys()),
+                rows=tuple(rows[:MOST_ROWS]),
+                has_more_rows=len(rows) > MOST_ROWS,
+            )
+
+    def tables(self) -> tuple[str, ...]:
+        """The names of tables and views where the engine looks first, sorted.
+
+        Raises:
+            DataError: The engine is gone.
+        """
+        with self.said("list the tables"), self._engine.connect() as connection:
+            found = sa.inspect(connection)
+            return tuple(sorted({*found.get_table_names(), *found.get_view_names()}))
+
+    def primary_key(self, table: str, *, schema: str | None = None) -> tuple[str, ...]:
+        """The columns of a table's primary key; none if it has none.
+
+        Raises:
+            DataError: There is no such table, or the engine is gone.
+        """
+        with self.said("look at a table"), self._engine.connect() as connection:
+            found = sa.inspect(connection).get_pk_constraint(table, schema=schema)
+            return tuple(found["constrained_columns"])
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A connection in a transaction, which is committed if the `with` ends without an error.
+
+        Raises:
+            DataError: The engine refuses a statement, or is gone.
+        """
+        with self.said("write"), self._engine.connect() as connection:
+            if self.dialect == "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection
+            connection.commit()
+
+    @contextmanager
+    def said(self, doing: str) -> Iterator[None]:
+        """Turn what the driver and SQLAlchemy raise into an error without secrets.
+
+        Raises:
+            DataError: The engine refused what was asked, or is gone.
+        """
+        drivers_error = self._engine.dialect.loaded_dbapi.Error
+        try:
+            yield
+        except (sa.exc.SQLAlchemyError, drivers_error) as e:
+            error = getattr(e, "orig", None) or e
+            said = " ".join(str(error).split()) or type(error).__name__
+            said = self._where.without_secrets(said)[:_SHOWN_CHARACTERS]
+            # Without its cause, which may show what the URL holds.
+            raise DataError(
+                f"The database could not {doing}: {said.rstrip('.')}.",
+                received={"db": self.label},
+                cure="See to the statement, or to the database.",
+            ) from None
+
+    def _forbid_writing(self, connection: sa.Connection, select: str) -> list[str]:
+        """Make the transaction one that reads; what sqlite says that columns are declared as."""
+        if self.dialect == "sqlite":
+            # A view tells what the columns of tables that it gives are declared as.
+            connection.exec_driver_sql(f'CREATE TEMP VIEW "edl_select" AS {select}')
+            found = connection.exec_driver_sql('PRAGMA temp.table_info("edl_select")').all()
+            connection.exec_driver_sql('DROP VIEW temp."edl_select"')
+            connection.exec_driver_sql("PRAGMA query_only = ON")
+            return [str(column[2] or "") for column in found]
+        if self.dialect == "postgres":
+            connection.execution_options(
+                isolation_level="REPEATABLE READ", postgresql_readonly=True
+            )
+        elif self.dialect == "mysql":
+            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+        return []
+
+    def _columns(self, cursor: Any, declared: list[str]) -> tuple[SelectColumn, ...]:
+        found = cursor.description
+        if self.dialect != "sqlite":
+            declared = [self._type_name(column) for column in found]
+        pairs = zip((str(column[0]) for column in found), declared, strict=True)
+        return tuple(SelectColumn(name=name, declared_type=type_) for name, type_ in pairs)
+
+    def _type_name(self, column: Any) -> str:
+        if self.dialect == "postgres":
+            return str(getattr(column, "type_display", ""))
+        return str(column[1])
+
+
+def _short(text: str) -> str:
+    one_line = " ".join(text.split())
+    return one_line if len(one_line) <= 80 else f"{one_line[:77]}..."

@@ -1,0 +1,213 @@
+"""The rows of a SELECT as Parquet shards, which jobs read as they read any Parquet files.
+
+The SELECT runs once and unchanged; what its columns hold is known when the last row was read. The
+shards appear whole, or not at all.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
+from edl_horovod.files.output_dir import staged
+from edl_horovod.sql.engine import Engine, SelectColumn
+from edl_horovod.sql.kinds import Kind, ScannedColumn, for_shards
+from edl_horovod.sql.shards import Shards
+
+__all__ = ["ExportedColumn", "ExportedTable", "Progress", "export"]
+
+KIND = "exported table"
+"""The kind of the folder, as its marker names it."""
+_RECORDS = "records"
+_FIRST_BATCH_ROWS = 8
+"""Until it is known how many bytes a row has."""
+_BATCH_ROWS = 1_000
+"""Rows that are in memory as Python objects, at most: more are slower, not faster."""
+_BATCH_BYTES = 4 << 20
+_PROGRESS_SECONDS = 0.5
+
+Progress = Callable[[int, float], None]
+"""Is called with the number of rows that were read, and how many a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedColumn:
+    """A column of the shards."""
+
+    name: str
+    kind: Kind
+    """Integers, booleans (0 and 1), dates and timestamps (seconds since 1970, UTC) are int64,
+    numbers float64, texts and bytes strings."""
+    declared_type: str
+    """As the engine calls it; empty if it does not say."""
+    num_defaults: int
+    """Rows that are NULL and have the default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedTable:
+    """Shards of the rows of a SELECT: record i is row i."""
+
+    folder: Path
+    data: Path
+    """What a job takes as `data`."""
+    columns: tuple[ExportedColumn, ...]
+    num_rows: int
+
+
+def export(
+    engine: Engine,
+    select: str,
+    folder: Path,
+    *,
+    nulls: Mapping[str, object],
+    tell: Callable[[str], None],
+    on_progress: Progress | None = None,
+) -> ExportedTable:
+    """Write the rows of a SELECT into a new folder.
+
+    Args:
+        engine: The database.
+        select: It runs as it is.
+        folder: Must not exist yet, or be empty.
+        nulls: What a NULL counts as, by the name of its column; elsewhere it is an error.
+        tell: Is called with a sentence about what the shards or models lose of the values.
+        on_progress: Is called about twice a second, and at the end.
+
+    Raises:
+        ConfigError: A default is for no column of the SELECT, or is of another kind.
+        DataError: The engine refuses the SELECT or is gone; a column has no name of its own, is
+            NULL without a default, or mixes kinds; or there is no row.
+        OutputError: The folder is in use, or cannot be written.
+    """
+    with staged(folder, KIND, overwrite=False) as made:
+        scan = _Scan(engine, select, nulls=nulls)
+        num_rows = scan.write(made, on_progress or (lambda num_rows, rate: None))
+        for column in scan.columns:
+            if column.kind == "number" and column.first_inexact is not None:
+                row, value = column.first_inexact
+                tell(
+                    f"The column {column.name!r} has {column.num_inexact:,} numbers above 2^24 that"
+                    f" lose digits in a model, such as {value!r} in row {row + 1:,}: models compute"
+                    " in 32-bit floating point."
+                )
+    return ExportedTable(
+        folder=folder,
+        data=folder / _RECORDS,
+        columns=tuple(_exported(column) for column in scan.columns),
+        num_rows=num_rows,
+    )
+
+
+def _exported(column: ScannedColumn) -> ExportedColumn:
+    assert column.kind is not None
+    return ExportedColumn(
+        name=column.name,
+        kind=column.kind,
+        declared_type=column.declared_type,
+        num_defaults=column.num_nulls,
+    )
+
+
+class _Scan:
+    """One pass over the rows of a SELECT."""
+
+    def __init__(self, engine: Engine, select: str, *, nulls: Mapping[str, object]) -> None:
+        self._engine = engine
+        self._select = select
+        self._nulls = nulls
+        self.columns: list[ScannedColumn] = []
+
+    def write(self, folder: Path, on_progress: Progress) -> int:
+        """Write the shards; returns the number of rows."""
+        num_rows, num_asked = 0, _FIRST_BATCH_ROWS
+        began = told = time.monotonic()
+        with (
+            self._engine.reading(self._select) as rows,
+            Shards(folder / _RECORDS) as shards,
+        ):
+            self.columns = self._named(rows.columns)
+            while batch := rows.fetch(num_asked):
+                arrays = self._arrays(batch, first_row=num_rows)
+                if not self._missing():
+                    shards.add(arrays)
+                num_rows += len(batch)
+                num_asked = _next_rows(len(batch), sum(one.nbytes for one in arrays.values()))
+                if (now := time.monotonic()) - told > _PROGRESS_SECONDS:
+                    told = now
+                    on_progress(num_rows, num_rows / (now - began))
+            self._check(num_rows)
+            shards.close()
+        on_progress(num_rows, num_rows / max(time.monotonic() - began, 1e-9))
+        return num_rows
+
+    def _arrays(self, batch: Sequence[tuple[object, ...]], first_row: int) -> dict[str, pa.Array]:
+        arrays = {}
+        for column, values in zip(self.columns, zip(*batch, strict=True), strict=True):
+            found = column.read(values, first_row=first_row)
+            column.count_nulls(found, first_row=first_row)
+            found = column.filled(found)
+            arrays[column.name] = found if column.kind is None else for_shards(found, column.kind)
+        return arrays
+
+    def _named(self, columns: Sequence[SelectColumn]) -> list[ScannedColumn]:
+        names = [column.name for column in columns]
+        for place, name in enumerate(names):
+            if name in ("", "?column?"):
+                raise DataError(
+                    f"Column {place + 1} of the SELECT has no name.",
+                    received={"select": self._select},
+                    cure="Write AS and a name after it.",
+                )
+        twice = [name for name, count in Counter(names).items() if count > 1]
+        if twice:
+            raise DataError(
+                f"The SELECT gives more than one column {twice[0]!r}.",
+                received=f"the columns {', '.join(names)}",
+                cure="Write AS and another name after one of them, or leave it out.",
+            )
+        for name in self._nulls:
+            if name not in names:
+                raise ConfigError(
+                    f"There is a default for {name!r}, and the SELECT gives no such column.",
+                    received=f"the columns {', '.join(names)}",
+                    cure=f"Write the name of one of its columns.{did_you_mean(name, names)}",
+                )
+        return [ScannedColumn(column, default=self._nulls.get(column.name)) for column in columns]
+
+    def _missing(self) -> list[ScannedColumn]:
+        """Columns that have NULLs and no default."""
+        return [
+            column
+            for column in self.columns
+            if column.num_nulls and self._nulls.get(column.name) is None
+        ]
+
+    def _check(self, num_rows: int) -> None:
+        if not num_rows:
+            raise DataError(
+                "The SELECT gives no rows.",
+                received={"select": self._select},
+                cure="Look at its WHERE, and at the table.",
+            )
+        if missing := self._missing():
+            found = "; ".join(
+                f"{column.name!r} in {column.num_nulls:,} of {num_rows:,} rows, the first of them"
+                f" row {(column.first_null_row or 0) + 1:,}"
+                for column in missing
+            )
+            raise DataError(
+                f"The SELECT gives NULL: {found}.",
+                received={"select": self._select},
+                cure="Give a default for each of these columns, use COALESCE in the SELECT, or"
+                " leave such rows out by WHERE.",
+            )
+
+
+def _next_rows(num_rows: int, num_bytes: int) -> int:
+    """How many rows to ask for, by what the last ones took."""
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))

@@ -1,0 +1,269 @@
+"""What the values of a column are, found in the values themselves over the whole scan.
+
+A type that is declared is weak evidence (sqlite keeps any value in any column), so it decides only
+where values have two meanings: sqlite has no dates, only texts in columns declared as such.
+"""
+
+import datetime
+import itertools
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql.engine import SelectColumn
+
+__all__ = ["Kind", "ScannedColumn", "for_shards"]
+
+Kind = Literal["integer", "number", "text", "date", "timestamp", "bytes", "boolean"]
+
+_KINDS: dict[type, Kind] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    Decimal: "number",
+    str: "text",
+    bytes: "bytes",
+    bytearray: "bytes",
+    memoryview: "bytes",
+    datetime.date: "date",
+    datetime.datetime: "timestamp",
+}
+_TYPES: dict[Kind, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "date": pa.date32(),
+    # A timestamp without a zone counts as UTC.
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+_LARGEST_EXACT = 1 << 24
+"""Whole numbers up to this one are exact in 32-bit floating point, which models compute with."""
+_SECONDS_OF_A_DAY = 86_400
+_MICROSECONDS = 1_000_000
+_SHOWN_CHARACTERS = 40
+_UNUSABLE = (pa.ArrowInvalid, OverflowError, UnicodeEncodeError)
+_NULL = type(None)
+_IS_NULL = {_NULL}
+
+
+def for_shards(values: pa.Array, kind: Kind) -> pa.Array:
+    """Values as records hold them: dates and timestamps are seconds since 1970, in UTC."""
+    if kind == "boolean":
+        return values.cast(pa.int64())
+    if kind == "date":
+        return pc.multiply(values.cast(pa.int32()).cast(pa.int64()), _SECONDS_OF_A_DAY)
+    if kind == "timestamp":
+        micros = values.cast(pa.int64())
+        found = micros.to_numpy(zero_copy_only=False) // _MICROSECONDS
+        return pa.array(found, pa.int64())
+    return values
+
+
+class ScannedColumn:
+    """What was seen of a column so far, batch after batch."""
+
+    def __init__(self, column: SelectColumn, *, default: object = None) -> None:
+        self.name = column.name
+        self.declared_type = column.declared_type
+        self.kind: Kind | None = None
+        self.num_nulls = 0
+        self.first_null_row: int | None = None
+        self.num_inexact = 0
+        """Values that 32-bit floating point cannot hold, should the column be of numbers."""
+        self.first_inexact: tuple[int, float] | None = None
+        self._default = default
+        self._first: tuple[int, object] | None = None
+        words = column.declared_type.upper()
+        self._declared: Kind | None = None
+        """Of a column whose texts are dates or timestamps."""
+        if words.startswith(("TIMESTAMP", "DATETIME")):
+            self._declared = "timestamp"
+        elif words.startswith("DATE"):
+            self._declared = "date"
+
+    def read(self, values: Sequence[Any], *, first_row: int) -> pa.Array:
+        """The values of some rows, NULL where there is none.
+
+        Args:
+            values: Of consecutive rows.
+            first_row: The number of the first, from 0.
+
+        Raises:
+            DataError: They are of another kind than those before, or cannot be used.
+        """
+        types = set(map(type, values))
+        if types == _IS_NULL:
+            return pa.nulls(len(values), _TYPES[self.kind] if self.kind else pa.null())
+        if self._first is None:
+            self._first = next(
+                (first_row + place, value)
+                for place, value in enumerate(values)
+                if value is not None
+            )
+        for type_ in types - _IS_NULL:
+            self._widen(type_, values, first_row)
+        assert self.kind is not None
+        if Decimal in types:
+            values = [None if value is None else float(value) for value in values]
+        try:
+            found = self._array(values, self.kind, types)
+        except _UNUSABLE:
+            raise self._unusable(values, first_row) from None
+        if self.kind in ("integer", "number"):
+            self._look_at_numbers(found, first_row)
+        return found
+
+    def count_nulls(self, values: pa.Array, *, first_row: int) -> None:
+        """Take note of the rows without a value."""
+        if values.null_count and self.first_null_row is None:
+            self.first_null_row = first_row + pc.index(values.is_null(), True).as_py()
+        self.num_nulls += values.null_count
+
+    def filled(self, values: pa.Array) -> pa.Array:
+        """The values with the default for those that are NULL; as they are if all are there.
+
+        Raises:
+            ConfigError: The default is of another kind than the column.
+        """
+        if not values.null_count or self._default is None:
+            return values
+        kind, default = self._kind_of_default()
+        if self.kind is None:
+            self.kind, self._first = kind, (self.first_null_row or 0, default)
+        elif {self.kind, kind} == {"integer", "number"}:
+            self.kind = "number"
+        elif self.kind != kind:
+            raise ConfigError(
+                f"The default of the column {self.name!r} is of another kind than its values: those"
+                f" are of the kind {self.kind}.",
+                received={f"default of {self.name}": self._default},
+                cure="Give a default of that kind.",
+            )
+        type_ = _TYPES[self.kind]
+        if values.type != type_:
+            values = values.cast(type_)
+        return values.fill_null(pa.scalar(default, type_))
+
+    def _kind_of_default(self) -> tuple[Kind, Any]:
+        default, wanted = self._default, self.kind or self._declared
+        if isinstance(default, str) and wanted in ("date", "timestamp"):
+            try:
+                if wanted == "date":
+                    return "date", datetime.date.fromisoformat(default)
+                found = datetime.datetime.fromisoformat(default)
+            except ValueError:
+                return "text", default
+            return "timestamp", found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+        kind = _KINDS.get(type(default))
+        if kind is None:
+            raise ConfigError(
+                f"The default of the column {self.name!r} must be a number, a text or a boolean.",
+                received={f"default of {self.name}": default},
+            )
+        return kind, default
+
+    def _widen(self, type_: type, values: Sequence[Any], first_row: int) -> None:
+        kind = _KINDS.get(type_)
+        if kind is None:
+            row, value = _first_of(type_, values, first_row)
+            raise DataError(
+                f"The column {self.name!r} holds values that cannot be trained on: {type_.__name__}"
+                f" in row {row + 1:,}.",
+                received=f"{_short(value)}",
+                cure="Turn it into numbers or text in the SELECT, as by CAST, or leave it out.",
+            )
+        if kind == "text" and self._declared:
+            kind = self._declared
+        if self.kind is None or self.kind == kind:
+            self.kind = kind
+        elif {self.kind, kind} == {"integer", "number"}:
+            self.kind = "number"
+        else:
+            raise self._mixed(type_, kind, values, first_row)
+
+    def _mixed(self, type_: type, kind: Kind, values: Sequence[Any], first_row: int) -> DataError:
+        assert self._first is not None
+        row, value = _first_of(type_, values, first_row)
+        first, seen = self._first
+        if type(seen) is type_:  # Both kinds are in this batch; the other one was looked at first.
+            row, value = next(
+                (first_row + place, each)
+                for place, each in enumerate(values)
+                if each is not None and _KINDS.get(type(each)) != kind
+            )
+        return DataError(
+            f"The column {self.name!r} holds values of different kinds: row {first + 1:,} has"
+            f" {_short(seen)}, row {row + 1:,} has {_short(value)}.",
+            received=f"the declared type {self.declared_type or 'of none'}",
+            cure="Make them one kind in the SELECT, as by CAST, or leave such rows out by WHERE.",
+        )
+
+    def _array(self, values: Sequence[Any], kind: Kind, types: set[type]) -> pa.Array:
+        if kind in ("date", "timestamp") and str in types:
+            texts = pa.array(values, pa.string())
+            if kind == "date":
+                return texts.cast(pa.date32())
+            try:
+                return texts.cast(pa.timestamp("us")).cast(_TYPES[kind])
+            except pa.ArrowInvalid:  # With zones.
+                return texts.cast(_TYPES[kind])
+        return pa.array(values, _TYPES[kind])
+
+    def _unusable(self, values: Sequence[Any], first_row: int) -> DataError:
+        assert self.kind is not None
+        place, value = next(
+            (place, value) for place, value in enumerate(values) if not self._is_usable(value)
+        )
+        return DataError(
+            f"The column {self.name!r} holds a value that is no {self.kind} that can be used, in"
+            f" row {first_row + place + 1:,}.",
+            received=_short(value),
+            cure="Integers have 64 bits, texts are Unicode, dates are written as 2026-01-31."
+            " Change it in the SELECT, as by CAST, or leave such rows out by WHERE.",
+        )
+
+    def _is_usable(self, value: Any) -> bool:
+        assert self.kind is not None
+        try:
+            self._array([value], self.kind, {type(value)})
+        except _UNUSABLE:
+            return False
+        return True
+
+    def _look_at_numbers(self, values: pa.Array, first_row: int) -> None:
+        """Take note of what 32-bit floating point loses; refuse what is not finite."""
+        found = values.fill_null(0) if values.null_count else values
+        numbers = found.to_numpy(zero_copy_only=False)
+        if self.kind == "number" and not np.isfinite(numbers).all():
+            place = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise DataError(
+                f"The column {self.name!r} holds a number that is not finite, in row"
+                f" {first_row + place + 1:,}.",
+                received=str(numbers[place]),
+                cure="Change it in the SELECT, or leave such rows out by WHERE.",
+            )
+        if numbers.max() <= _LARGEST_EXACT and numbers.min() >= -_LARGEST_EXACT:
+            return
+        with np.errstate(over="ignore"):
+            loses = (np.abs(numbers) > _LARGEST_EXACT) & (numbers.astype(np.float32) != numbers)
+        places = np.flatnonzero(loses)
+        if len(places) and self.first_inexact is None:
+            self.first_inexact = (first_row + int(places[0]), numbers[places[0]].item())
+        self.num_inexact += len(places)
+
+
+def _first_of(type_: type, values: Sequence[Any], first_row: int) -> tuple[int, object]:
+    place = next(place for place in itertools.count() if type(values[place]) is type_)
+    return first_row + place, values[place]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."

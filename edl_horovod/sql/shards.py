@@ -1,0 +1,129 @@
+"""Rows into Parquet files, in constant memory: a row group is written while the next is read."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = ["Shards"]
+
+GROUP_ROWS = 20_000
+"""Rows of a row group, at most: what a rank decodes at a time."""
+GROUP_BYTES = 16 << 20
+"""Bytes of a row group, about, before compression."""
+SHARD_BYTES = 64 << 20
+"""Bytes of a file, about, before compression."""
+
+
+class Shards:
+    """Files `part-00000.parquet` and on in a folder; their order is the order of the rows.
+
+    A file has one schema. Where the type of a column turns out to be wider, another file begins,
+    and `close` writes the earlier ones again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: pq.ParquetWriter | None = None
+        self._schemas: list[pa.Schema] = []
+        self._shard_bytes = 0
+        self._group: list[pa.RecordBatch] = []
+        self._group_rows = self._group_bytes = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shards")
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if self._writer is not None:
+            with suppress(OSError):  # The files are removed: what counts is the first error.
+                self._writer.close()
+
+    def add(self, columns: Mapping[str, pa.Array]) -> None:
+        """Write rows after those before.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        if self._group and self._group[0].schema != batch.schema:
+            self._end_group()
+        self._group.append(batch)
+        self._group_rows += batch.num_rows
+        self._group_bytes += batch.nbytes
+        if self._group_rows >= GROUP_ROWS or self._group_bytes >= GROUP_BYTES:
+            self._end_group()
+
+    def close(self) -> None:
+        """Write what is left, and give all files the types of the last one.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self._group:
+            self._end_group()
+        self._wait()
+        self._close_shard()
+        for number, schema in enumerate(self._schemas):
+            if schema != self._schemas[-1]:
+                self._rewrite(self._path(number), self._schemas[-1])
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"part-{number:05d}.parquet"
+
+    def _end_group(self) -> None:
+        group, num_bytes = self._group, self._group_bytes
+        self._group, self._group_rows, self._group_bytes = [], 0, 0
+        self._wait()
+        # The files are this thread's while it writes, and nobody else's.
+        self._pending = self._thread.submit(self._write, group, num_bytes)
+
+    def _wait(self) -> None:
+        if self._pending is not None:
+            self._pending.result()
+            self._pending = None
+
+    def _write(self, group: Sequence[pa.RecordBatch], num_bytes: int) -> None:
+        schema = group[0].schema
+        if self._writer is None or self._schemas[-1] != schema or self._shard_bytes >= SHARD_BYTES:
+            self._close_shard()
+            self._writer = _open(self._path(len(self._schemas)), schema)
+            self._schemas.append(schema)
+            self._shard_bytes = 0
+        for rows in _cut(pa.Table.from_batches(group)):
+            self._writer.write_table(rows, row_group_size=GROUP_ROWS)
+        self._shard_bytes += num_bytes
+
+    def _close_shard(self) -> None:
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+    def _rewrite(self, path: Path, schema: pa.Schema) -> None:
+        wider = path.with_suffix(".wider")
+        with pq.ParquetFile(path) as old, _open(wider, schema) as new:
+            for number in range(old.num_row_groups):
+                table = old.read_row_group(number, use_threads=False)
+                new.write_table(table.cast(schema, safe=False), row_group_size=GROUP_ROWS)
+        wider.replace(path)
+
+
+def _cut(table: pa.Table) -> list[pa.Table]:
+    return [table.slice(start, GROUP_ROWS) for start in range(0, len(table), GROUP_ROWS)]
+
+
+def _open(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, write_page_checksum=True)

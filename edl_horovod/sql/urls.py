@@ -1,0 +1,138 @@
+"""What a database URL names: the engine, its driver, and a label without secrets."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
+
+__all__ = ["EXAMPLES", "DatabaseURL", "parse_url"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Driver:
+    dialect: str
+    """sqlglot's name of the dialect."""
+    full_name: str
+    """SQLAlchemy's name of the dialect with its driver."""
+    module: str
+    extra: str
+
+
+_SQLITE = _Driver(dialect="sqlite", full_name="sqlite+pysqlite", module="sqlite3", extra="sql")
+_POSTGRESQL = _Driver(
+    dialect="postgres", full_name="postgresql+psycopg", module="psycopg", extra="postgresql"
+)
+_MYSQL = _Driver(dialect="mysql", full_name="mysql+pymysql", module="pymysql", extra="mysql")
+_MARIADB = _Driver(dialect="mysql", full_name="mariadb+pymysql", module="pymysql", extra="mysql")
+_DUCKDB = _Driver(dialect="duckdb", full_name="duckdb", module="duckdb_engine", extra="duckdb")
+_DRIVERS = {
+    "sqlite": _SQLITE,
+    "sqlite+pysqlite": _SQLITE,
+    "postgresql": _POSTGRESQL,
+    "postgresql+psycopg": _POSTGRESQL,
+    "mysql": _MYSQL,
+    "mysql+pymysql": _MYSQL,
+    "mariadb": _MARIADB,
+    "mariadb+pymysql": _MARIADB,
+    "duckdb": _DUCKDB,
+}
+EXAMPLES = (
+    "sqlite:///hr.db, postgresql://user:password@host/database, mariadb://user:password@host/"
+    "database or duckdb:///file.duckdb"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseURL:
+    """A database URL that an engine can be made of; its representation shows no secret."""
+
+    url: sa.URL = field(repr=False)
+    label: str
+    dialect: str
+    """sqlglot's name of the dialect."""
+    module: str
+    """The module of the driver."""
+    extra: str
+    """The extra of this project that brings the driver."""
+    secrets: tuple[str, ...] = field(repr=False)
+    """What no message may show."""
+
+    def without_secrets(self, text: str) -> str:
+        """The text with every secret of the URL replaced."""
+        for secret in self.secrets:
+            text = text.replace(secret, "***")
+        return text
+
+
+def parse_url(text: str) -> DatabaseURL:
+    """What a URL names.
+
+    Raises:
+        ConfigError: It is no URL of an engine that is supported.
+        DataError: The file that it names does not exist.
+    """
+    scheme = text.partition("://")[0] if "://" in text else ""
+    driver = _DRIVERS.get(scheme.lower())
+    if driver is None:
+        shown = f"db={scheme}://..." if re.fullmatch(r"[\w+.-]+", scheme) else "a db without ://"
+        raise ConfigError(
+            f"db= names no engine that is supported: {', '.join(sorted(_DRIVERS))}.",
+            received=shown,
+            cure=f"Write it as {EXAMPLES}.{did_you_mean(scheme, _DRIVERS)}",
+        )
+    try:
+        url = sa.make_url(text).set(drivername=driver.full_name)
+    except (sa.exc.ArgumentError, ValueError):
+        # Without its cause, which shows parts of the URL.
+        raise ConfigError(
+            "db= cannot be read as a database URL.",
+            received=f"db={scheme}://...",
+            cure=f"Write it as {EXAMPLES}; %40 stands for an @ in a password, %3A for a colon.",
+        ) from None
+    if driver is _SQLITE:
+        _require_file(url)
+    return DatabaseURL(
+        url=url,
+        label=_label(url, scheme),
+        dialect=driver.dialect,
+        module=driver.module,
+        extra=driver.extra,
+        secrets=_secrets(url),
+    )
+
+
+def _secrets(url: sa.URL) -> tuple[str, ...]:
+    """The password and such options, the longest first: one may be a part of another."""
+    options = (
+        one
+        for name, value in url.query.items()
+        if re.search("pass|secret|token|key", name, re.IGNORECASE)
+        for one in ((value,) if isinstance(value, str) else value)
+    )
+    found = (str(secret) for secret in (url.password, *options) if secret)
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _label(url: sa.URL, scheme: str) -> str:
+    """The URL without user, password and options."""
+    port = f":{url.port}" if url.port else ""
+    return f"{scheme.lower()}://{url.host or ''}{port}/{url.database or ''}"
+
+
+def _require_file(url: sa.URL) -> None:
+    if not url.database or url.database == ":memory:" or url.host:
+        raise ConfigError(
+            "db= names no database file.",
+            received=f"db=sqlite://{url.host or ''}",
+            cure="Write three slashes before a relative path, sqlite:///hr.db, and four before an"
+            " absolute one.",
+        )
+    if not Path(url.database).is_file():
+        raise DataError(
+            f"There is no database file {url.database}.",
+            received={"db": f"sqlite:///{url.database}"},
+            cure="Name a file that exists; a relative path starts in the current folder.",
+        )

@@ -1,0 +1,256 @@
+"""The rows of a SELECT as shards: sqlite, whose columns take any value."""
+
+import contextlib
+import resource
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from edl_horovod.errors import ConfigError, DataError, OutputError
+from edl_horovod.sql.engine import open_engine
+from edl_horovod.sql.export import ExportedTable, export
+
+
+@pytest.fixture
+def database(tmp_path):
+    with contextlib.closing(sqlite3.connect(tmp_path / "some.db")) as connection:
+        yield connection
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def run(tmp_path, database, told):
+    def run(select: str, **nulls: object) -> ExportedTable:
+        database.commit()
+        with open_engine(f"sqlite:///{tmp_path / 'some.db'}") as engine:
+            return export(engine, select, tmp_path / "out", nulls=nulls, tell=told.append)
+
+    return run
+
+
+def rows_of(table: ExportedTable) -> list[dict]:
+    return pq.read_table(table.data).to_pylist()
+
+
+def test_values_decide_the_kinds(database, run):
+    database.execute("CREATE TABLE t (n INT, x REAL, name TEXT, raw BLOB, day DATE, at TIMESTAMP)")
+    database.execute(
+        "INSERT INTO t VALUES (7, 1.5, 'Ann', x'00ff', '1970-01-03', '1970-01-01 00:01')"
+    )
+    table = run("SELECT * FROM t")
+    assert rows_of(table) == [
+        {"n": 7, "x": 1.5, "name": "Ann", "raw": b"\x00\xff", "day": 172_800, "at": 60}
+    ]
+    assert [(column.kind, column.declared_type) for column in table.columns] == [
+        ("integer", "INT"),
+        ("number", "REAL"),
+        ("text", "TEXT"),
+        ("bytes", "BLOB"),
+        ("date", "DATE"),
+        ("timestamp", "TIMESTAMP"),
+    ]
+
+
+def test_a_late_fraction_makes_all_rows_numbers(database, run):
+    database.execute("CREATE TABLE t (i INTEGER, v)")
+    count = 70_000
+    database.executemany("INSERT INTO t VALUES (?, ?)", ((i, i) for i in range(count - 1)))
+    database.execute("INSERT INTO t VALUES (?, 0.5)", (count - 1,))
+    table = run("SELECT i, v FROM t ORDER BY i")
+    assert table.columns[1].kind == "number"
+    files = sorted(table.data.iterdir())
+    assert len(files) > 1
+    assert {str(pq.read_schema(file).field("v").type) for file in files} == {"double"}
+    groups = [pq.ParquetFile(file).metadata for file in files]
+    rows = [one.row_group(i).num_rows for one in groups for i in range(one.num_row_groups)]
+    assert max(rows) <= 20_000
+    found = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert [row["i"] for row in found] == list(range(count))
+    assert [row["v"] for row in found] == [*range(count - 1), 0.5]
+
+
+def test_a_mixed_column_names_rows_and_values(database, run, tmp_path):
+    database.execute("CREATE TABLE t (age INT)")
+    database.executemany("INSERT INTO t VALUES (?)", [(4,)] * 5_000 + [("unknown",)])
+    with pytest.raises(DataError, match=r"'age'.*row 1 has 4, row 5,001 has 'unknown'"):
+        run("SELECT age FROM t")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some.db"]
+
+
+def test_nulls_are_counted_for_each_column(database, run, tmp_path):
+    database.execute("CREATE TABLE t (a INT, b TEXT, c INT)")
+    values = [(1, "x", 1), (None, "y", 1), (3, None, 1), (None, "z", 1)]
+    database.executemany("INSERT INTO t VALUES (?, ?, ?)", values)
+    with pytest.raises(
+        DataError,
+        match=r"'a' in 2 of 4 rows, the first of them row 2; 'b' in 1 of 4 rows, .* row 3\.",
+    ):
+        run("SELECT * FROM t")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some.db"]
+
+
+def test_defaults_stand_for_nulls(database, run):
+    database.execute("CREATE TABLE t (a INT, b TEXT, d DATE, e INT)")
+    values = [(None, None, None, None), (2, "x", "1970-01-02", None)]
+    database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", reversed(values))
+    table = run("SELECT * FROM t", a=0.5, b="-", d="1970-01-03", e=9)
+    assert rows_of(table) == [
+        {"a": 2.0, "b": "x", "d": 86_400, "e": 9},
+        {"a": 0.5, "b": "-", "d": 172_800, "e": 9},
+    ]
+    assert [column.num_defaults for column in table.columns] == [1, 1, 1, 2]
+
+
+def test_a_default_stands_for_nulls_before_the_first_value(database, run):
+    database.execute("CREATE TABLE t (a INT, d DATE)")
+    database.executemany("INSERT INTO t VALUES (?, ?)", [(None, None)] * 200 + [(1, "1970-01-02")])
+    table = run("SELECT * FROM t", a=0.5, d="1970-01-03")
+    assert rows_of(table)[199:] == [{"a": 0.5, "d": 172_800}, {"a": 1.0, "d": 86_400}]
+
+
+@pytest.mark.parametrize(
+    ("nulls", "said"),
+    [
+        ({"a": "none"}, "The default of the column 'a' is of another kind"),
+        ({"A": 1}, "no such column.*Did you mean 'a'"),
+    ],
+)
+def test_a_default_that_does_not_fit_is_refused(database, run, nulls, said):
+    database.execute("CREATE TABLE t (a INT)")
+    database.executemany("INSERT INTO t VALUES (?)", [(1,), (None,)])
+    with pytest.raises(ConfigError, match=said):
+        run("SELECT a FROM t", **nulls)
+
+
+def test_numbers_that_lose_digits_are_told(database, run, told):
+    database.execute("CREATE TABLE t (a REAL, b REAL, c INTEGER)")
+    values = [(2.0**24, 1, 2**24 + 1), (2.0**25 + 1, 2.0**25, 1)]
+    database.executemany("INSERT INTO t VALUES (?, ?, ?)", values)
+    assert rows_of(run("SELECT * FROM t"))[1]["a"] == 2.0**25 + 1
+    assert len(told) == 1
+    assert "'a' has 1 numbers" in told[0]
+    assert "33554433.0 in row 2" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [
+        ("SELECT a FROM t WHERE a > 5", "gives no rows"),
+        ("SELECT a, b AS a FROM t", "more than one column 'a'"),
+        ('SELECT a AS "" FROM t', "Column 1 of the SELECT has no name"),
+        ("SELECT x FROM t", "no such column: x"),
+        ("SELECT a FROM t; SELECT 1", "one statement at a time"),
+        ("DELETE FROM t", "could not run the SELECT"),
+        ("SELECT 9e999 AS a", "not finite, in row 1"),
+        ("SELECT CAST(x'ff' AS TEXT) AS a", "decode"),
+        ("SELECT load_extension('x') AS a", "not authorized"),
+    ],
+)
+def test_a_select_that_gives_nothing_to_train_on(database, run, tmp_path, select, said):
+    database.execute("CREATE TABLE t (a INT, b INT)")
+    database.execute("INSERT INTO t VALUES (1, 2)")
+    with pytest.raises(DataError, match=said):
+        run(select)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some.db"]
+    assert database.execute("SELECT * FROM t").fetchall() == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a;b", "größe", "select", "a.b", "a b", "%(x)s", ":x", "'"]
+)
+def test_names_of_columns_are_taken_as_they_are(database, run, name):
+    quoted = '"' + name.replace('"', '""') + '"'
+    database.execute(f"CREATE TABLE t ({quoted} INT)")
+    database.execute("INSERT INTO t VALUES (1)")
+    assert rows_of(run("SELECT * FROM t")) == [{name: 1}]
+
+
+def test_the_select_runs_as_it_is(database, run):
+    database.execute("CREATE TABLE t (a TEXT)")
+    database.execute("INSERT INTO t VALUES (':x %s %(y)s')")
+    select = "WITH w AS (SELECT a FROM t) SELECT a || ' -- :z' AS a FROM w WHERE a LIKE '%:x%' -- %"
+    assert rows_of(run(select)) == [{"a": ":x %s %(y)s -- :z"}]
+
+
+def test_a_folder_in_use_is_refused(database, run, tmp_path):
+    database.execute("CREATE TABLE t AS SELECT 1 AS a")
+    run("SELECT a FROM t")
+    with pytest.raises(OutputError, match="earlier result"):
+        run("SELECT a FROM t")
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(OutputError):
+        run("SELECT a FROM t")
+    assert (tmp_path / "out" / "mine").exists()
+
+
+def test_a_full_disk_leaves_nothing(database, run, tmp_path):
+    database.execute("CREATE TABLE t AS SELECT 1 AS i")
+    database.executemany("INSERT INTO t VALUES (?)", ((i * i,) for i in range(60_000)))
+    database.commit()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(OutputError, match="File too large"):
+            run("SELECT i FROM t")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some.db"]
+
+
+EXPORTER = textwrap.dedent(
+    """
+    import resource, sys
+    from pathlib import Path
+    from edl_horovod.sql.engine import open_engine
+    from edl_horovod.sql.export import export
+
+    def on_progress(num_rows, rate):
+        print("progress", flush=True)
+
+    with open_engine(sys.argv[1]) as engine:
+        table = export(
+            engine, sys.argv[2], Path(sys.argv[3]), nulls={}, tell=print, on_progress=on_progress
+        )
+    print(table.num_rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+)
+
+
+def exporter(database_path: Path, select: str, folder: Path) -> list[str]:
+    return [sys.executable, "-c", EXPORTER, f"sqlite:///{database_path}", select, str(folder)]
+
+
+COUNT = "WITH RECURSIVE c(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM c LIMIT {}) "
+MANY = COUNT + "SELECT i, i * 0.5 AS half, 'name ' || (i % 5000) AS name FROM c"
+WIDE = COUNT + "SELECT i, randomblob(1000000) AS raw FROM c"
+
+
+@pytest.mark.parametrize(("select", "count"), [(MANY, 1_000_000), (WIDE, 350)])
+def test_many_rows_and_wide_rows_take_less_than_300_mb(tmp_path, select, count):
+    (tmp_path / "some.db").touch()
+    command = exporter(tmp_path / "some.db", select.format(count), tmp_path / "out")
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    num_rows, kilobytes = map(int, done.stdout.split("\n")[-2].split())
+    assert num_rows == count
+    assert kilobytes < 300_000
+
+
+def test_ctrl_c_leaves_nothing(tmp_path):
+    (tmp_path / "some.db").touch()
+    command = exporter(tmp_path / "some.db", MANY.format(1_000_000_000), tmp_path / "out")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"progress\n"
+        process.send_signal(2)
+        _, errors = process.communicate(timeout=30)
+    assert errors.strip().endswith(b"KeyboardInterrupt")
+    assert [path.name for path in tmp_path.iterdir()] == ["some.db"]

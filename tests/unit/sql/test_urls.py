@@ -1,0 +1,38 @@
+import pytest
+
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql.urls import parse_url
+
+
+def test_a_label_shows_no_secret():
+    where = parse_url("postgresql://ann:geheim@db.example:5433/hr?sslpassword=alsogeheim")
+    assert where.label == "postgresql://db.example:5433/hr"
+    assert where.dialect == "postgres"
+    assert "geheim" not in repr(where)
+    assert where.without_secrets("no geheim, no alsogeheim") == "no ***, no ***"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgres://ann:geheim@h/d", "Did you mean 'postgresql'"),
+        ("ann:geheim@h/d", "Received: a db without ://"),
+        ("ann:geheim@h://d", "Received: a db without ://"),
+        ("postgresql://ann:geheim@h:port/d", "cannot be read as a database URL"),
+        ("sqlite://", "three slashes"),
+        ("sqlite://hr.db", "three slashes"),
+        ("sqlite:///:memory:", "three slashes"),
+    ],
+)
+def test_a_url_that_names_no_engine_is_refused_without_its_secrets(url, said):
+    with pytest.raises(ConfigError) as error:
+        parse_url(url)
+    assert said in str(error.value)
+    assert "geheim" not in str(error.value)
+    assert error.value.__cause__ is None
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path):
+    with pytest.raises(DataError, match="There is no database file"):
+        parse_url(f"sqlite:///{tmp_path / 'hr.db'}")
+    assert not any(tmp_path.iterdir())
