@@ -11,6 +11,7 @@ from typing import Any
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import OmegaConf
 
+from edl_horovod.config import model_spec
 from edl_horovod.config import params as params_text
 from edl_horovod.config.conf_files import conf_dir
 from edl_horovod.config.fields import SET_BY_US, dict_key_of, is_within, settings, unknown_key
@@ -136,6 +137,9 @@ class Sorter:
 
     def unknown(self, key: str, received: str, *, where: str = "") -> ConfigError:
         """The error for a key that cannot be set, with the keys that can be."""
+        instead = getattr(self._class, "INSTEAD_OF_A_MODEL_IN_FILES", None)
+        if instead is not None and key.partition(".")[0] in model_spec.SETTINGS:
+            return ConfigError(instead[0], received=received, cure=f"{where} {instead[1]}")
         theirs = [
             group
             for group in self._loader.list_groups("")

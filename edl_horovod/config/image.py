@@ -1,6 +1,7 @@
 """The settings of `edl image`, and what they and those of a job have in common."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from edl_horovod.config.checks import check_given
 
@@ -17,6 +18,14 @@ class ImageConfig:
     """Where images go: `registry/path`, without a tag."""
     model_zoo: str = "model_zoo"
     """Folder of model files, one .py file, or git+https://host/repo.git@REF#subdirectory=path."""
+
+    INSTEAD_OF_A_MODEL_IN_FILES: ClassVar = (
+        "edl image puts a model zoo on an image, and that of a model in files is written only when"
+        " a job starts.",
+        "Start the job with base_image=... and image_repository=... (edl train launch=kubernetes):"
+        " it puts the model on an image and pushes that.",
+    )
+    """Why it takes none, and what to do."""
 
     def __post_init__(self) -> None:
         check_given("base_image", self.base_image, "the image that the model zoo is put on")

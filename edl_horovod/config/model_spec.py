@@ -19,6 +19,7 @@ from edl_horovod.errors import ConfigError, did_you_mean
 __all__ = [
     "COMPILE_KEYS",
     "MODEL_KINDS",
+    "SETTINGS",
     "ModelKind",
     "check",
     "check_spec",
@@ -45,6 +46,8 @@ class ModelKind:
     """Keys that only a federation uses."""
 
 
+SETTINGS = ("model", "model_spec")
+"""Where a job's settings have the section."""
 COMPILE_KEYS = ("compile_model_options", "compiled_options")
 """The two spellings of a Keras model's loss, optimizer and metrics."""
 _FILES = ("model_definition", "model_architecture", "model_weights", "custom_objects")

@@ -1,6 +1,7 @@
 """The settings of `edl prepare`, which starts no job."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from edl_horovod.config.checks import LOG_LEVELS, check, check_choice, check_given, check_least
 
@@ -47,6 +48,14 @@ class PrepareConfig:
     """Whether an earlier result, or an interrupted run that does not fit, may be replaced."""
     log_level: str = "info"
     """`debug`, `info`, `warning` or `error`."""
+
+    INSTEAD_OF_A_MODEL_IN_FILES: ClassVar = (
+        "edl prepare makes records by a function in a file of a model zoo, and a model in files has"
+        " none.",
+        "Give model_def=... with such a function. Data with columns (CSV, .npz, Parquet) trains a"
+        " model in files as it is.",
+    )
+    """Why it takes none, and what to do."""
 
     def __post_init__(self) -> None:
         check_given("data", self.data, "the input files")

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from edl_horovod.config.compose import compose
+from edl_horovod.config.compose import compose, compose_as
 from edl_horovod.config.conf_files import ConfigFiles
+from edl_horovod.config.image import ImageConfig
+from edl_horovod.config.prepare import PrepareConfig
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
 
@@ -217,3 +219,34 @@ def test_trust_in_a_model_is_one_of_three():
     assert composed(*KERAS, DEFINITION, "trust=true").trusts("model")
     assert compose("train", [*TRAIN, "model_def=m"], values={"trust": "True"}).trusts("changed")
     assert not composed(*KERAS, DEFINITION, "trust=changed,image").trusts("model")
+
+
+@pytest.mark.parametrize("override", ["model_spec=config.yml", "model.name=KerasFLModel"])
+@pytest.mark.parametrize(
+    ("config_class", "needed", "message"),
+    [
+        (
+            PrepareConfig,
+            ["data=/in", "output=/o"],
+            "edl prepare makes records by a function .* a model in files has none.*Give model_def=",
+        ),
+        (
+            ImageConfig,
+            ["base_image=r/b:1", "image_repository=r/z"],
+            "edl image puts a model zoo on an image.*only when a job starts.*edl train launch=kub",
+        ),
+    ],
+)
+def test_verbs_without_a_model_in_files_say_what_to_do_instead(
+    config_class: Any, needed: list[str], message: str, override: str, tmp_path: Path
+):
+    with pytest.raises(ConfigError, match=message):
+        compose_as(config_class, [*needed, override])
+
+    key, _, value = override.partition("=")
+    file = tmp_path / "own.yaml"
+    start = "prepare" if config_class is PrepareConfig else "image"
+    nested = {"model": {"name": value}} if "." in key else {key: value}
+    file.write_text(yaml.safe_dump({"defaults": [start, "_self_"], **nested}))
+    with pytest.raises(ConfigError, match=f"{message}.*own.yaml|own.yaml.*Give|own.yaml.*Start"):
+        compose_as(config_class, needed, files=ConfigFiles(str(tmp_path), "own"))
