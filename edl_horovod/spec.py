@@ -48,6 +48,9 @@ class ElasticDLSpec(ABC):
     A class `PredictionOutputsProcessor` in the same file is as good.
     """
 
+    framework: str = "keras"
+    """What the job computes with, `keras` or `torch`: for a spec that is written for both."""
+
     adapted: Any = None
     """What `adapt` has returned for the training data, in evaluation and prediction, too."""
 
@@ -67,7 +70,11 @@ class ElasticDLSpec(ABC):
         what it returned in `adapted`, and the trained model keeps it. It is called where a class
         has its own, and handed what that declares.
 
-        Instead of `records`, or beside them, it may declare `examples`: what `create_dataset` makes
+        Instead of `records`, or beside them, it may declare `blocks`: the records of data with
+        columns as dicts of NumPy's arrays, some thousand records at a time, in which dates and
+        timestamps are datetime64 and texts are bytes; None where records have no columns.
+
+        It may also declare `examples`: what `create_dataset` makes
         of all of them in `Mode.TRAINING`, in batches, as layers of Keras adapt to them
         (`layer.adapt(examples.map(lambda features, labels: features["text"]))`).
 

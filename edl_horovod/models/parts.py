@@ -56,6 +56,10 @@ def part_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Part:
 class PlainModels(Protocol):
     """A framework's models that are written without a spec, as classes or functions."""
 
+    @property
+    def framework(self) -> str:
+        """The name of the framework."""
+
     def is_model(self, value: Any) -> bool:
         """Whether a value is such a class, or a function that may return a model."""
 

@@ -153,6 +153,8 @@ def load_spec(
     }
     _require_declared(found.kind, params, methods)
     spec = _make(found, zoo, params=params, context=context)
+    if plain_models is not None:
+        spec.framework = plain_models.framework
     for name, names in methods.items():
         if values := _declared_params(name, names, params):
             setattr(spec, name, functools.partial(getattr(spec, name), **values))

@@ -22,6 +22,9 @@ class Column:
     """NumPy's name of the type of its elements, or `BYTES`."""
     shape: tuple[int | None, ...] = ()
     """Of one record's value; `(None,)` where records differ in length."""
+    unit: str = ""
+    """NumPy's unit (`D`, `s`, `ms`, `us`, `ns`) of dates, which are integers since 1970; else "".
+    """
 
     @property
     def is_ragged(self) -> bool:

@@ -13,6 +13,7 @@ from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.columns import Ragged
 from edl_horovod.records.index_lock import one_builder
+from edl_horovod.records.layout import Column
 from edl_horovod.records.source import RecordSource
 from edl_horovod.spec import ElasticDLSpec
 from edl_horovod.trained_model.adapted import FILE_NAME
@@ -71,7 +72,7 @@ def _looked_at(
     examples: Callable[[], Any],
 ) -> Any:
     doing = f"adapt of {loaded.label}"
-    available = {"records": _records(source), "tell": tell}
+    available = {"records": _records(source), "blocks": _blocks(source), "tell": tell}
     if "examples" in declared(loaded.spec.adapt).names:
         available["examples"] = examples()
     with user_code(doing, root=loaded.zoo):
@@ -93,14 +94,36 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is none of its types")
 
 
+def _blocks(source: RecordSource) -> Iterator[dict[str, Any]] | None:
+    """The columns of some thousand records at a time; None where there are no columns by name."""
+    layout = source.layout
+    if layout is None or layout.kind != "dict" or layout.structure is not None:
+        return None
+
+    def values_of(column: Column, values: Any) -> Any:
+        return values.astype(f"datetime64[{column.unit}]") if column.unit else values
+
+    return (
+        {
+            column.name: values_of(column, values)
+            for column, values in zip(layout.columns, found, strict=True)
+        }
+        for found in _read_blocks(source)
+    )
+
+
 def _records(source: RecordSource) -> Iterator[Any]:
     layout = source.layout
-    for start, count in zip(source.block_starts, source.block_counts, strict=True):
-        found = source.read(range(int(start), int(start + count)))
+    for found in _read_blocks(source):
         if layout is None:
             yield from found
         else:
             yield from map(layout.pack, zip(*map(_one_by_one, found), strict=True))
+
+
+def _read_blocks(source: RecordSource) -> Iterator[Any]:
+    for start, count in zip(source.block_starts, source.block_counts, strict=True):
+        yield source.read(range(int(start), int(start + count)))
 
 
 def _one_by_one(values: Any) -> Iterator[Any]:

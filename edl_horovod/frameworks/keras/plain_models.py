@@ -17,7 +17,9 @@ from edl_horovod.models.elasticdl_module import module_parts
 from edl_horovod.models.parts import DEFAULTS, METHODS, Part, Parts, part_of
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["is_model", "makers", "parts_of", "with_parts"]
+__all__ = ["framework", "is_model", "makers", "parts_of", "with_parts"]
+
+framework = "keras"
 
 _MAKER = "custom_model"
 _MAKE = {

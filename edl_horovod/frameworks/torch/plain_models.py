@@ -18,7 +18,9 @@ from edl_horovod.models.elasticdl_module import module_parts
 from edl_horovod.models.parts import DEFAULTS, METHODS, Part, Parts, part_of
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["is_model", "makers", "parts_of", "with_parts"]
+__all__ = ["framework", "is_model", "makers", "parts_of", "with_parts"]
+
+framework = "torch"
 
 _MAKER = "custom_model"
 _OWN = ("loss", "configure_optimizers")

@@ -96,7 +96,7 @@ def layout_of(schema: pa.Schema, wanted: Sequence[str], *, path: str) -> Layout:
                 cure="Name the columns that are needed in data_plan.columns=[...], or write it as"
                 " numbers, text, bytes, or lists of these.",
             )
-        columns.append(Column(name, *found))
+        columns.append(Column(name, *found, unit=_unit(_plain(fields[name]))))
     if not columns:
         raise DataError(f"{path} has no columns.", received={"path": path})
     return Layout(tuple(columns))
@@ -148,6 +148,13 @@ def _scalar(kind: pa.DataType) -> str | None:
     is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
     return BYTES if is_text or is_binary or types.is_fixed_size_binary(kind) else None
+
+
+def _unit(kind: pa.DataType) -> str:
+    """The unit of a date or a timestamp; "" for whatever is neither."""
+    if pa.types.is_date(kind):
+        return "D" if pa.types.is_date32(kind) else "ms"
+    return str(kind.unit) if pa.types.is_timestamp(kind) else ""
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
