@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-__all__ = ["EMPTY_NUMBERS", "MAX_VALUES", "Column", "infer"]
+__all__ = ["EMPTY_NUMBERS", "MAX_VALUES", "Column", "DataType", "Kind", "by_frequency", "infer"]
 
 MAX_VALUES = 10_000
 """Values of a column up to which they are its vocabulary; with more it has none."""
@@ -22,7 +22,8 @@ _NUMBER = re.compile(r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 EMPTY_NUMBERS = ("", "NaN", "nan", "NULL", "null", "NA", "N/A")
 """What programs write for a number that is not there; in a column of texts these are texts."""
 
-Kind = Literal["number", "text"]
+Kind = Literal["number", "text", "boolean", "date"]
+DataType = Literal["cells", "integer", "number", "text", "boolean", "date", "timestamp"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,11 @@ class Column:
 
     name: str
     kind: Kind
+    """What the model takes it for."""
+    data_type: DataType = "cells"
+    """What the data have in it; `cells` are texts of a file that has no types."""
+    unit: str = ""
+    """NumPy's unit of a date or timestamp, which counts from 1970."""
     num_rows: int
     num_empty: int
     """Rows without a value: those get `default`."""
@@ -40,6 +46,12 @@ class Column:
     """Of a column of numbers."""
     deviation: float = 1.0
     """Standard deviation of a column of numbers; 1 where all are the same."""
+    lowest: float = 0.0
+    """Of a column of numbers or dates."""
+    highest: float = 0.0
+    """Of a column of numbers or dates."""
+    parts: tuple[str, ...] = ()
+    """What differs between the dates of a column: `year`, `month`, `weekday`, `hour`."""
     vocabulary: tuple[str, ...] = ()
     """The values of a column of texts, the commonest first; none where there are too many."""
     first_text: str = ""
@@ -56,6 +68,10 @@ class Column:
         """A line for people."""
         if self.kind == "number":
             found = f"numbers, mean {self.mean:.6g}, deviation {self.deviation:.6g}"
+        elif self.kind == "boolean":
+            found = f"booleans, {self.mean:.3g} of them true"
+        elif self.kind == "date":
+            found = f"dates, read as {', '.join(self.parts) or 'nothing: all are the same'}"
         elif self.vocabulary:
             found = f"texts, {len(self.vocabulary)} values"
         else:
@@ -73,7 +89,8 @@ class Column:
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
         """The column that `to_json` gave."""
-        return cls(**{**found, "vocabulary": tuple(found["vocabulary"])})
+        lists = {name: tuple(found.get(name, ())) for name in ("parts", "vocabulary")}
+        return cls(**{**found, **lists})
 
 
 def infer(
@@ -114,6 +131,7 @@ class _Cells:
         self._last_row = -1
         self._num_numbers = 0
         self._mean = self._squares = 0.0
+        self._lowest, self._highest = math.inf, -math.inf
         self._num_said_empty = 0
         self._first_said_empty: int | None = None
         self._num_cells = 0
@@ -136,6 +154,7 @@ class _Cells:
             before = value - self._mean
             self._mean += before / self._num_numbers
             self._squares += before * (value - self._mean)
+            self._lowest, self._highest = min(self._lowest, value), max(self._highest, value)
         elif text in EMPTY_NUMBERS:
             self._num_said_empty += 1
             if self._first_said_empty is None:
@@ -187,9 +206,14 @@ class _Cells:
             first_empty=min(firsts, default=None),
             mean=self._mean,
             deviation=math.sqrt(self._squares / self._num_numbers) or 1.0,
+            lowest=self._lowest,
+            highest=self._highest,
         )
 
     def _vocabulary(self) -> tuple[str, ...]:
-        counts = (self._values or Counter()).items()
-        # Not by their first appearance: the order of rows may be another one elsewhere.
-        return tuple(text for text, _ in sorted(counts, key=lambda each: (-each[1], each[0])))
+        return by_frequency(self._values or Counter())
+
+
+def by_frequency(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Texts, the commonest first; not by their first appearance, as rows have no fixed order."""
+    return tuple(text for text, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0])))

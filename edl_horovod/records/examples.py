@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edl_horovod.errors import DataError
 
-__all__ = ["example", "read_examples"]
+__all__ = ["example", "read_examples", "texts_of"]
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
@@ -71,6 +71,24 @@ def read_examples(
                 )
             columns[name].append(values.reshape(shape))
     return {name: np.stack(values) for name, values in columns.items()}
+
+
+def texts_of(record: bytes) -> dict[str, bytes]:
+    """The first value of each feature of a serialized example, which all hold texts.
+
+    Raises:
+        DataError: It is no example, or a feature holds numbers.
+    """
+    found = {}
+    for name, entry in _entries(record):
+        kind, values = next(_fields(dict(_fields(entry)).get(_VALUE, b"")), (_BYTES_LIST, b""))
+        if kind != _BYTES_LIST:
+            raise DataError(
+                f"The feature {name!r} of a record is no text.",
+                cure="Prepare the records again with edl prepare.",
+            )
+        found[name] = next((value for number, value in _fields(values) if number == 1), b"")
+    return found
 
 
 def _feature(values: Any) -> bytes:

@@ -1,0 +1,107 @@
+"""Columns as numbers that a layer can take: scaled, split, or one for each category."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_horovod.columns.categories import Codes
+from edl_horovod.columns.typed import Array, date_parts, keys_of
+from edl_horovod.errors import DataError
+
+__all__ = ["Indicator", "Numbers", "Scaled", "ScaledYear", "Vector"]
+
+_Floats = NDArray[np.float32]
+
+
+class Numbers(ABC):
+    """One way to make numbers of cells."""
+
+    width: int
+    """Numbers of a row."""
+
+    @abstractmethod
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """The numbers of some rows, shape (rows, width)."""
+
+
+@dataclass(frozen=True)
+class Scaled(Numbers):
+    """A number, less its mean and by its deviation; an empty cell counts as the mean."""
+
+    name: str
+    mean: float
+    deviation: float
+    width = 1
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Scale each number."""
+        scaled = (cells[self.name].astype(np.float64) - self.mean) / self.deviation
+        return np.nan_to_num(scaled, nan=0.0).astype(np.float32)[:, np.newaxis]
+
+
+@dataclass(frozen=True)
+class ScaledYear(Numbers):
+    """The year of a date, less its mean and by its deviation."""
+
+    name: str
+    mean: float
+    deviation: float
+    width = 1
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Scale each year."""
+        years = date_parts(cells[self.name])["year"]
+        return ((years - self.mean) / self.deviation).astype(np.float32)[:, np.newaxis]
+
+
+@dataclass(frozen=True)
+class Vector(Numbers):
+    """A text that holds several numbers."""
+
+    name: str
+    width: int
+    separator: str
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Split each text.
+
+        Raises:
+            DataError: A text holds other than so many numbers.
+        """
+        keys = keys_of(cells[self.name])
+        found = np.empty((len(keys), self.width), np.float32)
+        for place, key in enumerate(keys):
+            try:
+                found[place] = [float(number) for number in key.split(self.separator)]
+            except ValueError as error:
+                raise DataError(
+                    f"The column {self.name!r} must hold {self.width} numbers in each row, with"
+                    f" {self.separator!r} between them.",
+                    received=repr(key[:60]),
+                    cure="Correct the shape in COLUMN, or leave the row out.",
+                ) from error
+        return found
+
+
+@dataclass(frozen=True)
+class Indicator(Numbers):
+    """A number for each category: how often the row has it."""
+
+    codes: Codes
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """One number for each code."""
+        return self.codes.num_codes
+
+    def encode(self, cells: Mapping[str, Array]) -> _Floats:
+        """Count the codes of each row."""
+        codes = self.codes.encode(cells)
+        found = np.zeros((len(codes), self.width), np.float32)
+        np.add.at(found, (np.arange(len(codes))[:, np.newaxis], codes), 1)
+        if self.codes.is_sequence:
+            found[:, 0] = 0  # It ends sequences.
+        return found

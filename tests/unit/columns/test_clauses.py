@@ -1,0 +1,70 @@
+"""COLUMN clauses are checked before any row is read."""
+
+import pytest
+
+from edl_horovod.columns.clauses import Category, Clause, read_clauses, require_columns
+from edl_horovod.errors import ConfigError
+
+HASHED = {"kind": "category_hash", "name": "role", "num_buckets": 10}
+
+
+def read(*given, parts=("deep", "wide")):
+    return read_clauses(list(given), parts=parts)
+
+
+def test_a_name_stands_for_the_column_as_it_is_found():
+    assert read("age") == read({"name": "age"}) == (Clause(kind="inferred", name="age"),)
+
+
+def test_an_embedding_is_of_a_column_or_of_a_category():
+    inner = Category(kind="category_hash", name="role", num_buckets=10)
+    assert read({"kind": "embedding", "of": HASHED, "dimension": 4, "combiner": "sum"}) == (
+        Clause(kind="embedding", category=inner, dimension=4, combiner="sum"),
+    )
+    (found,) = read({"kind": "embedding", "name": "role", "dimension": 4, "for": "deep"})
+    assert (found.category, found.part) == (Category(kind="vocabulary", name="role"), "deep")
+
+
+def test_a_cross_reads_all_of_its_columns():
+    bucket = {"kind": "bucket", "name": "age", "borders": [30, 50]}
+    (found,) = read({"kind": "cross", "of": ["role", bucket], "num_buckets": 100})
+    assert found.columns == ("role", "age")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "embedings", "of": "a", "dimension": 2}, "Did you mean 'embedding'"),
+        ({"kind": "sparse", "name": "a"}, "takes a sparse column"),
+        ({"kind": "weighted_category", "name": "a"}, "weights of categories"),
+        ({"kind": "embedding", "of": "a"}, "embedding lacks 'dimension'"),
+        ({"kind": "embedding", "of": "a", "dimension": 0}, "whole number from 1"),
+        ({"kind": "embedding", "of": "a", "dimension": True}, "whole number from 1"),
+        ({"kind": "embedding", "of": {"kind": "numeric", "name": "a"}, "dimension": 2}, "gives no"),
+        ({"kind": "embedding", "of": "a", "dimension": 2, "combiner": "max"}, "sum, mean, sqrtn"),
+        ({"kind": "bucket", "name": "a", "borders": [1, 3, 2]}, "must rise"),
+        ({"kind": "bucket", "name": "a", "borders": [1, 1]}, "must rise"),
+        ({"kind": "bucket", "name": "a", "borders": []}, "a list of numbers"),
+        ({"kind": "bucket", "name": "a", "borders": ["1"]}, "a list of numbers"),
+        ({"kind": "cross", "of": ["a"], "num_buckets": 5}, "two columns or more"),
+        ({"kind": "numeric", "name": "a", "size": 3}, "takes no 'size'"),
+        ({"kind": "numeric", "name": ""}, "name of a column"),
+        ({"kind": "numeric", "name": "a", "for": "dense"}, "no part 'dense'"),
+        ({"kind": "category_id", "name": "a", "num_buckets": 10**9}, "to 10,000,000"),
+        ({"kind": "indicator", "of": {**HASHED, "num_buckets": 10**6}}, "Take an embedding"),
+        (3, "a dict, or a name"),
+    ],
+)
+def test_what_is_no_clause_is_refused(given, said):
+    with pytest.raises(ConfigError, match=said):
+        read(given)
+
+
+def test_a_model_without_parts_takes_no_for():
+    with pytest.raises(ConfigError, match="It has no parts"):
+        read({"name": "a", "for": "deep"}, parts=("deep",))
+
+
+def test_a_column_that_is_not_there_is_named_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"'roles'.*Did you mean 'role'"):
+        require_columns(read("roles"), ["role", "age"])

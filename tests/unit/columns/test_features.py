@@ -1,0 +1,114 @@
+"""Features of columns: the same of a training and of what is predicted."""
+
+import numpy as np
+import pytest
+
+from edl_horovod.columns.clauses import read_clauses
+from edl_horovod.columns.features import plan_features
+from edl_horovod.columns.typed import infer_typed
+from edl_horovod.errors import ConfigError
+from tests.unit.columns.test_typed import texts
+
+CELLS = {
+    "age": np.array([20, 40, 60]),
+    "role": texts("cook", "clerk", "cook"),
+    "full": np.array([True, False, True]),
+    "hired": np.array(["2020-01-06", "2020-02-04", "2020-03-04"], "datetime64[D]"),
+    "tags": texts("0,2", "", "1, 9"),
+    "point": texts("1;2", "3;4", "5;6"),
+}
+NEW = {**CELLS, "role": texts("chief", "cook", "chef"), "age": np.array([40.0, np.nan, 0.0])}
+
+
+def features(*clauses, cells=CELLS, parts=("deep",)):
+    given = read_clauses(list(clauses), parts=parts)
+    return plan_features(infer_typed([cells]), given, parts=parts)
+
+
+def encoded(*clauses, of=CELLS, **options):
+    return features(*clauses, **options).encode(of)
+
+
+def test_columns_are_read_as_they_were_found():
+    plan = features("age", "role", "full", "hired")
+    found = plan.encode(CELLS)
+    deviation = CELLS["age"].std()
+    ages = [-20 / deviation, 0, 20 / deviation]
+    np.testing.assert_allclose(found["deep_numbers"], np.transpose([ages, [1, 0, 1]]), rtol=1e-6)
+    tables = plan.parts["deep"].tables
+    assert [table.num_codes for table in tables] == [3, 13, 7]
+    assert [found[table.input][:, 0].tolist() for table in tables] == [
+        [1, 2, 1],
+        [1, 2, 3],
+        [0, 1, 2],
+    ]
+
+
+def test_a_new_value_is_unknown_and_an_empty_number_counts_as_the_mean():
+    plan = features("age", "role")
+    found = plan.encode(NEW)
+    assert found["codes_0"][:, 0].tolist() == [0, 1, 0]
+    assert found["deep_numbers"][:2, 0].tolist() == [0, 0]
+    assert plan.first_unknown(found, NEW) == {"role": "chief"}
+    assert plan.first_unknown(plan.encode(CELLS), CELLS) == {}
+
+
+@pytest.mark.parametrize(
+    ("clause", "codes"),
+    [
+        ({"kind": "bucket", "name": "age", "borders": [40, 50]}, [[0], [1], [2]]),
+        ({"kind": "category_id", "name": "age", "num_buckets": 61}, [[21], [41], [61]]),
+        ({"kind": "seq_category_id", "name": "tags", "num_buckets": 3}, [[2, 4], [0, 0], [3, 1]]),
+    ],
+)
+def test_categories_become_codes(clause, codes):
+    assert encoded(clause)["codes_0"].tolist() == codes
+
+
+def test_hashes_are_the_same_wherever_they_are_computed():
+    hashed = {"kind": "category_hash", "name": "role", "num_buckets": 1000}
+    crossed = {"kind": "cross", "of": ["role", "full"], "num_buckets": 1000}
+    assert encoded(hashed)["codes_0"][:, 0].tolist() == [804, 20, 804]
+    found = encoded(crossed)["codes_0"][:, 0].tolist()
+    assert found[0] == found[2] != found[1]
+
+
+def test_an_indicator_counts_categories():
+    found = encoded({"kind": "indicator", "of": "role"})
+    assert found["deep_numbers"].tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    tags = {"kind": "seq_category_id", "name": "tags", "num_buckets": 3}
+    found = encoded({"kind": "indicator", "of": tags})["deep_numbers"]
+    assert found.tolist() == [[0, 0, 1, 0, 1], [0, 0, 0, 0, 0], [0, 1, 0, 1, 0]]
+
+
+def test_a_text_may_hold_several_numbers():
+    clause = {"kind": "dense", "name": "point", "shape": [2], "separator": ";"}
+    assert encoded(clause)["deep_numbers"].tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_parts_read_what_is_for_them_and_share_codes():
+    clauses = [{"kind": "embedding", "of": "role", "dimension": 4, "for": "deep"}]
+    plan = features(*clauses, cells={"role": CELLS["role"]}, parts=("deep", "wide"))
+    deep, wide = plan.parts["deep"].tables[0], plan.parts["wide"].tables[0]
+    assert (deep.input, deep.dimension) == (wide.input, 4)
+    assert wide.dimension == 0
+    assert list(plan.codes) == ["codes_0"]
+
+
+@pytest.mark.parametrize(
+    ("clause", "said"),
+    [
+        ({"kind": "numeric", "name": "role"}, "'role' is to be a number"),
+        ({"kind": "category_id", "name": "age", "num_buckets": 60}, "whole numbers from 0 to 59"),
+        ({"kind": "bucket", "name": "role", "borders": [1]}, "'role' is to be a number"),
+        ({"kind": "seq_category_id", "name": "age", "num_buckets": 9}, "in a text"),
+    ],
+)
+def test_a_clause_that_does_not_fit_its_column_is_refused(clause, said):
+    with pytest.raises(ConfigError, match=said):
+        features(clause)
+
+
+def test_without_any_column_there_is_nothing_to_learn_from():
+    with pytest.raises(ConfigError, match="no column to learn from"):
+        features(cells={})
