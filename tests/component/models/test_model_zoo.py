@@ -159,6 +159,8 @@ def test_the_zoo_lists_its_models():
         "cifar10_functional_api.cifar10_functional_api.Cifar10FunctionalSpec",
         "cifar10_subclass.cifar10_subclass.Cifar10SubclassSpec",
         "cifar10_torch.cifar10_torch.Cifar10TorchSpec",
+        "classifier.DNN",
+        "classifier.wide_and_deep.WideAndDeep",
         "mnist_functional_api.mnist_functional_api.MnistFunctionalSpec",
         "mnist_subclass.mnist_subclass.MnistSubclassSpec",
         "mnist_torch.mnist_torch.MnistTorchSpec",

@@ -1,0 +1,268 @@
+"""The models of tables, in each framework, on columns that have types and on rows of texts."""
+
+import datetime
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edl_horovod.columns.cells import text_cells
+from edl_horovod.columns.infer import Column
+from edl_horovod.errors import ConfigError, DataError, UserCodeError
+from edl_horovod.models.zoo import load_spec
+from edl_horovod.spec import Mode
+from tests.frameworks import is_there
+
+ZOO = Path(__file__).parents[3] / "model_zoo"
+NUM_ROWS = 120
+TORCH = pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+
+
+@pytest.fixture(params=["keras", pytest.param("torch", marks=TORCH)])
+def framework(request):
+    return request.param
+
+
+def texts(values):
+    found = np.empty(len(values), object)
+    found[:] = [str(value).encode() for value in values]
+    return found
+
+
+def table(num_rows=NUM_ROWS):
+    """Columns as `adapt` gets them: what is learned depends on all but `name`."""
+    random = np.random.default_rng(num_rows)
+    role, age = random.integers(0, 3, num_rows), random.integers(18, 65, num_rows)
+    is_full = random.random(num_rows) < 0.5
+    first = datetime.date(2000, 1, 1)
+    days = [first + datetime.timedelta(days=int(day)) for day in random.integers(0, 900, num_rows)]
+    salary = 20_000.0 * role + 300.0 * age + 9_000.0 * is_full
+    return {
+        "name": texts(range(num_rows)),
+        "role": texts(np.array(["clerk", "cook", "chief"])[role]),
+        "age": age,
+        "full": is_full,
+        "hired": np.array(days, "datetime64[D]"),
+        "salary": salary,
+        "level": np.digitize(salary, [30_000, 50_000]),
+    }
+
+
+def spec_of(model_def, framework, **params):
+    if framework == "torch":
+        from edl_horovod.frameworks.torch import plain_models
+    else:
+        from edl_horovod.frameworks.keras import plain_models
+    loaded = load_spec(str(ZOO), model_def, params=params, plain_models=plain_models)
+    return loaded.spec
+
+
+def adapted(spec, cells):
+    told = []
+    found = spec.adapt(records=iter(()), blocks=iter([cells]), tell=told.append)
+    spec.adapted = json.loads(json.dumps(found))
+    return told
+
+
+def given(cells):
+    """As a source of columns gives them: dates are numbers."""
+    return {
+        name: values.astype(np.int64) if values.dtype.kind == "M" else values
+        for name, values in cells.items()
+    }
+
+
+def batch_of(spec, cells, mode):
+    """One batch of all rows, as the framework makes it of records with columns."""
+    if spec.framework == "torch":
+        import torch
+
+        def values_of(values):
+            return values.tolist() if values.dtype == object else torch.as_tensor(values)
+
+        records = {name: values_of(values) for name, values in given(cells).items()}
+        return spec.create_dataset(records, mode)
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensors(given(cells))
+    return next(iter(spec.create_dataset(dataset, mode)))
+
+
+@dataclass
+class Trained:
+    spec: object
+    model: object
+    losses: list
+
+    def outputs(self, features):
+        """What the model predicts, as arrays."""
+        if self.spec.framework == "torch":
+            self.model.eval()
+            return {name: value.detach().numpy() for name, value in self.model(features).items()}
+        return {name: value.numpy() for name, value in self.model(features).items()}
+
+
+def trained(spec, parts, num_steps=60):
+    features, labels, *weights = parts
+    weights = {"sample_weight": weights[0]} if weights else {}
+    model, losses = spec.create_model(), []
+    if spec.framework == "torch":
+        optimizer = spec.create_optimizer(model=model)
+        for _ in range(num_steps):
+            loss = spec.create_loss(outputs=model(features), labels=labels, **weights)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return Trained(spec, model, losses)
+    import tensorflow as tf
+
+    optimizer = spec.create_optimizer()
+    variables = model.trainable_variables
+    optimizer.build(variables)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = spec.create_loss(outputs=model(features), labels=labels, **weights)
+        optimizer.apply(tape.gradient(loss, [v.value for v in variables]), variables)
+        return loss
+
+    losses += [float(step()) for _ in range(num_steps)]
+    return Trained(spec, model, losses)
+
+
+@pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
+def test_a_regressor_learns_the_number_in_its_own_unit(framework, model_def):
+    spec = spec_of(model_def, framework, label="salary", hidden_units=[16])
+    cells = table()
+    told = adapted(spec, cells)
+    assert "column hired: dates, read as year, month, weekday" in told
+    found = trained(spec, batch_of(spec, cells, Mode.TRAINING), 150)
+    assert found.losses[-1] < 0.1 * found.losses[0]
+
+    del cells["salary"]  # Nobody knows it yet.
+    predicted = found.outputs(batch_of(spec, cells, Mode.PREDICTION))["prediction"]
+    error = np.abs(predicted - table()["salary"])
+    assert predicted.shape == (NUM_ROWS,)
+    assert error.mean() < 6_000
+
+
+@pytest.mark.parametrize("model_def", ["classifier.DNN", "classifier.wide_and_deep"])
+@pytest.mark.parametrize(
+    ("label", "classes"),
+    [("role", ["chief", "clerk", "cook"]), ("full", [False, True]), ("level", [0, 1, 2])],
+)
+def test_a_classifier_learns_texts_booleans_and_whole_numbers(framework, model_def, label, classes):
+    spec = spec_of(model_def, framework, label=label, hidden_units=[16], class_weights="auto")
+    cells = table()
+    adapted(spec, cells)
+    assert spec.adapted["classes"]["values"] == classes
+    parts = batch_of(spec, cells, Mode.TRAINING)
+    counts = np.bincount(np.asarray(parts[1]))
+    by_class = np.bincount(np.asarray(parts[1]), np.asarray(parts[2]))
+    np.testing.assert_allclose(by_class, NUM_ROWS / len(counts), rtol=1e-5)
+
+    found = trained(spec, parts)
+    outputs = found.outputs(parts[0])
+    np.testing.assert_allclose(outputs["probabilities"].sum(axis=1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(outputs["class"], outputs["probabilities"].argmax(axis=1))
+    names = np.array([str(each) for each in classes])[outputs["class"]]
+    truth = [v.decode() if isinstance(v, bytes) else str(v) for v in cells[label].tolist()]
+    assert np.mean(names == truth) > 0.9
+
+
+COLUMNS = [
+    {"kind": "numeric", "name": "age", "for": "deep"},
+    {"kind": "embedding", "of": "role", "dimension": 3, "for": "deep"},
+    {"kind": "seq_category_id", "name": "tags", "num_buckets": 5, "for": "deep"},
+    {"kind": "bucket", "name": "age", "borders": [30, 50], "for": "wide"},
+    {"kind": "indicator", "of": "role", "for": "wide"},
+    {"kind": "cross", "of": ["role", "full"], "num_buckets": 50, "for": "wide"},
+]
+
+
+def test_clauses_say_what_each_part_reads(framework):
+    spec = spec_of("regressor.wide_and_deep", framework, label="salary", columns=COLUMNS)
+    cells = {**table(), "tags": texts(["0,3", "", "4"] * (NUM_ROWS // 3))}
+    told = adapted(spec, cells)
+    assert told[-1] == "not read: hired, level, name"
+    parts = batch_of(spec, cells, Mode.TRAINING)
+    assert {name: tuple(value.shape) for name, value in parts[0].items()} == {
+        "codes_0": (NUM_ROWS, 1),
+        "codes_1": (NUM_ROWS, 2),
+        "codes_2": (NUM_ROWS, 1),
+        "codes_3": (NUM_ROWS, 1),
+        "deep_numbers": (NUM_ROWS, 1),
+        "wide_numbers": (NUM_ROWS, 4),
+    }
+    losses = trained(spec, parts).losses
+    assert losses[-1] < losses[0]
+
+
+def test_what_the_training_did_not_have_is_unknown_and_told_once(framework, caplog):
+    spec = spec_of("regressor.DNN", framework, label="salary")
+    cells = table()
+    adapted(spec, cells)
+    new = {**cells, "role": texts(["baker"] * NUM_ROWS)}
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            batch_of(spec, new, Mode.PREDICTION)
+    assert [r.getMessage().partition(":")[0] for r in caplog.records if "baker" in r.message] == [
+        "the column 'role' has 'baker', which the training did not have"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"age": None}, "no column 'age', which the model was trained with"),
+        ({"age": texts(range(NUM_ROWS))}, "'age' has another type.*Received: texts"),
+        ({"role": np.arange(NUM_ROWS)}, "'role' has another type.*Received: integers"),
+        ({"salary": None}, "no column 'salary'"),
+    ],
+)
+def test_data_that_are_not_those_of_the_training_are_refused(framework, change, said):
+    spec = spec_of("regressor.DNN", framework, label="salary")
+    cells = table()
+    adapted(spec, cells)
+    changed = {k: v for k, v in {**cells, **change}.items() if v is not None}
+    with pytest.raises(DataError, match=said):
+        batch_of(spec, changed, Mode.EVALUATION)
+
+
+@pytest.mark.parametrize(
+    ("model_def", "label", "said"),
+    [
+        ("regressor.DNN", "role", "must be a number"),
+        ("regressor.DNN", "salaries", "no column 'salaries'.*Did you mean 'salary'"),
+        ("classifier.DNN", "salary", "texts, whole numbers or booleans"),
+        ("classifier.DNN", "empty", "2 to 1,000 values"),
+    ],
+)
+def test_a_label_that_cannot_be_learned_is_refused(model_def, label, said):
+    spec = spec_of(model_def, "keras", label=label)
+    with pytest.raises(DataError, match=said):
+        adapted(spec, {**table(), "empty": texts([""] * NUM_ROWS)})
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"columns": [{"kind": "bukket", "name": "a"}]}, {"class_weights": "auto"}, {"columns": 3}],
+)
+def test_parameters_that_mean_nothing_are_refused(params):
+    with pytest.raises((ConfigError, UserCodeError)):
+        spec_of("regressor.DNN", "keras", **params)
+
+
+def test_rows_of_a_csv_file_are_texts_of_which_empty_ones_are_left_out(tmp_path):
+    file = tmp_path / "a.csv"
+    file.write_text("age,role\n31,cook\n,chief\n")
+    loaded = load_spec(str(ZOO), "regressor.DNN", params={})
+    records = list(loaded.module.prepare_data_for_a_single_file(str(file)))
+    columns = [Column(name=name, kind="text", num_rows=2, num_empty=0) for name in ("age", "role")]
+    found = {name: cells.tolist() for name, cells in text_cells(records, columns).items()}
+    assert found == {"age": [b"31", b""], "role": [b"cook", b"chief"]}
