@@ -119,12 +119,12 @@ def pinned(names: list[str]) -> list[str]:
 
 
 class BuildWithShipped(build_py):
-    """Put conf/ and starter/ into the wheel's package; an editable install reads them in place."""
+    """Put what stands beside the package into it; an editable install reads that in place."""
 
     def run(self) -> None:
         """Build, then copy."""
         super().run()
-        for name in () if self.editable_mode else ("conf", "starter"):
+        for name in () if self.editable_mode else ("conf", "model_zoo", "starter"):
             target = Path(self.build_lib) / "edl_horovod" / name
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(HERE / name, target, dirs_exist_ok=True, ignore=ignored)

@@ -1,4 +1,4 @@
-"""The directories that hold files of settings: ours, and the one that a user brings."""
+"""The directories that come with the package, and that of settings which a user brings."""
 
 import itertools
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["NO_FILES", "ConfigFiles", "choices_table", "conf_dir", "starter_dir"]
+__all__ = ["NO_FILES", "ConfigFiles", "choices_table", "conf_dir", "starter_dir", "zoo_dir"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,15 @@ def starter_dir() -> Path:
         ConfigError: It is missing.
     """
     return _shipped("starter", "README.md")
+
+
+def zoo_dir() -> Path:
+    """The directory of the models that come with the package.
+
+    Raises:
+        ConfigError: It is missing.
+    """
+    return _shipped("model_zoo", "requirements.txt")
 
 
 def _shipped(name: str, file: str) -> Path:

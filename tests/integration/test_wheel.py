@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edl_horovod.models.lookup import list_definitions
+
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = ("setup.py", "pyproject.toml", "constraints.txt", "MANIFEST.in", "README.md", "LICENSE")
 RUN = """
@@ -35,7 +37,7 @@ def unpacked(tmp_path_factory):
     source.mkdir()
     for name in SOURCES:
         shutil.copy(REPOSITORY / name, source)
-    for name in ("edl_horovod", "conf", "starter"):
+    for name in ("edl_horovod", "conf", "model_zoo", "starter"):
         shutil.copytree(REPOSITORY / name, source / name)
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "-w", str(folder), str(source)], check=True)
@@ -87,6 +89,13 @@ def test_it_writes_a_project_whose_experiment_composes(unpacked, tmp_path):
     assert run.returncode == 0, run.stderr
     assert "metric: loss" in run.stdout
     assert not list((unpacked / "edl_horovod" / "starter").rglob("*.pyc"))
+
+
+def test_it_has_the_models_of_the_zoo(unpacked):
+    zoo = unpacked / "edl_horovod" / "model_zoo"
+    assert list_definitions(zoo) == list_definitions(REPOSITORY / "model_zoo")
+    assert (zoo / "requirements.txt").is_file()
+    assert not list(zoo.rglob("*.pyc"))
 
 
 def test_it_has_the_command_the_page_and_all_of_conf(unpacked):
