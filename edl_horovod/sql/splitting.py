@@ -1,0 +1,104 @@
+"""Which rows of a training are held back for its validation; the same ones whenever it is asked."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edl_horovod.errors import ConfigError, DataError, did_you_mean
+
+__all__ = ["SPLITS", "Split"]
+
+SPLITS = ("key", "random", "sequential", "column", "none")
+_HASHES = 1 << 64
+_Rows = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How rows are held back."""
+
+    kind: str = "none"
+    """`key`: by the key of a row, so that a row stays on its side when others come or go.
+    `random`: by its number. `sequential`: the last rows. `column`: where a column is true."""
+    fraction: float = 0.1
+    """About the share of rows that is held back, above 0 and below 1; not of `column`."""
+    column: str = ""
+    """Of `column`: its name. It is never learned from."""
+    seed: int = 0
+    """Of `key` and `random`: another one holds other rows back."""
+
+    def __post_init__(self) -> None:
+        """Check that it means something."""
+        if self.kind not in SPLITS:
+            raise ConfigError(
+                f"train.split must be one of {', '.join(SPLITS)}.",
+                received={"train.split": self.kind},
+                cure=did_you_mean(self.kind, SPLITS),
+            )
+        if not 0 < self.fraction < 1:
+            raise ConfigError(
+                "The share of rows for the validation must be above 0 and below 1.",
+                received={"fraction": self.fraction},
+            )
+        if (self.kind == "column") != bool(self.column):
+            raise ConfigError(
+                "train.split=column needs the name of a column, and only that takes one.",
+                received={"train.split": self.kind, "column": self.column},
+            )
+
+    @property
+    def needs_num_rows(self) -> bool:
+        """Whether it must be known how many rows there are before the first is dealt with."""
+        return self.kind == "sequential"
+
+    def by_number(self, first_row: int, count: int, *, num_rows: int = 0) -> _Rows:
+        """Which of some rows are held back, by their numbers; of `random` and `sequential`.
+
+        Args:
+            first_row: The number of the first one, from 0.
+            count: How many these are.
+            num_rows: Of all rows, of `sequential`.
+        """
+        numbers = np.arange(first_row, first_row + count, dtype=np.uint64)
+        if self.kind == "sequential":
+            return numbers >= num_rows - round(num_rows * self.fraction)
+        assert self.kind == "random", self.kind
+        # SplitMix64 of the row's number.
+        mixed = numbers + np.uint64((self.seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % _HASHES)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        mixed = mixed ^ (mixed >> np.uint64(31))
+        return mixed < np.uint64(int(self.fraction * _HASHES))
+
+    def by_key(self, keys: Sequence[tuple[object, ...]]) -> _Rows:
+        """Which rows are held back, by the values of their keys; of `key`."""
+        assert self.kind == "key", self.kind
+        bound = int(self.fraction * _HASHES)
+        seed = self.seed.to_bytes(8, "little", signed=True)
+        return np.fromiter((_hash(key, seed) < bound for key in keys), np.bool_, len(keys))
+
+    def by_column(self, values: Sequence[object], *, first_row: int = 0) -> _Rows:
+        """Which rows are held back, by the values that a column has; of `column`.
+
+        Raises:
+            DataError: A value is neither true nor false, 1 nor 0.
+        """
+        assert self.kind == "column", self.kind
+        for place, value in enumerate(values):
+            if not isinstance(value, bool | int) or value not in (0, 1):
+                raise DataError(
+                    f"The column {self.column!r} of train.split must hold TRUE or FALSE, 1 or 0.",
+                    received=f"{value!r} in row {first_row + place + 1:,}",
+                    cure="Have the SELECT give such a column, as by CASE.",
+                )
+        return np.fromiter(map(bool, values), np.bool_, len(values))
+
+
+def _hash(key: tuple[object, ...], seed: bytes) -> int:
+    # 1 and 1.0, as drivers may give one key, are the same.
+    texts = (str(int(p)) if isinstance(p, float) and p.is_integer() else str(p) for p in key)
+    joined = "\0".join(texts).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(joined, digest_size=8, key=seed).digest(), "little")

@@ -1,0 +1,75 @@
+"""Metrics are those of scikit-learn."""
+
+import numpy as np
+import pytest
+
+from edl_horovod.errors import DataError
+from edl_horovod.sql.metrics import MetricRow, of_classes, of_numbers
+
+sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_metrics_of_numbers(offset):
+    random = np.random.default_rng(0)
+    labels = offset + random.normal(size=1000)
+    predicted = labels + random.normal(size=1000)
+    found = of_numbers(labels, predicted)
+    assert found.rmse == pytest.approx(sklearn_metrics.mean_squared_error(labels, predicted) ** 0.5)
+    assert found.mae == pytest.approx(sklearn_metrics.mean_absolute_error(labels, predicted))
+    assert found.r2 == pytest.approx(sklearn_metrics.r2_score(labels, predicted), abs=1e-9)
+
+
+@pytest.mark.parametrize("predicted", [[2.0, 2.0], [2.0, 3.0]])
+def test_labels_that_are_all_the_same(predicted):
+    labels, predicted = np.full(2, 2.0), np.array(predicted)
+    assert of_numbers(labels, predicted).r2 == sklearn_metrics.r2_score(labels, predicted)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 7])
+@pytest.mark.parametrize("has_ties", [False, True])
+def test_metrics_of_classes(num_classes, has_ties):
+    random = np.random.default_rng(num_classes)
+    labels = random.integers(0, num_classes, 2000)
+    raw = random.random((2000, num_classes)) + 0.5 * np.eye(num_classes)[labels]
+    if has_ties:
+        raw = raw.round(1) + 0.1
+    probabilities = raw / raw.sum(axis=1, keepdims=True)
+    found = of_classes(labels, probabilities, [f"c{i}" for i in range(num_classes)])
+    predicted = probabilities.argmax(axis=1)
+    known = sklearn_metrics.precision_recall_fscore_support(labels, predicted, zero_division=0)
+    for mine, theirs in zip((found.precision, found.recall, found.f1), known, strict=False):
+        assert mine == pytest.approx(theirs)
+    assert found.f1_macro == pytest.approx(
+        sklearn_metrics.f1_score(labels, predicted, average="macro")
+    )
+    assert found.accuracy == pytest.approx(sklearn_metrics.accuracy_score(labels, predicted))
+    confusion = sklearn_metrics.confusion_matrix(labels, predicted)
+    assert np.array_equal(found.confusion, confusion)
+    scores = probabilities[:, 1] if num_classes == 2 else probabilities
+    area = sklearn_metrics.roc_auc_score(labels, scores, multi_class="ovr")
+    assert found.auc == pytest.approx(area)
+    assert found.log_loss == pytest.approx(sklearn_metrics.log_loss(labels, probabilities))
+
+
+def test_a_class_that_no_row_has_leaves_the_area_unsaid():
+    probabilities = np.array([[0.8, 0.1, 0.1], [0.2, 0.7, 0.1]])
+    found = of_classes(np.array([0, 1]), probabilities, ["a", "b", "c"])
+    assert found.auc is None
+    assert (found.precision[2], found.recall[2], found.f1[2]) == (0, 0, 0)
+
+
+def test_the_confusion_matrix_is_rows_as_well():
+    found = of_classes(np.array([0, 1, 1]), np.array([[1, 0], [1, 0], [0, 1.0]]), [False, True])
+    rows = [row for row in found.rows() if row.metric == "confusion"]
+    assert rows == [
+        MetricRow("confusion", "False", "False", 1.0),
+        MetricRow("confusion", "False", "True", 0.0),
+        MetricRow("confusion", "True", "False", 1.0),
+        MetricRow("confusion", "True", "True", 1.0),
+    ]
+
+
+def test_without_a_row_there_is_nothing_to_say():
+    with pytest.raises(DataError, match="no row"):
+        of_numbers(np.zeros(0), np.zeros(0))
