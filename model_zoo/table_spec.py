@@ -80,7 +80,7 @@ class TableSpec(ElasticDLSpec):
         read = {column.name for column in features.columns}
         if left := sorted(found.columns.keys() - read):
             tell(f"not read: {', '.join(left)}")
-        return found.to_json()
+        return {**found.to_json(), "read": sorted(read)}
 
     @cached_property
     def summary(self):

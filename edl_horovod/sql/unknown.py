@@ -1,0 +1,76 @@
+"""Values of rows that a model's training did not have: counted before a job, and told once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from edl_horovod.columns.summary import TableSummary
+
+__all__ = ["UnknownValues", "unknown_values"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownValues:
+    """Those of one column."""
+
+    column: str
+    num_rows: int
+    """Rows that have such a value."""
+    first: str
+    first_row: int
+    """Counted from 0."""
+
+    def __str__(self) -> str:
+        """A line for people."""
+        rows = "1 row has a value" if self.num_rows == 1 else f"{self.num_rows:,} rows have values"
+        return (
+            f"{rows} of {self.column!r} that the training did not have,"
+            f" the first of them {self.first!r} in row {self.first_row + 1:,}: they count as"
+            " unknown."
+        )
+
+
+def unknown_values(adapted: Mapping[str, Any], shards: Sequence[Path]) -> list[UnknownValues]:
+    """What rows have that the training of a model of tables did not have, in constant memory.
+
+    Args:
+        adapted: What the trained model keeps of its training's data.
+        shards: Parquet files of the rows, in their order, with the columns of the training.
+    """
+    summary = TableSummary.from_json(adapted)
+    known = {
+        name: pa.array(summary.columns[name].vocabulary, pa.string())
+        for name in adapted["read"]
+        if summary.columns[name].kind == "text" and summary.columns[name].vocabulary
+    }
+    found: dict[str, UnknownValues] = {}
+    first_row = 0
+    for shard in shards:
+        with pq.ParquetFile(shard) as file:
+            for batch in file.iter_batches(columns=list(known)):
+                for name, values in known.items():
+                    _count(name, batch.column(name).cast(pa.string()), values, first_row, found)
+                first_row += batch.num_rows
+    return [found[name] for name in sorted(found)]
+
+
+def _count(
+    name: str, cells: pa.Array, known: pa.Array, first_row: int, found: dict[str, UnknownValues]
+) -> None:
+    is_new = pc.invert(pc.is_in(cells, value_set=known))
+    num_rows = pc.sum(is_new).as_py() or 0
+    if not num_rows:
+        return
+    before = found.get(name)
+    place = pc.index(is_new, True).as_py()
+    found[name] = UnknownValues(
+        column=name,
+        num_rows=num_rows + (before.num_rows if before else 0),
+        first=before.first if before else cells[place].as_py(),
+        first_row=before.first_row if before else first_row + place,
+    )

@@ -1,0 +1,53 @@
+"""Values that are new are counted over all shards, and the first one is named."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from edl_horovod.columns.summary import TableSummary, summarize
+from edl_horovod.sql.unknown import unknown_values
+from tests.unit.columns.test_typed import texts
+
+TRAINING = {
+    "role": texts("cook", "clerk", "cook"),
+    "name": texts("a", "b", "c"),
+    "level": np.array([1, 2, 1]),
+    "label": np.array([1.0, 2.0, 3.0]),
+}
+
+
+@pytest.fixture
+def adapted():
+    told = []
+    found = summarize(
+        iter(()),
+        [TRAINING],
+        label="label",
+        has_classes=False,
+        kinds={"level": "text"},
+        tell=told.append,
+    )
+    assert TableSummary.from_json(found.to_json()) == found
+    return {**found.to_json(), "read": ["level", "role"]}
+
+
+def test_they_are_counted_for_each_column_that_is_read(adapted, tmp_path):
+    roles = ["cook", "baker", "clerk", "judge", "cook", "judge"]
+    levels = [1, 2, 2, 1, 3, 1]
+    for number in range(2):
+        rows = slice(3 * number, 3 * number + 3)
+        table = pa.table({"role": roles[rows], "level": levels[rows], "name": ["x", "y", "z"]})
+        pq.write_table(table, tmp_path / f"part-{number}.parquet", row_group_size=2)
+    found = unknown_values(adapted, sorted(tmp_path.glob("part-*")))
+    assert [str(each) for each in found] == [
+        "1 row has a value of 'level' that the training did not have, the first of them '3' in row"
+        " 5: they count as unknown.",
+        "3 rows have values of 'role' that the training did not have, the first of them 'baker' in"
+        " row 2: they count as unknown.",
+    ]
+
+
+def test_where_all_are_known_there_is_nothing_to_tell(adapted, tmp_path):
+    pq.write_table(pa.table({"role": ["cook"], "level": [2]}), tmp_path / "a.parquet")
+    assert unknown_values(adapted, [tmp_path / "a.parquet"]) == []
