@@ -92,6 +92,8 @@ def _require_rate(name: str, function: Callable[..., Any], learning_rate: float 
 def _parsed(made: Any, name: str) -> Optimization:
     """The forms of `configure_optimizers` in Lightning, with one optimizer."""
     schedules: Any = ()
+    if _are_several(made):
+        raise _several(name)
     if isinstance(made, Mapping):
         unknown = sorted(set(made) - {"optimizer", "lr_scheduler"})
         if unknown or "optimizer" not in made:
@@ -99,13 +101,27 @@ def _parsed(made: Any, name: str) -> Optimization:
         made, schedules = made["optimizer"], made.get("lr_scheduler", ())
     elif isinstance(made, tuple | list) and len(made) == 2 and _are_schedules(made[1]):
         made, schedules = made
+    if _are_several(made):
+        raise _several(name)
     if isinstance(made, tuple | list) and len(made) == 1:
         (made,) = made
     if not isinstance(made, torch.optim.Optimizer):
-        several = isinstance(made, tuple | list) and len(made) > 1
-        raise _unusable(name, "several optimizers" if several else type(made).__name__)
+        raise _unusable(name, type(made).__name__)
     given = schedules if isinstance(schedules, tuple | list) else [schedules]
     return Optimization(made, tuple(_schedule(each, made, name) for each in given))
+
+
+def _are_several(value: Any) -> bool:
+    """Whether it is several optimizers, each alone or with its schedulers, or by names."""
+    if isinstance(value, Mapping):
+        return len(value) > 1 and all(_is_one(each) for each in value.values())
+    return isinstance(value, tuple | list) and len(value) > 1 and all(map(_is_one, value))
+
+
+def _is_one(value: Any) -> bool:
+    return isinstance(value, torch.optim.Optimizer) or (
+        isinstance(value, Mapping) and isinstance(value.get("optimizer"), torch.optim.Optimizer)
+    )
 
 
 def _are_schedules(value: Any) -> bool:
@@ -147,8 +163,20 @@ def _unusable(name: str, received: str) -> UserCodeError:
         f"{name} must return one torch.optim.Optimizer, or that and its schedulers: (optimizer,"
         " scheduler), or {'optimizer': ..., 'lr_scheduler': ...}.",
         received=received,
-        cure="Make it of the module's parameters: torch.optim.SGD(model.parameters(), lr). Parts"
-        " of a model that learn otherwise are parameter groups of one optimizer.",
+        cure="Make it of the module's parameters: torch.optim.SGD(model.parameters(), lr).",
+    )
+
+
+def _several(name: str) -> UserCodeError:
+    return UserCodeError(
+        f"{name} returns several optimizers, and a step on a ring has one: all parameters change"
+        " together, by the gradients of one loss.",
+        received="several optimizers",
+        cure="Make parts that learn otherwise parameter groups of one:"
+        " torch.optim.Adam([{'params': model.body.parameters(), 'lr': 1e-4},"
+        " {'params': model.head.parameters()}], lr). Phases that follow each other are trainings"
+        " that do (init_from=...); phases that take turns, as of a generator and its discriminator,"
+        " are not supported.",
     )
 
 

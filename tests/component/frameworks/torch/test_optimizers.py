@@ -242,12 +242,18 @@ class Lists(torch.optim.SGD):
                 self.state[parameter]["history"] = [1, 2]
 
 
+SEVERAL = r"returns several optimizers.*parameter groups of one.*torch.optim.Adam\(\[.*init_from"
+
+
 @pytest.mark.parametrize(
     ("create_optimizer", "message"),
     [
         (foreign, r"2 tensors that are no parameters of the module .*declare model"),
         (lambda model: torch.optim.SGD, r"must return one torch.optim.Optimizer.*Received: type"),
-        (two, r"must return one torch.optim.Optimizer.*several optimizers.*parameter groups"),
+        (two, SEVERAL),
+        (lambda model: (two(model), []), SEVERAL),
+        (lambda model: tuple({"optimizer": each} for each in two(model)), SEVERAL),
+        (lambda model: {str(n): each for n, each in enumerate(two(model))}, SEVERAL),
         (frozen, r"holds no parameter that is to be trained"),
         (plateau_by_the_step, r"ReduceLROnPlateau by the step"),
         (lambda model: torch.optim.LBFGS(model.parameters()), r"Trying LBFGS .*closure"),
