@@ -31,7 +31,9 @@ SETS = {
     # For tests with TensorFlow, whose files of Keras 2 it writes.
     "keras-2": ["tf_keras"],
     "client": [".[kubernetes,image]"],
-    "worker-cuda": [".[tensorflow-cuda,mpi,remote,s3,gcs,arrow]"],
+    # With `worker`, in images for GPUs: one of the two, because they are of different CUDA.
+    "tensorflow-cuda": [".[tensorflow-cuda]"],
+    "torch-cuda": [".[torch]"],
 }
 ALONE = frozenset({"keras-2"})
 """Sets without what they bring along: tf_keras asks for the TensorFlow of another package."""
