@@ -132,14 +132,15 @@ class TableSpec(ElasticDLSpec):
         """Features by name, then the labels and their weights where they are asked for."""
         arrays = arrays_of(cells, columns)
         found = [self.features.encode(arrays)]
-        self._tell_unknown(found[0], arrays)
+        self._tell_news(found[0], arrays)
         if mode != Mode.PREDICTION:
             found.append(self.labels(arrays[self.label]))
         if self._is_weighted(mode):
             found.append(self.summary.classes.weights()[found[1]])
         return found
 
-    def _tell_unknown(self, encoded, arrays):
+    def _tell_news(self, encoded, arrays):
+        """Say once of a column that it has what the training did not have."""
         for name, value in self.features.first_unknown(encoded, arrays).items():
             if name not in self._has_told:
                 self._has_told.add(name)
@@ -148,6 +149,15 @@ class TableSpec(ElasticDLSpec):
                     " as others like it do",
                     name,
                     value,
+                )
+        for name in self.features.newly_empty(arrays):
+            if name not in self._has_told:
+                self._has_told.add(name)
+                log.warning(
+                    "the column %r has empty cells, which the training did not have: they count as"
+                    " its mean, %.6g",
+                    name,
+                    self.summary.columns[name].mean,
                 )
 
 

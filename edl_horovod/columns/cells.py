@@ -65,11 +65,7 @@ def require_types(dtypes: Mapping[str, np.dtype], columns: Sequence[Column]) -> 
         if column.kind == "text" and column.data_type in ("integer", "number", "boolean"):
             allowed = {"integer": "iu", "number": "f", "boolean": "b"}[column.data_type]
         if dtypes[column.name].kind not in allowed:
-            raise DataError(
-                f"The column {column.name!r} has another type than in the training.",
-                received=f"{_named(dtypes[column.name])}; the training had {column}",
-                cure="Cast it in the SELECT, or train again.",
-            )
+            raise _other_type(column, dtypes[column.name])
 
 
 def arrays_of(cells: Mapping[str, Array], columns: Sequence[Column]) -> dict[str, Array]:
@@ -80,15 +76,18 @@ def arrays_of(cells: Mapping[str, Array], columns: Sequence[Column]) -> dict[str
         columns: That are read, as the training had them.
 
     Raises:
-        DataError: A text is no number.
+        DataError: A text is no number, or the training had a type where there are only texts.
     """
     return {column.name: _array(cells[column.name], column) for column in columns}
 
 
 def _array(cells: Array, column: Column) -> Array:
+    is_text = cells.dtype.kind in "OS"
+    if is_text and column.kind != "text" and column.data_type != "cells":
+        raise _other_type(column, cells.dtype)
     if column.kind == "date":
         return cells.astype(f"datetime64[{column.unit}]")
-    if column.kind != "number" or cells.dtype.kind not in "OS":
+    if column.kind != "number" or not is_text:
         return cells
     try:
         texts = (cell.decode() for cell in cells.tolist())
@@ -100,6 +99,14 @@ def _array(cells: Array, column: Column) -> Array:
             received=f"{error}; the training had {column}",
             cure="Leave such rows out, or train again with all rows.",
         ) from error
+
+
+def _other_type(column: Column, dtype: np.dtype) -> DataError:
+    return DataError(
+        f"The column {column.name!r} has another type than in the training.",
+        received=f"{_named(dtype)}; the training had {column}",
+        cure="Cast it in the SELECT, or train again.",
+    )
 
 
 def _named(dtype: np.dtype) -> str:

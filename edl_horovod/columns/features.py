@@ -109,6 +109,16 @@ class Features:
                 found[codes.name] = value
         return found
 
+    def newly_empty(self, cells: Mapping[str, Array]) -> list[str]:
+        """The columns of numbers that have an empty cell, and had none in the training."""
+        return [
+            column.name
+            for column in self.columns
+            if column.kind == "number"
+            and not column.num_empty
+            and np.isnan(cells[column.name].astype(np.float64)).any()
+        ]
+
 
 def plan_features(
     columns: Mapping[str, Column], clauses: Sequence[Clause], *, parts: Sequence[str]

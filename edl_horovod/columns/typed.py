@@ -55,11 +55,12 @@ def type_of(values: Array) -> DataType:
     Raises:
         DataError: It has none that a model of tables takes.
     """
-    kind = values.dtype.kind
-    if getattr(values, "ndim", 1) != 1 or kind not in "biufOSM":
+    # Lists of different lengths are no array.
+    kind = values.dtype.kind if isinstance(values, np.ndarray) and values.ndim == 1 else ""
+    if not kind or kind not in "biufOSM":
         raise DataError(
             "It holds lists, which no column of a model of tables is.",
-            received=f"{values.dtype} of shape {values.shape[1:]} in each row",
+            received="more than one value in a row" if not kind else str(values.dtype),
             cure="Leave it out, or select its parts as columns of their own.",
         )
     if kind == "M":

@@ -207,12 +207,14 @@ def test_what_the_training_did_not_have_is_unknown_and_told_once(framework, capl
     spec = spec_of("regressor.DNN", framework, label="salary")
     cells = table()
     adapted(spec, cells)
-    new = {**cells, "role": texts(["baker"] * NUM_ROWS)}
+    new = {**cells, "role": texts(["baker"] * NUM_ROWS), "age": np.full(NUM_ROWS, np.nan)}
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             batch_of(spec, new, Mode.PREDICTION)
-    assert [r.getMessage().partition(":")[0] for r in caplog.records if "baker" in r.message] == [
-        "the column 'role' has 'baker', which the training did not have"
+    told = [r.getMessage().partition(":")[0] for r in caplog.records]
+    assert [each for each in told if each.startswith("the column")] == [
+        "the column 'role' has 'baker', which the training did not have",
+        "the column 'age' has empty cells, which the training did not have",
     ]
 
 

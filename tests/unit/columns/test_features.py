@@ -50,6 +50,8 @@ def test_a_new_value_is_unknown_and_an_empty_number_counts_as_the_mean():
     assert found["codes_0"][:, 0].tolist() == [0, 1, 0]
     assert found["deep_numbers"][:2, 0].tolist() == [0, 0]
     assert plan.first_unknown(found, NEW) == {"role": "chief"}
+    assert plan.newly_empty(NEW) == ["age"]
+    assert plan.newly_empty(CELLS) == []
     assert plan.first_unknown(plan.encode(CELLS), CELLS) == {}
 
 

@@ -6,6 +6,7 @@ import pytest
 from edl_horovod.columns.infer import MAX_VALUES, Column
 from edl_horovod.columns.typed import date_parts, infer_typed
 from edl_horovod.errors import DataError
+from edl_horovod.records.columns import Ragged
 
 
 def texts(*values):
@@ -88,9 +89,10 @@ def test_the_parts_of_a_date_are_those_of_the_calendar():
         (np.array([np.nan]), None, "'x' has no number at all"),
         (texts("a"), "number", "'x' is to be of numbers, and the data have texts"),
         (np.zeros((2, 3)), None, "'x' cannot be learned from: it holds lists"),
+        (Ragged(np.zeros(3), np.array([1, 3])), None, "'x' cannot be learned from: it holds lists"),
         (np.array([b"\xff"], object), None, "bytes that are no text"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused(values, kind, said):
     with pytest.raises(DataError, match=said):
-        infer(values, kind)
+        infer_typed([{"x": values}], kinds={} if kind is None else {"x": kind})
