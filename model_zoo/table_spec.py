@@ -85,6 +85,12 @@ class TableSpec(ElasticDLSpec):
     @cached_property
     def summary(self):
         """What the training data hold."""
+        if self.adapted is None:
+            raise ConfigError(
+                f"{type(self).__name__} is made for the columns of its training data, and has seen"
+                " none.",
+                cure="Train it: edl train, with data of a table.",
+            )
         return TableSummary.from_json(self.adapted)
 
     @cached_property

@@ -19,7 +19,7 @@ examples:
   edl spec show config.yml
   edl spec show config.yml -o json
   edl spec write mnist_torch --framework torch --output digits
-  edl spec write regressor.DNN --params "hidden_units=[10, 100]" --output dnn
+  edl spec write cifar10_functional_api --params "filters=[32, 64]" --output cifar
 """
 _USAGE = """\
 show [-o json] [--debug] MODEL_SPEC
