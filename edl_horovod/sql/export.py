@@ -7,6 +7,7 @@ shards appear whole, or not at all.
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,14 +16,17 @@ import pyarrow as pa
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.files.output_dir import staged
 from edl_horovod.sql.engine import Engine, SelectColumn
-from edl_horovod.sql.kinds import Kind, ScannedColumn, for_shards
+from edl_horovod.sql.kinds import Kind, ScannedColumn
 from edl_horovod.sql.shards import Shards
+from edl_horovod.sql.side import KeyReader
+from edl_horovod.sql.target import TargetPlan
 
 __all__ = ["ExportedColumn", "ExportedTable", "Progress", "export"]
 
 KIND = "exported table"
 """The kind of the folder, as its marker names it."""
 _RECORDS = "records"
+_SIDE = "side"
 _FIRST_BATCH_ROWS = 8
 """Until it is known how many bytes a row has."""
 _BATCH_ROWS = 1_000
@@ -40,8 +44,7 @@ class ExportedColumn:
 
     name: str
     kind: Kind
-    """Integers, booleans (0 and 1), dates and timestamps (seconds since 1970, UTC) are int64,
-    numbers float64, texts and bytes strings."""
+    """In the shards numbers are float64, timestamps microseconds in UTC."""
     declared_type: str
     """As the engine calls it; empty if it does not say."""
     num_defaults: int
@@ -57,6 +60,8 @@ class ExportedTable:
     """What a job takes as `data`."""
     columns: tuple[ExportedColumn, ...]
     num_rows: int
+    side: Path | None
+    """Of a PREDICT into a table: what is beside the records, row by row."""
 
 
 def export(
@@ -67,6 +72,7 @@ def export(
     nulls: Mapping[str, object],
     tell: Callable[[str], None],
     on_progress: Progress | None = None,
+    target: TargetPlan | None = None,
 ) -> ExportedTable:
     """Write the rows of a SELECT into a new folder.
 
@@ -77,6 +83,8 @@ def export(
         nulls: What a NULL counts as, by the name of its column; elsewhere it is an error.
         tell: Is called with a sentence about what the shards or models lose of the values.
         on_progress: Is called about twice a second, and at the end.
+        target: Where predictions for the rows go; `select` is the plan's then. The keys of the
+            rows, or their values as they are, are written beside the records.
 
     Raises:
         ConfigError: A default is for no column of the SELECT, or is of another kind.
@@ -85,7 +93,7 @@ def export(
         OutputError: The folder is in use, or cannot be written.
     """
     with staged(folder, KIND, overwrite=False) as made:
-        scan = _Scan(engine, select, nulls=nulls)
+        scan = _Scan(engine, select, nulls=nulls, target=target)
         num_rows = scan.write(made, on_progress or (lambda num_rows, rate: None))
         for column in scan.columns:
             if column.kind == "number" and column.first_inexact is not None:
@@ -100,6 +108,7 @@ def export(
         data=folder / _RECORDS,
         columns=tuple(_exported(column) for column in scan.columns),
         num_rows=num_rows,
+        side=folder / _SIDE if target else None,
     )
 
 
@@ -116,10 +125,19 @@ def _exported(column: ScannedColumn) -> ExportedColumn:
 class _Scan:
     """One pass over the rows of a SELECT."""
 
-    def __init__(self, engine: Engine, select: str, *, nulls: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        select: str,
+        *,
+        nulls: Mapping[str, object],
+        target: TargetPlan | None,
+    ) -> None:
         self._engine = engine
         self._select = select
         self._nulls = nulls
+        self._target = target
+        self._keys: KeyReader | None = None
         self.columns: list[ScannedColumn] = []
 
     def write(self, folder: Path, on_progress: Progress) -> int:
@@ -129,30 +147,55 @@ class _Scan:
         with (
             self._engine.reading(self._select) as rows,
             Shards(folder / _RECORDS) as shards,
+            Shards(folder / _SIDE) if self._target else nullcontext() as side,
         ):
-            self.columns = self._named(rows.columns)
+            self._begin(rows.columns)
             while batch := rows.fetch(num_asked):
                 arrays = self._arrays(batch, first_row=num_rows)
+                records = {
+                    column.name: column.filled(found)
+                    for column, found in zip(self.columns, arrays, strict=True)
+                }
                 if not self._missing():
-                    shards.add(arrays)
+                    shards.add(records)
+                    if side is not None:
+                        side.add(self._beside(batch, arrays, first_row=num_rows))
                 num_rows += len(batch)
-                num_asked = _next_rows(len(batch), sum(one.nbytes for one in arrays.values()))
+                num_asked = _next_rows(len(batch), sum(one.nbytes for one in arrays))
                 if (now := time.monotonic()) - told > _PROGRESS_SECONDS:
                     told = now
                     on_progress(num_rows, num_rows / (now - began))
             self._check(num_rows)
             shards.close()
+            if side is not None:
+                side.close()
         on_progress(num_rows, num_rows / max(time.monotonic() - began, 1e-9))
         return num_rows
 
-    def _arrays(self, batch: Sequence[tuple[object, ...]], first_row: int) -> dict[str, pa.Array]:
-        arrays = {}
-        for column, values in zip(self.columns, zip(*batch, strict=True), strict=True):
-            found = column.read(values, first_row=first_row)
-            column.count_nulls(found, first_row=first_row)
-            found = column.filled(found)
-            arrays[column.name] = found if column.kind is None else for_shards(found, column.kind)
-        return arrays
+    def _begin(self, columns: Sequence[SelectColumn]) -> None:
+        plan = self._target
+        self.columns = self._named(columns[: plan.num_columns] if plan else columns)
+        if plan is not None and plan.action == "update":
+            keys = [ScannedColumn(columns[place]) for place in plan.key_places]
+            self._keys = KeyReader(keys, plan.key_places)
+
+    def _arrays(self, batch: Sequence[tuple[object, ...]], first_row: int) -> list[pa.Array]:
+        """The values of the columns of records, NULL where there is none."""
+        found = []
+        # The keys behind them are left out.
+        for column, values in zip(self.columns, zip(*batch, strict=True), strict=False):
+            array = column.read(values, first_row=first_row)
+            column.count_nulls(array, first_row=first_row)
+            found.append(array)
+        return found
+
+    def _beside(
+        self, batch: Sequence[tuple[object, ...]], arrays: Sequence[pa.Array], first_row: int
+    ) -> Mapping[str, pa.Array]:
+        if self._keys is not None:
+            return self._keys.read(batch, num_columns=len(self.columns), first_row=first_row)
+        names = (column.name for column in self.columns)
+        return dict(zip(names, arrays, strict=True))
 
     def _named(self, columns: Sequence[SelectColumn]) -> list[ScannedColumn]:
         names = [column.name for column in columns]

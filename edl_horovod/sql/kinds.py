@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import SelectColumn
 
-__all__ = ["Kind", "ScannedColumn", "for_shards"]
+__all__ = ["Kind", "ScannedColumn"]
 
 Kind = Literal["integer", "number", "text", "date", "timestamp", "bytes", "boolean"]
 
@@ -45,25 +45,10 @@ _TYPES: dict[Kind, pa.DataType] = {
 }
 _LARGEST_EXACT = 1 << 24
 """Whole numbers up to this one are exact in 32-bit floating point, which models compute with."""
-_SECONDS_OF_A_DAY = 86_400
-_MICROSECONDS = 1_000_000
 _SHOWN_CHARACTERS = 40
 _UNUSABLE = (pa.ArrowInvalid, OverflowError, UnicodeEncodeError)
 _NULL = type(None)
 _IS_NULL = {_NULL}
-
-
-def for_shards(values: pa.Array, kind: Kind) -> pa.Array:
-    """Values as records hold them: dates and timestamps are seconds since 1970, in UTC."""
-    if kind == "boolean":
-        return values.cast(pa.int64())
-    if kind == "date":
-        return pc.multiply(values.cast(pa.int32()).cast(pa.int64()), _SECONDS_OF_A_DAY)
-    if kind == "timestamp":
-        micros = values.cast(pa.int64())
-        found = micros.to_numpy(zero_copy_only=False) // _MICROSECONDS
-        return pa.array(found, pa.int64())
-    return values
 
 
 class ScannedColumn:

@@ -1,0 +1,66 @@
+"""What of a SELECT's rows travels beside the records: their keys, or their values as they are."""
+
+import hashlib
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from edl_horovod.errors import DataError
+from edl_horovod.sql.kinds import ScannedColumn
+
+__all__ = ["KeyReader", "digest_of", "read_rows"]
+
+_ROWS = 1_000
+
+
+def digest_of(row: Sequence[Any]) -> int:
+    """A number of 64 bits by which a row is known to have changed."""
+    digest = hashlib.blake2b(repr(tuple(row)).encode("utf-8", "surrogatepass"), digest_size=8)
+    return int.from_bytes(digest.digest(), signed=True)
+
+
+class KeyReader:
+    """The keys of rows, and a digest of what was selected of each."""
+
+    def __init__(self, columns: Sequence[ScannedColumn], places: Sequence[int]) -> None:
+        self._columns = columns
+        self._places = places
+
+    def read(
+        self, batch: Sequence[tuple[Any, ...]], *, num_columns: int, first_row: int
+    ) -> dict[str, pa.Array]:
+        """The keys of some rows.
+
+        Raises:
+            DataError: A key is NULL, or of a type that cannot tell rows apart.
+        """
+        found = {}
+        for number, (column, place) in enumerate(zip(self._columns, self._places, strict=True)):
+            values = [row[place] for row in batch]
+            if isinstance(values[0], uuid.UUID):
+                values = [None if value is None else str(value) for value in values]
+            keys = column.read(values, first_row=first_row)
+            column.count_nulls(keys, first_row=first_row)
+            if column.num_nulls or column.kind not in ("integer", "text", "bytes", "date"):
+                raise DataError(
+                    f"The key {column.name!r} does not tell rows apart: it is"
+                    f" {'NULL' if column.num_nulls else column.kind} in row {first_row + 1:,} or"
+                    " soon after.",
+                    cure="Predict into a new table.",
+                )
+            found[f"key_{number}"] = keys
+        digests = [digest_of(row[:num_columns]) for row in batch]
+        return {**found, "digest": pa.array(digests, pa.int64())}
+
+
+def read_rows(folder: Path) -> Iterator[tuple[Any, ...]]:
+    """The rows that a folder of `Shards` holds, in their order."""
+    for path in sorted(folder.glob("part-*.parquet")):
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_ROWS, use_threads=False):
+                columns = [batch.column(place).to_pylist() for place in range(batch.num_columns)]
+                yield from zip(*columns, strict=True)

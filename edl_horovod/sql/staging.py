@@ -1,0 +1,131 @@
+"""Rows with predictions in a temporary table: the engine drops it when the connection ends.
+
+So nothing of ours stays in the database if this process, its machine or the network dies.
+"""
+
+import datetime
+import itertools
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from edl_horovod.errors import DataError
+from edl_horovod.sql.engine import Engine
+from edl_horovod.sql.kinds import Kind
+
+__all__ = ["Staged", "stage", "type_of_kind", "type_of_value"]
+
+_ROWS = 1_000
+
+
+class _AsGiven(sa.types.UserDefinedType[Any]):
+    """A column of sqlite without a type, which keeps values as they are."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return ""
+
+
+AS_GIVEN = _AsGiven()
+_TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+_BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_TIMESTAMP = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+_TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
+    "boolean": sa.Boolean(),
+    "integer": sa.BigInteger(),
+    "number": sa.Double(),
+    "text": _TEXT,
+    "bytes": _BYTES,
+    "date": sa.Date(),
+    "timestamp": _TIMESTAMP,
+}
+_KINDS: Mapping[type, Kind] = {bool: "boolean", int: "integer", float: "number", str: "text"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A temporary table of the connection that made it."""
+
+    table: sa.Table
+    """`row`, and the columns that were asked for."""
+    num_rows: int
+
+
+def type_of_kind(kind: Kind) -> sa.types.TypeEngine[Any]:
+    """The type of a column that we make."""
+    return _TYPES[kind]
+
+
+def type_of_value(value: object) -> sa.types.TypeEngine[Any]:
+    """The type of a column of predictions.
+
+    Raises:
+        DataError: It is neither a number nor a text.
+    """
+    kind = _KINDS.get(type(value))
+    if kind is None:
+        raise DataError(
+            "A prediction is neither a number nor a text.", received=type(value).__name__
+        )
+    return _TYPES[kind]
+
+
+def stage(
+    engine: Engine,
+    connection: sa.Connection,
+    columns: Sequence[sa.Column[Any]],
+    rows: Iterable[Sequence[Any]],
+) -> Staged:
+    """Put rows into a new temporary table.
+
+    Args:
+        engine: The database.
+        connection: Of it; the table is gone when it is closed.
+        columns: Of the table; those of a primary key tell its rows apart.
+        rows: Values in the order of the columns.
+
+    Raises:
+        DataError: Two rows have the same key, or the engine refuses something.
+    """
+    number: sa.Column[Any] = sa.Column("edl_row", sa.BigInteger(), nullable=False)
+    if not any(column.primary_key for column in columns):
+        number = sa.Column("edl_row", sa.BigInteger(), primary_key=True, autoincrement=False)
+    name = f"edl_staged_{secrets.token_hex(8)}"
+    table = sa.Table(name, sa.MetaData(), number, *columns, prefixes=["TEMPORARY"])
+    num_rows = 0
+    with engine.transaction(connection, writes=False):
+        table.create(connection, checkfirst=False)
+        names = [column.name for column in table.columns]
+        insert = table.insert()
+        for batch in _batches(rows):
+            values = [
+                dict(zip(names, (num_rows + place, *row), strict=True))
+                for place, row in enumerate(batch)
+            ]
+            try:
+                connection.execute(insert, values)
+            except sa.exc.IntegrityError as e:
+                raise DataError(
+                    "Two rows of the SELECT have the same key, so that nobody can say which of"
+                    " their predictions counts.",
+                    received=f"rows {num_rows + 1:,} to {num_rows + len(batch):,}",
+                    cure="Leave one of them out by WHERE.",
+                ) from e
+            num_rows += len(batch)
+    return Staged(table=table, num_rows=num_rows)
+
+
+def without_zone(value: Any) -> Any:
+    """A timestamp in UTC as a column without zones holds it; anything else as it is."""
+    return value.replace(tzinfo=None) if isinstance(value, datetime.datetime) else value
+
+
+def _batches(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    rest = iter(rows)
+    while batch := list(itertools.islice(rest, _ROWS)):
+        yield batch

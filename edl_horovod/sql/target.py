@@ -1,0 +1,280 @@
+"""Where the predictions of a PREDICT go: decided, or refused, before anything is computed.
+
+A table that the SELECT reads is never dropped. Its rows get their predictions by their key, which
+the export reads beside the selected columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import sqlalchemy as sa
+
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql.engine import Engine
+from edl_horovod.sql.select import OneTable, SelectParts, TableName, inspect_select
+
+__all__ = ["COLUMN", "TargetPlan", "plan_target"]
+
+COLUMN = "prediction"
+"""The column of a target that names a table alone."""
+_ROW_NUMBERS = ("rowid", "_rowid_", "oid")
+"""What sqlite calls the number of a row; a column of such a name hides it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetPlan:
+    """What happens to the table of a PREDICT."""
+
+    action: Literal["update", "create", "replace"]
+    table: TableName
+    columns: tuple[str, ...]
+    """Columns of predictions."""
+    new_columns: tuple[str, ...]
+    """Those of them that the table lacks and that are added; for `update`."""
+    select: str
+    """What the export runs: the SELECT, with the keys behind its columns where it lacks them."""
+    num_columns: int
+    """Columns of that which are records."""
+    keys: tuple[str, ...]
+    """Columns that tell the table's rows apart; for `update`."""
+    key_places: tuple[int, ...]
+    """Where they are among the columns of `select`."""
+    has_row_numbers: bool
+    """Whether the key is the number that the engine gives each row."""
+    one_table: OneTable | None
+    """The SELECT by its parts, if its rows are rows of the table; then changed ones are found."""
+
+    def __str__(self) -> str:
+        columns = ", ".join(self.columns)
+        if self.action == "update":
+            keys = ", ".join(self.keys)
+            return f"The table {self.table} gets {columns} by its key {keys}."
+        verb = "is made" if self.action == "create" else "is replaced"
+        return f"The table {self.table} {verb}, with the selected columns and {columns}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A table of the database."""
+
+    name: TableName
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    is_view: bool
+
+
+def plan_target(
+    engine: Engine,
+    select: str,
+    target: Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    overwrite: bool = False,
+) -> TargetPlan:
+    """Decide what happens to the table of a PREDICT; nothing is changed yet.
+
+    Args:
+        engine: The database.
+        select: The SELECT of the statement.
+        target: The parts of the target's name: table, table and column, or schema, table and
+            column.
+        columns: The names of the columns of predictions; without them it is the target's, or
+            `prediction`.
+        overwrite: Whether a table may be replaced that exists and has nothing to do with the rows.
+
+    Raises:
+        ConfigError: The target names no table, or its columns are in the way.
+        DataError: Rows cannot be matched, the table must not be replaced, or the engine refuses
+            the SELECT.
+    """
+    wanted, names = _names(target, columns)
+    parts = inspect_select(select, engine.dialect)
+    selected = [column.name for column in engine.select_columns(select)]
+    with engine.connecting() as connection:
+        inspector = sa.inspect(connection)
+        found = _find(inspector, wanted)
+        sources = [_find(inspector, source) for source in parts.sources]
+    if found is not None:
+        names = tuple(_same(name, found.columns) or name for name in names)
+    if found is not None and found.is_view:
+        raise _refused(f"{found.name} is a view, and predictions go to tables", wanted)
+    if found is not None and found.name in [each.name for each in sources if each]:
+        return _update_source(engine, parts, found, names, selected)
+    if found is not None and found.key and all(_same(key, selected) for key in found.key):
+        _require_others(names, found.key, "are its key")
+        places = tuple(selected.index(_same(key, selected) or key) for key in found.key)
+        return TargetPlan(
+            action="update",
+            table=found.name,
+            columns=names,
+            new_columns=tuple(name for name in names if name not in found.columns),
+            select=select,
+            num_columns=len(selected),
+            keys=found.key,
+            key_places=places,
+            has_row_numbers=False,
+            one_table=None,
+        )
+    if found is not None:
+        _require_replaceable(found, wanted, sources, overwrite=overwrite)
+    _require_others(names, selected, "are selected, too")
+    return TargetPlan(
+        action="create" if found is None else "replace",
+        table=wanted if found is None else found.name,
+        columns=names,
+        new_columns=(),
+        select=select,
+        num_columns=len(selected),
+        keys=(),
+        key_places=(),
+        has_row_numbers=False,
+        one_table=None,
+    )
+
+
+def _names(target: Sequence[str], columns: Sequence[str]) -> tuple[TableName, tuple[str, ...]]:
+    if not 1 <= len(target) <= 3:
+        raise ConfigError(
+            "The target of a PREDICT is a table, or a column of one.",
+            received=".".join(target),
+            cure="Write it as table, table.column or schema.table.column.",
+        )
+    *before, table, column = (*target, "") if len(target) == 1 else target
+    schema = before[0] if before else ""
+    names = tuple(columns) or (column or COLUMN,)
+    if column and column not in names:
+        raise ConfigError(
+            f"The target names the column {column!r}, which is none of predict.columns.",
+            received={"predict.columns": list(names)},
+            cure="Name the same one in both, or the table alone in the target.",
+        )
+    if twice := [
+        name for name in names if [each.lower() for each in names].count(name.lower()) > 1
+    ]:
+        raise ConfigError(
+            f"Two columns of predictions have the name {twice[0]!r}.",
+            received={"columns": list(names)},
+            cure="Give each another name by predict.columns.",
+        )
+    return TableName(schema=schema, name=table), names
+
+
+def _find(inspector: sa.Inspector, wanted: TableName) -> _Found | None:
+    """The table that a statement means: by its exact name, or the only one but for its case."""
+    schema = wanted.schema or None
+    if schema is not None and schema not in inspector.get_schema_names():
+        schema = _same(schema, inspector.get_schema_names())
+        if schema is None:
+            return None
+    views = inspector.get_view_names(schema)
+    name = _same(wanted.name, [*inspector.get_table_names(schema), *views])
+    if name is None:
+        return None
+    default = inspector.default_schema_name or "main"
+    return _Found(
+        name=TableName(schema="" if schema in (None, default) else schema, name=name),
+        columns=tuple(column["name"] for column in inspector.get_columns(name, schema)),
+        key=tuple(inspector.get_pk_constraint(name, schema)["constrained_columns"]),
+        is_view=name in views,
+    )
+
+
+def _same(name: str, names: Sequence[str]) -> str | None:
+    """The name among some, or the only one that differs from it in case alone."""
+    if name in names:
+        return name
+    alike = [each for each in names if each.lower() == name.lower()]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _update_source(
+    engine: Engine,
+    parts: SelectParts,
+    found: _Found,
+    names: tuple[str, ...],
+    selected: Sequence[str],
+) -> TargetPlan:
+    """Predictions for the rows of a table that the SELECT reads."""
+    why = f"The SELECT reads {found.name}, so the table is never replaced"
+    if parts.one_table is None:
+        raise DataError(
+            f"{why}, and its rows cannot be matched with those of the SELECT: {parts.why_not}.",
+            received={"target": str(found.name)},
+            cure="Select from this table alone, without sums; or predict into a new table.",
+        )
+    if parts.one_table.table.name.lower() != found.name.name.lower():
+        raise DataError(
+            f"{why}, and the rows of the SELECT are those of {parts.one_table.table}.",
+            received={"target": str(found.name)},
+            cure=f"Select from {found.name} alone, or predict into a new table.",
+        )
+    keys = found.key
+    if not keys and engine.dialect in ("sqlite", "duckdb"):
+        columns = [column.lower() for column in found.columns]
+        rows = _ROW_NUMBERS if engine.dialect == "sqlite" else _ROW_NUMBERS[:1]
+        keys = tuple(name for name in rows if name not in columns)[:1]
+    if not keys:
+        raise DataError(
+            f"{why}, and it has no primary key by which its rows get their predictions.",
+            received={"target": str(found.name)},
+            cure="Give it a primary key, or predict into a new table.",
+        )
+    _require_others(names, keys, "are its key")
+    read = [name for name in names if name.lower() in parts.column_names]
+    if read or ("*" in parts.column_names and any(name in found.columns for name in names)):
+        raise ConfigError(
+            f"The SELECT gives the column {(read or names)[0]!r}, which the predictions would"
+            " overwrite.",
+            received={"target": f"{found.name}.{names[0]}"},
+            cure="Name the columns that the model needs, or predict into another column.",
+        )
+    # In quotes a row number that is not there would be a text.
+    texts = keys if keys != found.key else [engine.quoted(key) for key in keys]
+    return TargetPlan(
+        action="update",
+        table=found.name,
+        columns=names,
+        new_columns=tuple(name for name in names if name not in found.columns),
+        select=parts.one_table.with_columns(
+            [
+                f"{parts.one_table.qualifier}.{text} AS edl_key_{number}"
+                for number, text in enumerate(texts)
+            ]
+        ),
+        num_columns=len(selected),
+        keys=keys,
+        key_places=tuple(range(len(selected), len(selected) + len(keys))),
+        has_row_numbers=keys != found.key,
+        one_table=parts.one_table,
+    )
+
+
+def _require_others(names: Sequence[str], others: Sequence[str], what: str) -> None:
+    if clash := [name for name in names if _same(name, others) is not None]:
+        raise ConfigError(
+            f"Predictions cannot go to {clash[0]!r}: of the columns, {', '.join(others)} {what}.",
+            received={"columns": list(names)},
+            cure="Name another column.",
+        )
+
+
+def _require_replaceable(
+    found: _Found, wanted: TableName, sources: Sequence[_Found | None], *, overwrite: bool
+) -> None:
+    if not overwrite:
+        raise _refused(
+            f"{found.name} exists, the SELECT does not read it, and does not give its primary key",
+            wanted,
+        )
+    if views := [each.name for each in sources if each is not None and each.is_view]:
+        raise _refused(f"the SELECT reads the view {views[0]}, which may read {found.name}", wanted)
+
+
+def _refused(why: str, wanted: TableName) -> DataError:
+    return DataError(
+        f"Predictions are not written: {why}.",
+        received={"target": str(wanted)},
+        cure="Name another table; or, to replace this one with all that it holds, write"
+        " WITH predict.overwrite=true.",
+    )

@@ -1,0 +1,265 @@
+"""Predictions into the table of a PREDICT: staged, then put in place by one transaction.
+
+Whoever is killed in between leaves the database as it was.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from edl_horovod.errors import DataError
+from edl_horovod.sql.engine import LOCK_SECONDS, Engine
+from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.side import digest_of, read_rows
+from edl_horovod.sql.staging import (
+    AS_GIVEN,
+    Staged,
+    stage,
+    type_of_kind,
+    type_of_value,
+    without_zone,
+)
+from edl_horovod.sql.target import TargetPlan
+
+__all__ = ["Written", "write_predictions"]
+
+_ROWS = 1_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What became of the predictions."""
+
+    num_rows: int
+    """Rows of the table that have a new prediction."""
+    num_changed: int
+    """Rows whose selected values changed since the SELECT ran: they have none."""
+    num_gone: int
+    """Rows that are not in the table any more."""
+
+
+def write_predictions(
+    engine: Engine,
+    plan: TargetPlan,
+    exported: ExportedTable,
+    predictions: Iterable[Sequence[Any]],
+    *,
+    tell: Callable[[str], None],
+) -> Written:
+    """Put predictions into their table, all of them or none.
+
+    Args:
+        engine: The database.
+        plan: What is to happen.
+        exported: The rows that the predictions are of, exported by this plan.
+        predictions: A value for each column of the plan, row after row.
+        tell: Is called with a sentence about rows that have no prediction.
+
+    Raises:
+        DataError: There is another number of predictions than of rows, or the engine refuses
+            something; the database is as it was.
+    """
+    assert exported.side is not None
+    first, predictions = _first_of(predictions)
+    types = [type_of_value(value) for value in first]
+    rows = _joined(read_rows(exported.side), predictions, num_rows=exported.num_rows)
+    with engine.connecting() as connection:
+        if plan.action == "update":
+            return _update(engine, connection, plan, types, rows, tell=tell)
+        return _make(engine, connection, plan, exported, types, rows)
+
+
+def _first_of(
+    predictions: Iterable[Sequence[Any]],
+) -> tuple[Sequence[Any], Iterator[Sequence[Any]]]:
+    rest = iter(predictions)
+    first = next(rest, None)
+    if first is None:
+        raise DataError("There are no predictions.")
+    return first, itertools.chain((first,), rest)
+
+
+def _joined(
+    rows: Iterable[Sequence[Any]], predictions: Iterable[Sequence[Any]], *, num_rows: int
+) -> Iterator[tuple[Any, ...]]:
+    """What is beside each record, and its predictions."""
+    none = ()
+    for number, (row, predicted) in enumerate(
+        itertools.zip_longest(rows, predictions, fillvalue=none)
+    ):
+        if row is none or predicted is none:
+            raise DataError(
+                "The predictions are not those of the rows: there are"
+                f" {'fewer' if predicted is none else 'more'} than rows.",
+                received=f"{num_rows:,} rows, and {number:,} of both",
+            )
+        yield (*row, *predicted)
+
+
+def _update(
+    engine: Engine,
+    connection: sa.Connection,
+    plan: TargetPlan,
+    types: Sequence[sa.types.TypeEngine[Any]],
+    rows: Iterable[tuple[Any, ...]],
+    *,
+    tell: Callable[[str], None],
+) -> Written:
+    schema = plan.table.schema or None
+    own = {
+        each["name"]: each for each in sa.inspect(connection).get_columns(plan.table.name, schema)
+    }
+    connection.rollback()
+    keys = [
+        sa.Column(f"edl_key_{number}", _key_type(engine, own.get(key)), primary_key=True)
+        for number, key in enumerate(plan.keys)
+    ]
+    digest = sa.Column("edl_digest", sa.BigInteger())
+    values = [sa.Column(f"edl_value_{number}", type_) for number, type_ in enumerate(types)]
+    staged = stage(engine, connection, [*keys, digest, *values], rows)
+    with engine.transaction(connection):
+        _keep_others_out(engine, connection, plan)
+        num_changed = _drop_changed(engine, connection, plan, staged)
+        for name, type_ in zip(plan.columns, types, strict=True):
+            if name not in own:
+                _add_column(engine, connection, plan, name, type_)
+        table = _table_of(engine, plan, own)
+        source = staged.table
+        statement = (
+            sa.update(table)
+            .values({name: source.c[f"edl_value_{n}"] for n, name in enumerate(plan.columns)})
+            .where(
+                *(
+                    table.c[key] == source.c[f"edl_key_{number}"]
+                    for number, key in enumerate(plan.keys)
+                )
+            )
+        )
+        num_rows = connection.execute(statement).rowcount
+    num_gone = staged.num_rows - num_changed - num_rows
+    if num_changed or num_gone:
+        tell(
+            f"Since the SELECT ran, {num_changed:,} rows of {plan.table} were changed and"
+            f" {num_gone:,} are not there any more: these have no new prediction."
+        )
+    return Written(num_rows=num_rows, num_changed=num_changed, num_gone=num_gone)
+
+
+def _key_type(engine: Engine, column: Any) -> sa.types.TypeEngine[Any]:
+    if engine.dialect == "sqlite":
+        return AS_GIVEN
+    if column is None:  # The number of a row.
+        return sa.BigInteger()
+    if isinstance(column["type"], sa.Uuid):
+        return sa.Uuid(as_uuid=False)
+    type_: sa.types.TypeEngine[Any] = column["type"]
+    return type_
+
+
+def _keep_others_out(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> None:
+    """Nobody else changes the table until the transaction ends."""
+    if engine.dialect == "postgres":
+        engine.run_text(connection, f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+        text = _text_of(engine, plan)
+        engine.run_text(connection, f"LOCK TABLE {text} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def _drop_changed(
+    engine: Engine, connection: sa.Connection, plan: TargetPlan, staged: Staged
+) -> int:
+    """Take rows out of the staged ones whose selected values are others now; returns how many."""
+    if plan.one_table is None:
+        return 0
+    preparer = connection.dialect.identifier_preparer
+    temporary = preparer.format_table(staged.table)
+    place = plan.one_table.qualifier
+    match = " AND ".join(
+        f"{temporary}.edl_key_{number} = {place}.{_key_text(engine, plan, key)}"
+        for number, key in enumerate(plan.keys)
+    )
+    look = [
+        f"(SELECT {temporary}.{column} FROM {temporary} WHERE {match})"
+        for column in ("edl_row", "edl_digest")
+    ]
+    rows = (
+        f"SELECT {plan.one_table.expressions}\n, {', '.join(look)} FROM {plan.one_table.reference}"
+    )
+    rows += f" WHERE EXISTS (SELECT 1 FROM {temporary} WHERE {match})"
+    if engine.dialect == "mysql":
+        rows += " FOR UPDATE"
+    changed = []
+    with engine.streaming(connection, rows) as cursor:
+        while batch := cursor.fetchmany(_ROWS):
+            changed += [
+                {"changed": row[-2]}
+                for row in batch
+                if digest_of(row[: plan.num_columns]) != row[-1]
+            ]
+    if changed:
+        delete = sa.delete(staged.table).where(staged.table.c.edl_row == sa.bindparam("changed"))
+        connection.execute(delete, changed)
+    return len(changed)
+
+
+def _key_text(engine: Engine, plan: TargetPlan, key: str) -> str:
+    # A row's number has no quotes: where it is not there it would be a text.
+    return key if plan.has_row_numbers else engine.quoted(key)
+
+
+def _text_of(engine: Engine, plan: TargetPlan) -> str:
+    parts = (plan.table.schema, plan.table.name)
+    return ".".join(engine.quoted(part) for part in parts if part)
+
+
+def _add_column(
+    engine: Engine,
+    connection: sa.Connection,
+    plan: TargetPlan,
+    name: str,
+    type_: sa.types.TypeEngine[Any],
+) -> None:
+    text = type_.compile(dialect=connection.dialect)
+    engine.run_text(
+        connection, f"ALTER TABLE {_text_of(engine, plan)} ADD COLUMN {engine.quoted(name)} {text}"
+    )
+
+
+def _table_of(engine: Engine, plan: TargetPlan, own: Iterable[str]) -> sa.TableClause:
+    names = dict.fromkeys((*own, *plan.columns))
+    numbers = [key for key in plan.keys if key not in names]
+    columns: list[sa.ColumnClause[Any]] = [
+        *(sa.column(name) for name in names),
+        *(sa.column(name, is_literal=True) for name in numbers),
+    ]
+    return sa.table(plan.table.name, *columns, schema=plan.table.schema or None)
+
+
+def _make(
+    engine: Engine,
+    connection: sa.Connection,
+    plan: TargetPlan,
+    exported: ExportedTable,
+    types: Sequence[sa.types.TypeEngine[Any]],
+    rows: Iterable[tuple[Any, ...]],
+) -> Written:
+    """A new table of the selected columns and the predictions."""
+    made = [
+        *((column.name, type_of_kind(column.kind)) for column in exported.columns),
+        *zip(plan.columns, types, strict=True),
+    ]
+    values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(made)]
+    plain = (tuple(map(without_zone, row)) for row in rows)
+    staged = stage(engine, connection, values, plain)
+    columns = [sa.Column(name, type_) for name, type_ in made]
+    table = sa.Table(plan.table.name, sa.MetaData(), *columns, schema=plan.table.schema or None)
+    with engine.transaction(connection):
+        if plan.action == "replace":
+            table.drop(connection, checkfirst=False)
+        table.create(connection, checkfirst=False)
+        source = staged.table
+        select = sa.select(*list(source.c)[1:]).order_by(source.c.edl_row)
+        connection.execute(table.insert().from_select([name for name, _ in made], select))
+    return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)

@@ -1,0 +1,287 @@
+"""Predictions in tables: by key, whole or not at all, and never in a row that has changed."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql.engine import open_engine
+from edl_horovod.sql.export import export
+from edl_horovod.sql.target import plan_target
+from edl_horovod.sql.writing import write_predictions
+
+REFERENCE = "SELECT name, role FROM testdata"
+TARGET = ("testdata", "predicted_salary")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request):
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def people(database):
+    database.run(
+        "CREATE TABLE testdata (id INTEGER PRIMARY KEY, name VARCHAR(20), role VARCHAR(20))",
+        "INSERT INTO testdata VALUES (1, 'Ann', 'a'), (2, 'Bob', 'b'), (5, 'Cyd', 'b')",
+    )
+    return database
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def predict(tmp_path, told):
+    """Predict 10 for the first row of a SELECT, 20 for the next..., after some statements."""
+
+    def predict(database, select, target, *meanwhile, **how):
+        with open_engine(database.url) as engine:
+            plan = plan_target(engine, select, target, **how)
+            table = export(
+                engine, plan.select, tmp_path / "out", nulls={}, tell=told.append, target=plan
+            )
+            for statement in meanwhile:
+                database.run(statement)
+            values = [(10.0 * row,) * len(plan.columns) for row in range(1, table.num_rows + 1)]
+            return write_predictions(engine, plan, table, values, tell=told.append)
+
+    return predict
+
+
+def test_the_rows_of_a_source_get_a_column(people, predict, told):
+    written = predict(people, REFERENCE + " WHERE name <> 'Bob' ORDER BY name DESC", TARGET)
+    assert (written.num_rows, written.num_changed, written.num_gone) == (2, 0, 0)
+    assert people.run("SELECT * FROM testdata ORDER BY id") == [
+        (1, "Ann", "a", 20.0),
+        (2, "Bob", "b", None),
+        (5, "Cyd", "b", 10.0),
+    ]
+    assert people.schema() == {"testdata": ["id", "name", "role", "predicted_salary"]}
+    assert not told
+
+
+def test_a_column_that_is_there_is_updated(people, predict):
+    people.run("ALTER TABLE testdata ADD COLUMN score REAL", "UPDATE testdata SET score = 1")
+    predict(people, REFERENCE + " WHERE id > 1", ("testdata", "score"))
+    assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 1), (2, 10), (5, 20)]
+
+
+def test_rows_that_changed_meanwhile_are_told(people, predict, told):
+    written = predict(
+        people,
+        REFERENCE,
+        TARGET,
+        "UPDATE testdata SET role = 'c' WHERE id = 1",
+        "DELETE FROM testdata WHERE id = 5",
+        "INSERT INTO testdata VALUES (6, 'Cyd', 'b')",
+    )
+    assert (written.num_rows, written.num_changed, written.num_gone) == (1, 1, 1)
+    assert people.run("SELECT * FROM testdata ORDER BY id") == [
+        (1, "Ann", "c", None),
+        (2, "Bob", "b", 20.0),
+        (6, "Cyd", "b", None),
+    ]
+    assert told == [
+        "Since the SELECT ran, 1 rows of testdata were changed and 1 are not there any more: these"
+        " have no new prediction."
+    ]
+
+
+def test_a_row_number_of_another_row_is_noticed(sqlite, predict, told):
+    sqlite.run(
+        "CREATE TABLE testdata (name TEXT, role TEXT)",
+        "INSERT INTO testdata VALUES ('Ann', 'a'), ('Bob', 'b')",
+    )
+    meanwhile = "DELETE FROM testdata WHERE name = 'Bob'"
+    again = "INSERT INTO testdata VALUES ('Dan', 'd')"  # It takes the number that was Bob's.
+    written = predict(sqlite, REFERENCE, TARGET, meanwhile, again)
+    assert (written.num_rows, written.num_changed) == (1, 1)
+    assert sqlite.run("SELECT * FROM testdata") == [("Ann", "a", 10.0), ("Dan", "d", None)]
+
+
+def test_expressions_and_aliases_are_matched(people, predict):
+    select = "SELECT upper(t.name) AS name, -- FROM nowhere\n t.role FROM testdata AS t LIMIT 10"
+    assert predict(people, select, TARGET).num_rows == 3
+
+
+def test_a_new_table_has_what_was_selected(people, predict):
+    predict(people, "SELECT role, id FROM testdata ORDER BY id DESC", ("scores", "score"))
+    assert people.run("SELECT * FROM scores") == [("b", 5, 10), ("b", 2, 20), ("a", 1, 30)]
+    assert people.schema()["testdata"] == ["id", "name", "role"]
+
+
+def test_a_table_with_the_key_of_the_rows_is_updated(people, predict, told):
+    people.run(
+        "CREATE TABLE scores (id INTEGER PRIMARY KEY)", "INSERT INTO scores VALUES (1), (2), (3)"
+    )
+    written = predict(people, "SELECT id, role FROM testdata", ("scores",))
+    assert (written.num_rows, written.num_gone) == (2, 1)
+    assert people.run("SELECT * FROM scores ORDER BY id") == [(1, 10.0), (2, 20.0), (3, None)]
+    assert len(told) == 1
+
+
+def test_another_table_is_replaced_only_if_asked_to(people, predict):
+    people.run("CREATE TABLE other (x INTEGER)")
+    with pytest.raises(DataError, match="overwrite=true"):
+        predict(people, REFERENCE, ("other",))
+    predict(people, REFERENCE, ("other",), overwrite=True, columns=["a", "b"])
+    assert people.schema()["other"] == ["name", "role", "a", "b"]
+
+
+def test_a_new_table_keeps_what_is_null(people, predict, tmp_path):
+    people.run("UPDATE testdata SET role = NULL WHERE id = 2")
+    with open_engine(people.url) as engine:
+        plan = plan_target(engine, REFERENCE + " ORDER BY id", ("scores",))
+        table = export(
+            engine, plan.select, tmp_path / "out", nulls={"role": "-"}, tell=print, target=plan
+        )
+        write_predictions(engine, plan, table, [(1.0,)] * 3, tell=print)
+    assert people.run("SELECT role FROM scores") == [("a",), (None,), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("select", "target", "why"),
+    [
+        ("SELECT DISTINCT role FROM testdata", TARGET, "it has DISTINCT"),
+        ("SELECT role, count(*) AS n FROM testdata GROUP BY role", TARGET, "it has GROUP BY"),
+        ("SELECT max(role) AS role FROM testdata", TARGET, "it sums up many rows"),
+        (
+            "SELECT a.name FROM testdata AS a JOIN testdata AS b ON a.id = b.id",
+            TARGET,
+            "it reads more than one table",
+        ),
+        ("SELECT name FROM (SELECT name FROM testdata) AS x", TARGET, "names no plain table"),
+        ("WITH x AS (SELECT name FROM testdata) SELECT name FROM x", TARGET, "a WITH in front"),
+        ("SELECT name, role FROM who", ("who", "x"), "is a view"),
+        ("SELECT x FROM other WHERE x IN (SELECT id FROM testdata)", TARGET, "are those of other"),
+        ("SELECT name FROM who", ("other",), "the view who, which may read other"),
+    ],
+)
+def test_rows_that_cannot_be_matched_are_refused(people, select, target, why):
+    people.run("CREATE TABLE other (x INTEGER)", "CREATE VIEW who AS SELECT * FROM testdata")
+    with open_engine(people.url) as engine, pytest.raises(DataError, match=why):
+        plan_target(engine, select, target, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("select", "target", "why"),
+    [
+        (REFERENCE, ("testdata", "role"), "gives the column 'role'"),
+        (REFERENCE, ("testdata", "ID"), "'id'.* are its key"),
+        ("SELECT * FROM testdata", ("testdata", "name"), "gives the column 'name'"),
+        (REFERENCE, ("scores", "role"), "'role'.* are selected, too"),
+        (REFERENCE, ("a", "b", "c", "d"), "is a table, or a column of one"),
+    ],
+)
+def test_columns_that_are_in_the_way_are_refused(people, select, target, why):
+    with open_engine(people.url) as engine, pytest.raises(ConfigError, match=why):
+        plan_target(engine, select, target)
+
+
+def test_a_table_without_a_key_is_refused(postgresql):
+    postgresql.run("CREATE TABLE testdata (name TEXT, role TEXT)")
+    with open_engine(postgresql.url) as engine, pytest.raises(DataError, match="no primary key"):
+        plan_target(engine, REFERENCE, TARGET)
+
+
+@pytest.mark.parametrize(
+    "name", ['a"b', "a;b", "größe", "select", "a.b", "a b", "%(x)s", ":x", "'"]
+)
+def test_names_are_quoted(database, predict, name):
+    quoted = '"' + name.replace('"', '""') + '"'
+    database.run(
+        f"CREATE TABLE {quoted} ({quoted} INTEGER PRIMARY KEY, name TEXT)",
+        f"INSERT INTO {quoted} VALUES (1, 'Ann'), (2, 'Bob')",
+    )
+    predict(database, f"SELECT name FROM {quoted} ORDER BY {quoted}", (name, name + "2"))
+    assert database.run(f"SELECT * FROM {quoted} ORDER BY 1") == [(1, "Ann", 10), (2, "Bob", 20)]
+    assert database.schema() == {name: [name, "name", name + "2"]}
+
+
+def test_keys_of_several_columns_and_kinds(postgresql, predict):
+    postgresql.run(
+        "CREATE TABLE t (u UUID, d DATE, b BYTEA, x INTEGER, PRIMARY KEY (u, d, b))",
+        "INSERT INTO t VALUES ('00000000-0000-0000-0000-000000000001', '2026-01-01', 'x', 1),"
+        " ('00000000-0000-0000-0000-000000000001', '2026-01-02', 'x', 2)",
+    )
+    assert predict(postgresql, "SELECT x FROM t ORDER BY x", ("t", "y")).num_rows == 2
+    assert postgresql.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
+
+
+def test_too_few_predictions_change_nothing(people, tmp_path):
+    before = people.schema()
+    with open_engine(people.url) as engine:
+        plan = plan_target(engine, REFERENCE, TARGET)
+        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        with pytest.raises(DataError, match="fewer than rows"):
+            write_predictions(engine, plan, table, [(1.0,)] * 2, tell=print)
+    assert people.schema() == before
+
+
+KILLED = textwrap.dedent(
+    """
+    import os, signal, sys
+    from pathlib import Path
+    import sqlalchemy as sa
+    from edl_horovod.sql.engine import open_engine
+    from edl_horovod.sql.export import export
+    from edl_horovod.sql.target import plan_target
+    from edl_horovod.sql.writing import write_predictions
+
+    url, folder, action = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    step = 0
+
+    def write(fatal):
+        def on_step(*_, **__):
+            global step
+            step += 1
+            if step == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        target = {"update": ("testdata", "score"), "create": ("new",), "replace": ("other",)}
+        select = "SELECT name, role FROM testdata"
+        with open_engine(url) as engine:
+            plan = plan_target(engine, select, target[action], overwrite=True)
+            assert plan.action == action
+            out = folder / str(fatal)
+            table = export(engine, plan.select, out, nulls={}, tell=print, target=plan)
+            for event in ("before_cursor_execute", "after_cursor_execute", "commit"):
+                sa.event.listen(sa.Engine, event, on_step)
+            write_predictions(engine, plan, table, [(1.5,)] * table.num_rows, tell=print)
+
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            write(int(line))
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    """
+)
+
+
+@pytest.mark.parametrize("action", ["update", "create", "replace"])
+def test_a_kill_at_any_step_leaves_the_database_as_it_was(people, tmp_path, action):
+    people.run("CREATE TABLE other (x INTEGER)", "INSERT INTO other VALUES (7)")
+    contents = ["SELECT * FROM testdata ORDER BY id", "SELECT * FROM other"]
+    before = people.schema(), [people.run(one) for one in contents]
+    command = [sys.executable, "-c", KILLED, people.url, tmp_path, action]
+    fatal, ended = 0, -9
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while ended == -9:
+            assert (people.schema(), [people.run(one) for one in contents]) == before
+            fatal += 1
+            print(fatal, file=process.stdin, flush=True)
+            ended = int(process.stdout.readline())
+        process.stdin.close()
+    assert ended == 0
+    assert fatal > 8
+    assert people.schema() != before[0]
