@@ -1,11 +1,11 @@
 """The clauses behind TRAIN and its kin: names, WITH, COLUMN."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.problems import StatementError
-from edl_horovod.sql.programs import CLAUSES
 from edl_horovod.sql.statements import (
     Attribute,
     ColumnCall,
@@ -20,30 +20,33 @@ from edl_horovod.sql.values import read_value
 
 __all__ = ["read_attributes", "read_columns", "read_model", "read_name"]
 
+_RESERVED = ("WITH", "USING", "INTO")
+"""A column may well be called label, or column."""
 _MODEL_NAME = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 _MOST_CHARACTERS = 100
 _MOST_LEVELS = 20
 """Functions of a COLUMN clause within functions."""
 
 
-def read_name(cursor: Cursor, what: str) -> Name:
+def read_name(cursor: Cursor, what: str, *, reserved: Sequence[str] = _RESERVED) -> Name:
     """A name with dots between its parts; text in quotes is one part.
 
     Args:
         cursor: Moved behind the name.
         what: Begins the error where there is none.
+        reserved: Keywords that are no name without quotes, because a clause may begin here.
     """
     first = cursor.peek()
-    parts = [_part(cursor, what)]
+    parts = [_part(cursor, what, reserved)]
     while cursor.skip_symbol("."):
-        parts.append(_part(cursor, "The part of a name behind the dot"))
+        parts.append(_part(cursor, "The part of a name behind the dot", ()))
     return Name(parts=tuple(parts), place=cursor.place(first))
 
 
-def _part(cursor: Cursor, what: str) -> str:
+def _part(cursor: Cursor, what: str, reserved: Sequence[str]) -> str:
     token = cursor.peek()
     is_text = token is not None and token.kind is Kind.TEXT
-    found = cursor.take(what) if is_text else cursor.take_name(what, reserved=CLAUSES)
+    found = cursor.take(what) if is_text else cursor.take_name(what, reserved=reserved)
     if not found.text:
         raise cursor.problem("A name cannot be empty.", found)
     return found.text
@@ -80,7 +83,7 @@ def read_attributes(cursor: Cursor) -> tuple[Attribute, ...]:
     if not cursor.skip_words("WITH"):
         return ()
     while True:
-        name = read_name(cursor, "The name of an attribute")
+        name = read_name(cursor, "The name of an attribute", reserved=())
         if not cursor.skip_symbol("="):
             hint = f"Write {name}=value."
             raise cursor.problem(f"After {name} comes =.", cursor.peek(), hint=hint)

@@ -110,7 +110,11 @@ def _extended(text: str, tokens: Sequence[Token], at: int) -> Statement:
     if word in _REFUSED:
         what, hint = _REFUSED[word]
         raise cursor.problem(f"{word} {what}", verb, hint=hint)
-    common = {"select": text[tokens[0].start : tokens[at - 1].end], "place": cursor.place(verb)}
+    common = {
+        "text": text[tokens[0].start : tokens[-1].end],
+        "select": text[tokens[0].start : tokens[at - 1].end],
+        "place": cursor.place(verb),
+    }
     read: dict[str, Callable[[Cursor, dict[str, Any]], Statement]] = {
         "TRAIN": _train,
         "PREDICT": _predict,

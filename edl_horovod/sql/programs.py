@@ -5,11 +5,10 @@ from collections.abc import Iterator, Sequence
 from edl_horovod.sql.problems import Place, StatementError
 from edl_horovod.sql.tokens import Token
 
-__all__ = ["CLAUSES", "VERBS", "find_verb", "split"]
+__all__ = ["VERBS", "find_verb", "split"]
 
 VERBS = ("TRAIN", "PREDICT", "EVALUATE", "EXPLAIN", "RUN", "MAXIMIZE", "MINIMIZE")
 """What follows a SELECT, with or without TO before it."""
-CLAUSES = ("WITH", "COLUMN", "LABEL", "USING", "INTO")
 _BEGINS_SELECT = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 _OPENS, _CLOSES = ("(", "[", "{"), (")", "]", "}")
 _NEVER_BEFORE = (
@@ -60,7 +59,11 @@ _NEVER_A_MODEL = (
     "DESC",
     "END",
     "TO",
-    *CLAUSES,
+    "WITH",
+    "COLUMN",
+    "LABEL",
+    "USING",
+    "INTO",
 )
 """Keywords that may follow a column or a table called TRAIN."""
 _ROUTINES = ("TRIGGER", "PROCEDURE", "FUNCTION", "EVENT")

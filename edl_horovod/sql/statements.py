@@ -100,6 +100,8 @@ class ColumnClause:
 class _Extended:
     """A SELECT, unchanged, with clauses of ours behind it."""
 
+    text: str
+    """The whole statement."""
     select: str
     attributes: tuple[Attribute, ...]
     place: Place

@@ -76,6 +76,16 @@ def test_all_clauses_of_a_training_are_understood(verb):
     assert (str(found.label), str(found.using), str(found.into)) == ("c5", "old@3", "m")
 
 
+def test_columns_may_have_the_names_of_clauses():
+    found = one(
+        "SELECT * FROM t TRAIN w WITH label=1, column.with=2 "
+        "COLUMN label, column LABEL label INTO m"
+    )
+    assert found.values() == {"label": 1, "column.with": 2}
+    assert [str(term) for term in found.columns[0].terms] == ["label", "column"]
+    assert str(found.label) == "label"
+
+
 def test_columns_go_to_parts_of_the_model():
     found = one("SELECT * FROM t TO TRAIN w COLUMN a FOR deep COLUMN b, c FOR wide INTO m")
     assert [(clause.part, len(clause.terms)) for clause in found.columns] == [
@@ -193,6 +203,7 @@ WRONG = [
     Wrong("SELECT 1 TO TRAIN x WITH a=12abc INTO m", (1, 28), "not a number"),
     Wrong("SELECT 1 TO TRAIN x WITH a INTO m", (1, 28), "="),
     Wrong("SELECT 1 TO TRAIN x WITH a= INTO m", (1, 29), "INTO"),
+    Wrong("SELECT 1 TO TRAIN x LABEL INTO m", (1, 27), "missing"),
     Wrong("SELECT 1 TO TRAIN", (1, 18), "missing"),
     Wrong("SELECT 1 FROM t TRAIN WITH a=1 INTO m", (1, 23), "model of the zoo"),
     Wrong("SELECT 1 TO TRAIN x INTO m@3", (1, 26), "version"),
