@@ -1,0 +1,197 @@
+"""The jobs of statements: a numbered folder for each while it works, for SHOW JOBS and KILL."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
+from edl_horovod.files import marker
+from edl_horovod.files.whole_file import write_json
+
+__all__ = ["JobEntry", "StatementJob", "find_jobs", "open_job", "request_kill"]
+
+_FOLDER, _KIND = ".jobs", "job of a statement"
+_ENTRY, _LOCK, _KILLED = "statement.json", ".lock", "killed"
+_DATA, _OUTPUT, _JOB, _VERSION = "data", "output", "job", "version"
+MOST_KEPT = 20
+"""Failed jobs whose logs are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEntry:
+    """A job as SHOW JOBS lists it."""
+
+    number: int
+    what: str
+    """The verb and what it makes: `TRAIN m`."""
+    began: float
+    """Seconds since the epoch."""
+    is_running: bool
+    job_dir: Path
+    """Of the training or the prediction; it is there once the rows have been read."""
+
+
+@dataclass(frozen=True)
+class StatementJob:
+    """The folder of a statement that works."""
+
+    number: int
+    path: Path
+
+    @property
+    def data(self) -> Path:
+        """Where the rows go."""
+        return self.path / _DATA
+
+    @property
+    def validation(self) -> Path:
+        """Where the rows of the validation go."""
+        return self.path / f"validation-{_DATA}"
+
+    @property
+    def output(self) -> Path:
+        """Where predictions and metrics go."""
+        return self.path / _OUTPUT
+
+    @property
+    def version(self) -> Path:
+        """The folder that becomes the version of a model."""
+        return self.path / _VERSION
+
+    @property
+    def job_dir(self) -> Path:
+        """The directory of the training or the prediction."""
+        return self.path / _JOB
+
+    def check(self) -> None:
+        """End the statement if somebody asked for that.
+
+        Raises:
+            Interrupted: Somebody did.
+        """
+        if (self.path / _KILLED).exists():
+            raise Interrupted(f"Job {self.number} was ended by KILL {self.number}.")
+
+
+@contextlib.contextmanager
+def open_job(models: Path, what: str) -> Iterator[StatementJob]:
+    """A new job, whose folder is gone when the `with` ends; a failed one leaves its logs.
+
+    Args:
+        models: The folder of models, which is there.
+        what: The verb and what it makes.
+
+    Raises:
+        OutputError: The folder cannot be made.
+        Interrupted: Somebody ended the job.
+    """
+    try:
+        number, path = _claim(models)
+        write_json(path / _ENTRY, {"what": what, "began": time.time()})
+    except OSError as e:
+        raise OutputError(
+            f"The folder of a job cannot be made: {e}.",
+            received={"models": models},
+            cure=cure_of(e),
+        ) from e
+    job = StatementJob(number, path)
+    is_kept = False
+    with (path / _LOCK).open("w") as stream:
+        _try_to_lock(stream)
+        try:
+            yield job
+        except Interrupted:
+            job.check()
+            raise
+        except KeyboardInterrupt as e:
+            raise Interrupted("The statement was interrupted; nothing of it is left.") from e
+        except EdlError:
+            is_kept = job.job_dir.exists()
+            raise
+        finally:
+            for path in [it for it in job.path.iterdir() if it.name != marker.NAME]:
+                if not is_kept or path.name in (_DATA, _OUTPUT, _VERSION, job.validation.name):
+                    _remove(path)
+            if not is_kept:
+                shutil.rmtree(job.path, ignore_errors=True)
+            _remove_old(models)
+
+
+def find_jobs(models: Path) -> tuple[JobEntry, ...]:
+    """The jobs that are there, by their numbers: those that work, and the last that failed."""
+    found = []
+    for path in _paths(models):
+        # It may be removed while we look.
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            entry = json.loads((path / _ENTRY).read_bytes())
+            with (path / _LOCK).open("r+") as stream:
+                is_running = not _try_to_lock(stream)
+            found.append(
+                JobEntry(
+                    number=int(path.name),
+                    what=entry["what"],
+                    began=entry["began"],
+                    is_running=is_running,
+                    job_dir=path / _JOB,
+                )
+            )
+    return tuple(found)
+
+
+def request_kill(models: Path, number: int) -> None:
+    """Ask a statement that works to end; it looks between its parts, and while it reads rows.
+
+    Raises:
+        OSError: It is gone.
+    """
+    (models / _FOLDER / str(number) / _KILLED).touch()
+
+
+def _claim(models: Path) -> tuple[int, Path]:
+    folder = models / _FOLDER
+    folder.mkdir(exist_ok=True)
+    number = max((int(path.name) for path in _paths(models)), default=0) + 1
+    while True:
+        path = folder / str(number)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            number += 1
+            continue
+        marker.write(path, _KIND)
+        return number, path
+
+
+def _paths(models: Path) -> list[Path]:
+    folder = models / _FOLDER
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in found if path.name.isdecimal()), key=lambda it: int(it.name))
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else os.unlink(path)
+
+
+def _remove_old(models: Path) -> None:
+    """Remove what dead processes and failed jobs left, but for the logs of the newest."""
+    ended = [entry for entry in find_jobs(models) if not entry.is_running]
+    for entry in ended[:-MOST_KEPT]:
+        folder = entry.job_dir.parent
+        if marker.kind_of(folder) == _KIND:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _try_to_lock(stream: TextIO) -> bool:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

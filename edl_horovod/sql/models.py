@@ -1,0 +1,296 @@
+"""Trained models as objects with a name and versions, in a folder.
+
+A model is a folder of its name with one folder a version, `1`, `2`, ..., and a small file that says
+which version is live. A version appears whole, by a rename; it becomes live by another, of that
+file. Whatever dies in between, the live version is the old one or the new one, and is whole.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.errors import DataError, OutputError, cure_of, did_you_mean
+from edl_horovod.files import json_text, marker
+from edl_horovod.files.whole_file import sync, write_text
+from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.statements import ModelName
+
+__all__ = ["About", "ModelColumn", "ModelStore", "StoredModel", "default_folder"]
+
+MODEL = "model"
+"""The trained model in the folder of a version."""
+_STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version of a model"
+_ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
+_REMOVED = ".removed-"
+"""Begins the name of a version that is being removed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelColumn:
+    """A column that a model was trained with."""
+
+    name: str
+    kind: str
+    """`integer`, `number`, `text`, `date`, `timestamp`, `bytes` or `boolean`."""
+    declared_type: str
+    """As the database called it; empty where it did not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What is known of a version of a model, beside what is in the trained model itself."""
+
+    statement: str
+    """The whole TRAIN statement."""
+    select: str
+    model_def: str
+    framework: str
+    label: str
+    columns: tuple[ModelColumn, ...]
+    """All that the SELECT gave, the label among them."""
+    nulls: dict[str, Any]
+    """What a NULL of a column counts as."""
+    split: str
+    """How rows for the validation were set apart, in words."""
+    num_rows: int
+    metrics: dict[str, float]
+    """Of the last evaluation of the training."""
+    database: str
+    """Its URL without user and password."""
+    trained: str
+    """When, in ISO 8601."""
+    seconds: float
+    told: tuple[str, ...] = ()
+    """What was decided for the user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredModel:
+    """One version of a model."""
+
+    name: str
+    version: int
+    is_live: bool
+    folder: Path
+    about: About
+
+    @property
+    def trained_model(self) -> Path:
+        """What `edl predict` takes."""
+        return self.folder / MODEL
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+def default_folder() -> Path:
+    """Where models are without the setting `models`, after the XDG Base Directory Specification.
+
+    Raises:
+        RuntimeError: This user has no home directory.
+    """
+    root = Path(os.environ.get("XDG_DATA_HOME", ""))
+    return (root if root.is_absolute() else Path.home() / ".local" / "share") / (
+        "edl_horovod/models"
+    )
+
+
+class ModelStore:
+    """The models in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take a folder, which may not be there yet."""
+        self.folder = folder
+
+    def claim(self) -> None:
+        """Make the folder, or see that it is one of models.
+
+        Raises:
+            OutputError: It holds something else, or cannot be made.
+        """
+        with _writing(self.folder):
+            marker.claim(self.folder, _STORE, received=f"models={self.folder}")
+
+    def names(self) -> tuple[str, ...]:
+        """The models that have a live version, sorted."""
+        return tuple(name for name in self._homes() if self._live(name) is not None)
+
+    def live(self) -> tuple[StoredModel, ...]:
+        """The live version of each model, sorted by name."""
+        return tuple(self._read(name, version) for name, version in self._all_live())
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """The versions of a model, rising."""
+        home = self.folder / name
+        found = home.iterdir() if home.is_dir() else ()
+        return tuple(
+            sorted(
+                int(path.name)
+                for path in found
+                if path.name.isdecimal() and marker.kind_of(path) == _VERSION
+            )
+        )
+
+    def find(self, named: ModelName) -> StoredModel:
+        """A version of a model; without a number the live one.
+
+        Raises:
+            StatementError: There is none.
+            DataError: It is damaged.
+        """
+        live, versions = self._live(named.name), self.versions(named.name)
+        if named.version is None and live is not None:
+            return self._read(named.name, live)
+        if named.version in versions:
+            return self._read(named.name, named.version)
+        if named.version is None or not versions:
+            known = self.names()
+            hint = did_you_mean(named.name, known) or (
+                f"Models: {', '.join(known)}." if known else "No model has been trained here."
+            )
+            what = f"There is no model {named.name!r} in {self.folder}."
+        else:
+            hint = f"It has {', '.join(f'{named.name}@{each}' for each in versions)}."
+            what = f"The model {named.name!r} has no version {named.version}."
+        raise StatementError(what, named.place, hint=hint)
+
+    def exists(self, name: str) -> bool:
+        """Whether a model has a live version."""
+        return self._live(name) is not None
+
+    def add(self, name: str, made: Path, about: About, *, replace: bool = False) -> StoredModel:
+        """Make a folder the next version of a model, and that version the live one.
+
+        Args:
+            name: Of the model.
+            made: A folder on the same file system with the trained model in `MODEL`; it is moved.
+            about: What is known of it.
+            replace: Remove the earlier versions once the new one is live.
+
+        Raises:
+            OutputError: Nothing can be written there, or it holds something else.
+        """
+        home = self.folder / name
+        with _writing(home):
+            self.claim()
+            marker.claim(home, _MODEL, received=f"models={self.folder}", may_hold=(_LOCK,))
+            (made / _ABOUT).write_text(json_text.dumps(asdict(about)), encoding="utf-8")
+            marker.write(made, _VERSION)
+            sync(made / _ABOUT)
+            sync(made)
+            with _locked(home):
+                version = max(self.versions(name), default=0) + 1
+                while (home / str(version)).exists():
+                    version += 1
+                made.rename(home / str(version))
+                sync(home)
+                write_text(home / _LIVE, str(version))
+                if replace:
+                    self._remove(home, self.versions(name)[:-1])
+        return self._read(name, version)
+
+    def drop(self, named: ModelName) -> None:
+        """Remove a model, or one version of it that is not live.
+
+        Raises:
+            StatementError: There is none, or it is live while others are there.
+            OutputError: It cannot be removed.
+        """
+        found = self.find(named)
+        home = self.folder / named.name
+        with _writing(home), _locked(home):
+            if named.version is None:
+                # Without a live version there is no model, even if we are killed now.
+                (home / _LIVE).unlink(missing_ok=True)
+                self._remove(home, self.versions(named.name))
+                (home / marker.NAME).unlink(missing_ok=True)
+                (home / _LOCK).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # Something that is not ours may stand there.
+                    home.rmdir()
+            elif found.is_live:
+                hint = f"DROP MODEL {named.name} removes the model with all of its versions."
+                raise StatementError(
+                    f"The version {named} is the live one.", named.place, hint=hint
+                )
+            else:
+                self._remove(home, (found.version,))
+
+    def _remove(self, home: Path, versions: tuple[int, ...]) -> None:
+        for version in versions:
+            (home / str(version)).rename(home / f"{_REMOVED}{version}")
+        for folder in home.glob(f"{_REMOVED}*"):
+            if marker.kind_of(folder) == _VERSION:
+                # The marker goes last: what is left of a version must still be known as ours.
+                rest = [path for path in folder.iterdir() if path.name != marker.NAME]
+                for path in [*rest, folder / marker.NAME]:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                folder.rmdir()
+
+    def _homes(self) -> Iterator[str]:
+        if not self.folder.is_dir():
+            return
+        for path in sorted(self.folder.iterdir()):
+            if path.is_dir() and marker.kind_of(path) == _MODEL:
+                yield path.name
+
+    def _all_live(self) -> Iterator[tuple[str, int]]:
+        for name in self._homes():
+            if (version := self._live(name)) is not None:
+                yield name, version
+
+    def _live(self, name: str) -> int | None:
+        try:
+            text = (self.folder / name / _LIVE).read_text(encoding="ascii")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not text.isdecimal():
+            raise DataError(
+                f"{self.folder / name / _LIVE} is damaged.",
+                received=repr(text[:40]),
+                cure="Write the number of the version that is to be live into it.",
+            )
+        return int(text)
+
+    def _read(self, name: str, version: int) -> StoredModel:
+        folder = self.folder / name / str(version)
+        try:
+            about = _about(json.loads((folder / _ABOUT).read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise DataError(
+                f"The model {name}@{version} is damaged: {e}.",
+                received={"folder": folder},
+                cure="Train it again.",
+            ) from e
+        is_live = version == self._live(name)
+        return StoredModel(name=name, version=version, is_live=is_live, folder=folder, about=about)
+
+
+def _about(found: dict[str, Any]) -> About:
+    columns = tuple(ModelColumn(**each) for each in found.pop("columns"))
+    return About(**{**found, "columns": columns, "told": tuple(found["told"])})
+
+
+@contextlib.contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    """Hold what one process at a time has: the right to change which versions there are."""
+    with (home / _LOCK).open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise OutputError(
+            f"The folder of models cannot be written: {e}.",
+            received={"models": folder},
+            cure=cure_of(e),
+        ) from e
