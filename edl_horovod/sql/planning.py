@@ -1,0 +1,318 @@
+"""What a statement asks of a job, decided before any row is read; nothing here acts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.errors import did_you_mean
+from edl_horovod.files.url_secrets import without_secrets
+from edl_horovod.models.lookup import list_definitions
+from edl_horovod.sql.attributes import Meaning, read_attributes
+from edl_horovod.sql.column_terms import column_dicts, column_names
+from edl_horovod.sql.models import About, StoredModel
+from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.splitting import Split
+from edl_horovod.sql.statements import Evaluate, Explain, Name, Predict, Train
+
+__all__ = [
+    "MeasuringPlan",
+    "PredictionPlan",
+    "TrainingPlan",
+    "check_columns",
+    "check_kinds",
+    "plan_measuring",
+    "plan_prediction",
+    "plan_training",
+]
+
+_OF_TRAIN: dict[str, type] = {
+    "train.class_weights": str,
+    "train.nulls": dict,
+    "train.split": str,
+    "train.split_column": str,
+    "train.split_fraction": float,
+    "train.split_seed": int,
+    "train.validation_select": str,
+}
+_OF_PREDICT: dict[str, type] = {
+    "predict.columns": list,
+    "predict.nulls": dict,
+    "predict.overwrite": bool,
+    "predict.probabilities": bool,
+}
+_OF_EVALUATE: dict[str, type] = {
+    "validation.metrics": str,
+    "validation.nulls": dict,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """A training as its statement describes it."""
+
+    label: str
+    settings: dict[str, Any]
+    """Of the job, by keys with dots."""
+    nulls: dict[str, Any]
+    """What a NULL of a column counts as."""
+    told: tuple[str, ...]
+    """What was decided for the user."""
+    split: Split
+    """Which rows are held back for the validation."""
+    split_key: str
+    """The column by whose values that is decided, of `key`."""
+    validation_select: str
+    """Gives the rows of the validation; empty for none but those of `split`."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Columns of the SELECT that are not learned from."""
+        return (self.split.column,) if self.split.kind == "column" else ()
+
+    @property
+    def split_in_words(self) -> str:
+        """How rows for the validation are set apart."""
+        if self.validation_select:
+            return f"validation on {without_secrets(self.validation_select)}"
+        if self.split.kind in ("none", "column"):
+            return " ".join(filter(None, (self.split.kind, self.split.column)))
+        of = f" of {self.split_key}" if self.split_key else ""
+        return f"{self.split.kind}{of}: {self.split.fraction:.0%} held back"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionPlan:
+    """A prediction as its statement describes it."""
+
+    settings: dict[str, Any]
+    nulls: dict[str, Any]
+    columns: tuple[str, ...]
+    """The names that the user gives the columns of predictions; none takes ours."""
+    has_probabilities: bool
+    overwrite: bool
+    """Whether a table that has nothing to do with the rows may be replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuringPlan:
+    """An evaluation or an explanation as its statement describes it."""
+
+    settings: dict[str, Any]
+    nulls: dict[str, Any]
+    metrics: tuple[str, ...]
+    """Those that are asked for, in lower case; none takes all."""
+
+
+def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> TrainingPlan:
+    """Decide what a training learns from what.
+
+    Args:
+        statement: The statement.
+        columns: What its SELECT gives.
+        zoo: The folder of models.
+
+    Raises:
+        StatementError: The zoo has no such model, or the SELECT no such column.
+    """
+    _check_model(statement.model, zoo)
+    meaning = read_attributes(
+        statement.attributes,
+        prefixes=("model", "train", "validation", "engine"),
+        own=_OF_TRAIN,
+    )
+    read = column_names(statement.columns)
+    for name, written in read.items():
+        _check_selected(name, columns, written.place, "COLUMN")
+    label, told = _label(statement, columns, read)
+    params = {**meaning.params, "label": label}
+    if "label" in meaning.params:
+        raise StatementError(
+            "The attribute label says what LABEL says.",
+            _place_of(statement, "label"),
+            hint="Write LABEL and the column.",
+        )
+    if statement.columns:
+        params["columns"] = column_dicts(statement.columns)
+    if weights := meaning.own.get("train.class_weights"):
+        params["class_weights"] = weights.value
+    own = _own(meaning, "train")
+    split = _split(statement, meaning, columns)
+    settings = {f"params.{name}": value for name, value in params.items()} | meaning.settings
+    if split.kind == "column":
+        settings["data_plan.columns"] = [name for name in columns if name != split.column]
+    if len(columns) - (split.kind == "column") < 2:
+        what = f"The SELECT gives only {label!r}, and nothing to learn it from."
+        raise StatementError(what, statement.place, hint="Select some more columns.")
+    return TrainingPlan(
+        label=label,
+        settings={**settings, "model_def": str(statement.model)},
+        nulls=own.get("nulls", {}),
+        told=told,
+        split=split,
+        split_key=own["split_column"] if split.kind == "key" else "",
+        validation_select=own.get("validation_select", ""),
+    )
+
+
+def plan_prediction(
+    statement: Predict, columns: Sequence[str], stored: StoredModel
+) -> PredictionPlan:
+    """Decide what a prediction reads.
+
+    Raises:
+        StatementError: The SELECT lacks a column that the model was trained with.
+    """
+    meaning = read_attributes(statement.attributes, prefixes=("predict", "engine"), own=_OF_PREDICT)
+    check_columns(stored, columns, statement.using.place, needs_label=False)
+    own = _own(meaning, "predict")
+    nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
+    return PredictionPlan(
+        settings=meaning.settings,
+        nulls=nulls | own.get("nulls", {}),
+        columns=tuple(map(str, own.get("columns", ()))),
+        has_probabilities=own.get("probabilities", False),
+        overwrite=own.get("overwrite", False),
+    )
+
+
+def plan_measuring(
+    statement: Evaluate | Explain, columns: Sequence[str], stored: StoredModel
+) -> MeasuringPlan:
+    """Decide what an evaluation or an explanation reads.
+
+    Raises:
+        StatementError: The SELECT lacks a column that the model was trained with, or LABEL names
+            another than the model's.
+    """
+    meaning = read_attributes(
+        statement.attributes, prefixes=("validation", "engine"), own=_OF_EVALUATE
+    )
+    label = stored.about.label
+    if statement.label is not None and str(statement.label) != label:
+        raise StatementError(
+            f"The model {stored} learned {label!r}, not {str(statement.label)!r}.",
+            statement.label.place,
+            hint=f"Write LABEL {label}, and select it: AS gives a column another name.",
+        )
+    check_columns(stored, columns, statement.model.place, needs_label=True)
+    if statement.into is not None:
+        hint = "Leave INTO out: the result is rows."
+        raise StatementError("INTO is not supported here yet.", statement.into.place, hint=hint)
+    own = _own(meaning, "validation")
+    nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
+    metrics = (each.strip().lower() for each in own.get("metrics", "").split(","))
+    return MeasuringPlan(
+        settings=meaning.settings,
+        nulls=nulls | own.get("nulls", {}),
+        metrics=tuple(each for each in metrics if each),
+    )
+
+
+def check_columns(
+    stored: StoredModel, columns: Sequence[str], place: Place, *, needs_label: bool
+) -> None:
+    """Refuse a SELECT that lacks columns which a model was trained with.
+
+    Raises:
+        StatementError: It does.
+    """
+    about = stored.about
+    needed = [it.name for it in about.columns if needs_label or it.name != about.label]
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        names = ", ".join(map(repr, missing))
+        near = did_you_mean(missing[0], columns)
+        hint = f"Select it, or give a column that name by AS.{near}"
+        what = f"The model {stored} was trained with {names}, which the SELECT does not give."
+        raise StatementError(what, place, hint=f"{hint} It gives {', '.join(columns)}.")
+
+
+def check_kinds(about: About, kinds: Mapping[str, str], place: Place) -> None:
+    """Refuse rows whose columns hold something else than in the training.
+
+    Args:
+        about: The model.
+        kinds: What each column of the rows holds.
+        place: Of the model in the statement.
+
+    Raises:
+        StatementError: One does.
+    """
+    for column in about.columns:
+        found = kinds.get(column.name, column.kind)
+        is_number = {found, column.kind} <= {"integer", "number"}
+        if found != column.kind and not is_number:
+            raise StatementError(
+                f"The column {column.name!r} holds {found} values, and the model was trained with"
+                f" {column.kind} values.",
+                place,
+                hint="Cast it in the SELECT.",
+            )
+
+
+def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:
+    """Which rows are held back."""
+    own = _own(meaning, "train")
+    kind, column = own.get("split", "none"), own.get("split_column", "")
+    if own.get("validation_select") and kind != "none":
+        what = "train.validation_select and train.split both say what the validation is on."
+        raise StatementError(what, statement.place, hint="Leave one out.")
+    if (kind in ("key", "column")) != bool(column):
+        what = "train.split_column goes with train.split='key' and 'column', which need it."
+        raise StatementError(what, statement.place, hint=f"train.split is {kind!r}.")
+    if column:
+        place = meaning.own["train.split_column"].place
+        _check_selected(column, columns, place, "train.split_column")
+    return Split(
+        kind=kind,
+        fraction=float(own.get("split_fraction", 0.1)),
+        column=column if kind == "column" else "",
+        seed=own.get("split_seed", 0),
+    )
+
+
+def _check_model(model: Name, zoo: Path) -> None:
+    known = [name for name in list_definitions(zoo) if not name.startswith("_")]
+    name = str(model)
+    if name in known or any(each.startswith(f"{name}.") for each in known):
+        return
+    near = did_you_mean(name, known)
+    hint = f"{near} Models: {', '.join(known)}."
+    raise StatementError(f"There is no model {name} in the zoo.", model.place, hint=hint)
+
+
+def _label(
+    statement: Train, columns: Sequence[str], read: dict[str, Name]
+) -> tuple[str, tuple[str, ...]]:
+    """The column that is learned, and what to tell about it."""
+    if statement.label is not None:
+        label = statement.label.parts[-1]
+        _check_selected(label, columns, statement.label.place, "LABEL")
+        if label in read:
+            what = f"{label} is the label, and so no column to learn from."
+            raise StatementError(what, read[label].place, hint="Leave it out of COLUMN.")
+        return label, ()
+    free = [name for name in columns if name not in read]
+    if not free:
+        what = "COLUMN names every column of the SELECT, and one is to be learned."
+        raise StatementError(what, statement.place, hint="Write LABEL and a column.")
+    return free[-1], (f"The label is {free[-1]!r}, the last column; LABEL names another.",)
+
+
+def _check_selected(name: str, columns: Sequence[str], place: Place, clause: str) -> None:
+    if name not in columns:
+        hint = f"{did_you_mean(name, columns)} It gives {', '.join(columns)}."
+        what = f"{clause} names {name!r}, which the SELECT does not give."
+        raise StatementError(what, place, hint=hint)
+
+
+def _place_of(statement: Train, name: str) -> Place:
+    names = (f"model.{name}", name)
+    return next(it.place for it in statement.attributes if it.name in names)
+
+
+def _own(meaning: Meaning, prefix: str) -> dict[str, Any]:
+    return {
+        name.removeprefix(f"{prefix}."): attribute.value for name, attribute in meaning.own.items()
+    }

@@ -1,0 +1,207 @@
+"""What a statement asks of a job: label, parameters, settings, columns, and what is refused."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edl_horovod.config.conf_files import zoo_dir
+from edl_horovod.sql.models import About, ModelColumn, StoredModel
+from edl_horovod.sql.parser import parse
+from edl_horovod.sql.planning import (
+    check_kinds,
+    plan_measuring,
+    plan_prediction,
+    plan_training,
+)
+from edl_horovod.sql.problems import StatementError
+
+COLUMNS = ("name", "role", "salary")
+
+
+def one(text):
+    (statement,) = parse(text)
+    return statement
+
+
+def planned(clauses, columns=COLUMNS):
+    statement = one(f"SELECT {', '.join(columns)} FROM t TRAIN {clauses} INTO m")
+    return plan_training(statement, columns, zoo_dir())
+
+
+ABOUT = About(
+    statement="SELECT ...",
+    select="SELECT name, role, salary FROM t",
+    model_def="regressor.DNN",
+    framework="keras",
+    label="salary",
+    columns=tuple(
+        ModelColumn(name=name, kind=kind, declared_type="")
+        for name, kind in (("name", "text"), ("role", "text"), ("salary", "number"))
+    ),
+    nulls={"role": "none", "salary": 0},
+    split="none",
+    num_rows=10,
+    metrics={},
+    database="sqlite:///hr.db",
+    trained="2026-11-24T00:00:00+00:00",
+    seconds=1.0,
+)
+STORED = StoredModel(name="m", version=3, is_live=True, folder=Path("/models/m/3"), about=ABOUT)
+
+
+def test_the_reference_learns_its_last_column_and_says_so():
+    plan = planned("regressor.DNN WITH hidden_units=[10, 100], learning_rate=0.01")
+    assert plan.label == "salary"
+    assert "'salary'" in plan.told[0]
+    assert plan.settings == {
+        "params.hidden_units": [10, 100],
+        "params.learning_rate": 0.01,
+        "params.label": "salary",
+        "model_def": "regressor.DNN",
+    }
+
+
+def test_a_label_that_is_named_is_not_told():
+    plan = planned("regressor.DNN LABEL role")
+    assert (plan.label, plan.told) == ("role", ())
+
+
+def test_the_label_is_the_last_column_that_no_clause_reads():
+    assert planned("regressor.DNN COLUMN salary, name").label == "role"
+
+
+def test_attributes_become_parameters_and_settings():
+    plan = planned(
+        "regressor.DNN WITH model.hidden_units=[1], optimizer='adam', train.epochs=3, "
+        "engine.num_workers=2, engine.elastic.max_np=4, engine.framework='torch', "
+        "validation.steps=5, train.nulls={'role': 'none'}, train.class_weights='auto'"
+    )
+    assert plan.settings == {
+        "params.hidden_units": [1],
+        "params.label": "salary",
+        "params.class_weights": "auto",
+        "optimizer": "adam",
+        "train.epochs": 3,
+        "launch.np": 2,
+        "elastic.max_np": 4,
+        "framework": "torch",
+        "train.evaluate_steps": 5,
+        "model_def": "regressor.DNN",
+    }
+    assert plan.nulls == {"role": "none"}
+
+
+def test_columns_become_plain_dicts():
+    plan = planned(
+        "regressor.DNN COLUMN name, NUMERIC(age, 2), BUCKET(NUMERIC(age), [18, 65]), "
+        "EMBEDDING(CATEGORY_HASH(role, 100), 8, sum), INDICATOR(role) FOR deep "
+        "COLUMN CROSS([role, CATEGORY_ID(age, 9)], 50) FOR wide LABEL salary",
+        ("name", "role", "age", "salary"),
+    )
+    assert plan.settings["params.columns"] == [
+        {"kind": "inferred", "name": "name", "for": "deep"},
+        {"kind": "dense", "name": "age", "shape": 2, "for": "deep"},
+        {"kind": "bucket", "name": "age", "borders": [18, 65], "for": "deep"},
+        {
+            "kind": "embedding",
+            "of": {"kind": "category_hash", "name": "role", "num_buckets": 100},
+            "dimension": 8,
+            "combiner": "sum",
+            "for": "deep",
+        },
+        {"kind": "indicator", "of": "role", "for": "deep"},
+        {
+            "kind": "cross",
+            "of": ["role", {"kind": "category_id", "name": "age", "num_buckets": 9}],
+            "num_buckets": 50,
+            "for": "wide",
+        },
+    ]
+
+
+def test_a_column_that_says_which_rows_are_held_back_is_not_learned_from():
+    plan = planned(
+        "regressor.DNN WITH train.split='column', train.split_column='late' LABEL salary",
+        ("name", "late", "salary"),
+    )
+    assert plan.settings["data_plan.columns"] == ["name", "salary"]
+    assert (plan.left_out, plan.split_in_words) == (("late",), "column late")
+
+
+def test_a_share_of_rows_is_held_back():
+    plan = planned("regressor.DNN WITH train.split='random', train.split_fraction=0.25")
+    assert plan.split_in_words == "random: 25% held back"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """Clauses that are refused, and a part of what is said."""
+
+    clauses: str
+    said: str
+
+
+WRONG = [
+    Wrong("regressor.DNX", "'regressor.DNN'"),
+    Wrong('"/etc/passwd"', "no model /etc/passwd in the zoo"),
+    Wrong("regressor.DNN LABEL salery", "'salary'"),
+    Wrong("regressor.DNN COLUMN rolle", "'role'"),
+    Wrong("regressor.DNN COLUMN name LABEL name", "is the label"),
+    Wrong("regressor.DNN COLUMN name, role, salary", "LABEL"),
+    Wrong("regressor.DNN WITH label='x'", "LABEL"),
+    Wrong("regressor.DNN WITH train.epoch=1", "'train.epochs'"),
+    Wrong("regressor.DNN WITH trian.epochs=1", "Attributes begin with"),
+    Wrong("regressor.DNN WITH engine.model_zoo='/x'", "no attribute"),
+    Wrong("regressor.DNN WITH engine.num_worker=1", "'engine.num_workers'"),
+    Wrong("regressor.DNN WITH predict.overwrite=True", "no attribute"),
+    Wrong("regressor.DNN WITH a.b.c=1", "no attribute"),
+    Wrong("regressor.DNN WITH model.a.b=1", "has a dot"),
+    Wrong("regressor.DNN WITH a=1, model.a=2", "too"),
+    Wrong("regressor.DNN WITH train.nulls=3", "{dict}"),
+    Wrong("regressor.DNN WITH train.split='key'", "split_column"),
+    Wrong("regressor.DNN WITH train.split='key', train.split_column='nme'", "'name'"),
+    Wrong("regressor.DNN WITH train.split='random', train.validation_select='x'", "one out"),
+    Wrong("regressor.DNN COLUMN SPARSE(name, 10)", "SPARSE"),
+    Wrong("regressor.DNN COLUMN WEIGHTED_CATEGORY(name, 10)", "weights"),
+    Wrong("regressor.DNN COLUMN NUMERICAL(name)", "'NUMERIC'"),
+    Wrong("regressor.DNN COLUMN NUMERIC(name, 1, 2)", "arguments"),
+    Wrong("regressor.DNN COLUMN NUMERIC('name', 1)", "no column"),
+    Wrong("regressor.DNN COLUMN t.name", "has a dot"),
+]
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.clauses)
+def test_what_cannot_be_is_refused_with_its_place(case):
+    with pytest.raises(StatementError, match=r"line 1, column \d+") as caught:
+        planned(case.clauses)
+    assert case.said in str(caught.value)
+
+
+def test_a_prediction_takes_what_nulls_count_as_from_its_model():
+    statement = one("SELECT name, role FROM t PREDICT t.c WITH predict.batch_size=8 USING m")
+    plan = plan_prediction(statement, ("name", "role"), STORED)
+    assert plan.settings == {"train.batch_size": 8}
+    assert plan.nulls == {"role": "none"}
+
+
+def test_a_prediction_needs_the_columns_of_the_training_but_the_label():
+    statement = one("SELECT name, rolle FROM t PREDICT t.c USING m")
+    with pytest.raises(StatementError, match=r"'role'.*'rolle'"):
+        plan_prediction(statement, ("name", "rolle"), STORED)
+
+
+def test_an_evaluation_needs_the_label():
+    statement = one("SELECT name, role FROM t EVALUATE m")
+    with pytest.raises(StatementError, match="'salary'"):
+        plan_measuring(statement, ("name", "role"), STORED)
+    other = one("SELECT name, role, salary FROM t EVALUATE m LABEL role")
+    with pytest.raises(StatementError, match="learned 'salary', not 'role'"):
+        plan_measuring(other, COLUMNS, STORED)
+
+
+def test_another_kind_of_values_is_refused_but_whole_numbers_are_numbers():
+    place = one("SELECT 1").place
+    check_kinds(ABOUT, {"name": "text", "role": "text", "salary": "integer"}, place)
+    with pytest.raises(StatementError, match="'role' holds integer values"):
+        check_kinds(ABOUT, {"name": "text", "role": "integer"}, place)
