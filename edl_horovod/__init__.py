@@ -23,6 +23,7 @@ __all__ = [
     "padded",
     "predict",
     "prepare",
+    "sql",
     "submit",
     "sweep",
     "train",
@@ -47,10 +48,12 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "sql":
+        return import_module("edl_horovod.sql")  # The package itself can be called.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *_MODULES, "sql"})

@@ -90,7 +90,7 @@ def test_a_model_that_is_not_there_is_named_with_the_nearest(store, tmp_path):
         store.find(named("m"))
     store.add("salary", made(tmp_path / "a"), ABOUT)
     with pytest.raises(StatementError, match="Did you mean 'salary'"):
-        store.find(named("salery"))
+        store.find(named("salari"))
     with pytest.raises(StatementError, match="It has salary@1"):
         store.find(named("salary@7"))
 

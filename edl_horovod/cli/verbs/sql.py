@@ -1,0 +1,175 @@
+"""`edl sql`: run statements in SQL, from the command, a file or stdin, and print what they give."""
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edl_horovod.cli.arguments import VerbParser, config_files
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.displays import open_displays
+from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
+from edl_horovod.files import json_text
+from edl_horovod.job import log
+
+if TYPE_CHECKING:
+    from edl_horovod.sql.results import Result
+    from edl_horovod.sql.session import Session
+    from edl_horovod.supervisor.run import JobResult
+
+__all__ = ["run"]
+
+_SETTING = re.compile(r"\+{0,2}[\w./@-]+=")
+_EXAMPLES = """\
+settings:
+  db=URL       the database, as sqlite:///hr.db; without it the variable EDL_DB, which is the place
+               for a URL with a password
+  models=DIR   folder of the trained models; else ~/.local/share/edl_horovod/models
+  key=value    any other setting of a job, as launch.np=2: see edl train --help
+
+examples:
+  edl sql "SELECT name, role, salary FROM employee TRAIN regressor.DNN
+      WITH hidden_units=[10, 100, 20, 5], learning_rate=0.01 INTO my_trained_model" db=sqlite:///hr.db
+  edl sql "SELECT name, role FROM testdata PREDICT testdata.predicted_salary
+      USING my_trained_model" db=sqlite:///hr.db
+  edl sql "SHOW MODELS" db=sqlite:///hr.db -o json
+  edl sql -f nightly.sql db=sqlite:///hr.db launch.np=2
+"""
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl sql`.
+
+    Raises:
+        ConfigError: There is no statement, or more than one text of them.
+        MissingDependency: The packages of the extra are not installed.
+    """
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage='["STATEMENT; ..."] [-f FILE] [-o table|json] [--dry-run] [-q] [--debug]\n'
+        f"{' ' * 15}[--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
+        epilog=lambda: _EXAMPLES,
+        config_class=JobConfig,
+    )
+    parser.add_argument("-f", "--file", metavar="FILE", type=Path, help="read the statements here")
+    parser.add_format()
+    parser.add_dry_run("show the settings of the jobs that statements would start, and stop")
+    parser.add_quiet()
+    parser.add_config_files()
+    flags, words = parser.parse_with_settings(argv)
+    texts = [word for word in words if not _SETTING.match(word)]
+    text = _text(texts, flags.file)
+    try:
+        from edl_horovod.sql.session import open_session
+        from edl_horovod.sql.settings import read_settings
+    except ModuleNotFoundError as e:
+        if (e.name or "").startswith("edl_horovod"):
+            raise
+        raise MissingDependency(
+            f"edl sql needs the package {e.name}, which is not installed.",
+            cure=f"To have it, {how_to_install('sql')}.",
+        ) from e
+    overrides = [word for word in words if _SETTING.match(word)]
+    settings = read_settings(overrides, {}, config_files(flags))
+    log.setup("edl", level="error" if flags.quiet else "warning")
+    show = _print_json if flags.format == "json" else _print_table
+
+    def run_job(config: JobConfig) -> "JobResult":
+        from edl_horovod import api
+
+        with open_displays(is_quiet=flags.quiet) as on_events:
+            log.setup("edl", level="error" if flags.quiet else config.log_level)
+            return api.run(config, on_events=on_events)
+
+    def tell(sentence: str) -> None:
+        if not flags.quiet:
+            print(sentence, file=sys.stderr, flush=True)
+
+    with open_session(settings, run_job, tell=tell, is_dry_run=flags.dry_run) as session:
+        _run_all(session, text, show)
+    return 0
+
+
+def _run_all(session: "Session", text: str, show: Callable[["Result"], None]) -> None:
+    statements = session.parse(text)
+    if not statements:
+        raise ConfigError("There is no statement.", cure='Write edl sql "SELECT ...", or -f FILE.')
+    for statement in statements:
+        show(session.run(statement))
+
+
+def _text(texts: Sequence[str], file: Path | None) -> str:
+    """The program: a word of the command, a file, or stdin."""
+    if len(texts) + (file is not None) > 1:
+        raise ConfigError(
+            "The statements come from one place: one word of the command, or -f FILE.",
+            received=" and ".join([*map(repr, texts), *([f"-f {file}"] if file else [])]),
+            cure="Put the statements in quotes, so that the shell leaves them one word.",
+        )
+    if texts:
+        return texts[0]
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as e:
+            raise ConfigError("The file is not text in UTF-8.", received=f"-f {file}") from e
+    if sys.stdin.isatty():
+        raise ConfigError("There is no statement.", cure='Write edl sql "SELECT ...", or -f FILE.')
+    return sys.stdin.read()
+
+
+def _print_json(result: "Result") -> None:
+    """One JSON object a line, one line a statement."""
+    found = {
+        "columns": result.columns,
+        "rows": result.rows,
+        "has_more_rows": result.has_more_rows,
+        "message": result.message,
+        "model": result.model,
+        "metrics": result.metrics,
+    }
+    print(json_text.dumps(found, default=_plain, ensure_ascii=False), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _print_table(result: "Result") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if result.columns:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for at, name in enumerate(result.columns):
+            is_number = all(isinstance(row[at], int | float | None) for row in result.rows)
+            table.add_column(Text(name), justify="right" if is_number else "left")
+        for row in result.rows:
+            table.add_row(*(Text(_cell(value)) for value in row))
+        # A table in a file is not cut at a width that nobody chose.
+        console = Console(width=None if sys.stdout.isatty() else _width(result.rows))
+        console.print(table)
+        more = "more than " if result.has_more_rows else ""
+        print(f"{more}{len(result.rows):,} row{'' if len(result.rows) == 1 else 's'}")
+    if result.message:
+        print(result.message)
+    if result.metrics and not result.columns:
+        print(", ".join(f"{name} {value:.6g}" for name, value in result.metrics.items()))
+    sys.stdout.flush()
+
+
+def _width(rows: Iterable[Sequence[Any]]) -> int:
+    longest = max((sum(len(_cell(value)) + 3 for value in row) for row in rows), default=0)
+    return max(longest + 200, 200)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,159 @@
+"""The statements about models and jobs, which need no database."""
+
+import contextlib
+import datetime
+import json
+from typing import Any
+
+from edl_horovod.launch.client import Client
+from edl_horovod.sql.jobs import JobEntry, find_jobs, request_kill
+from edl_horovod.sql.models import ModelStore, StoredModel
+from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.results import Result
+from edl_horovod.sql.statements import (
+    DescribeModel,
+    DropModel,
+    Kill,
+    ShowJobs,
+    ShowModels,
+    ShowTrain,
+    Statement,
+)
+
+__all__ = ["run_own"]
+
+
+def run_own(statement: Statement, store: ModelStore, *, is_dry_run: bool = False) -> Result:
+    """Run a statement about models or jobs.
+
+    Args:
+        statement: One of ShowModels, ShowTrain, DescribeModel, DropModel, ShowJobs and Kill.
+        store: The models.
+        is_dry_run: Only say what would be removed or ended.
+
+    Raises:
+        EdlError: A subclass says what went wrong.
+    """
+    match statement:
+        case ShowModels():
+            return _models(store)
+        case ShowTrain():
+            return _training(store.find(statement.model))
+        case DescribeModel():
+            return _description(store.find(statement.model), store)
+        case DropModel():
+            return _drop(statement, store, is_dry_run=is_dry_run)
+        case ShowJobs():
+            return _jobs(store)
+        case Kill():
+            return _kill(statement, store, is_dry_run=is_dry_run)
+    raise AssertionError(f"{type(statement).__name__} is not a statement about models or jobs")
+
+
+def _models(store: ModelStore) -> Result:
+    rows = [
+        (
+            found.name,
+            found.version,
+            found.about.model_def,
+            found.about.framework,
+            found.about.label,
+            found.about.num_rows,
+            found.about.trained,
+        )
+        for found in store.live()
+    ]
+    columns = ("name", "version", "model", "framework", "label", "rows", "trained")
+    return Result(columns=columns, rows=tuple(rows))
+
+
+def _training(found: StoredModel) -> Result:
+    return Result(
+        columns=("model", "statement"),
+        rows=((str(found), found.about.statement),),
+        model=str(found),
+        metrics=found.about.metrics,
+    )
+
+
+def _description(found: StoredModel, store: ModelStore) -> Result:
+    about = found.about
+    versions = ", ".join(map(str, store.versions(found.name)))
+    rows: list[tuple[str, str, Any]] = [
+        ("model", "name", found.name),
+        ("model", "version", f"{found.version}{' (live)' if found.is_live else ''}"),
+        ("model", "versions", versions),
+        ("model", "class", about.model_def),
+        ("model", "framework", about.framework),
+        ("model", "folder", str(found.trained_model)),
+        ("training", "select", about.select),
+        ("training", "database", about.database),
+        ("training", "rows", about.num_rows),
+        ("training", "split", about.split),
+        ("training", "trained", about.trained),
+        ("training", "seconds", about.seconds),
+    ]
+    rows += [("told", "", sentence) for sentence in about.told]
+    for column in about.columns:
+        role = "label" if column.name == about.label else "column"
+        declared = f" ({column.declared_type})" if column.declared_type else ""
+        rows.append((role, column.name, f"{column.kind}{declared}"))
+    rows += [("null", name, f"counts as {value!r}") for name, value in about.nulls.items()]
+    rows += [("metric", name, value) for name, value in about.metrics.items()]
+    return Result(
+        columns=("part", "name", "value"),
+        rows=tuple(rows),
+        model=str(found),
+        metrics=about.metrics,
+    )
+
+
+def _drop(statement: DropModel, store: ModelStore, *, is_dry_run: bool) -> Result:
+    named = statement.model
+    if statement.if_exists and named.version is None and not store.exists(named.name):
+        return Result(message=f"There is no model {named}.")
+    if is_dry_run:
+        found = store.find(named)
+        what = f"the version {found}" if named.version else f"{named} with all of its versions"
+        return Result(message=f"This would remove {what}.")
+    store.drop(named)
+    return Result(message=f"{named} is removed.")
+
+
+def _jobs(store: ModelStore) -> Result:
+    rows = [
+        (
+            entry.number,
+            entry.what,
+            _state(entry),
+            datetime.datetime.fromtimestamp(entry.began, datetime.UTC).isoformat(" ", "seconds"),
+            str(entry.job_dir) if entry.job_dir.exists() else "",
+        )
+        for entry in find_jobs(store.folder)
+    ]
+    return Result(columns=("job", "statement", "state", "began", "job_dir"), rows=tuple(rows))
+
+
+def _state(entry: JobEntry) -> str:
+    if not entry.is_running:
+        return "failed"
+    if not entry.job_dir.exists():
+        return "reading rows"
+    with contextlib.suppress(OSError, json.JSONDecodeError), Client() as client:
+        return client.status(entry.job_dir, is_brief=True).state
+    return "running"
+
+
+def _kill(statement: Kill, store: ModelStore, *, is_dry_run: bool) -> Result:
+    found = {entry.number: entry for entry in find_jobs(store.folder) if entry.is_running}
+    if statement.job not in found:
+        hint = f"Running jobs: {', '.join(map(str, found)) or 'none'}."
+        raise StatementError(f"No job {statement.job} is running.", statement.place, hint=hint)
+    if is_dry_run:
+        return Result(message=f"This would end {found[statement.job].what}.")
+    request_kill(store.folder, statement.job)
+    job_dir = found[statement.job].job_dir
+    with Client() as client:
+        if job_dir.exists() and not client.status(job_dir, is_brief=True).is_at_rest:
+            client.stop(job_dir, may_lose_steps=True)
+    return Result(message=f"Job {statement.job} ({found[statement.job].what}) was told to end.")

@@ -1,0 +1,158 @@
+"""EVALUATE and EXPLAIN: how good a model is on rows, and which columns that depends on."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from edl_horovod.errors import DataError, did_you_mean
+from edl_horovod.sql import planning
+from edl_horovod.sql.explain import importances, write_shuffled
+from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.metrics import ClassMetrics, RegressionMetrics, of_classes, of_numbers
+from edl_horovod.sql.models import StoredModel
+from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of
+from edl_horovod.sql.predictions import read_predictions
+from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.results import Result
+from edl_horovod.sql.statements import Evaluate, Explain
+from edl_horovod.sql.work import Work
+
+__all__ = ["evaluate", "explain"]
+
+_Arrays = Mapping[str, NDArray[Any]]
+
+
+def evaluate(work: Work, statement: Evaluate) -> Result:
+    """The metrics of a model on what a SELECT gives, computed of all rows at once.
+
+    Raises:
+        EdlError: A subclass says what went wrong.
+    """
+    stored = work.store.find(statement.model)
+    plan = planning.plan_measuring(statement, work.columns(statement.select), stored)
+    values = {**plan.settings, "trained_model": str(stored.trained_model)}
+    if work.is_dry_run:
+        return work.dry("predict", values)
+    with work.job(f"EVALUATE {stored}") as job:
+        config = work.config("predict", values, job, job.output)
+        table = work.export(statement.select, job.data, job, plan.nulls)
+        _check_kinds(stored, table, statement)
+        work.run(config, table.data, job)
+        classes = classes_of(stored)
+        found = _outputs(read_predictions(job.output).batches(), classes)
+        metrics = _measure(_labels(table, stored), found, classes)
+    rows = [row for row in metrics.rows() if _is_wanted(row.metric, plan.metrics)]
+    if not rows:
+        known = list(dict.fromkeys(row.metric for row in metrics.rows()))
+        hint = f"{did_you_mean(plan.metrics[0], known)} Metrics: {', '.join(known)}."
+        what = f"There is no metric {', '.join(plan.metrics)}."
+        raise StatementError(what, statement.place, hint=hint)
+    numbers = {row.metric: row.value for row in rows if row.class_name is None}
+    if classes:
+        return Result(
+            columns=("metric", "class", "predicted", "value"),
+            rows=tuple((row.metric, row.class_name, row.predicted, row.value) for row in rows),
+            model=str(stored),
+            metrics={name: value for name, value in numbers.items() if value is not None},
+        )
+    return Result(
+        columns=("metric", "value"),
+        rows=tuple((row.metric, row.value) for row in rows),
+        model=str(stored),
+        metrics={name: value for name, value in numbers.items() if value is not None},
+    )
+
+
+def explain(work: Work, statement: Explain) -> Result:
+    """How much worse a model predicts when the values of a column are shuffled, column by column.
+
+    Raises:
+        EdlError: A subclass says what went wrong.
+    """
+    stored = work.store.find(statement.model)
+    plan = planning.plan_measuring(statement, work.columns(statement.select), stored)
+    values = {**plan.settings, "trained_model": str(stored.trained_model)}
+    if work.is_dry_run:
+        return work.dry("predict", values)
+    with work.job(f"EXPLAIN {stored}") as job:
+        config = work.config("predict", values, job, job.output)
+        table = work.export(statement.select, job.data, job, plan.nulls)
+        _check_kinds(stored, table, statement)
+        shards = sorted(table.data.glob("*.parquet"))
+        read = [it.name for it in stored.about.columns if it.name != stored.about.label]
+        job.validation.mkdir()
+        shuffled = write_shuffled(shards, job.validation / "rows.parquet", read)
+        work.run(config, job.validation, job)
+        classes = classes_of(stored)
+        labels = _labels(table, stored)[shuffled.rows]
+        found = importances(
+            shuffled,
+            _outputs(read_predictions(job.output).batches(), classes),
+            _score(labels, classes),
+        )
+    return Result(
+        columns=("column", "importance", "deviation"),
+        rows=tuple((each.column, each.importance, each.deviation) for each in found),
+        message=f"How much {'accuracy' if classes else 'R2'} falls when a column is shuffled.",
+        model=str(stored),
+    )
+
+
+def _check_kinds(stored: StoredModel, table: ExportedTable, statement: Evaluate | Explain) -> None:
+    kinds = {column.name: column.kind for column in table.columns}
+    planning.check_kinds(stored.about, kinds, statement.model.place)
+
+
+def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
+    """What the rows have as label, in their order."""
+    name = stored.about.label
+    parts = [
+        pq.read_table(file, columns=[name]).column(0).to_pylist()
+        for file in sorted(table.data.glob("*.parquet"))
+    ]
+    return np.array([value for part in parts for value in part])
+
+
+def _outputs(batches: Any, classes: tuple[Any, ...]) -> dict[str, NDArray[Any]]:
+    wanted = PROBABILITIES if classes else VALUE
+    parts = [batch[wanted] for batch in batches]
+    return {wanted: np.concatenate(parts)}
+
+
+def _measure(
+    labels: NDArray[Any], found: _Arrays, classes: tuple[Any, ...]
+) -> ClassMetrics | RegressionMetrics:
+    if not classes:
+        return of_numbers(labels.astype(np.float64), found[VALUE].reshape(-1))
+    return of_classes(_numbers(labels, classes), found[PROBABILITIES], classes)
+
+
+def _score(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays], float]:
+    def score(found: _Arrays) -> float:
+        measured = _measure(labels, found, classes)
+        return measured.accuracy if isinstance(measured, ClassMetrics) else measured.r2
+
+    return score
+
+
+def _numbers(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
+    """The numbers of the classes of some rows."""
+    numbers = {str(value): number for number, value in enumerate(classes)}
+    # Shards hold booleans as 0 and 1.
+    if set(map(type, classes)) == {bool}:
+        numbers = {str(int(value)): number for number, value in enumerate(classes)}
+    texts = [str(value) for value in labels.tolist()]
+    if unknown := sorted(set(texts) - numbers.keys()):
+        raise DataError(
+            f"Some rows have a label that the training did not have: {', '.join(unknown[:5])}.",
+            received=f"the classes {', '.join(numbers)}",
+            cure="Leave such rows out.",
+        )
+    return np.array([numbers[text] for text in texts], np.int64)
+
+
+def _is_wanted(metric: str, wanted: tuple[str, ...]) -> bool:
+    return not wanted or any(metric == one or metric.startswith(f"{one}_") for one in wanted)

@@ -1,0 +1,177 @@
+"""PREDICT: rows, a job, and its outputs as columns: a number, or a class and its probability."""
+
+import datetime
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql import planning
+from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.models import StoredModel
+from edl_horovod.sql.predictions import Predictions, read_predictions
+from edl_horovod.sql.results import Result
+from edl_horovod.sql.statements import Predict
+from edl_horovod.sql.target import COLUMN, plan_target
+from edl_horovod.sql.work import Work
+from edl_horovod.sql.writing import write_predictions
+
+__all__ = [
+    "CLASS",
+    "PROBABILITIES",
+    "VALUE",
+    "classes_of",
+    "exported_rows",
+    "output_names",
+    "predict",
+    "predicted_rows",
+]
+
+MOST_ROWS = 10_000
+"""Predictions that a statement without a target gives as rows."""
+
+VALUE, CLASS, PROBABILITIES = "prediction", "class", "probabilities"
+"""The outputs of the zoo's models of tables."""
+_ADAPTED = "adapted.json"
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_READS: dict[str, Callable[[Any], Any]] = {
+    "boolean": bool,
+    "date": lambda seconds: (_EPOCH + datetime.timedelta(seconds=seconds)).date(),
+    "timestamp": lambda seconds: _EPOCH + datetime.timedelta(seconds=seconds),
+}
+"""What exported values were."""
+
+
+def exported_rows(table: ExportedTable) -> Iterator[tuple[Any, ...]]:
+    """The rows as they were exported, with dates and times as Python has them."""
+    reads = [_READS.get(column.kind, lambda value: value) for column in table.columns]
+    for file in sorted(table.data.iterdir()):
+        if file.suffix == ".parquet":
+            for batch in pq.ParquetFile(file).iter_batches(batch_size=1_000):
+                columns = [column.to_pylist() for column in batch.columns]
+                for row in zip(*columns, strict=True):
+                    yield tuple(read(value) for read, value in zip(reads, row, strict=True))
+
+
+def output_names(
+    stored: StoredModel, first: str, *, columns: Sequence[Any] = (), probabilities: bool = False
+) -> tuple[str, ...]:
+    """The names of the columns of predictions.
+
+    Args:
+        stored: The model.
+        first: The name of the column of the number or the class.
+        columns: The names that the user gave for all of them; none takes `first`, and
+            `probability_` and the class.
+        probabilities: Whether there is a column for the probability of each class, too.
+
+    Raises:
+        ConfigError: There is another number of names, or a regressor has no probabilities.
+    """
+    classes = classes_of(stored)
+    if probabilities and not classes:
+        raise ConfigError(
+            f"predict.probabilities is for classifiers, and {stored} predicts a number.",
+            received={"predict.probabilities": True},
+            cure="Leave it out.",
+        )
+    own = [f"probability_{each}" for each in classes] if probabilities else []
+    names = tuple(map(str, columns)) or (first, *own)
+    if len(names) != 1 + len(own):
+        raise ConfigError(
+            f"There are {1 + len(own)} columns of predictions, and {len(names)} names.",
+            received={"predict.columns": list(names)},
+            cure=f"Name these: {', '.join((first, *own))}.",
+        )
+    return names
+
+
+def predicted_rows(
+    predictions: Predictions, stored: StoredModel, *, probabilities: bool
+) -> Iterator[tuple[Any, ...]]:
+    """The predictions of each row, in the order of the rows: the number, or the class and so on.
+
+    Raises:
+        DataError: The model gives something else, or the predictions are damaged.
+    """
+    classes = classes_of(stored)
+    wanted = (CLASS, PROBABILITIES) if classes else (VALUE,)
+    if lacking := [name for name in wanted if name not in predictions.shapes]:
+        raise DataError(
+            f"The model {stored} gives no output {lacking[0]!r}.",
+            received=f"{', '.join(predictions.shapes)}",
+            cure="Use a model of the zoo's regressors or classifiers.",
+        )
+    for batch in predictions.batches():
+        if not classes:
+            columns = [batch[VALUE].reshape(-1).tolist()]
+        else:
+            columns = [[classes[number] for number in batch[CLASS].reshape(-1).tolist()]]
+            columns += batch[PROBABILITIES].T.tolist() if probabilities else []
+        yield from zip(*columns, strict=True)
+
+
+def classes_of(stored: StoredModel) -> tuple[Any, ...]:
+    """The classes of a classifier's label, in the order of the probabilities; none for a regressor.
+
+    Raises:
+        DataError: The trained model is damaged.
+    """
+    file = stored.trained_model / _ADAPTED
+    try:
+        found = json.loads(file.read_bytes())
+        return tuple(found["classes"]["values"]) if found.get("classes") else ()
+    except FileNotFoundError:
+        return ()
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise DataError(f"{file} is damaged: {e}.", cure="Train the model again.") from e
+
+
+def predict(work: Work, statement: Predict) -> Result:
+    """Predict for what a SELECT gives, into a table or as rows.
+
+    Raises:
+        EdlError: A subclass says what went wrong; the database is as it was.
+    """
+    stored = work.store.find(statement.using)
+    columns = work.columns(statement.select)
+    plan = planning.plan_prediction(statement, columns, stored)
+    target = statement.target
+    first = target.parts[-1] if target is not None and len(target.parts) > 1 else COLUMN
+    names = output_names(stored, first, columns=plan.columns, probabilities=plan.has_probabilities)
+    into = None
+    if target is not None:
+        into = plan_target(
+            work.engine,
+            statement.select,
+            target.parts,
+            columns=names if len(names) > 1 or plan.columns else (),
+            overwrite=plan.overwrite,
+        )
+    values = {**plan.settings, "trained_model": str(stored.trained_model)}
+    if work.is_dry_run:
+        return work.dry("predict", values, told=(str(into),) if into else ())
+    with work.job(f"PREDICT {target or 'rows'}") as job:
+        config = work.config("predict", values, job, job.output)
+        select = statement.select if into is None else into.select
+        table = work.export(select, job.data, job, plan.nulls, into=into)
+        kinds = {column.name: column.kind for column in table.columns}
+        planning.check_kinds(stored.about, kinds, statement.using.place)
+        work.run(config, table.data, job)
+        found = predicted_rows(
+            read_predictions(job.output), stored, probabilities=plan.has_probabilities
+        )
+        if into is not None:
+            written = write_predictions(work.engine, into, table, found, tell=work.tell)
+            message = f"{written.num_rows:,} rows of {into.table} have predictions of {stored}."
+            return Result(message=message, model=str(stored))
+        rows = tuple(islice(exported_rows(table), MOST_ROWS))
+        return Result(
+            columns=(*columns, *names),
+            rows=tuple((*row, *more) for row, more in zip(rows, found, strict=False)),
+            has_more_rows=table.num_rows > len(rows),
+            model=str(stored),
+        )

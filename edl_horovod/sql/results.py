@@ -1,0 +1,32 @@
+"""What statements give."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one statement gave: rows, a trained model, or a sentence about what was done."""
+
+    columns: tuple[str, ...] = ()
+    """Empty where there are no rows."""
+    rows: tuple[tuple[Any, ...], ...] = ()
+    has_more_rows: bool = False
+    """Whether the database had more rows than were read."""
+    message: str = ""
+    """What was done, as a sentence."""
+    model: str = ""
+    """The version that was trained or used: `m@3`."""
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows by the names of their columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]

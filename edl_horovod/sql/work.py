@@ -1,0 +1,124 @@
+"""What statements that run jobs have in common: their database, models, settings and folders."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edl_horovod.config import resolved
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.launch import target
+from edl_horovod.sql.engine import Engine
+from edl_horovod.sql.export import ExportedTable, export
+from edl_horovod.sql.jobs import StatementJob, open_job
+from edl_horovod.sql.models import ModelStore
+from edl_horovod.sql.results import Result
+from edl_horovod.sql.settings import SqlSettings
+from edl_horovod.sql.target import TargetPlan
+from edl_horovod.supervisor.run import JobResult
+
+__all__ = ["RunJob", "Work"]
+
+log = logging.getLogger(__name__)
+
+RunJob = Callable[[JobConfig], JobResult]
+"""Runs a job and returns when it has ended."""
+
+
+@dataclass
+class Work:
+    """Where statements run."""
+
+    settings: SqlSettings
+    engine: Engine
+    run_job: RunJob
+    tell: Callable[[str], None] = log.info
+    """Is called with a sentence about what was decided, or how far it is."""
+    is_dry_run: bool = False
+    """Whether a statement that would start a job, or change something, only says so."""
+    store: ModelStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = ModelStore(self.settings.models)
+
+    def columns(self, select: str) -> list[str]:
+        """The names of the columns that a SELECT gives.
+
+        Raises:
+            DataError: The database refuses it.
+        """
+        return [column.name for column in self.engine.select_columns(select)]
+
+    @contextmanager
+    def job(self, what: str) -> Iterator[StatementJob]:
+        """A folder for what a statement makes on its way; see `open_job`."""
+        self.store.claim()
+        with open_job(self.settings.models, what) as job:
+            yield job
+
+    def config(
+        self, task: str, values: Mapping[str, Any], job: StatementJob, output: Path
+    ) -> JobConfig:
+        """The settings of a job, checked before the rows are read.
+
+        Raises:
+            ConfigError: One is wrong, or the job would go on without us.
+        """
+        places = {"data": str(job.data), "output": str(output), "job_dir": str(job.job_dir)}
+        config = self.settings.job(task, {**values, **places})
+        target.require_here(config)
+        return config
+
+    def with_validation(self, config: JobConfig, data: Path) -> JobConfig:
+        """The same job with rows for its validation."""
+        return replace(config, validation_data=str(data))
+
+    def run(self, config: JobConfig, data: Path, job: StatementJob) -> JobResult:
+        """Run a job on exported rows.
+
+        Raises:
+            EdlError: The job failed; `Interrupted` where somebody ended it.
+        """
+        result = self.run_job(replace(config, data=str(data)))
+        job.check()
+        return result
+
+    def dry(self, task: str, values: Mapping[str, Any], told: tuple[str, ...] = ()) -> Result:
+        """The settings of the job that a statement would start."""
+        folder = self.settings.models / ".jobs" / "N"
+        places = {"data": str(folder / "data"), "output": str(folder / "output")}
+        config = self.settings.job(task, {**values, **places, "job_dir": str(folder / "job")})
+        notes = "".join(f"# {sentence}\n" for sentence in told)
+        return Result(message=f"{notes}{resolved.to_yaml(config)}".rstrip())
+
+    def export(
+        self,
+        select: str,
+        folder: Path,
+        job: StatementJob,
+        nulls: Mapping[str, Any],
+        *,
+        into: TargetPlan | None = None,
+    ) -> ExportedTable:
+        """Write the rows of a SELECT where a job reads them; see `export.export`."""
+        began = time.monotonic()
+
+        def on_progress(num_rows: int, rate: float) -> None:
+            job.check()
+            if time.monotonic() - began > 1:
+                self.tell(f"{num_rows:,} rows are read, {rate:,.0f} rows/s")
+
+        found = export(
+            self.engine,
+            select,
+            folder,
+            nulls=nulls,
+            tell=self.tell,
+            on_progress=on_progress,
+            target=into,
+        )
+        self.tell(f"{found.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
+        return found

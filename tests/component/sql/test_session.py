@@ -1,0 +1,283 @@
+"""Statements on sqlite with a stand-in for the ring: what is read, kept, written and refused."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
+from edl_horovod.records.examples import example
+from edl_horovod.records.sources.recordio import Writer
+from edl_horovod.sql.jobs import find_jobs, request_kill
+from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.session import open_session
+from edl_horovod.sql.settings import read_settings
+from edl_horovod.supervisor.run import JobResult
+
+TRAINED = "SELECT name, role, salary FROM employee TRAIN regressor.DNN INTO m;"
+CLASSIFIED = "SELECT name, salary, role FROM employee TRAIN classifier.DNN INTO c;"
+ROLES = ("clerk", "engineer", "manager")
+
+
+class Ring:
+    """Does in no time what a job does, for rows whose role says it all."""
+
+    def __init__(self):
+        self.configs = []
+        self.before_it_ends = lambda: None
+
+    def __call__(self, config):
+        self.configs.append(config)
+        Path(config.job_dir).mkdir(parents=True)
+        files = sorted(Path(config.data).glob("*.parquet"))
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+        output = Path(config.output)
+        output.mkdir(parents=True)
+        if config.task == "train":
+            is_classifier = config.model_def.startswith("classifier")
+            found = {"classes": {"values": list(ROLES)} if is_classifier else None}
+            (output / "adapted.json").write_text(json.dumps(found))
+        else:
+            is_classifier = "/c/" in config.trained_model
+            self._predict(rows, output, is_classifier=is_classifier)
+        self.before_it_ends()
+        metrics = {"loss": 0.5} if config.validation_data else {}
+        return JobResult(output=str(output), job_dir=config.job_dir, steps=1, metrics=metrics)
+
+    def _predict(self, rows, output, *, is_classifier):
+        shapes = {"prediction": []}
+        if is_classifier:
+            shapes = {"class": [], "probabilities": [3]}
+        with Writer(output / "part-0.recordio") as writer:
+            for number in range(len(rows)):
+                values = {"prediction": np.float32([number])}
+                if is_classifier:
+                    chosen = number % 3
+                    values = {
+                        "class": np.int64([chosen]),
+                        "probabilities": np.eye(3, dtype=np.float32)[chosen],
+                    }
+                writer.write(example({"id": np.int64([number]), **values}))
+        features = {name: {"shape": shape} for name, shape in shapes.items()}
+        schema = {"num_records": len(rows), "features": features}
+        (output / "schema.json").write_text(json.dumps(schema))
+
+
+@pytest.fixture
+def ring():
+    return Ring()
+
+
+@pytest.fixture
+def database(tmp_path):
+    with sqlite3.connect(tmp_path / "hr.db") as connection:
+        connection.execute("CREATE TABLE employee (name TEXT, role TEXT, salary REAL)")
+        connection.execute("CREATE TABLE testdata (name TEXT, role TEXT)")
+        for number in range(12):
+            row = (f"n{number}", ROLES[number % 3], float(number))
+            connection.execute("INSERT INTO employee VALUES (?, ?, ?)", row)
+            connection.execute("INSERT INTO testdata VALUES (?, ?)", row[:2])
+    return tmp_path / "hr.db"
+
+
+@pytest.fixture
+def session(database, ring, tmp_path):
+    settings = read_settings([f"db=sqlite:///{database}", f"models={tmp_path}/models"], {})
+    told = []
+    with open_session(settings, ring, tell=told.append) as found:
+        found.told = told
+        yield found
+
+
+def run(session, text):
+    return [session.run(statement) for statement in session.parse(text)]
+
+
+def rows_of(database, table):
+    with sqlite3.connect(database) as connection:
+        return connection.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()
+
+
+def test_a_training_becomes_the_job_of_the_command_line(session, ring, tmp_path):
+    (found,) = run(session, TRAINED)
+    (config,) = ring.configs
+    assert config.task == "train"
+    assert config.model_def == "regressor.DNN"
+    assert config.params == {"label": "salary"}
+    assert str(tmp_path) not in config.model_zoo
+    assert found.model == "m@1"
+    assert any("'salary'" in sentence for sentence in session.told)
+    assert list((tmp_path / "models" / ".jobs").iterdir()) == []
+
+
+def test_predictions_go_into_the_column_and_nothing_else_changes(session, database):
+    before = rows_of(database, "testdata")
+    *_, found = run(
+        session,
+        TRAINED + "SELECT name, role FROM testdata PREDICT testdata.predicted_salary USING m",
+    )
+    after = rows_of(database, "testdata")
+    assert [row[:2] for row in after] == before
+    assert [row[2] for row in after] == list(range(12))
+    assert found.model == "m@1"
+
+
+def test_predictions_without_a_table_are_rows(session):
+    *_, found = run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
+    assert found.columns == ("name", "role", "prediction")
+    assert found.rows[1] == ("n1", "engineer", 1.0)
+
+
+def test_a_classifier_gives_the_class_and_its_probabilities(session, database):
+    *_, rows = run(
+        session,
+        CLASSIFIED
+        + "SELECT name, salary FROM employee PREDICT done.role WITH predict.probabilities=True "
+        "USING c; SELECT * FROM done",
+    )
+    assert rows.columns[2:] == (
+        "role",
+        "probability_clerk",
+        "probability_engineer",
+        "probability_manager",
+    )
+    assert rows.rows[1] == ("n1", 1.0, "engineer", 0.0, 1.0, 0.0)
+
+
+def test_metrics_are_of_all_rows(session):
+    *_, regression, classes, some = run(
+        session,
+        TRAINED + CLASSIFIED + "SELECT * FROM employee EVALUATE m LABEL salary;"
+        "SELECT * FROM employee EVALUATE c;"
+        "SELECT * FROM employee EVALUATE c WITH validation.metrics='Accuracy, AUC'",
+    )
+    assert regression.metrics == {"rmse": 0.0, "mae": 0.0, "r2": 1.0, "num_rows": 12.0}
+    assert classes.metrics["accuracy"] == 1.0
+    assert ("confusion", "clerk", "clerk", 4.0) in classes.rows
+    assert [row[0] for row in some.rows] == ["accuracy", "auc"]
+
+
+def test_an_unknown_metric_is_refused(session):
+    with pytest.raises(StatementError, match="Did you mean 'accuracy'"):
+        run(
+            session,
+            CLASSIFIED + "SELECT * FROM employee EVALUATE c WITH validation.metrics='acuracy'",
+        )
+
+
+def test_rows_are_held_back_for_the_validation(session, ring):
+    text = TRAINED.replace("INTO", "WITH train.split='sequential', train.split_fraction=0.25 INTO")
+    *_, found = run(session, text)
+    (config,) = ring.configs
+    assert config.validation_data
+    assert found.metrics == {"loss": 0.5}
+    *_, described = run(session, "DESCRIBE MODEL m")
+    assert ("training", "split", "sequential: 25% held back") in described.rows
+
+
+def test_a_training_goes_on_from_a_model(session, ring):
+    run(session, TRAINED + TRAINED.replace("INTO m", "USING m INTO better"))
+    assert ring.configs[1].init_from.endswith("/m/1/model")
+
+
+def test_a_model_that_is_there_is_not_trained_again(session, ring):
+    *_, found = run(session, TRAINED + TRAINED.replace("INTO", "INTO IF NOT EXISTS"))
+    assert len(ring.configs) == 1
+    assert "there already" in found.message
+
+
+def test_models_are_listed_and_dropped(session):
+    *_, listed, dropped, left = run(
+        session, TRAINED + TRAINED + "SHOW MODELS; DROP MODEL m; SHOW MODELS"
+    )
+    assert [row[:2] for row in listed.rows] == [("m", 2)]
+    assert dropped.message == "m is removed."
+    assert left.rows == ()
+
+
+def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, tmp_path):
+    run(session, TRAINED)
+    session.work.is_dry_run = True
+    trained, predicted, dropped, other = run(
+        session,
+        TRAINED
+        + "SELECT name, role FROM testdata PREDICT testdata.p USING m; DROP MODEL m;"
+        + "DELETE FROM employee",
+    )
+    assert "model_def: regressor.DNN" in trained.message
+    assert "The table testdata gets p" in predicted.message
+    assert dropped.message == "This would remove m with all of its versions."
+    assert "would get" in other.message
+    assert len(ring.configs) == 1
+    assert len(rows_of(database, "employee")) == 12
+
+
+def test_a_failed_job_leaves_its_logs_and_no_rows(session, ring, tmp_path):
+    def fail():
+        raise JobFailed("The ring fell.")
+
+    ring.before_it_ends = fail
+    with pytest.raises(JobFailed):
+        run(session, TRAINED)
+    (left,) = find_jobs(tmp_path / "models")
+    assert (left.number, left.what, left.is_running) == (1, "TRAIN m", False)
+    assert {path.name for path in left.job_dir.parent.iterdir()} >= {"job"}
+    assert not (left.job_dir.parent / "data").exists()
+    *_, jobs = run(session, "SHOW JOBS")
+    assert [row[:3] for row in jobs.rows] == [(1, "TRAIN m", "failed")]
+    with pytest.raises(StatementError, match="No job 1 is running"):
+        run(session, "KILL 1")
+
+
+def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
+    ring.before_it_ends = lambda: request_kill(tmp_path / "models", 1)
+    with pytest.raises(Interrupted, match="ended by KILL 1"):
+        run(session, TRAINED)
+    assert find_jobs(tmp_path / "models") == ()
+    assert session.work.store.names() == ()
+
+
+def test_an_interrupt_leaves_nothing(session, ring, tmp_path):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    ring.before_it_ends = interrupt
+    with pytest.raises(Interrupted):
+        run(session, TRAINED)
+    assert list((tmp_path / "models" / ".jobs").iterdir()) == []
+
+
+def test_a_null_counts_as_what_the_training_said(session, database, ring):
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE employee SET role = NULL WHERE rowid = 2")
+        connection.execute("UPDATE testdata SET role = NULL WHERE rowid = 3")
+    with pytest.raises(DataError, match="'role' in 1 of 12 rows"):
+        run(session, TRAINED)
+    text = TRAINED.replace("INTO", "WITH train.nulls={'role': 'none'} INTO")
+    *_, found = run(session, text + "SELECT name, role FROM testdata PREDICT USING m")
+    assert found.rows[2][1] == "none"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ([], "needs a database"),
+        (["db=sqlite:///x", "data=/x"], "the SELECT says it"),
+        (["db=sqlite:///x", "params.x=1"], "WITH says it"),
+        (["db=sqlite:///x", "overwrite=true"], "overwrite is no setting"),
+    ],
+)
+def test_settings_that_statements_say_are_refused(settings, said, monkeypatch):
+    monkeypatch.delenv("EDL_DB", raising=False)
+    with pytest.raises(ConfigError, match=said):
+        read_settings(settings, {})
+
+
+def test_the_database_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("EDL_DB", "postgresql://me:hidden@host/db")
+    settings = read_settings([], {})
+    assert settings.db.endswith("host/db")
+    assert "hidden" not in repr(settings)

@@ -1,0 +1,154 @@
+"""The two statements of the reference on sqlite: whole jobs, the table before and after."""
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import edl_horovod
+from edl_horovod.errors import DataError
+from edl_horovod.sql.problems import StatementError
+
+REPOSITORY = Path(__file__).parents[2]
+TRAINED = """SELECT name, role, salary FROM employee
+TRAIN regressor.DNN
+WITH hidden_units=[10, 100, 20, 5], learning_rate=0.01{more}
+INTO my_trained_model;"""
+PREDICTED = """SELECT name, role FROM testdata
+PREDICT testdata.predicted_salary
+USING my_trained_model;"""
+PAY = {"engineer": 100.0, "manager": 150.0, "clerk": 60.0}
+ROLES = tuple(PAY)
+
+
+def rows_of(database, table):
+    with sqlite3.connect(database) as connection:
+        return connection.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a database, and a model that the command trained."""
+    folder = tmp_path_factory.mktemp("sql")
+    with sqlite3.connect(folder / "hr.db") as connection:
+        connection.execute("CREATE TABLE employee (name TEXT, role TEXT, salary REAL)")
+        connection.execute("CREATE TABLE testdata (name TEXT, role TEXT, age INTEGER)")
+        connection.executemany(
+            "INSERT INTO employee VALUES (?, ?, ?)",
+            [(f"n{n % 40}", ROLES[n % 3], PAY[ROLES[n % 3]] + n % 5) for n in range(240)],
+        )
+        connection.executemany(
+            "INSERT INTO testdata VALUES (?, ?, ?)",
+            [(f"n{n % 40}", ROLES[n % 3], 20 + n) for n in range(30)],
+        )
+    run(folder, TRAINED.format(more=", train.epochs=60, train.batch_size=40"))
+    return folder
+
+
+def command(folder, text, *more):
+    places = (f"db=sqlite:///{folder}/hr.db", f"models={folder}/models")
+    return [sys.executable, "-m", "edl_horovod", "sql", text, *places, *more]
+
+
+def run(folder, text, *more, seconds=240):
+    """What the command prints for some statements, as JSON, a line for each."""
+    words = command(folder, text, "-o", "json", *more)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(
+        words, capture_output=True, text=True, timeout=seconds, cwd=folder, env=environment
+    )
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+@pytest.mark.timeout(600)
+def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
+    before = rows_of(trained / "hr.db", "testdata")
+    employees = rows_of(trained / "hr.db", "employee")
+    (found,) = run(trained, PREDICTED)
+    after = rows_of(trained / "hr.db", "testdata")
+    assert found["model"] == "my_trained_model@1"
+    assert [row[:4] for row in after] == before
+    assert rows_of(trained / "hr.db", "employee") == employees
+    for _, _, role, _, predicted in after:
+        assert predicted == pytest.approx(PAY[role] + 2, abs=15)
+    with sqlite3.connect(trained / "hr.db") as connection:
+        tables = connection.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()
+    assert tables == [("employee",), ("testdata",)]
+    assert [path.name for path in (trained / "models").iterdir() if path.name != ".jobs"]
+    assert list((trained / "models" / ".jobs").iterdir()) == []
+
+
+@pytest.mark.timeout(600)
+def test_the_model_is_listed_described_and_measured(trained):
+    program = """SHOW MODELS; DESCRIBE MODEL my_trained_model; SHOW TRAIN my_trained_model;
+    SELECT * FROM employee EVALUATE my_trained_model WITH validation.metrics='r2,rmse' LABEL salary;
+    SELECT name, role FROM testdata WHERE role = 'manager' LIMIT 3 PREDICT USING my_trained_model"""
+    models, described, shown, measured, predicted = run(trained, program)
+    (row,) = models["rows"]
+    assert row[:6] == ["my_trained_model", 1, "regressor.DNN", "keras", "salary", 240]
+    facts = {(part, name): value for part, name, value in described["rows"]}
+    assert facts["label", "salary"] == "number (REAL)"
+    assert facts["column", "role"] == "text (TEXT)"
+    assert facts["training", "select"] == "SELECT name, role, salary FROM employee"
+    assert "learning_rate=0.01" in shown["rows"][0][1]
+    assert measured["metrics"]["r2"] > 0.8
+    assert [row[0] for row in measured["rows"]] == ["rmse", "r2"]
+    assert predicted["columns"] == ["name", "role", "prediction"]
+    assert [row[2] == pytest.approx(152, abs=15) for row in predicted["rows"]] == [True] * 3
+
+
+@pytest.mark.timeout(600)
+def test_the_call_in_python_gives_rows_and_refuses_what_does_not_fit(trained):
+    places = {"db": f"sqlite:///{trained}/hr.db", "models": trained / "models"}
+    found = edl_horovod.sql("SELECT count(*) AS n FROM employee; SHOW MODELS", **places)
+    assert found.dicts()[0]["name"] == "my_trained_model"
+    with pytest.raises(StatementError, match="'role'"):
+        edl_horovod.sql("SELECT name FROM testdata PREDICT t.c USING my_trained_model", **places)
+    with pytest.raises(StatementError, match="'role' holds integer values"):
+        edl_horovod.sql(
+            "SELECT name, age AS role FROM testdata PREDICT USING my_trained_model", **places
+        )
+    with pytest.raises(DataError, match="no rows"):
+        edl_horovod.sql(
+            "SELECT name, role FROM testdata WHERE 0 PREDICT USING my_trained_model", **places
+        )
+
+
+@pytest.mark.timeout(600)
+def test_an_interrupt_ends_a_training_and_leaves_nothing(trained, tmp_path):
+    shutil.copy(trained / "hr.db", tmp_path)
+    text = TRAINED.format(more=", train.epochs=100000")
+    process = subprocess.Popen(
+        command(tmp_path, text, "launch.np=2"),
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        start_new_session=True,
+    )
+    try:
+        events = tmp_path / "models" / ".jobs" / "1" / "job" / "events.jsonl"
+        deadline = time.monotonic() + 120
+        while not (events.exists() and '"step"' in events.read_text()):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        (jobs,) = run(tmp_path, "SHOW JOBS")
+        assert [row[:2] for row in jobs["rows"]] == [[1, "TRAIN my_trained_model"]]
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 130, said
+    models, jobs = run(tmp_path, "SHOW MODELS; SHOW JOBS")
+    assert (models["rows"], jobs["rows"]) == ([], [])
+    assert list((tmp_path / "models" / ".jobs").iterdir()) == []
