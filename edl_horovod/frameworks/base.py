@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Rows, StateGroup, StepSums
-from edl_horovod.models.parts import PlainModels
+from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
 from edl_horovod.records.source import RecordSource

@@ -11,7 +11,8 @@ from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.models.lookup import FileGroup, file_groups, list_definitions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.overrides import Overrides, find_parts
-from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, PlainModels, gives, part_of
+from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, gives, part_of
+from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["ModelDefinition", "find"]

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from edl_horovod.models.lookup import import_root
 from edl_horovod.spec import ElasticDLSpec
 
-__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "PlainModels", "gives", "part_of"]
+__all__ = ["DEFAULTS", "METHODS", "REQUIRED", "Part", "Parts", "gives", "part_of"]
 
 METHODS = {
     "model": "create_model",
@@ -51,23 +51,3 @@ def part_of(value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Part:
     file = Path(str(module.__file__))
     inside = file.relative_to(import_root(zoo)).with_suffix("").parts
     return Part(value, ".".join((*inside, symbol)), f"{symbol} of {file}")
-
-
-class PlainModels(Protocol):
-    """A framework's models that are written without a spec, as classes or functions."""
-
-    @property
-    def framework(self) -> str:
-        """The name of the framework."""
-
-    def is_model(self, value: Any) -> bool:
-        """Whether a value is such a class, or a function that may return a model."""
-
-    def makers(self, module: ModuleType) -> list[str]:
-        """The symbols of a module that may be the model where the user names none."""
-
-    def parts_of(self, value: Any, module: ModuleType, symbol: str, *, zoo: Path) -> Parts:
-        """A model and the parts that belong to it."""
-
-    def with_parts(self, kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
-        """A spec class whose methods are made of parts, the rest as it was."""

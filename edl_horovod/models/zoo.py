@@ -13,7 +13,8 @@ from edl_horovod.models.elasticdl_module import OUTPUTS_PROCESSOR
 from edl_horovod.models.find import ModelDefinition, find
 from edl_horovod.models.lookup import list_definitions, require_zoo
 from edl_horovod.models.overrides import Overrides
-from edl_horovod.models.parts import METHODS, PlainModels, gives, part_of
+from edl_horovod.models.parts import METHODS, gives, part_of
+from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.spec import ElasticDLSpec
 
 __all__ = ["RATE_NAMES", "LoadedSpec", "Overrides", "list_definitions", "load_spec"]

@@ -9,11 +9,12 @@ from edl_horovod.config.schema import TrainConfig
 from edl_horovod.errors import ConfigError
 from edl_horovod.frameworks.base import Batches, Framework, Model, Step
 from edl_horovod.frameworks.buckets import Reduction
-from edl_horovod.frameworks.keras import keras_2, plain_models
+from edl_horovod.frameworks.keras import keras_2
 from edl_horovod.frameworks.keras.batches import KerasBatches, all_examples
 from edl_horovod.frameworks.keras.collectives import HOROVOD, KerasCollectives
 from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.model import KerasModel
+from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan
@@ -29,7 +30,7 @@ class KerasFramework:
     name = "keras"
     horovod = HOROVOD
     collectives = KerasCollectives()
-    plain_models = plain_models
+    plain_models = PLAIN_MODELS
 
     def begin(self, *, slot: int, seed: int) -> int:
         """Take a GPU for each local rank, its memory as it is needed, and seed all generators."""

@@ -9,10 +9,10 @@ from torch import nn
 from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
-from edl_horovod.frameworks.torch import plain_models
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.frameworks.torch.gradients import StepOptions, StepReducer
 from edl_horovod.frameworks.torch.model import TorchModel
+from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.frameworks.torch.running import Computing
 from edl_horovod.frameworks.torch.step import TorchStep
 from edl_horovod.models.zoo import LoadedSpec
@@ -31,7 +31,7 @@ class TorchFramework:
     """See `base.Framework`."""
 
     name = "torch"
-    plain_models = plain_models
+    plain_models = PLAIN_MODELS
 
     def __init__(
         self, horovod: Horovod, collectives: Collectives, make_reducer: ReducerMaker

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras import plain_models
 from edl_horovod.frameworks.keras.file_models import write
+from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
 from edl_horovod.models.zoo import Overrides, load_spec
 from tests.keras_files import file_model, made
 
@@ -51,7 +51,7 @@ def loaded(tmp_path):
             str(tmp_path / "zoo"),
             f"line.{symbol}",
             params=params,
-            plain_models=plain_models,
+            plain_models=PLAIN_MODELS,
             overrides=Overrides(has_own_dataset=True),
         )
 

@@ -7,7 +7,8 @@ import yaml
 
 from edl_horovod.config.model_spec import section_of
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch import file_models, plain_models
+from edl_horovod.frameworks.torch import file_models
+from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
 from edl_horovod.models.zoo import Overrides, load_spec
 
 LAYERS = """
@@ -63,7 +64,7 @@ def zoo(tmp_path):
 def loaded(zoo, model_def, **params):
     without_data = Overrides(has_own_dataset=True)
     return load_spec(
-        str(zoo), model_def, params=params, plain_models=plain_models, overrides=without_data
+        str(zoo), model_def, params=params, plain_models=PLAIN_MODELS, overrides=without_data
     )
 
 
