@@ -24,7 +24,7 @@ from edl_horovod.frameworks.world import World
 
 __all__ = ["NEEDED_PATCH", "Horovod", "patch_warning"]
 
-NEEDED_PATCH = 3
+NEEDED_PATCH = 4
 """The patch's number that this package was written for: `horovod_edl_patch_version` in it."""
 POLL_SECONDS = 0.25
 

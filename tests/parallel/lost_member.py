@@ -28,6 +28,9 @@ GLOO_SECONDS = 15
 """Far beyond what any survivor may need."""
 PATIENCE_SECONDS = 40
 NUM_QUIET_STEPS = 3
+NUM_VALUES = 100
+LOST = 0
+"""The source of a broadcast, because the others need nobody else; of sums, any."""
 LENGTHS = (1_000, 8_000_000)
 """Of the tensors of a step, each reduced by itself. A message of a later one is longer."""
 
@@ -62,7 +65,27 @@ def broadcast_until_lost(rank, size, say):
             say("trains")
 
 
-KINDS = {"sums": reduce_until_lost, "broadcasts": broadcast_until_lost}
+def begin_until_lost(rank, size, say):
+    """Begin ever more sums that the lost rank never begins, as amid a long backward pass."""
+    import horovod.torch as hvd
+    import torch
+
+    from edl_horovod.frameworks.torch.collectives import catch_failures
+
+    say("trains")
+    if rank == LOST:
+        time.sleep(PATIENCE_SECONDS)
+    with catch_failures():
+        for number in range(1_000_000):
+            hvd.allreduce_async_(torch.zeros(NUM_VALUES), op=hvd.Sum, name=f"begun.{number}")
+
+
+KINDS = {
+    "sums": reduce_until_lost,
+    "broadcasts": broadcast_until_lost,
+    # In PyTorch alone.
+    "begun": begin_until_lost,
+}
 
 
 def be_rank(rank, size, port, token, kind, say):
@@ -133,8 +156,7 @@ def lose_one(size, kind):
         assert said.poll(PATIENCE_SECONDS)
         assert said.recv() == "trains"
     time.sleep(random.uniform(0.0, 0.1))
-    # Who is lost in a broadcast is its source: the others need nobody else.
-    lost = 0 if kind == "broadcasts" else random.randrange(size)
+    lost = random.randrange(size) if kind == "sums" else LOST
     os.kill(ranks[lost][0], signal.SIGKILL)
     at = time.monotonic()
     for rank, (pid, said) in enumerate(ranks):

@@ -15,6 +15,16 @@ SOON_SECONDS = 5.0
     ("kind", "size"), [pytest.param("sums", 4, marks=pytest.mark.long), ("broadcasts", 3)]
 )
 def test_survivors_of_a_broken_collective_get_an_error_soon(framework, kind, size):
+    _lose_members(framework, kind, size)
+
+
+@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+def test_survivors_that_begin_further_sums_while_their_ring_ends_get_an_error_soon():
+    # Horovod's thread and the interpreter's lock used to wait for each other there, for ever.
+    _lose_members("torch", "begun", 3)
+
+
+def _lose_members(framework, kind, size):
     output, log = run("lost_member", kind, size, NUM_RINGS, RING_FRAMEWORK=framework)
     lines = [line.split() for line in output.splitlines()]
     found = [(how, float(seconds)) for how, seconds, _ in lines]
