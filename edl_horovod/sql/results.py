@@ -1,5 +1,6 @@
 """What statements give."""
 
+import html
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,18 @@ class Result:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def _repr_html_(self) -> str:
+        """The result in a notebook."""
+        message = f"<p>{html.escape(self.message)}</p>" if self.message else ""
+        if not self.columns:
+            return message or "<p></p>"
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        lines = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+            for row in self.rows
+        )
+        return f"<table><tr>{head}</tr>{lines}</table>{message}"
 
     def dicts(self) -> list[dict[str, Any]]:
         """The rows by the names of their columns."""

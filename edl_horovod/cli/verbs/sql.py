@@ -34,6 +34,7 @@ examples:
   edl sql "SELECT name, role FROM testdata PREDICT testdata.predicted_salary
       USING my_trained_model" db=sqlite:///hr.db
   edl sql "SHOW MODELS" db=sqlite:///hr.db -o json
+  edl sql db=sqlite:///hr.db        (a prompt: statements over several lines, completion, history)
   edl sql -f nightly.sql db=sqlite:///hr.db launch.np=2
 """
 
@@ -62,6 +63,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     texts = [word for word in words if not _SETTING.match(word)]
     text = _text(texts, flags.file)
     try:
+        from edl_horovod.sql import prompt
         from edl_horovod.sql.session import open_session
         from edl_horovod.sql.settings import read_settings
     except ModuleNotFoundError as e:
@@ -88,7 +90,10 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
             print(sentence, file=sys.stderr, flush=True)
 
     with open_session(settings, run_job, tell=tell, is_dry_run=flags.dry_run) as session:
-        _run_all(session, text, show)
+        if text is not None:
+            _run_all(session, text, show)
+            return 0
+        prompt.run_prompt(session, show, lambda error: print(f"error: {error}", file=sys.stderr))
     return 0
 
 
@@ -100,8 +105,8 @@ def _run_all(session: "Session", text: str, show: Callable[["Result"], None]) ->
         show(session.run(statement))
 
 
-def _text(texts: Sequence[str], file: Path | None) -> str:
-    """The program: a word of the command, a file, or stdin."""
+def _text(texts: Sequence[str], file: Path | None) -> str | None:
+    """The program: a word of the command, a file, or stdin; None for the prompt."""
     if len(texts) + (file is not None) > 1:
         raise ConfigError(
             "The statements come from one place: one word of the command, or -f FILE.",
@@ -115,9 +120,7 @@ def _text(texts: Sequence[str], file: Path | None) -> str:
             return file.read_text(encoding="utf-8")
         except UnicodeDecodeError as e:
             raise ConfigError("The file is not text in UTF-8.", received=f"-f {file}") from e
-    if sys.stdin.isatty():
-        raise ConfigError("There is no statement.", cure='Write edl sql "SELECT ...", or -f FILE.')
-    return sys.stdin.read()
+    return None if sys.stdin.isatty() else sys.stdin.read()
 
 
 def _print_json(result: "Result") -> None:

@@ -1,0 +1,41 @@
+"""The cell magic in IPython, and what it shows."""
+
+import sqlite3
+
+import pytest
+
+from edl_horovod.errors import ConfigError
+from edl_horovod.sql.results import Result
+
+testing = pytest.importorskip("IPython.testing.globalipapp")
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    InteractiveShell.clear_instance()
+    found = InteractiveShell.instance()
+    found.history_manager.enabled = False
+    yield found
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.timeout(60)
+def test_a_cell_runs_statements_and_the_next_one_knows_the_database(shell, tmp_path):
+    with sqlite3.connect(tmp_path / "hr.db") as connection:
+        connection.execute("CREATE TABLE employee AS SELECT 'a<b' AS name")
+    shell.run_line_magic("load_ext", "edl_horovod.sql.magic")
+    places = f"db=sqlite:///{tmp_path}/hr.db models={tmp_path}/models"
+    found = shell.run_cell_magic("edl", places, "SHOW MODELS;\nSELECT name FROM employee")
+    assert found.rows == (("a<b",),)
+    assert "<td>a&lt;b</td>" in found._repr_html_()
+    again = shell.run_cell_magic("edl", "", "SELECT count(*) AS n FROM employee")
+    assert again.dicts() == [{"n": 1}]
+    with pytest.raises(ConfigError, match="key=value"):
+        shell.run_cell_magic("edl", "nonsense", "SELECT 1 AS n")
+
+
+def test_a_sentence_is_shown_as_text():
+    assert Result(message="m@1 is <live>.")._repr_html_() == "<p>m@1 is &lt;live&gt;.</p>"

@@ -1,0 +1,71 @@
+"""The prompt: lines that belong together, completion, errors that do not end it, the history."""
+
+import sqlite3
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from edl_horovod.sql.prompt import Words, names_of, run_prompt
+from edl_horovod.sql.session import open_session
+from edl_horovod.sql.settings import read_settings
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with sqlite3.connect(tmp_path / "hr.db") as connection:
+        connection.execute("CREATE TABLE employee (name TEXT, salary REAL)")
+        connection.execute("INSERT INTO employee VALUES ('ann', 1.5)")
+    settings = read_settings([f"db=sqlite:///{tmp_path}/hr.db", f"models={tmp_path}/models"], {})
+    with open_session(settings, lambda config: None) as found:
+        yield found
+
+
+def typed(session, keys):
+    """What the prompt showed and complained of while somebody typed."""
+    shown, complaints = [], []
+    with create_pipe_input() as source:
+        source.send_text(keys)
+        run_prompt(session, shown.append, complaints.append, source=source, sink=DummyOutput())
+    return shown, complaints
+
+
+@pytest.mark.timeout(60)
+def test_a_statement_ends_with_a_semicolon_and_may_have_lines(session, tmp_path):
+    shown, complaints = typed(session, "SELECT name\rFROM employee;\rexit\r")
+    assert [result.rows for result in shown] == [(("ann",),)]
+    assert complaints == []
+    history = tmp_path / "state" / "edl_horovod" / "sql_history"
+    assert "FROM employee;" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.timeout(60)
+def test_an_error_is_told_and_the_prompt_goes_on(session):
+    shown, complaints = typed(session, "SELECT a TO TRAIN x;\rSELECT 1 AS n;\r\x04")
+    assert "INTO is missing" in str(complaints[0])
+    assert [result.columns for result in shown] == [("n",)]
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_clears_the_line(session):
+    shown, complaints = typed(session, "SELECT nonsense\x03SELECT 1 AS n;\rquit\r")
+    assert [result.columns for result in shown] == [("n",)]
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("before", "found"),
+    [("SELECT * FROM emp", ["employee"]), ("sel", ["SELECT"]), ("SELECT sal", ["salary"])],
+)
+def test_names_and_keywords_are_completed(before, found):
+    words = Words(lambda: ["employee", "name", "salary"])
+    completions = words.get_completions(Document(before), CompleteEvent())
+    assert [each.text for each in completions] == found
+
+
+def test_tables_and_their_columns_are_names_to_complete(session):
+    assert set(names_of(session)) == {"employee", "name", "salary"}
