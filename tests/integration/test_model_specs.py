@@ -117,6 +117,83 @@ def keras_own_loss(folder):
     return {"name": "KerasFLModel", "spec": spec}
 
 
+def tensorflow_2_1(folder):
+    """The `.h5` of the reference document as TensorFlow 2.1 laid it out, by hand: layers, weights,
+    and what it was compiled with."""
+    from tests import keras_files as keras_2
+
+    def conv(name, filters, **settings):
+        uniform = {"class_name": "GlorotUniform", "config": {"seed": None}}
+        return keras_2.layer(
+            "Conv2D",
+            name,
+            dtype="float32",
+            filters=filters,
+            kernel_size=[3, 3],
+            strides=[1, 1],
+            padding="valid",
+            data_format="channels_last",
+            dilation_rate=[1, 1],
+            activation="relu",
+            use_bias=True,
+            kernel_initializer=uniform,
+            bias_initializer={"class_name": "Zeros", "config": {}},
+            **settings,
+        )
+
+    def pool(name):
+        sizes = {"pool_size": [2, 2], "strides": [2, 2], "data_format": "channels_last"}
+        return keras_2.layer("MaxPooling2D", name, dtype="float32", padding="valid", **sizes)
+
+    config = keras_2.sequential(
+        conv("conv2d", 32, batch_input_shape=[None, 28, 28, 1]),
+        pool("max_pooling2d"),
+        conv("conv2d_1", 64),
+        pool("max_pooling2d_1"),
+        keras_2.layer("Flatten", "flatten", dtype="float32", data_format="channels_last"),
+        keras_2.layer("Dropout", "dropout", dtype="float32", rate=0.5, noise_shape=None, seed=None),
+        keras_2.dense("dense", 10, activation="softmax", dtype="float32"),
+    )
+    random = np.random.default_rng(1)
+    shapes = {"conv2d": (3, 3, 1, 32), "conv2d_1": (3, 3, 32, 64), "dense": (1600, 10)}
+    weights = {
+        name: {
+            "kernel": random.normal(scale=np.prod(shape[:-1]) ** -0.5, size=shape).astype("f4"),
+            "bias": np.zeros(shape[-1], np.float32),
+        }
+        for name, shape in shapes.items()
+    }
+    others = ("max_pooling2d", "max_pooling2d_1", "flatten", "dropout")
+    compiled = {
+        "loss": "categorical_crossentropy",
+        "metrics": ["accuracy"],
+        "weighted_metrics": None,
+        "sample_weight_mode": None,
+        "loss_weights": None,
+        "optimizer_config": {
+            "class_name": "Adam",
+            "config": {
+                "name": "Adam",
+                "learning_rate": 0.001,
+                "decay": 0.0,
+                "beta_1": 0.9,
+                "beta_2": 0.999,
+                "epsilon": 1e-07,
+                "amsgrad": False,
+            },
+        },
+    }
+    keras_2.write_h5(
+        folder / "compiled_tf_keras.h5",
+        config,
+        {**weights, **{name: {} for name in others}},
+        version="2.2.4-tf",
+        compiled=compiled,
+    )
+    spec = {"model_name": "tf-cnn", "model_definition": "compiled_tf_keras.h5"}
+    return {"name": "TensorFlowFLModel", "path": "ibmfl.model.tensorflow_fl_model", "spec": spec}
+
+
 def tensorflow_program(folder):
     """A SavedModel of a class of its own, which trains as the program that it is."""
     tf_keras = pytest.importorskip("tf_keras")
@@ -147,7 +224,7 @@ def tensorflow_program(folder):
 
 
 KINDS = {
-    "keras": [keras_whole, keras_apart, keras_own_loss, tensorflow_program],
+    "keras": [keras_whole, keras_apart, keras_own_loss, tensorflow_2_1, tensorflow_program],
     "torch": [torch_sequence],
 }
 OF_ALL = (keras_whole, torch_sequence)
@@ -180,7 +257,7 @@ def write_pictures(folder, name, *, is_one_hot):
 def test_a_model_in_files_survives_a_kill_and_is_used(start, name, make, tmp_path):
     sections = {"model": make(tmp_path), "fusion": {"name": "IterAvgFusionHandler"}}
     (tmp_path / "config.yml").write_text(yaml.safe_dump(sections))
-    is_one_hot = make in (keras_whole, keras_apart, keras_own_loss)
+    is_one_hot = make in (keras_whole, keras_apart, keras_own_loss, tensorflow_2_1)
     data = f"data={write_pictures(tmp_path, name, is_one_hot=is_one_hot)}"
     own_cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     hurry = tmp_path / "hurry"
