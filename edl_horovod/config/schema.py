@@ -123,6 +123,8 @@ class TrainConfig:
     saved_model: bool = False
     """Whether the trained model also holds a SavedModel, for TensorFlow Serving and others; in
     PyTorch `model.pt2`, a program that `torch.export` makes."""
+    onnx: bool = False
+    """Whether the trained model also holds `model.onnx` (PyTorch; needs the extra `onnx`)."""
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
@@ -351,6 +353,9 @@ class JobConfig:
         rule = "is for framework=torch; Keras' BatchNormalization takes each rank's own examples"
         is_taken = is_own or self.framework == "torch" or not task.keeps_state
         check(is_taken, "train.batch_norm", self.train.batch_norm, rule)
+        rule = "is for framework=torch; train.saved_model is Keras' form for servers"
+        is_taken = not self.train.onnx or self.framework == "torch" or not task.keeps_state
+        check(is_taken, "train.onnx", self.train.onnx, rule)
         rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
         check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         batching = self.elastic.batching

@@ -239,10 +239,14 @@ class Model(Protocol):
             UserCodeError: The model raised something.
         """
 
-    def save(self, folder: Path, *, for_serving: bool) -> None:
-        """Write it for programs without edl_horovod.
+    def save(self, folder: Path) -> None:
+        """Write it for programs without edl_horovod."""
 
-        `for_serving` says whether servers are to run it without Python.
+    def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
+        """Write it for programs without the user's code, in one format or both.
+
+        Raises:
+            UserCodeError: It cannot be written so; nothing half-written is left.
         """
 
 

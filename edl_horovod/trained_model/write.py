@@ -11,6 +11,7 @@ from edl_horovod.config import params as params_text
 from edl_horovod.config import resolved
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import UserCodeError
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import Framework, Model
@@ -53,6 +54,8 @@ def write(
 
     Raises:
         OutputError: The output is in the way or cannot be written, or a tensor is too large.
+        UserCodeError: The trained model is written, without an export that was asked for, which
+            failed.
     """
     weights = model.weights
     packages = FRAMEWORKS[framework.name].packages
@@ -84,8 +87,26 @@ def write(
         # Others may read a trained model: what the pods' environment held is not theirs to see.
         shown = replace(config, kubernetes=replace(config.kubernetes, env={}))
         resolved.dump(shown, folder / resolved.FILE_NAME)
-        model.save(folder, for_serving=config.train.saved_model)
+        model.save(folder)
+        not_exported = _export(model, folder, config)
     log.info("Wrote the trained model %s (%d steps).", output, steps)
+    if not_exported is not None:
+        raise not_exported.with_more_cure(
+            f"\nThe trained model {output} is whole but for this: edl evaluate and edl predict"
+            " work on it."
+        )
+
+
+def _export(model: Model, folder: Path, config: JobConfig) -> UserCodeError | None:
+    """Write what is asked for beside the trained model, which no failure of this may cost."""
+    train = config.train
+    if not train.saved_model and not train.onnx:
+        return None
+    try:
+        model.export(folder, saved_model=train.saved_model, onnx=train.onnx)
+    except UserCodeError as e:
+        return e
+    return None
 
 
 def installed_version(package: str) -> str:

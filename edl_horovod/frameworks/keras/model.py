@@ -1,6 +1,7 @@
 """A user's Keras model: built, named, saved."""
 
 import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ class KerasModel:
         """Trace its prediction."""
         return KerasPrediction(self._loaded, self.keras, element_spec)
 
-    def save(self, folder: Path, *, for_serving: bool) -> None:
-        """Write `model.keras`, and for servers `saved_model/`, which runs without Python."""
+    def save(self, folder: Path) -> None:
+        """Write `model.keras`."""
         path = folder / "model.keras"
         try:
             self.keras.save(path)
@@ -72,11 +73,20 @@ class KerasModel:
                 " it.",
                 e,
             )
-        if for_serving:
-            path = folder / "saved_model"
-            doing = "Exporting the model as a SavedModel (train.saved_model=true)"
-            with user_code(doing, root=path):
+
+    def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
+        """Write `saved_model/`; the settings have refused ONNX."""
+        assert saved_model
+        assert not onnx
+        path = folder / "saved_model"
+        try:
+            with user_code(
+                "Exporting the model as a SavedModel (train.saved_model=true)", root=path
+            ):
                 self.keras.export(path, format="tf_saved_model", verbose=False)
+        except UserCodeError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
 
 
 def by_name(variables: Sequence[keras.Variable]) -> dict[str, Variable]:

@@ -10,6 +10,7 @@ from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
+from edl_horovod.frameworks.torch.exporting import require_exporters
 from edl_horovod.frameworks.torch.gradients import StepOptions, StepReducer
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
@@ -90,6 +91,7 @@ class TorchFramework:
         scales_learning_rate: bool = False,
     ) -> Step:
         """Build the user's model and optimizer."""
+        require_exporters(config)
         options = StepOptions(
             clip_norm=config.clip_norm,
             clip_value=config.clip_value,

@@ -7,13 +7,12 @@ import torch
 from safetensors.torch import save_model
 
 from edl_horovod.frameworks.base import Evaluation, Prediction, Variable
+from edl_horovod.frameworks.torch import exporting
 from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.prediction import TorchPrediction
 from edl_horovod.frameworks.torch.running import Computing, Running
-from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchModel"]
@@ -43,16 +42,10 @@ class TorchModel:
         """Prepare its prediction."""
         return TorchPrediction(self.running, element_spec)
 
-    def save(self, folder: Path, *, for_serving: bool) -> None:
-        """Write `model.safetensors`, and for servers `model.pt2`, which runs without this code."""
-        module = self.running.module.eval()
-        save_model(module, str(folder / "model.safetensors"))
-        if for_serving:
-            path = folder / "model.pt2"
-            doing = "Exporting the model with torch.export (train.saved_model=true)"
-            with user_code(doing, root=self.running.loaded.zoo):
-                features = self.running.here(self.running.example.features)
-                # Any number of examples.
-                sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, features)
-                program = torch.export.export(module, (features,), dynamic_shapes=(sizes,))
-                torch.export.save(program, path)
+    def save(self, folder: Path) -> None:
+        """Write `model.safetensors`."""
+        save_model(self.running.module.eval(), str(folder / "model.safetensors"))
+
+    def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
+        """Write `model.pt2` as its SavedModel, and `model.onnx`."""
+        exporting.export(self.running, folder, saved_model=saved_model, onnx=onnx)

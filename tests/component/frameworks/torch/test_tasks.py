@@ -49,14 +49,6 @@ def test_a_trained_model_is_a_safetensors_file_of_the_module(run, tmp_path):
     assert torch.isfinite(net.hidden.weight).all()
 
 
-def test_an_exported_model_runs_without_its_code(run, tmp_path):
-    done = run("train", EPOCHS, "params.batch_norm=True", "train.saved_model=true")
-    program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
-    features = {"x": torch.randn(7, 4)}
-    ours = done.step.model.running.module(features)
-    torch.testing.assert_close(program(features), ours)
-
-
 @pytest.mark.parametrize(
     "params",
     [["params.kind=Adam"], ["params.kind=SGD"], ["params.dropout=0.5", "params.batch_norm=True"]],

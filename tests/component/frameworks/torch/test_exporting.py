@@ -1,0 +1,84 @@
+"""A trained model as programs that run without its code: torch.export and ONNX."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
+from edl_horovod.frameworks.torch import exporting
+
+FORMATS = ("train.saved_model=true", "train.onnx=true")
+SHORT = "train.max_steps=3"
+
+
+def onnx_outputs(path, arrays):
+    """What ONNX' own evaluator, which knows nothing of PyTorch, computes."""
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    names = [each.name for each in model.graph.input]
+    return ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))
+
+
+@pytest.mark.parametrize("batch_norm", ["own", "synchronized"])
+def test_an_exported_model_runs_without_its_code(run, tmp_path, batch_norm):
+    done = run("train", SHORT, "params.batch_norm=True", f"train.batch_norm={batch_norm}", *FORMATS)
+    features = {"x": torch.randn(7, 4)}
+    ours = done.step.model.running.module(features).detach()
+    program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
+    torch.testing.assert_close(program(features), ours, rtol=1e-5, atol=1e-5)
+    (found,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
+    np.testing.assert_allclose(found, ours.numpy(), rtol=1e-5, atol=1e-5)
+    assert not [each for each in (tmp_path / "job-out").iterdir() if ".data" in each.name]
+
+
+def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "_MOST_IN_ONE_FILE", 0)
+    done = run("train", SHORT, FORMATS[1])
+    features = {"x": torch.randn(2, 4)}
+    # Those of a few bytes stay in the file itself, so there is nothing in this one.
+    assert (tmp_path / "job-out" / "model.onnx.data").exists()
+    assert not (tmp_path / "job-out" / "model.pt2").exists()
+    (found,) = onnx_outputs(tmp_path / "job-out" / "model.onnx", [features["x"].numpy()])
+    ours = done.step.model.running.module(features).detach().numpy()
+    np.testing.assert_allclose(found, ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "left"),
+    [
+        ("Branching", r"with torch.export .*failed at .*torch_unexported.py:\d+: .*Could not", []),
+        ("Airy", r"to ONNX .*failed: .*No ONNX function found for .*airy_ai", ["model.pt2"]),
+    ],
+)
+def test_a_model_that_cannot_be_exported_is_trained_all_the_same(run, tmp_path, kind, text, left):
+    settings = (SHORT, "model_def=torch_unexported", f"params.module={kind}", *FORMATS)
+    with pytest.raises(UserCodeError, match=text) as error:
+        run("train", *settings)
+    output = tmp_path / "job-out"
+    assert f"The trained model {output} is whole but for this" in str(error.value)
+    assert len(str(error.value)) < 1000
+    assert sorted(each.name for each in output.glob("model.[op]*")) == left
+    data = f"data={tmp_path}/data/part-0.recordio"
+    evaluated = run("evaluate", f"trained_model={output}", data, job="e")
+    assert evaluated.result.examples == 50
+
+
+def test_a_missing_exporter_is_told_before_training(run, monkeypatch, tmp_path):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "onnxscript" else found(name)
+    )
+    with pytest.raises(MissingDependency, match=r"needs onnxscript, which is not .*\[onnx\]"):
+        run("train", FORMATS[1])
+    assert not Path(tmp_path, "job-out").exists()
+
+
+def test_onnx_is_for_pytorch(run):
+    with pytest.raises(ConfigError, match=r"train.onnx .*is for framework=torch; train.saved_mod"):
+        run("train", FORMATS[1], "framework=keras", "model_def=tiny")
