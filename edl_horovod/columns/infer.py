@@ -16,6 +16,8 @@ __all__ = ["EMPTY_NUMBERS", "MAX_VALUES", "Column", "DataType", "Kind", "by_freq
 MAX_VALUES = 10_000
 """Values of a column up to which they are its vocabulary; with more it has none."""
 _SHOWN = 40
+_MANY = 20
+"""Texts that are hardly all different by chance: a name says nothing of other rows."""
 
 _NUMBER = re.compile(r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 """Neither `01067`, which would lose its 0, nor `1_000`, `inf` and `Nan`, as Python's floats."""
@@ -74,6 +76,8 @@ class Column:
             found = f"dates, read as {', '.join(self.parts) or 'nothing: all are the same'}"
         elif self.vocabulary:
             found = f"texts, {len(self.vocabulary)} values"
+            if len(self.vocabulary) == self.num_rows - self.num_empty >= _MANY:
+                found += ", each once"
         else:
             found = f"texts, more than {MAX_VALUES} values"
         if self.kind == "text" and self.first_text_row is not None:

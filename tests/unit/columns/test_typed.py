@@ -59,6 +59,11 @@ def test_a_vocabulary_has_the_commonest_first_and_ends_where_there_are_too_many(
     assert infer(many, num_blocks=3).vocabulary == ()
 
 
+def test_a_column_in_which_every_row_has_another_value_is_told():
+    assert str(infer(texts(*map(str, range(30))))) == "x: texts, 30 values, each once"
+    assert str(infer(texts(*map(str, range(30)), "1"))) == "x: texts, 30 values"
+
+
 def test_whole_numbers_are_a_vocabulary_only_where_that_is_asked_for():
     values = np.array([7, 7, 3])
     assert infer(values).kind == "number"
