@@ -13,7 +13,7 @@ from edl_horovod.sql.explain import importances, write_shuffled
 from edl_horovod.sql.export import ExportedTable
 from edl_horovod.sql.metrics import ClassMetrics, RegressionMetrics, of_classes, of_numbers
 from edl_horovod.sql.models import StoredModel
-from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of
+from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, tell_unknown
 from edl_horovod.sql.predictions import read_predictions
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
@@ -39,7 +39,7 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
     with work.job(f"EVALUATE {stored}") as job:
         config = work.config("predict", values, job, job.output)
         table = work.export(statement.select, job.data, job, plan.nulls)
-        _check_kinds(stored, table, statement)
+        _check(work, stored, table, statement)
         work.run(config, table.data, job)
         classes = classes_of(stored)
         found = _outputs(read_predictions(job.output).batches(), classes)
@@ -80,7 +80,7 @@ def explain(work: Work, statement: Explain) -> Result:
     with work.job(f"EXPLAIN {stored}") as job:
         config = work.config("predict", values, job, job.output)
         table = work.export(statement.select, job.data, job, plan.nulls)
-        _check_kinds(stored, table, statement)
+        _check(work, stored, table, statement)
         shards = sorted(table.data.glob("*.parquet"))
         read = [it.name for it in stored.about.columns if it.name != stored.about.label]
         job.validation.mkdir()
@@ -101,9 +101,12 @@ def explain(work: Work, statement: Explain) -> Result:
     )
 
 
-def _check_kinds(stored: StoredModel, table: ExportedTable, statement: Evaluate | Explain) -> None:
+def _check(
+    work: Work, stored: StoredModel, table: ExportedTable, statement: Evaluate | Explain
+) -> None:
     kinds = {column.name: column.kind for column in table.columns}
     planning.check_kinds(stored.about, kinds, statement.model.place)
+    tell_unknown(work, stored, table)
 
 
 def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:
@@ -141,9 +144,6 @@ def _score(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays]
 def _numbers(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
     """The numbers of the classes of some rows."""
     numbers = {str(value): number for number, value in enumerate(classes)}
-    # Shards hold booleans as 0 and 1.
-    if set(map(type, classes)) == {bool}:
-        numbers = {str(int(value)): number for number, value in enumerate(classes)}
     texts = [str(value) for value in labels.tolist()]
     if unknown := sorted(set(texts) - numbers.keys()):
         raise DataError(

@@ -1,8 +1,7 @@
 """PREDICT: rows, a job, and its outputs as columns: a number, or a class and its probability."""
 
-import datetime
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,6 +15,7 @@ from edl_horovod.sql.predictions import Predictions, read_predictions
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Predict
 from edl_horovod.sql.target import COLUMN, plan_target
+from edl_horovod.sql.unknown import unknown_values
 from edl_horovod.sql.work import Work
 from edl_horovod.sql.writing import write_predictions
 
@@ -28,6 +28,7 @@ __all__ = [
     "output_names",
     "predict",
     "predicted_rows",
+    "tell_unknown",
 ]
 
 MOST_ROWS = 10_000
@@ -36,24 +37,14 @@ MOST_ROWS = 10_000
 VALUE, CLASS, PROBABILITIES = "prediction", "class", "probabilities"
 """The outputs of the zoo's models of tables."""
 _ADAPTED = "adapted.json"
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_READS: dict[str, Callable[[Any], Any]] = {
-    "boolean": bool,
-    "date": lambda seconds: (_EPOCH + datetime.timedelta(seconds=seconds)).date(),
-    "timestamp": lambda seconds: _EPOCH + datetime.timedelta(seconds=seconds),
-}
-"""What exported values were."""
 
 
 def exported_rows(table: ExportedTable) -> Iterator[tuple[Any, ...]]:
     """The rows as they were exported, with dates and times as Python has them."""
-    reads = [_READS.get(column.kind, lambda value: value) for column in table.columns]
     for file in sorted(table.data.iterdir()):
         if file.suffix == ".parquet":
             for batch in pq.ParquetFile(file).iter_batches(batch_size=1_000):
-                columns = [column.to_pylist() for column in batch.columns]
-                for row in zip(*columns, strict=True):
-                    yield tuple(read(value) for read, value in zip(reads, row, strict=True))
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def output_names(
@@ -120,14 +111,30 @@ def classes_of(stored: StoredModel) -> tuple[Any, ...]:
     Raises:
         DataError: The trained model is damaged.
     """
+    found = _adapted(stored).get("classes")
+    return tuple(found["values"]) if found else ()
+
+
+def tell_unknown(work: Work, stored: StoredModel, table: ExportedTable) -> None:
+    """Say of each column how many rows have a value that the training did not have.
+
+    Raises:
+        DataError: The trained model is damaged.
+    """
+    for each in unknown_values(_adapted(stored), sorted(table.data.glob("*.parquet"))):
+        work.tell(str(each))
+
+
+def _adapted(stored: StoredModel) -> Mapping[str, Any]:
+    """What the model keeps of its training's data; empty where it keeps nothing."""
     file = stored.trained_model / _ADAPTED
     try:
         found = json.loads(file.read_bytes())
-        return tuple(found["classes"]["values"]) if found.get("classes") else ()
     except FileNotFoundError:
-        return ()
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        return {}
+    except ValueError as e:
         raise DataError(f"{file} is damaged: {e}.", cure="Train the model again.") from e
+    return found if isinstance(found, Mapping) else {}
 
 
 def predict(work: Work, statement: Predict) -> Result:
@@ -160,6 +167,7 @@ def predict(work: Work, statement: Predict) -> Result:
         table = work.export(select, job.data, job, plan.nulls, into=into)
         kinds = {column.name: column.kind for column in table.columns}
         planning.check_kinds(stored.about, kinds, statement.using.place)
+        tell_unknown(work, stored, table)
         work.run(config, table.data, job)
         found = predicted_rows(
             read_predictions(job.output), stored, probabilities=plan.has_probabilities

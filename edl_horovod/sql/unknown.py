@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from edl_horovod.columns.summary import TableSummary
+from edl_horovod.columns import Column
 
 __all__ = ["UnknownValues", "unknown_values"]
 
@@ -39,18 +39,19 @@ def unknown_values(adapted: Mapping[str, Any], shards: Sequence[Path]) -> list[U
     """What rows have that the training of a model of tables did not have, in constant memory.
 
     Args:
-        adapted: What the trained model keeps of its training's data.
+        adapted: What the trained model keeps of its training's data; of a model that is none of
+            the zoo's models of tables there is nothing to tell.
         shards: Parquet files of the rows, in their order, with the columns of the training.
     """
-    summary = TableSummary.from_json(adapted)
+    columns = map(Column.from_json, adapted.get("columns", ()))
     known = {
-        name: pa.array(summary.columns[name].vocabulary, pa.string())
-        for name in adapted["read"]
-        if summary.columns[name].kind == "text" and summary.columns[name].vocabulary
+        column.name: pa.array(column.vocabulary, pa.string())
+        for column in columns
+        if column.name in adapted.get("read", ()) and column.vocabulary
     }
     found: dict[str, UnknownValues] = {}
     first_row = 0
-    for shard in shards:
+    for shard in shards if known else ():
         with pq.ParquetFile(shard) as file:
             for batch in file.iter_batches(columns=list(known)):
                 for name, values in known.items():

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from edl_horovod.columns import Column
 from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
 from edl_horovod.records.examples import example
 from edl_horovod.records.sources.recordio import Writer
@@ -38,7 +39,12 @@ class Ring:
         output.mkdir(parents=True)
         if config.task == "train":
             is_classifier = config.model_def.startswith("classifier")
-            found = {"classes": {"values": list(ROLES)} if is_classifier else None}
+            role = Column(name="role", kind="text", num_rows=12, num_empty=0, vocabulary=ROLES)
+            found = {
+                "classes": {"values": list(ROLES)} if is_classifier else None,
+                "columns": [role.to_json()],
+                "read": [] if is_classifier else ["role"],
+            }
             (output / "adapted.json").write_text(json.dumps(found))
         else:
             is_classifier = "/c/" in config.trained_model
@@ -129,6 +135,27 @@ def test_predictions_without_a_table_are_rows(session):
     *_, found = run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
     assert found.columns == ("name", "role", "prediction")
     assert found.rows[1] == ("n1", "engineer", 1.0)
+
+
+def test_dates_come_back_as_they_were(session, database):
+    with sqlite3.connect(database) as connection:
+        connection.execute("ALTER TABLE testdata ADD COLUMN hired DATE DEFAULT '2024-02-29'")
+        connection.execute(
+            "ALTER TABLE testdata ADD COLUMN at TIMESTAMP DEFAULT '2024-02-29 12:30'"
+        )
+    *_, found = run(session, TRAINED + "SELECT *, name AS n FROM testdata PREDICT USING m")
+    date, at = found.rows[1][2:4]
+    assert (date.isoformat(), at.isoformat()) == ("2024-02-29", "2024-02-29T12:30:00+00:00")
+
+
+def test_values_that_the_training_did_not_have_are_counted(session, database):
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE testdata SET role = 'judge' WHERE rowid IN (3, 7)")
+    run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
+    assert session.told[-1] == (
+        "2 rows have values of 'role' that the training did not have, the first of them 'judge' in"
+        " row 3: they count as unknown."
+    )
 
 
 def test_a_classifier_gives_the_class_and_its_probabilities(session, database):

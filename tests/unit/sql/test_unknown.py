@@ -51,3 +51,8 @@ def test_they_are_counted_for_each_column_that_is_read(adapted, tmp_path):
 def test_where_all_are_known_there_is_nothing_to_tell(adapted, tmp_path):
     pq.write_table(pa.table({"role": ["cook"], "level": [2]}), tmp_path / "a.parquet")
     assert unknown_values(adapted, [tmp_path / "a.parquet"]) == []
+
+
+def test_of_a_model_that_keeps_no_columns_there_is_nothing_to_tell(tmp_path):
+    pq.write_table(pa.table({"role": ["cook"]}), tmp_path / "a.parquet")
+    assert unknown_values({}, [tmp_path / "a.parquet"]) == []
