@@ -43,6 +43,8 @@ ONCE = {
     "test_model_specs": "each of its cases names its own framework",
     "test_own_experiments": "a tutorial, whose model is written in Keras",
     "test_prepare": "no framework prepares data",
+    "test_sql_classes": "it names the framework of each case itself",
+    "test_sql_statements": "what a statement becomes is a job as any other",
     "test_tables": "it names the framework of each case itself",
     "test_wheel": "the half that submits jobs imports no framework",
     "test_zoo_trains": "models of the zoo; it has a test of PyTorch's beside them",
