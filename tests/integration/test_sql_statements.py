@@ -152,3 +152,36 @@ def test_an_interrupt_ends_a_training_and_leaves_nothing(trained, tmp_path):
     models, jobs = run(tmp_path, "SHOW MODELS; SHOW JOBS")
     assert (models["rows"], jobs["rows"]) == ([], [])
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
+
+
+@pytest.mark.timeout(900)
+def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
+    page = (REPOSITORY / "docs" / "tutorials" / "sql.md").read_text()
+    script = page.partition("```bash\n")[2].partition("```")[0]
+    assert len(script.splitlines()) == 10
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    edl = programs / "edl"
+    edl.write_text(f'#!/bin/sh\nexec {sys.executable} -m edl_horovod "$@"\n')
+    edl.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(REPOSITORY),
+        "XDG_DATA_HOME": str(tmp_path / "data"),
+    }
+    work = tmp_path / "work"
+    work.mkdir()
+    ended = subprocess.run(
+        ["bash", "-e", "-c", script],
+        cwd=work,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
+    found = rows_of(work / "hr.db", "testdata")
+    assert len(found) == 9
+    for _, _, role, predicted in found:
+        assert predicted == pytest.approx(PAY[role] + 2, abs=15)
