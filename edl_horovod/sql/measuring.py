@@ -1,6 +1,6 @@
 """EVALUATE and EXPLAIN: how good a model is on rows, and which columns that depends on."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,16 @@ from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, tell_unknown
 from edl_horovod.sql.predictions import read_predictions
 from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.result_tables import ResultTable, plan_result_table, write_result_table
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Evaluate, Explain
 from edl_horovod.sql.work import Work
 
 __all__ = ["evaluate", "explain"]
 
+_OF_NUMBERS = {"metric": "text", "value": "number"}
+_OF_CLASSES = {"metric": "text", "class": "text", "predicted": "text", "value": "number"}
+_OF_COLUMNS = {"column": "text", "importance": "number", "deviation": "number"}
 _Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -33,6 +37,9 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
     """
     stored = work.store.find(statement.model)
     plan = planning.plan_measuring(statement, work.columns(statement.select), stored)
+    classes = classes_of(stored)
+    columns = _OF_CLASSES if classes else _OF_NUMBERS
+    into = _into(work, statement, columns, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
         return work.dry("predict", values)
@@ -41,7 +48,6 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         table = work.export(statement.select, job.data, job, plan.nulls)
         _check(work, stored, table, statement)
         work.run(config, table.data, job)
-        classes = classes_of(stored)
         found = _outputs(read_predictions(job.output).batches(), classes)
         metrics = _measure(_labels(table, stored), found, classes)
     rows = [row for row in metrics.rows() if _is_wanted(row.metric, plan.metrics)]
@@ -51,19 +57,14 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         what = f"There is no metric {', '.join(plan.metrics)}."
         raise StatementError(what, statement.place, hint=hint)
     numbers = {row.metric: row.value for row in rows if row.class_name is None}
-    if classes:
-        return Result(
-            columns=("metric", "class", "predicted", "value"),
-            rows=tuple((row.metric, row.class_name, row.predicted, row.value) for row in rows),
-            model=str(stored),
-            metrics={name: value for name, value in numbers.items() if value is not None},
-        )
-    return Result(
-        columns=("metric", "value"),
-        rows=tuple((row.metric, row.value) for row in rows),
-        model=str(stored),
-        metrics={name: value for name, value in numbers.items() if value is not None},
-    )
+    cells = [
+        (row.metric, row.class_name, row.predicted, row.value)
+        if classes
+        else (row.metric, row.value)
+        for row in rows
+    ]
+    found_metrics = {name: value for name, value in numbers.items() if value is not None}
+    return _given(work, into, columns, cells, model=str(stored), metrics=found_metrics)
 
 
 def explain(work: Work, statement: Explain) -> Result:
@@ -74,6 +75,7 @@ def explain(work: Work, statement: Explain) -> Result:
     """
     stored = work.store.find(statement.model)
     plan = planning.plan_measuring(statement, work.columns(statement.select), stored)
+    into = _into(work, statement, _OF_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
         return work.dry("predict", values)
@@ -93,12 +95,42 @@ def explain(work: Work, statement: Explain) -> Result:
             _outputs(read_predictions(job.output).batches(), classes),
             _score(labels, classes),
         )
-    return Result(
-        columns=("column", "importance", "deviation"),
-        rows=tuple((each.column, each.importance, each.deviation) for each in found),
-        message=f"How much {'accuracy' if classes else 'R2'} falls when a column is shuffled.",
-        model=str(stored),
-    )
+    cells = [(each.column, each.importance, each.deviation) for each in found]
+    score = "accuracy" if classes else "R2"
+    message = f"The importance is how much {score} falls when the column is shuffled."
+    return _given(work, into, _OF_COLUMNS, cells, model=str(stored), message=message)
+
+
+def _into(
+    work: Work, statement: Evaluate | Explain, columns: Mapping[str, str], *, overwrite: bool
+) -> ResultTable | None:
+    if statement.into is None:
+        return None
+    return plan_result_table(work.engine, statement.into, columns, overwrite=overwrite)
+
+
+def _given(
+    work: Work,
+    into: ResultTable | None,
+    columns: Mapping[str, str],
+    rows: Sequence[tuple[Any, ...]],
+    *,
+    model: str,
+    metrics: dict[str, float] | None = None,
+    message: str = "",
+) -> Result:
+    """The rows, or a sentence about the table that they are in."""
+    if into is None:
+        return Result(
+            columns=tuple(columns),
+            rows=tuple(rows),
+            model=model,
+            metrics=metrics or {},
+            message=message,
+        )
+    write_result_table(work.engine, into, rows)
+    sentence = f"The table {into.name} has {len(rows):,} rows of {model}."
+    return Result(message=sentence, model=model, metrics=metrics or {})
 
 
 def _check(

@@ -44,6 +44,7 @@ _OF_PREDICT: dict[str, type] = {
 _OF_EVALUATE: dict[str, type] = {
     "validation.metrics": str,
     "validation.nulls": dict,
+    "validation.overwrite": bool,
 }
 
 
@@ -102,6 +103,8 @@ class MeasuringPlan:
     nulls: dict[str, Any]
     metrics: tuple[str, ...]
     """Those that are asked for, in lower case; none takes all."""
+    overwrite: bool
+    """Whether a table with an earlier result may be replaced."""
 
 
 def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> TrainingPlan:
@@ -196,9 +199,6 @@ def plan_measuring(
             hint=f"Write LABEL {label}, and select it: AS gives a column another name.",
         )
     check_columns(stored, columns, statement.model.place, needs_label=True)
-    if statement.into is not None:
-        hint = "Leave INTO out: the result is rows."
-        raise StatementError("INTO is not supported here yet.", statement.into.place, hint=hint)
     own = _own(meaning, "validation")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
     metrics = (each.strip().lower() for each in own.get("metrics", "").split(","))
@@ -206,6 +206,7 @@ def plan_measuring(
         settings=meaning.settings,
         nulls=nulls | own.get("nulls", {}),
         metrics=tuple(each for each in metrics if each),
+        overwrite=own.get("overwrite", False),
     )
 
 

@@ -60,6 +60,12 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_quiet()
     parser.add_config_files()
     flags, words = parser.parse_with_settings(argv)
+    if flags.cfg:
+        raise ConfigError(
+            "--cfg shows the settings of one job.",
+            received="--cfg",
+            cure="--dry-run shows those of the jobs that statements would start.",
+        )
     texts = [word for word in words if not _SETTING.match(word)]
     text = _text(texts, flags.file)
     try:

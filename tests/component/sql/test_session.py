@@ -187,6 +187,34 @@ def test_metrics_are_of_all_rows(session):
     assert [row[0] for row in some.rows] == ["accuracy", "auc"]
 
 
+def test_metrics_and_importances_go_into_tables(session, database):
+    evaluated = 'SELECT * FROM employee EVALUATE c LABEL role INTO "how good";'
+    *_, made, explained, rows, columns = run(
+        session,
+        CLASSIFIED
+        + evaluated
+        + 'SELECT * FROM employee EXPLAIN c INTO why; SELECT * FROM "how good"; SELECT * FROM why',
+    )
+    assert made.message.startswith("The table how good has ")
+    assert explained.message == "The table why has 2 rows of c@1."
+    assert ("accuracy", None, None, 1.0) in rows.rows
+    assert rows.columns == ("metric", "class", "predicted", "value")
+    assert {row[0] for row in columns.rows} == {"name", "salary"}
+    with pytest.raises(DataError, match="holds an earlier result"):
+        run(session, evaluated)
+    again = evaluated.replace("LABEL", "WITH validation.overwrite=True LABEL")
+    *_, count = run(session, again + 'SELECT count(*) AS n FROM "how good"')
+    assert count.rows == ((len(rows.rows),),)
+
+
+def test_metrics_never_replace_another_table(session, database):
+    before = rows_of(database, "employee")
+    text = "SELECT * FROM employee EVALUATE c WITH validation.overwrite=True INTO employee"
+    with pytest.raises(DataError, match="no earlier result"):
+        run(session, CLASSIFIED + text)
+    assert rows_of(database, "employee") == before
+
+
 def test_an_unknown_metric_is_refused(session):
     with pytest.raises(StatementError, match="Did you mean 'accuracy'"):
         run(
