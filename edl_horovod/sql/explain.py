@@ -3,6 +3,7 @@
 All shuffled copies of the rows are written beside each other, so one job predicts them all.
 """
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from edl_horovod.errors import DataError, MissingDependency
+from edl_horovod.errors import ConfigError, DataError, MissingDependency
 
-__all__ = ["Importance", "ShuffledRows", "draw", "importances", "write_shuffled"]
+__all__ = [
+    "Importance",
+    "ShuffledRows",
+    "draw",
+    "importances",
+    "require_drawing",
+    "write_shuffled",
+]
 
 MAX_ROWS = 2_000
 """Rows that are drawn from all; the job predicts each once for every column and repeat."""
 _ROW_GROUP = 20_000
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +135,33 @@ def importances(
     return sorted(found, key=lambda each: (-each.importance, each.column))
 
 
-def draw(found: Sequence[Importance], file: Path, *, title: str) -> None:
-    """Draw the importances as bars; the end of the file's name says what picture it is.
+def require_drawing(file: Path) -> None:
+    """Refuse a picture that could not be drawn, before anything is computed for it.
 
     Raises:
+        ConfigError: The end of the file's name is that of no kind of pictures.
         MissingDependency: matplotlib is not installed.
-        OSError: The file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
+    if importlib.util.find_spec("matplotlib") is None:
         raise MissingDependency(
             "A picture of the importances needs matplotlib, which is not installed.",
             cure="Install it by pip install matplotlib, or take the rows alone.",
-        ) from error
+        )
+    if file.suffix not in _PICTURES or not file.absolute().parent.is_dir():
+        raise ConfigError(
+            f"A picture is a file that ends in {', '.join(_PICTURES)}, in a folder that is there.",
+            received=str(file),
+        )
+
+
+def draw(found: Sequence[Importance], file: Path, *, title: str) -> None:
+    """Draw the importances as bars, into a file that `require_drawing` has let pass.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 1 + 0.35 * len(found)), layout="constrained")
     axes = figure.subplots()
     shown = list(reversed(found))

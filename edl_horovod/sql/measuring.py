@@ -1,6 +1,7 @@
 """EVALUATE and EXPLAIN: how good a model is on rows, and which columns that depends on."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,8 @@ def explain(work: Work, statement: Explain) -> Result:
     cells = [(each.column, each.importance, each.deviation) for each in found]
     score = "accuracy" if classes else "R2"
     message = f"The importance is how much {score} falls when the column is shuffled."
-    return _given(work, into, _OF_COLUMNS, cells, model=str(stored), message=message)
+    given = _given(work, into, _OF_COLUMNS, cells, model=str(stored), message=message)
+    return replace(given, importances=tuple(found))
 
 
 def _into(

@@ -2,7 +2,10 @@
 
 import html
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edl_horovod.sql.explain import Importance
 
 __all__ = ["Result"]
 
@@ -21,6 +24,8 @@ class Result:
     model: str = ""
     """The version that was trained or used: `m@3`."""
     metrics: dict[str, float] = field(default_factory=dict)
+    importances: "tuple[Importance, ...]" = ()
+    """Of an EXPLAIN: its rows, for `explain.draw`."""
 
     def __iter__(self) -> Any:
         return iter(self.rows)

@@ -49,12 +49,15 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser = VerbParser(
         verb,
         summary=summary,
-        usage='["STATEMENT; ..."] [-f FILE] [-o table|json] [--dry-run] [-q] [--debug]\n'
-        f"{' ' * 15}[--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
+        usage='["STATEMENT; ..."] [-f FILE] [-o table|json] [--picture FILE] [--dry-run] [-q]\n'
+        f"{' ' * 15}[--debug] [--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
         epilog=lambda: _EXAMPLES,
         config_class=JobConfig,
     )
     parser.add_argument("-f", "--file", metavar="FILE", type=Path, help="read the statements here")
+    parser.add_argument(
+        "--picture", metavar="FILE", type=Path, help="draw what an EXPLAIN gives: .png, .svg, .pdf"
+    )
     parser.add_format()
     parser.add_dry_run("show the settings of the jobs that statements would start, and stop")
     parser.add_quiet()
@@ -97,18 +100,37 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 
     with open_session(settings, run_job, tell=tell, is_dry_run=flags.dry_run) as session:
         if text is not None:
-            _run_all(session, text, show)
+            _run_all(session, text, show, flags.picture)
             return 0
+        if flags.picture:
+            raise ConfigError("--picture draws what an EXPLAIN in the command or a file gives.")
         prompt.run_prompt(session, show, lambda error: print(f"error: {error}", file=sys.stderr))
     return 0
 
 
-def _run_all(session: "Session", text: str, show: Callable[["Result"], None]) -> None:
+def _run_all(
+    session: "Session", text: str, show: Callable[["Result"], None], picture: Path | None
+) -> None:
+    from edl_horovod.sql import explain
+    from edl_horovod.sql.statements import Explain
+
     statements = session.parse(text)
     if not statements:
         raise ConfigError("There is no statement.", cure='Write edl sql "SELECT ...", or -f FILE.')
+    if picture is not None:
+        num_drawn = sum(isinstance(statement, Explain) for statement in statements)
+        if num_drawn != 1:
+            raise ConfigError(
+                "--picture draws what one EXPLAIN gives.",
+                received=f"{num_drawn} of them",
+                cure="Run that statement alone.",
+            )
+        explain.require_drawing(picture)
     for statement in statements:
-        show(session.run(statement))
+        result = session.run(statement)
+        show(result)
+        if picture is not None and result.importances:
+            explain.draw(result.importances, picture, title=result.model)
 
 
 def _text(texts: Sequence[str], file: Path | None) -> str | None:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from edl_horovod.cli.verbs import sql as verb
 from edl_horovod.columns import Column
 from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
 from edl_horovod.records.examples import example
@@ -213,6 +214,20 @@ def test_metrics_never_replace_another_table(session, database):
     with pytest.raises(DataError, match="no earlier result"):
         run(session, CLASSIFIED + text)
     assert rows_of(database, "employee") == before
+
+
+def test_columns_are_explained(session):
+    *_, found = run(session, TRAINED + "SELECT * FROM employee EXPLAIN m")
+    assert found.columns == ("column", "importance", "deviation")
+    assert [row[0] for row in found.rows] == [each.column for each in found.importances]
+    assert sorted(row[0] for row in found.rows) == ["name", "role"]
+
+
+def test_a_picture_is_of_one_explain(database, tmp_path):
+    words = ["--picture", f"{tmp_path}/a.png", f"db=sqlite:///{database}", f"models={tmp_path}/m"]
+    for text in ("SELECT 1", "SELECT 1 EXPLAIN m; SELECT 1 EXPLAIN m"):
+        with pytest.raises(ConfigError, match="what one EXPLAIN gives"):
+            verb.run("sql", "", [text, *words])
 
 
 def test_an_unknown_metric_is_refused(session):

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from edl_horovod.errors import DataError
-from edl_horovod.sql.explain import draw, importances, write_shuffled
+from edl_horovod.errors import ConfigError, DataError, MissingDependency
+from edl_horovod.sql.explain import draw, importances, require_drawing, write_shuffled
 from edl_horovod.sql.metrics import of_numbers
 
 COLUMNS = ("strong", "weak", "unused")
@@ -82,6 +82,17 @@ def test_one_row_says_nothing(tmp_path):
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="two rows or more"):
         write_shuffled([tmp_path / "a.parquet"], tmp_path / "b.parquet", ["x"])
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_at_once(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    require_drawing(tmp_path / "bars.svg")
+    for name in ("bars.txt", "nowhere/bars.png"):
+        with pytest.raises(ConfigError, match=r"ends in \.png"):
+            require_drawing(tmp_path / name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match="matplotlib"):
+        require_drawing(tmp_path / "bars.svg")
 
 
 def test_a_picture_is_drawn(shards, tmp_path):
