@@ -98,8 +98,8 @@ def mariadb() -> Iterator[str]:
         data, port, first = folder / "data", _free_port(), folder / "first.sql"
         _run(["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db"], folder)
         first.write_text(
-            f"CREATE USER ann@'%' IDENTIFIED BY '{PASSWORD}';"
-            " GRANT ALL ON *.* TO ann@'%'; CREATE DATABASE IF NOT EXISTS first;"
+            f"CREATE USER ann@'%' IDENTIFIED BY '{PASSWORD}';\n"
+            "GRANT ALL ON *.* TO ann@'%';\nCREATE DATABASE first;\n"
         )
         _own(first)
         command = ["/usr/sbin/mariadbd", "--no-defaults", f"--datadir={data}", f"--port={port}"]

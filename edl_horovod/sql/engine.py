@@ -122,12 +122,20 @@ class Engine:
         """The name that sqlglot has for the SQL that the engine reads."""
         return self._where.dialect
 
+    @property
+    def batch_rows(self) -> int:
+        """How many rows are best read at a time: a round trip to a server is worth more of them."""
+        return 500 if self.dialect in ("sqlite", "duckdb") else 2_000
+
     def select_columns(self, select: str) -> tuple[SelectColumn, ...]:
         """The columns that a SELECT gives, without reading its rows.
 
         Raises:
             DataError: The engine refuses the SELECT.
         """
+        if self.dialect == "mysql":
+            # Its cursor reads all rows that are left when it is closed.
+            select = f"SELECT * FROM (\n{select}\n) AS edl_select LIMIT 0"
         with self.reading(select) as rows:
             return rows.columns
 
@@ -157,12 +165,7 @@ class Engine:
                         received={"statement": _short(select)},
                         cure="Write a SELECT.",
                     )
-                try:
-                    yield Rows(cursor, self._columns(cursor, declared))
-                finally:
-                    if self.dialect == "mysql":
-                        # Else closing the cursor reads all rows that are left.
-                        connection.invalidate()
+                yield Rows(cursor, self._columns(cursor, declared))
 
     @contextmanager
     def streaming(self, connection: sa.Connection, select: str) -> Iterator[Any]:
@@ -189,18 +192,22 @@ class Engine:
             DataError: The engine refuses the statement, or is gone.
         """
         with self.said("run the statement"), self._engine.connect() as connection:
-            if self.dialect != "sqlite":  # There each statement commits by itself.
+            if self.dialect in ("postgres", "mysql"):  # Some statements run in no transaction.
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
             result = self.run_text(connection, text)
-            if not result.returns_rows:
+            if result.returns_rows:
+                rows = [tuple(row) for row in result.fetchmany(MOST_ROWS + 1)]
+                found = StatementResult(
+                    columns=tuple(result.keys()),
+                    rows=tuple(rows[:MOST_ROWS]),
+                    has_more_rows=len(rows) > MOST_ROWS,
+                )
+            else:
                 changed = result.rowcount
-                return StatementResult(num_changed=changed if changed >= 0 else None)
-            rows = [tuple(row) for row in result.fetchmany(MOST_ROWS + 1)]
-            return StatementResult(
-                columns=tuple(result.keys()),
-                rows=tuple(rows[:MOST_ROWS]),
-                has_more_rows=len(rows) > MOST_ROWS,
-            )
+                found = StatementResult(num_changed=changed if changed >= 0 else None)
+            result.close()
+            connection.commit()
+            return found
 
     def tables(self) -> tuple[str, ...]:
         """The names of tables and views where the engine looks first, sorted.
@@ -306,7 +313,10 @@ class Engine:
 
     def _type_name(self, column: Any) -> str:
         if self.dialect == "postgres":
-            return str(getattr(column, "type_display", ""))
+            return str(column.type_display)
+        if self.dialect == "mysql":
+            codes = vars(importlib.import_module("pymysql.constants.FIELD_TYPE"))
+            return next((name for name, code in codes.items() if code == column[1]), "")
         return str(column[1])
 
 

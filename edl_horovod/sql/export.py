@@ -8,14 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.files.output_dir import staged
-from edl_horovod.sql.engine import Engine, SelectColumn
+from edl_horovod.sql.engine import Engine, Rows, SelectColumn
 from edl_horovod.sql.kinds import Kind, ScannedColumn
 from edl_horovod.sql.shards import Shards
 from edl_horovod.sql.side import KeyReader
@@ -29,9 +29,10 @@ _RECORDS = "records"
 _SIDE = "side"
 _FIRST_BATCH_ROWS = 8
 """Until it is known how many bytes a row has."""
-_BATCH_ROWS = 1_000
-"""Rows that are in memory as Python objects, at most: more are slower, not faster."""
 _BATCH_BYTES = 4 << 20
+"""Bytes of the rows that are in memory as Python objects, about."""
+_BLOCK_ROWS = 5_000
+_BLOCK_BYTES = 8 << 20
 _PROGRESS_SECONDS = 0.5
 
 Progress = Callable[[int, float], None]
@@ -122,6 +123,17 @@ def _exported(column: ScannedColumn) -> ExportedColumn:
     )
 
 
+@dataclass
+class _Block:
+    """Some consecutive rows."""
+
+    num_rows: int = 0
+    num_bytes: int = 0
+    parts: list[list[pa.Array]] = field(default_factory=list)
+    """Batch after batch, an array of each column."""
+    keys: list[dict[str, pa.Array]] = field(default_factory=list)
+
+
 class _Scan:
     """One pass over the rows of a SELECT."""
 
@@ -138,11 +150,12 @@ class _Scan:
         self._nulls = nulls
         self._target = target
         self._keys: KeyReader | None = None
+        self._num_asked = _FIRST_BATCH_ROWS
         self.columns: list[ScannedColumn] = []
 
     def write(self, folder: Path, on_progress: Progress) -> int:
         """Write the shards; returns the number of rows."""
-        num_rows, num_asked = 0, _FIRST_BATCH_ROWS
+        num_rows = 0
         began = told = time.monotonic()
         with (
             self._engine.reading(self._select) as rows,
@@ -150,18 +163,18 @@ class _Scan:
             Shards(folder / _SIDE) if self._target else nullcontext() as side,
         ):
             self._begin(rows.columns)
-            while batch := rows.fetch(num_asked):
-                arrays = self._arrays(batch, first_row=num_rows)
-                records = {
-                    column.name: column.filled(found)
-                    for column, found in zip(self.columns, arrays, strict=True)
-                }
+            while block := self._read(rows, first_row=num_rows):
+                shown = self._joined(block, first_row=num_rows)
+                num_rows += block.num_rows
                 if not self._missing():
-                    shards.add(records)
+                    shards.add(
+                        {
+                            column.name: column.filled(values)
+                            for column, values in zip(self.columns, shown, strict=True)
+                        }
+                    )
                     if side is not None:
-                        side.add(self._beside(batch, arrays, first_row=num_rows))
-                num_rows += len(batch)
-                num_asked = _next_rows(len(batch), sum(one.nbytes for one in arrays))
+                        side.add(self._beside(block, shown))
                 if (now := time.monotonic()) - told > _PROGRESS_SECONDS:
                     told = now
                     on_progress(num_rows, num_rows / (now - began))
@@ -179,23 +192,50 @@ class _Scan:
             keys = [ScannedColumn(columns[place]) for place in plan.key_places]
             self._keys = KeyReader(keys, plan.key_places)
 
-    def _arrays(self, batch: Sequence[tuple[object, ...]], first_row: int) -> list[pa.Array]:
-        """The values of the columns of records, NULL where there is none."""
-        found = []
-        # The keys behind them are left out.
-        for column, values in zip(self.columns, zip(*batch, strict=True), strict=False):
-            array = column.read(values, first_row=first_row)
-            column.count_nulls(array, first_row=first_row)
-            found.append(array)
-        return found
+    def _read(self, rows: Rows, first_row: int) -> "_Block | None":
+        """The next rows as arrays, batch after batch; None at the end.
 
-    def _beside(
-        self, batch: Sequence[tuple[object, ...]], arrays: Sequence[pa.Array], first_row: int
-    ) -> Mapping[str, pa.Array]:
-        if self._keys is not None:
-            return self._keys.read(batch, num_columns=len(self.columns), first_row=first_row)
-        names = (column.name for column in self.columns)
-        return dict(zip(names, arrays, strict=True))
+        Small batches are faster: the objects of one are still in the processor's cache when it is
+        read a second time.
+        """
+        block = _Block()
+        while block.num_rows < _BLOCK_ROWS and block.num_bytes < _BLOCK_BYTES:
+            batch = rows.fetch(self._num_asked)
+            if not batch:
+                break
+            at = first_row + block.num_rows
+            # The keys behind the columns of records are left out.
+            arrays = [
+                column.read(values, first_row=at)
+                for column, values in zip(self.columns, zip(*batch, strict=True), strict=False)
+            ]
+            block.parts.append(arrays)
+            if self._keys is not None:
+                block.keys.append(
+                    self._keys.read(batch, num_columns=len(self.columns), first_row=at)
+                )
+            num_bytes = sum(one.nbytes for one in arrays)
+            block.num_rows += len(batch)
+            block.num_bytes += num_bytes
+            most = _BATCH_BYTES * len(batch) // max(1, num_bytes)
+            self._num_asked = max(1, min(self._engine.batch_rows, most))
+        return block if block.num_rows else None
+
+    def _joined(self, block: "_Block", first_row: int) -> list[pa.Array]:
+        """The values of each column, NULL where there is none."""
+        by_column = zip(*block.parts, strict=True)
+        return [
+            column.joined(parts, first_row=first_row)
+            for column, parts in zip(self.columns, by_column, strict=True)
+        ]
+
+    def _beside(self, block: "_Block", shown: Sequence[pa.Array]) -> Mapping[str, pa.Array]:
+        if block.keys:
+            return {
+                name: pa.concat_arrays([keys[name] for keys in block.keys])
+                for name in block.keys[0]
+            }
+        return {column.name: values for column, values in zip(self.columns, shown, strict=True)}
 
     def _named(self, columns: Sequence[SelectColumn]) -> list[ScannedColumn]:
         names = [column.name for column in columns]
@@ -249,8 +289,3 @@ class _Scan:
                 cure="Give a default for each of these columns, use COALESCE in the SELECT, or"
                 " leave such rows out by WHERE.",
             )
-
-
-def _next_rows(num_rows: int, num_bytes: int) -> int:
-    """How many rows to ask for, by what the last ones took."""
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES * num_rows // max(1, num_bytes)))

@@ -65,6 +65,8 @@ class ScannedColumn:
         self.first_inexact: tuple[int, float] | None = None
         self._default = default
         self._first: tuple[int, object] | None = None
+        self._types: set[type] = set()
+        """Of the last values; the kind is that of these, or a wider one."""
         words = column.declared_type.upper()
         self._declared: Kind | None = None
         """Of a column whose texts are dates or timestamps."""
@@ -84,32 +86,43 @@ class ScannedColumn:
             DataError: They are of another kind than those before, or cannot be used.
         """
         types = set(map(type, values))
-        if types == _IS_NULL:
-            return pa.nulls(len(values), _TYPES[self.kind] if self.kind else pa.null())
-        if self._first is None:
-            self._first = next(
-                (first_row + place, value)
-                for place, value in enumerate(values)
-                if value is not None
-            )
-        for type_ in types - _IS_NULL:
-            self._widen(type_, values, first_row)
+        if types != self._types:
+            if types == _IS_NULL:
+                return pa.nulls(len(values), _TYPES[self.kind] if self.kind else pa.null())
+            if self._first is None:
+                self._first = next(
+                    (first_row + place, value)
+                    for place, value in enumerate(values)
+                    if value is not None
+                )
+            for type_ in types - _IS_NULL:
+                self._widen(type_, values, first_row)
+            self._types = types
         assert self.kind is not None
         if Decimal in types:
             values = [None if value is None else float(value) for value in values]
         try:
-            found = self._array(values, self.kind, types)
+            return self._array(values, self.kind, types)
         except _UNUSABLE:
             raise self._unusable(values, first_row) from None
-        if self.kind in ("integer", "number"):
-            self._look_at_numbers(found, first_row)
-        return found
 
-    def count_nulls(self, values: pa.Array, *, first_row: int) -> None:
-        """Take note of the rows without a value."""
-        if values.null_count and self.first_null_row is None:
-            self.first_null_row = first_row + pc.index(values.is_null(), True).as_py()
-        self.num_nulls += values.null_count
+    def joined(self, parts: Sequence[pa.Array], *, first_row: int) -> pa.Array:
+        """What `read` gave for consecutive rows as one array, and a look at its values.
+
+        Raises:
+            DataError: A number is not finite.
+        """
+        if self.kind is not None:
+            type_ = _TYPES[self.kind]
+            parts = [part if part.type == type_ else part.cast(type_) for part in parts]
+        values = pa.concat_arrays(parts)
+        if values.null_count:
+            if self.first_null_row is None:
+                self.first_null_row = first_row + pc.index(values.is_null(), True).as_py()
+            self.num_nulls += values.null_count
+        if self.kind in ("integer", "number"):
+            self._look_at_numbers(values, first_row)
+        return values
 
     def filled(self, values: pa.Array) -> pa.Array:
         """The values with the default for those that are NULL; as they are if all are there.

@@ -44,11 +44,10 @@ class KeyReader:
             if isinstance(values[0], uuid.UUID):
                 values = [None if value is None else str(value) for value in values]
             keys = column.read(values, first_row=first_row)
-            column.count_nulls(keys, first_row=first_row)
-            if column.num_nulls or column.kind not in ("integer", "text", "bytes", "date"):
+            if keys.null_count or column.kind not in ("integer", "text", "bytes", "date"):
                 raise DataError(
                     f"The key {column.name!r} does not tell rows apart: it is"
-                    f" {'NULL' if column.num_nulls else column.kind} in row {first_row + 1:,} or"
+                    f" {'NULL' if keys.null_count else column.kind} in row {first_row + 1:,} or"
                     " soon after.",
                     cure="Predict into a new table.",
                 )

@@ -88,6 +88,12 @@ def plan_target(
         DataError: Rows cannot be matched, the table must not be replaced, or the engine refuses
             the SELECT.
     """
+    if engine.dialect == "duckdb":
+        raise DataError(
+            "Predictions cannot be written into a database of DuckDB.",
+            received={"target": ".".join(target)},
+            cure="Leave the target out, which gives the predictions as rows.",
+        )
     wanted, names = _names(target, columns)
     parts = inspect_select(select, engine.dialect)
     selected = [column.name for column in engine.select_columns(select)]
@@ -118,6 +124,12 @@ def plan_target(
         )
     if found is not None:
         _require_replaceable(found, wanted, sources, overwrite=overwrite)
+        if engine.dialect == "mysql":
+            raise DataError(
+                f"{found.name} cannot be replaced: this database has no transaction for that.",
+                received={"target": str(wanted)},
+                cure="Name a new table, or DROP this one first.",
+            )
     _require_others(names, selected, "are selected, too")
     return TargetPlan(
         action="create" if found is None else "replace",
@@ -210,10 +222,9 @@ def _update_source(
             cure=f"Select from {found.name} alone, or predict into a new table.",
         )
     keys = found.key
-    if not keys and engine.dialect in ("sqlite", "duckdb"):
+    if not keys and engine.dialect == "sqlite":
         columns = [column.lower() for column in found.columns]
-        rows = _ROW_NUMBERS if engine.dialect == "sqlite" else _ROW_NUMBERS[:1]
-        keys = tuple(name for name in rows if name not in columns)[:1]
+        keys = tuple(name for name in _ROW_NUMBERS if name not in columns)[:1]
     if not keys:
         raise DataError(
             f"{why}, and it has no primary key by which its rows get their predictions.",

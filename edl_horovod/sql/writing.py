@@ -1,10 +1,12 @@
 """Predictions into the table of a PREDICT: staged, then put in place by one transaction.
 
-Whoever is killed in between leaves the database as it was.
+Whoever is killed in between leaves the database as it was. MariaDB and MySQL commit a change of
+columns by itself, so one who is killed there may leave a column that is added and empty.
 """
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +122,14 @@ def _update(
     digest = sa.Column("edl_digest", sa.BigInteger())
     values = [sa.Column(f"edl_value_{number}", type_) for number, type_ in enumerate(types)]
     staged = stage(engine, connection, [*keys, digest, *values], rows)
-    with engine.transaction(connection):
+    with (
+        _columns_that_commit(engine, connection, plan, types),
+        engine.transaction(connection),
+    ):
         _keep_others_out(engine, connection, plan)
         num_changed = _drop_changed(engine, connection, plan, staged)
-        for name, type_ in zip(plan.columns, types, strict=True):
-            if name not in own:
-                _add_column(engine, connection, plan, name, type_)
+        if engine.dialect != "mysql":
+            _add_columns(engine, connection, plan, types)
         table = _table_of(engine, plan, own)
         source = staged.table
         statement = (
@@ -214,17 +218,38 @@ def _text_of(engine: Engine, plan: TargetPlan) -> str:
     return ".".join(engine.quoted(part) for part in parts if part)
 
 
-def _add_column(
+def _add_columns(
     engine: Engine,
     connection: sa.Connection,
     plan: TargetPlan,
-    name: str,
-    type_: sa.types.TypeEngine[Any],
+    types: Sequence[sa.types.TypeEngine[Any]],
 ) -> None:
-    text = type_.compile(dialect=connection.dialect)
-    engine.run_text(
-        connection, f"ALTER TABLE {_text_of(engine, plan)} ADD COLUMN {engine.quoted(name)} {text}"
-    )
+    table = _text_of(engine, plan)
+    for name, type_ in zip(plan.columns, types, strict=True):
+        if name in plan.new_columns:
+            text = f"{engine.quoted(name)} {type_.compile(dialect=connection.dialect)}"
+            engine.run_text(connection, f"ALTER TABLE {table} ADD COLUMN {text}")
+
+
+@contextmanager
+def _columns_that_commit(
+    engine: Engine,
+    connection: sa.Connection,
+    plan: TargetPlan,
+    types: Sequence[sa.types.TypeEngine[Any]],
+) -> Iterator[None]:
+    """Add the columns before the transaction where they are no part of one, and undo it."""
+    if engine.dialect != "mysql" or not plan.new_columns:
+        yield
+        return
+    _add_columns(engine, connection, plan, types)
+    try:
+        yield
+    except BaseException:
+        for name in plan.new_columns:
+            text = f"ALTER TABLE {_text_of(engine, plan)} DROP COLUMN {engine.quoted(name)}"
+            engine.run_text(connection, text)
+        raise
 
 
 def _table_of(engine: Engine, plan: TargetPlan, own: Iterable[str]) -> sa.TableClause:
@@ -253,6 +278,14 @@ def _make(
     values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(made)]
     plain = (tuple(map(without_zone, row)) for row in rows)
     staged = stage(engine, connection, values, plain)
+    if engine.dialect == "mysql":
+        # One statement, all or nothing: what makes a table is no part of a transaction.
+        shown = ", ".join(
+            f"edl_value_{number} AS {engine.quoted(name)}" for number, (name, _) in enumerate(made)
+        )
+        rows_of = f"SELECT {shown} FROM {staged.table.name} ORDER BY edl_row"
+        engine.run_text(connection, f"CREATE TABLE {_text_of(engine, plan)} AS {rows_of}")
+        return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)
     columns = [sa.Column(name, type_) for name, type_ in made]
     table = sa.Table(plan.table.name, sa.MetaData(), *columns, schema=plan.table.schema or None)
     with engine.transaction(connection):
