@@ -16,6 +16,7 @@ from benchmarks import (
     bench_input,
     bench_predict,
     bench_prepare,
+    bench_sql,
     bench_start,
     bench_step,
 )
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Comparison]]] = {
     "predict": bench_predict.measure,
     "elastic_cost": bench_elastic_cost.measure,
     "prepare": bench_prepare.measure,
+    "sql": bench_sql.measure,
     "start": bench_start.measure,
     "checkpoint": bench_checkpoint.measure,
 }
