@@ -63,11 +63,14 @@ def train(start, tmp_path, written_in, model_def, *settings):
 @pytest.mark.parametrize("written_in", FRAMEWORKS)
 def test_a_number(start, tables, tmp_path, written_in):
     settings = ("params.label=salary", "params.columns=[role,age,full,hired]")
+    settings += ("train.saved_model=true",)
     job = train(start, tmp_path, written_in, "regressor.DNN", *settings)
     told = [e.event.message for e in job.events("log") if e.event.message.startswith("column ")]
     assert told[2] == "column hired: dates, read as year, month, weekday"
     assert job.events("evaluation")[-1].event.metrics["absolute_error"] < 5_000
 
+    served = {"keras": "saved_model", "torch": "model.pt2"}[written_in]
+    assert (tmp_path / "model" / served).exists()
     trained_model, output = f"trained_model={tmp_path}/model", f"output={tmp_path}/evaluated"
     start("evaluate", trained_model, f"data={tmp_path}/rows.parquet", output).succeed()
     found = json.loads((tmp_path / "evaluated" / "metrics.json").read_text())
