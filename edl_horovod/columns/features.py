@@ -153,7 +153,7 @@ class _Planner:
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = columns
-        self._inputs: dict[str, str] = {}
+        self._inputs: dict[Codes, str] = {}
         self.codes: dict[str, Codes] = {}
         self._names: set[str] = set()
 
@@ -185,8 +185,7 @@ class _Planner:
         return _as_found(column)
 
     def _table(self, codes: Codes, clause: Clause) -> Table:
-        key = repr(codes)
-        name = self._inputs.setdefault(key, f"codes_{len(self._inputs)}")
+        name = self._inputs.setdefault(codes, f"codes_{len(self._inputs)}")
         self.codes[name] = codes
         return Table(name, codes.num_codes, clause.dimension, codes.is_sequence, clause.combiner)
 
