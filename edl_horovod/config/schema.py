@@ -112,6 +112,9 @@ class TrainConfig:
     batch_norm: str = "own"
     """Whether BatchNorm layers take each rank's `own` examples of a step, or those of all ranks,
     `synchronized`, at the price of two small messages for each layer and step (PyTorch)."""
+    compile: bool = False
+    """Whether the model's passes are compiled, by `torch.compile` (PyTorch); needs a C++ compiler
+    and Python's headers where the job runs."""
     precision: str = "float32"
     """What layers compute in: `float32`, `mixed_bfloat16` or `mixed_float16`; variables stay
     float32."""
@@ -139,6 +142,9 @@ class TrainConfig:
         is_whole = self.batch_norm == "own" or self.accumulate_steps == 1
         rule = "needs train.accumulate_steps=1: parts of a step have no statistics in common"
         check(is_whole, "train.batch_norm", self.batch_norm, rule)
+        is_own = self.batch_norm == "own" or not self.compile
+        rule = "needs train.compile=false: a program that is compiled cannot wait for other ranks"
+        check(is_own, "train.batch_norm", self.batch_norm, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,8 +360,10 @@ class JobConfig:
         is_taken = is_own or self.framework == "torch" or not task.keeps_state
         check(is_taken, "train.batch_norm", self.train.batch_norm, rule)
         rule = "is for framework=torch; train.saved_model is Keras' form for servers"
-        is_taken = not self.train.onnx or self.framework == "torch" or not task.keeps_state
-        check(is_taken, "train.onnx", self.train.onnx, rule)
+        is_torch = self.framework == "torch" or not task.keeps_state
+        check(is_torch or not self.train.onnx, "train.onnx", True, rule)
+        rule = "is for framework=torch; the steps of Keras models are graphs of TensorFlow already"
+        check(is_torch or not self.train.compile, "train.compile", True, rule)
         rule = "is for train on an elastic ring (launch=local or launch=kubernetes)"
         check(task.keeps_state or not self.elastic.autoscale, "elastic.autoscale", True, rule)
         batching = self.elastic.batching

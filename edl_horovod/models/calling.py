@@ -12,7 +12,14 @@ from typing import Any
 from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
 from edl_horovod.models.cures import OPTIMIZER_CURE, cure_for
 
-__all__ = ["Declared", "call_declared", "declared", "user_code", "wrong_optimizer"]
+__all__ = [
+    "Declared",
+    "call_declared",
+    "declared",
+    "first_paragraph",
+    "user_code",
+    "wrong_optimizer",
+]
 
 _NAMED = (
     inspect.Parameter.POSITIONAL_ONLY,
@@ -90,6 +97,11 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as e:  # The boundary to the user's code.
         raise UserCodeError(f"{doing} failed{_place(e, root)}: {_error_text(e)}") from e
+
+
+def first_paragraph(error: BaseException) -> str:
+    """The beginning of an error's text, on one line: some texts are reports of many pages."""
+    return " ".join(str(error).split("\n\n")[0].split())
 
 
 def wrong_optimizer(returned: object, label: str) -> UserCodeError:

@@ -35,6 +35,7 @@ LONG = {
 """For other frameworks than the first in `make test-all`: most of the way is the same code."""
 ONCE = {
     "test_adapted": "layers that adapt to data are Keras'",
+    "test_compiling": "Keras' steps are graphs anyway",
     "test_decoding": "the processes are PyTorch's",
     "test_elasticdl_zoo": "the released models are written in Keras",
     "test_keras_on_torch": "it is both at once",

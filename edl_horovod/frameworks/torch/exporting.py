@@ -10,7 +10,7 @@ from edl_horovod.config.schema import TrainConfig
 from edl_horovod.errors import MissingDependency, how_to_install
 from edl_horovod.frameworks.torch.running import Running
 from edl_horovod.frameworks.torch.structures import map_leaves, repeated
-from edl_horovod.models.calling import user_code
+from edl_horovod.models.calling import first_paragraph, user_code
 
 __all__ = ["export", "require_exporters"]
 
@@ -84,5 +84,4 @@ def _shortened(error: Exception) -> Exception:
     first: BaseException = error
     while first.__cause__ is not None:
         first = first.__cause__
-    paragraph = " ".join(str(first).split("\n\n")[0].split())
-    return RuntimeError(paragraph).with_traceback(first.__traceback__)
+    return RuntimeError(first_paragraph(first)).with_traceback(first.__traceback__)

@@ -10,6 +10,7 @@ from edl_horovod.config.schema import TrainConfig
 from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
+from edl_horovod.frameworks.torch.compiling import require_compiler
 from edl_horovod.frameworks.torch.exporting import require_exporters
 from edl_horovod.frameworks.torch.gradients import StepOptions, StepReducer
 from edl_horovod.frameworks.torch.model import TorchModel
@@ -92,6 +93,8 @@ class TorchFramework:
     ) -> Step:
         """Build the user's model and optimizer."""
         require_exporters(config)
+        if config.compile:
+            require_compiler()
         options = StepOptions(
             clip_norm=config.clip_norm,
             clip_value=config.clip_value,
@@ -99,6 +102,7 @@ class TorchFramework:
             scales_loss=config.precision == "mixed_float16",
             batch_size=config.batch_size,
             class_weight=config.class_weight,
+            compiles=config.compile,
             sums_batch_norm=config.batch_norm == "synchronized",
         )
         return TorchStep(

@@ -53,6 +53,8 @@ class StepOptions:
     """About how many examples a step has, by which a scaled loss is divided."""
     sums_batch_norm: bool = False
     """Whether BatchNorm takes the examples of all ranks together; each is one part then."""
+    compiles: bool = False
+    """Whether the model's passes are compiled."""
     class_weight: Sequence[float] = ()
     """Weights of examples by their class, from 0 on; none for the same of all."""
 

@@ -1,7 +1,7 @@
 """A user's module: created, on its device, and run."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.compiling import compiled
 from edl_horovod.frameworks.torch.structures import at_least_float32, described, map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import call_declared, user_code
@@ -63,6 +64,7 @@ class Running:
                 cure="" if not isinstance(module, type) else f"Write {module.__name__}(...).",
             )
         self.module = module.to(computing.device)
+        self._compiled: Callable[[Any], Any] | None = None
         self.module.eval()
         doing = (
             f"Running the model of {name} on what create_dataset gives"
@@ -83,7 +85,18 @@ class Running:
         features, labels, weights = map(self.here, (batch.features, batch.labels, batch.weights))
         return Batch(features, labels, batch.num_examples, weights)
 
+    def compile(self) -> None:
+        """Have `train` run the module compiled; its first passes compile it."""
+        self._compiled = compiled(self.module, self.loaded.label)
+
     def run(self, features: Any) -> Any:
         """What the module returns for a batch's features, in float32 at least."""
         with self.computing.autocast():
             return at_least_float32(self.module(features))
+
+    def train(self, features: Any) -> Any:
+        """As `run`, for a step of a training; where it compiles, of two examples at least."""
+        if self._compiled is None:
+            return self.run(features)
+        with self.computing.autocast():
+            return at_least_float32(self._compiled(features))

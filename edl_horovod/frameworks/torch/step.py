@@ -83,8 +83,9 @@ class TorchStep:
         self._statistics = RingStatistics()
         is_normalised = any(isinstance(each, KINDS) for each in self._running.module.modules())
         self._sums_norms = is_normalised and options.sums_batch_norm
-        # BatchNorm refuses to work on one example alone, which a rank of a ring may well have.
-        self._doubles_one = is_normalised and not options.sums_batch_norm
+        # BatchNorm refuses to work on one example alone, which a rank of a ring may well have; and
+        # a program for any other number of examples is not one for one.
+        self._doubles_one = options.compiles or (is_normalised and not options.sums_batch_norm)
         if self._sums_norms:
             self._running.module = with_ring_statistics(self._running.module, self._statistics)
         module = self._running.module
@@ -97,6 +98,8 @@ class TorchStep:
         self.optimizer = self._optimization.optimizer
         self._callbacks = loaded.callbacks()
         self._trained = self._trained_parameters()
+        if options.compiles:
+            self._running.compile()
         self._scale = LossScale() if options.scales_loss else None
         with _all_trained(self._trained.values()):
             self._state = OptimizerState(self._optimization, self._trained, loaded)
@@ -315,7 +318,7 @@ class TorchStep:
             f"Running the model of {self._loaded.label} for {described(part.features)} in training"
         )
         with user_code(doing, root=self._loaded.zoo):
-            outputs = self._running.run(part.features)
+            outputs = self._running.train(part.features)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
         loss, metric_sums = outcome.loss_sum * share, np.array(outcome.metric_sums) * share

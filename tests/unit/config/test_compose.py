@@ -92,6 +92,7 @@ def test_every_setting_can_be_set():
         "trust": "changed",
         "train.precision": "mixed_bfloat16",
         "train.batch_norm": "own",
+        "train.compile": "false",
         "train.onnx": "false",
         "train.compression": "bf16",
         "train.early_stopping.mode": "max",

@@ -14,10 +14,10 @@ from tests.zoo import torch_tiny
 EPOCHS = "train.epochs=3"
 
 
-def assert_same_state(ours, theirs):
+def assert_same_state(ours, theirs, *, atol=1e-7):
     assert list(ours.state) == list(theirs.state)
     for name, value in ours.state.items():
-        np.testing.assert_allclose(value, theirs.state[name], rtol=1e-5, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(value, theirs.state[name], rtol=1e-5, atol=atol, err_msg=name)
 
 
 def test_it_trains_evaluates_and_predicts(run, tmp_path):

@@ -104,6 +104,27 @@ def test_shaped_gradients_are_those_of_one_process(world, config):
     assert_as_alone(world, keep_every=7, config=config)
 
 
+def test_compiled_steps_are_those_of_one_process_that_does_not_compile(world, monkeypatch):
+    scratch = Path(os.environ["RING_SCRATCH"], f"programs-{os.environ['HOROVOD_RANK']}")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(scratch))
+    count = torch._dynamo.utils.counters
+    count.clear()
+    model = {"keep_every": 7, "kind": "SGD"}
+    ring = Side(world, config={"compile": True}, **model)
+    ring.stream.restart(range(LANES), 0, 1)
+    ring.trainer.rehearse(ring.stream.next_batch())
+    assert count["stats"]["unique_graphs"] == 1
+    in_ring = ring.train()
+    assert count["stats"]["unique_graphs"] <= 3
+    assert_same_everywhere(ring.weights())
+    if world.is_leader:
+        single = Side(ALONE, **model)
+        losses = [each.loss for each in single.train()]
+        assert [each.loss for each in in_ring] == pytest.approx(losses, rel=1e-5, nan_ok=True)
+        for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("precision", ["mixed_bfloat16", "mixed_float16"])
 def test_autocast_and_loss_scale_are_the_rings(world, precision):
     single = assert_as_alone(world, 2e-2, keep_every=7, kind="SGD", precision=precision)
