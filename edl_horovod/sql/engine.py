@@ -125,7 +125,7 @@ class Engine:
     @property
     def batch_rows(self) -> int:
         """How many rows are best read at a time: a round trip to a server is worth more of them."""
-        return 500 if self.dialect in ("sqlite", "duckdb") else 2_000
+        return 1_000 if self.dialect in ("sqlite", "duckdb") else 2_000
 
     def select_columns(self, select: str) -> tuple[SelectColumn, ...]:
         """The columns that a SELECT gives, without reading its rows.

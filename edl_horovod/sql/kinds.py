@@ -4,6 +4,7 @@ A type that is declared is weak evidence (sqlite keeps any value in any column),
 where values have two meanings: sqlite has no dates, only texts in columns declared as such.
 """
 
+import array
 import datetime
 import itertools
 from collections.abc import Sequence
@@ -85,6 +86,9 @@ class ScannedColumn:
         Raises:
             DataError: They are of another kind than those before, or cannot be used.
         """
+        quickly = self._read_quickly(values)
+        if quickly is not None:
+            return quickly
         types = set(map(type, values))
         if types != self._types:
             if types == _IS_NULL:
@@ -105,6 +109,24 @@ class ScannedColumn:
             return self._array(values, self.kind, types)
         except _UNUSABLE:
             raise self._unusable(values, first_row) from None
+
+    def _read_quickly(self, values: Sequence[Any]) -> pa.Array | None:
+        """The values if all are of the one type that the last ones had; None if that is not sure.
+
+        What copies the values out of their objects refuses other types by itself, which is cheaper
+        than to ask each for its type. No driver gives booleans among integers.
+        """
+        try:
+            if self._types == {int} and self.kind == "integer":
+                return _from_memory(array.array("q", values), pa.int64())
+            if self._types == {str} and self.kind == "text":
+                "".join(values)
+                return pa.array(values, pa.string())
+            if self._types == {float} == set(map(type, values)):
+                return _from_memory(array.array("d", values), pa.float64())
+        except (TypeError, *_UNUSABLE):
+            return None
+        return None
 
     def joined(self, parts: Sequence[pa.Array], *, first_row: int) -> pa.Array:
         """What `read` gave for consecutive rows as one array, and a look at its values.
@@ -255,6 +277,10 @@ class ScannedColumn:
         if len(places) and self.first_inexact is None:
             self.first_inexact = (first_row + int(places[0]), numbers[places[0]].item())
         self.num_inexact += len(places)
+
+
+def _from_memory(values: "array.array[Any]", type_: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
 
 
 def _first_of(type_: type, values: Sequence[Any], first_row: int) -> tuple[int, object]:
