@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -92,19 +91,23 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
         OutputError: The folder cannot be made.
         Interrupted: Somebody ended the job.
     """
-    try:
-        number, path = _claim(models)
-        write_json(path / _ENTRY, {"what": what, "began": time.time()})
-    except OSError as e:
-        raise OutputError(
-            f"The folder of a job cannot be made: {e}.",
-            received={"models": models},
-            cure=cure_of(e),
-        ) from e
-    job = StatementJob(number, path)
-    is_kept = False
-    with (path / _LOCK).open("w") as stream:
-        _try_to_lock(stream)
+    with contextlib.ExitStack() as stack:
+        try:
+            _clean(models)
+            number, path = _claim(models)
+            stack.callback(_clean, models)
+            stream = stack.enter_context((path / _LOCK).open("w"))
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            # Only now is it seen by others, who take one without a lock for dead.
+            write_json(path / _ENTRY, {"what": what, "began": time.time()})
+        except OSError as e:
+            raise OutputError(
+                f"The folder of a job cannot be made: {e}.",
+                received={"models": models},
+                cure=cure_of(e),
+            ) from e
+        job = StatementJob(number, path)
+        is_kept = False
         try:
             yield job
         except Interrupted:
@@ -116,12 +119,8 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
             is_kept = job.job_dir.exists()
             raise
         finally:
-            for path in [it for it in job.path.iterdir() if it.name != marker.NAME]:
-                if not is_kept or path.name in (_DATA, _OUTPUT, _VERSION, job.validation.name):
-                    _remove(path)
             if not is_kept:
                 shutil.rmtree(job.path, ignore_errors=True)
-            _remove_old(models)
 
 
 def find_jobs(models: Path) -> tuple[JobEntry, ...]:
@@ -175,18 +174,17 @@ def _paths(models: Path) -> list[Path]:
     return sorted((path for path in found if path.name.isdecimal()), key=lambda it: int(it.name))
 
 
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else os.unlink(path)
-
-
-def _remove_old(models: Path) -> None:
-    """Remove what dead processes and failed jobs left, but for the logs of the newest."""
+def _clean(models: Path) -> None:
+    """Remove the rows that dead processes and failed jobs left, and all but the newest logs."""
     ended = [entry for entry in find_jobs(models) if not entry.is_running]
-    for entry in ended[:-MOST_KEPT]:
-        folder = entry.job_dir.parent
-        if marker.kind_of(folder) == _KIND:
+    for entry in ended:
+        job = StatementJob(entry.number, entry.job_dir.parent)
+        if marker.kind_of(job.path) != _KIND:
+            continue
+        for folder in (job.data, job.validation, job.output, job.version):
             shutil.rmtree(folder, ignore_errors=True)
+        if entry in ended[:-MOST_KEPT] or not entry.job_dir.exists():
+            shutil.rmtree(job.path, ignore_errors=True)
 
 
 def _try_to_lock(stream: TextIO) -> bool:

@@ -1,6 +1,8 @@
 """Statements on sqlite with a stand-in for the ring: what is read, kept, written and refused."""
 
 import json
+import os
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from edl_horovod.cli.verbs import sql as verb
 from edl_horovod.columns import Column
 from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
+from edl_horovod.files.marker import NAME
 from edl_horovod.records.examples import example
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.sql.jobs import find_jobs, request_kill
@@ -308,6 +311,22 @@ def test_a_killed_statement_ends_and_leaves_nothing(session, ring, tmp_path):
         run(session, TRAINED)
     assert find_jobs(tmp_path / "models") == ()
     assert session.work.store.names() == ()
+
+
+def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
+    ring.before_it_ends = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    if (child := os.fork()) == 0:
+        run(session, TRAINED)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    left = tmp_path / "models" / ".jobs" / "1"
+    assert (left / "data").is_dir()
+    assert session.work.store.names() == ()
+    ring.before_it_ends = lambda: None
+    (found,) = run(session, TRAINED)
+    assert found.model == "m@1"
+    assert {path.name for path in left.iterdir()} <= {"job", "statement.json", ".lock", NAME}
+    assert (left / "job").is_dir()
 
 
 def test_an_interrupt_leaves_nothing(session, ring, tmp_path):
