@@ -106,6 +106,17 @@ def test_the_model_is_listed_described_and_measured(trained):
 
 
 @pytest.mark.timeout(600)
+def test_a_training_goes_on_from_the_weights_of_a_model(trained):
+    more = ", train.batch_size=40, engine.num_workers=2\nUSING my_trained_model"
+    text = TRAINED.format(more=more).replace("INTO my_trained_model", "INTO better")
+    *_, measured, _ = run(
+        trained, text + "SELECT * FROM employee EVALUATE better; DROP MODEL better"
+    )
+    # From weights of its own, one epoch is far from enough.
+    assert measured["metrics"]["r2"] > 0.8
+
+
+@pytest.mark.timeout(600)
 def test_the_call_in_python_gives_rows_and_refuses_what_does_not_fit(trained):
     places = {"db": f"sqlite:///{trained}/hr.db", "models": trained / "models"}
     found = edl_horovod.sql("SELECT count(*) AS n FROM employee; SHOW MODELS", **places)
@@ -122,8 +133,9 @@ def test_the_call_in_python_gives_rows_and_refuses_what_does_not_fit(trained):
         )
 
 
+@pytest.mark.parametrize("how", ["ctrl-c", "kill"])
 @pytest.mark.timeout(600)
-def test_an_interrupt_ends_a_training_and_leaves_nothing(trained, tmp_path):
+def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how):
     shutil.copy(trained / "hr.db", tmp_path)
     text = TRAINED.format(more=", train.epochs=100000")
     process = subprocess.Popen(
@@ -142,13 +154,17 @@ def test_an_interrupt_ends_a_training_and_leaves_nothing(trained, tmp_path):
             time.sleep(0.2)
         (jobs,) = run(tmp_path, "SHOW JOBS")
         assert [row[:2] for row in jobs["rows"]] == [[1, "TRAIN my_trained_model"]]
-        process.send_signal(signal.SIGINT)
+        if how == "kill":
+            run(tmp_path, "KILL 1")
+        else:
+            process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert process.returncode == 130, said
+    assert ("ended by KILL 1" in said) == (how == "kill")
     models, jobs = run(tmp_path, "SHOW MODELS; SHOW JOBS")
     assert (models["rows"], jobs["rows"]) == ([], [])
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
