@@ -36,7 +36,7 @@ _REFUSED = {
     "MAXIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
     "MINIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
 }
-_SHOWN = ("TRAIN", "MODELS", "JOBS")
+_OURS = ("SHOW TRAIN", "SHOW MODELS", "SHOW JOBS", "DESCRIBE MODEL")
 
 
 def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
@@ -50,10 +50,10 @@ def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
         StatementError: One cannot be understood.
     """
     tokens = tokens_of(text, dialect)
-    return tuple(_statement(text, each) for each in split(text, tokens))
+    return tuple(_statement(text, each, dialect) for each in split(text, tokens))
 
 
-def _statement(text: str, tokens: Sequence[Token]) -> Statement:
+def _statement(text: str, tokens: Sequence[Token], dialect: str) -> Statement:
     at = find_verb(tokens)
     if at is not None:
         return _extended(text, tokens, at)
@@ -66,6 +66,11 @@ def _statement(text: str, tokens: Sequence[Token]) -> Statement:
             tokens[0],
             hint=f"Write SELECT ... FROM ... {tokens[0].text.upper()} ... .",
         )
+    if dialect == "sqlite" and tokens[0].is_word("SHOW", "DESCRIBE"):
+        written = " ".join(token.text for token in tokens[:2])
+        what = f"There is no statement {written}: sqlite has no {tokens[0].text} of its own."
+        hint = f"{did_you_mean(written, _OURS)} There are {', '.join(_OURS)}."
+        raise cursor.problem(what, tokens[0], hint=hint)
     standard = text[tokens[0].start : tokens[-1].end]
     return Standard(text=standard, place=cursor.place(tokens[0]))
 

@@ -153,12 +153,16 @@ def test_statements_follow_one_another():
     select a from t to evaluate m with validation.metrics='Accuracy,AUC' label y into r;
     select a from t explain m; select a from t predict using m;
     show train m; show models; describe model m@3; desc model m; drop model if exists m;
-    show jobs; kill 12; show tables"""
+    show jobs; kill 12; vacuum"""
     kinds = [type(each) for each in parse(program)]
     assert kinds == [
         *(Standard, Standard, Train, Predict, Evaluate, Explain, Predict, ShowTrain, ShowModels),
         *(DescribeModel, DescribeModel, DropModel, ShowJobs, Kill, Standard),
     ]
+
+
+def test_an_engine_keeps_what_it_shows_itself():
+    assert isinstance(one("SHOW TABLES", "mysql"), Standard)
 
 
 def test_a_trigger_is_one_statement():
@@ -218,6 +222,7 @@ WRONG = [
     Wrong("SHOW TRAIN", (1, 11), "missing"),
     Wrong("DROP MODEL m, n", (1, 13), "not expected"),
     Wrong("KILL x", (1, 6), "SHOW JOBS"),
+    Wrong("SHOW MODELZ", (1, 1), "'SHOW MODELS'"),
     Wrong("SELECT 'a\nFROM t", (1, 8), "not closed"),
     Wrong("SELECT 1 /* a", (1, 10), "not closed"),
     Wrong("SELECT (1\nFROM t", (1, 8), "not closed"),

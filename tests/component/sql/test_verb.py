@@ -1,0 +1,79 @@
+"""`edl sql` as a command: where statements come from, and how results are printed."""
+
+import io
+import json
+import sqlite3
+
+import pytest
+
+from edl_horovod.cli.main import main
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    monkeypatch.delenv("EDL_DB", raising=False)
+    with sqlite3.connect(tmp_path / "hr.db") as connection:
+        connection.execute("CREATE TABLE employee (name TEXT, salary REAL, photo BLOB)")
+        connection.execute("INSERT INTO employee VALUES ('ann [1]', 1.5, x'00ff'), (NULL, 2, NULL)")
+    return [f"db=sqlite:///{tmp_path}/hr.db", f"models={tmp_path}/models"]
+
+
+def test_a_table_is_printed_for_people(places, capsys):
+    assert main(["sql", "SELECT * FROM employee", *places]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in printed if "ann" in line] == [["ann", "[1]", "1.5", "00ff"]]
+    assert printed[-1] == "2 rows"
+
+
+def test_lines_of_json_are_printed_for_programs(places, capsys):
+    assert main(["sql", *places, "-o", "json", "SELECT name FROM employee; SHOW MODELS"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["rows"] == [["ann [1]"], [None]]
+    assert second["columns"][0] == "name"
+
+
+def test_statements_come_from_a_file(places, tmp_path, capsys):
+    (tmp_path / "a.sql").write_text("SELECT 1 AS one;\nDELETE FROM employee;")
+    assert main(["sql", "-f", str(tmp_path / "a.sql"), *places]) == 0
+    assert "2 rows were changed." in capsys.readouterr().out
+
+
+def test_statements_come_from_stdin(places, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 41 + 1 AS answer"))
+    assert main(["sql", *places]) == 0
+    assert "42" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["SELECT 1", "SELECT 2"], "from one place"),
+        (["SELECT 1", "-f", "x.sql"], "from one place"),
+        ([";"], "no statement"),
+        (["SELECT 1", "--cfg", "job"], "--dry-run"),
+        (["SELECT 1", "output=x"], "INTO says it"),
+        (["-f", "no-such.sql"], "no-such.sql"),
+        (["SELECT 1 TO TRAIN"], "line 1, column 18"),
+    ],
+)
+def test_what_cannot_be_run_is_an_error_with_a_code(words, said, places, capsys):
+    assert main(["sql", *words, *places]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_database_is_an_error(monkeypatch, capsys):
+    monkeypatch.delenv("EDL_DB", raising=False)
+    assert main(["sql", "SELECT 1"]) == 2
+    assert "EDL_DB" in capsys.readouterr().err
+
+
+def test_a_setting_of_a_job_that_is_misspelt_is_an_error(places, capsys):
+    text = "SELECT name, salary FROM employee TRAIN regressor.DNN INTO m"
+    assert main(["sql", "--dry-run", text, *places, "launch.npp=2"]) == 2
+    assert "Did you mean 'launch.np'" in capsys.readouterr().err
+
+
+def test_an_earlier_statement_stays_done_where_a_later_one_fails(places, capsys):
+    assert main(["sql", "DELETE FROM employee; SELECT nothing FROM employee", *places]) == 4
+    assert main(["sql", "SELECT count(*) AS n FROM employee", "-o", "json", *places]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"] == [[0]]
