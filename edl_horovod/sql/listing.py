@@ -3,8 +3,10 @@
 import contextlib
 import datetime
 import json
+import time
 from typing import Any
 
+from edl_horovod.errors import EdlError, TimedOut
 from edl_horovod.launch.client import Client
 from edl_horovod.sql.jobs import JobEntry, find_jobs, request_kill
 from edl_horovod.sql.models import ModelStore, StoredModel
@@ -21,6 +23,10 @@ from edl_horovod.sql.statements import (
 )
 
 __all__ = ["run_own"]
+
+KILL_SECONDS = 120.0
+"""How long KILL waits for a statement to end."""
+_LOOK_SECONDS = 0.5
 
 
 def run_own(statement: Statement, store: ModelStore, *, is_dry_run: bool = False) -> Result:
@@ -151,9 +157,28 @@ def _kill(statement: Kill, store: ModelStore, *, is_dry_run: bool) -> Result:
         raise StatementError(f"No job {statement.job} is running.", statement.place, hint=hint)
     if is_dry_run:
         return Result(message=f"This would end {found[statement.job].what}.")
+    what = found[statement.job].what
     request_kill(store.folder, statement.job)
-    job_dir = found[statement.job].job_dir
+    _wait_for_end(store, found[statement.job])
+    return Result(message=f"Job {statement.job} ({what}) has ended.")
+
+
+def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
+    """Stop what a statement runs, and wait until its process has let go of its folder.
+
+    Raises:
+        TimedOut: It did not.
+    """
+    deadline = time.monotonic() + KILL_SECONDS
     with Client() as client:
-        if job_dir.exists() and not client.status(job_dir, is_brief=True).is_at_rest:
-            client.stop(job_dir, may_lose_steps=True)
-    return Result(message=f"Job {statement.job} ({found[statement.job].what}) was told to end.")
+        while any(it.number == job.number and it.is_running for it in find_jobs(store.folder)):
+            if time.monotonic() > deadline:
+                raise TimedOut(
+                    f"Job {job.number} ({job.what}) did not end within {KILL_SECONDS:.0f} s.",
+                    cure=f"Look into {job.job_dir.parent}, or try again.",
+                )
+            # Its training may not have begun yet, or be gone by now.
+            with contextlib.suppress(EdlError, OSError):
+                if job.job_dir.exists():
+                    client.stop(job.job_dir, may_lose_steps=True, wait=False)
+            time.sleep(_LOOK_SECONDS)
