@@ -53,10 +53,10 @@ def table(num_rows=NUM_ROWS):
 
 def spec_of(model_def, framework, **params):
     if framework == "torch":
-        from edl_horovod.frameworks.torch import plain_models
+        from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
     else:
-        from edl_horovod.frameworks.keras import plain_models
-    loaded = load_spec(str(ZOO), model_def, params=params, plain_models=plain_models)
+        from edl_horovod.frameworks.keras.plain_models import PLAIN_MODELS
+    loaded = load_spec(str(ZOO), model_def, params=params, plain_models=PLAIN_MODELS)
     return loaded.spec
 
 
