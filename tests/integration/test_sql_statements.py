@@ -15,6 +15,7 @@ import pytest
 import edl_horovod
 from edl_horovod.errors import DataError
 from edl_horovod.sql.problems import StatementError
+from tests import databases
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINED = """SELECT name, role, salary FROM employee
@@ -201,3 +202,47 @@ def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
     assert len(found) == 9
     for _, _, role, predicted in found:
         assert predicted == pytest.approx(PAY[role] + 2, abs=15)
+
+
+@pytest.fixture(scope="module")
+def postgresql_server():
+    with databases.postgresql() as url:
+        yield url
+
+
+@pytest.mark.timeout(900)
+def test_the_reference_on_postgresql_leaves_no_password_anywhere(postgresql_server, tmp_path):
+    database = databases.new_database(postgresql_server, "postgres")
+    rows = ", ".join(
+        f"('n{n % 40}', '{ROLES[n % 3]}', {PAY[ROLES[n % 3]] + n % 5})" for n in range(240)
+    )
+    database.run(
+        "CREATE TABLE employee (name text, role text, salary float8)",
+        f"INSERT INTO employee VALUES {rows}",
+        "CREATE TABLE testdata (id serial PRIMARY KEY, name text, role text)",
+        "INSERT INTO testdata (name, role) SELECT name, role FROM employee LIMIT 12",
+    )
+    before = database.run("SELECT id, name, role FROM testdata ORDER BY id")
+    program = TRAINED.format(more=", train.epochs=60, train.batch_size=40") + PREDICTED
+    failing = TRAINED.replace("[10, 100, 20, 5]", "[-1]").format(more="")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "EDL_DB": database.url}
+    said = ""
+    for text, code in ((program, 0), (failing, 2)):
+        words = [sys.executable, "-m", "edl_horovod", "sql", text, f"models={tmp_path}/models"]
+        ended = subprocess.run(
+            words, capture_output=True, text=True, timeout=400, cwd=tmp_path, env=environment
+        )
+        said += ended.stdout + ended.stderr
+        assert ended.returncode == code, said
+    after = database.run("SELECT id, name, role, predicted_salary FROM testdata ORDER BY id")
+    assert [row[:3] for row in after] == before
+    for _, _, role, predicted in after:
+        assert predicted == pytest.approx(PAY[role] + 2, abs=15)
+    # What failed has left its settings, events and logs.
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"config.yaml", "events.jsonl", "about.json", "worker-0.log"} <= {
+        path.name for path in files
+    }
+    texts = {str(path): path.read_bytes().decode("latin-1") for path in files} | {"said": said}
+    secrets = (databases.PASSWORD, databases.IN_URL, "geheim")
+    assert [place for place, text in texts.items() for one in secrets if one in text] == []
