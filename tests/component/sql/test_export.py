@@ -238,7 +238,9 @@ MANY = COUNT + "SELECT i, i * 0.5 AS half, 'name ' || (i % 5000) AS name FROM c"
 WIDE = COUNT + "SELECT i, randomblob(1000000) AS raw FROM c"
 
 
-@pytest.mark.parametrize(("select", "count"), [(MANY, 1_000_000), (WIDE, 350)])
+@pytest.mark.parametrize(
+    ("select", "count"), [(MANY, 1_000_000), pytest.param(WIDE, 350, marks=pytest.mark.long)]
+)
 def test_many_rows_and_wide_rows_take_less_than_300_mb(tmp_path, select, count):
     (tmp_path / "some.db").touch()
     command = exporter(tmp_path / "some.db", select.format(count), tmp_path / "out")
