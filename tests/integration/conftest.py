@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.job import events, hosts
-from tests.integration.which_frameworks import frameworks_for
+from tests.integration.which_frameworks import EACH, frameworks_for
 
 ZOO = Path(__file__).parents[1] / "zoo"
 REPOSITORY = Path(__file__).parents[2]
@@ -176,6 +176,18 @@ def pytest_generate_tests(metafunc):
         found = frameworks_for(module, metafunc.function.__name__)
         if found:
             metafunc.parametrize("framework", found, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if (
+            item.path.parent == here
+            and item.path.stem not in EACH
+            and item.get_closest_marker("long")
+        ):
+            item.add_marker("breadth")
 
 
 @pytest.fixture

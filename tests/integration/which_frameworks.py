@@ -16,7 +16,10 @@ EACH = {
     "test_spares",
     "test_streamed_joins",
 }
-"""What may happen to a ring. Each framework has its own collectives, so all are in `make test`."""
+"""What may happen to a ring. Each framework has its own collectives, so all are in `make test`.
+
+The long ones of other files are marked `breadth`.
+"""
 LONG = {
     "test_autoscale",
     "test_bad_moments",
@@ -66,5 +69,5 @@ def frameworks_for(module, test):
         return FRAMEWORKS
     if module not in LONG:
         raise KeyError(f"{module} is in no list of {__name__}")
-    long = [pytest.mark.long, pytest.mark.twin]
-    return [first, *(pytest.param(*each.values, marks=[*each.marks, *long]) for each in others)]
+    long = pytest.mark.long
+    return [first, *(pytest.param(*each.values, marks=[*each.marks, long]) for each in others)]
