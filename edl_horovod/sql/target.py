@@ -101,12 +101,13 @@ def plan_target(
         inspector = sa.inspect(connection)
         found = _find(inspector, wanted)
         sources = [_find(inspector, source) for source in parts.sources]
+        one = _find(inspector, parts.one_table.table) if parts.one_table else None
     if found is not None:
         names = tuple(_same(name, found.columns) or name for name in names)
     if found is not None and found.is_view:
         raise _refused(f"{found.name} is a view, and predictions go to tables", wanted)
     if found is not None and found.name in [each.name for each in sources if each]:
-        return _update_source(engine, parts, found, names, selected)
+        return _update_source(engine, parts, one, found, names, selected)
     if found is not None and found.key and all(_same(key, selected) for key in found.key):
         _require_others(names, found.key, "are its key")
         places = tuple(selected.index(_same(key, selected) or key) for key in found.key)
@@ -203,6 +204,7 @@ def _same(name: str, names: Sequence[str]) -> str | None:
 def _update_source(
     engine: Engine,
     parts: SelectParts,
+    one: _Found | None,
     found: _Found,
     names: tuple[str, ...],
     selected: Sequence[str],
@@ -215,7 +217,7 @@ def _update_source(
             received={"target": str(found.name)},
             cure="Select from this table alone, without sums; or predict into a new table.",
         )
-    if parts.one_table.table.name.lower() != found.name.name.lower():
+    if one is None or one.name != found.name:
         raise DataError(
             f"{why}, and the rows of the SELECT are those of {parts.one_table.table}.",
             received={"target": str(found.name)},

@@ -218,6 +218,19 @@ def test_keys_of_several_columns_and_kinds(postgresql, predict):
     assert postgresql.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
 
 
+def test_a_table_of_another_schema_is_another_table(postgresql):
+    postgresql.run(
+        "CREATE SCHEMA a",
+        "CREATE TABLE a.t (id INTEGER PRIMARY KEY, x INTEGER)",
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, x INTEGER)",
+    )
+    select = "SELECT x FROM a.t WHERE id IN (SELECT id FROM t)"
+    with open_engine(postgresql.url) as engine:
+        assert plan_target(engine, select, ("a", "t", "y")).table.schema == "a"
+        with pytest.raises(DataError, match=r"are those of a\.t"):
+            plan_target(engine, select, ("t", "y"))
+
+
 def test_too_few_predictions_change_nothing(people, tmp_path):
     before = people.schema()
     with open_engine(people.url) as engine:
