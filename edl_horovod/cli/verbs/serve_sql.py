@@ -1,0 +1,123 @@
+"""`edl serve-sql`: run statements in SQL for clients of SQLFlow."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edl_horovod.cli.arguments import VerbParser, config_files
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
+from edl_horovod.job import log
+
+__all__ = ["run"]
+
+_EXAMPLES = """\
+settings:
+  db=URL       the database of clients that name none; without it the variable EDL_DB, which is the
+               place for a URL with a password
+  models=DIR   folder of the trained models; else ~/.local/share/edl_horovod/models
+  key=value    any other setting of the jobs, as launch.np=2: see edl train --help
+
+The token that clients must send is in --token-file, or in the variable EDL_SQL_TOKEN.
+
+examples:
+  edl serve-sql db=sqlite:///hr.db --token-file token
+  edl serve-sql db=sqlite:///hr.db --token-file token --host 0.0.0.0 --certificate cert.pem \\
+      --key key.pem
+"""
+
+
+def run(verb: str, summary: str, argv: Sequence[str]) -> int:
+    """Run `edl serve-sql`.
+
+    Raises:
+        ConfigError: A flag or a setting is wrong, or there is no token.
+        MissingDependency: The packages of the extras are not installed.
+    """
+    parser = _parser(verb, summary)
+    flags, words = parser.parse_with_settings(argv)
+    if flags.cfg:
+        raise ConfigError("--cfg shows the settings of one job.", received="--cfg")
+    if flags.sessions < 1:
+        raise ConfigError("A service has a session.", received={"--sessions": flags.sessions})
+    try:
+        from edl_horovod.sql.service import access, server
+        from edl_horovod.sql.service.frames import Settings
+        from edl_horovod.sql.settings import read_settings
+        from edl_horovod.sql.urls import parse_url
+    except ModuleNotFoundError as e:
+        if (e.name or "").startswith("edl_horovod"):
+            raise
+        raise MissingDependency(
+            f"edl {verb} needs the package {e.name}, which is not installed.",
+            cure=f"To have it, {how_to_install('sql,sqlflow')}.",
+        ) from e
+    listen = access.Listen(
+        host=flags.host,
+        port=flags.port,
+        certificate=flags.certificate.read_bytes() if flags.certificate else b"",
+        key=flags.key.read_bytes() if flags.key else b"",
+        is_clear_allowed=flags.without_tls,
+    )
+    token = access.read_token(flags.token_file)
+    files = config_files(flags)
+    read = read_settings(words, {}, files)
+    databases = access.read_databases(flags.databases)
+    for url in (read.db, *databases):
+        parse_url(url)
+    # What is wrong with the settings is told now, and not by the first training.
+    read.model_zoo  # noqa: B018
+    log.setup("edl", level="info")
+    server.serve(
+        access.Access(token=token, db=read.db, databases=databases),
+        listen,
+        Settings(
+            models=str(read.models),
+            overrides=read.overrides,
+            config_dir=files.directory,
+            config_name=files.name,
+        ),
+        most_sessions=flags.sessions,
+        on_ready=lambda address: print(f"Statements are run at {address}.", flush=True),
+    )
+    print("The service has ended.", file=sys.stderr)
+    return 0
+
+
+def _parser(verb: str, summary: str) -> VerbParser:
+    parser = VerbParser(
+        verb,
+        summary=summary,
+        usage="[--token-file FILE] [--host HOST] [--port PORT] [--certificate FILE --key FILE]\n"
+        f"{' ' * 21}[--without-tls] [--databases FILE] [--sessions N] [--debug]\n"
+        f"{' ' * 21}[--config-dir DIR] [--config-name NAME] db=URL [key=value ...]",
+        epilog=lambda: _EXAMPLES,
+        config_class=JobConfig,
+    )
+    parser.add_argument(
+        "--token-file", metavar="FILE", type=Path, help="holds the token that clients send"
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; by itself this machine alone"
+    )
+    parser.add_argument(
+        "--port", type=int, default=50051, help="port to listen on; 0 takes a free one"
+    )
+    parser.add_argument(
+        "--certificate", metavar="FILE", type=Path, help="of the server, in PEM, for TLS"
+    )
+    parser.add_argument("--key", metavar="FILE", type=Path, help="of the certificate, in PEM")
+    parser.add_argument(
+        "--without-tls", action="store_true", help="let other machines connect without TLS"
+    )
+    parser.add_argument(
+        "--databases",
+        metavar="FILE",
+        type=Path,
+        help="URLs of databases that clients may name, one a line",
+    )
+    parser.add_argument(
+        "--sessions", type=int, default=4, metavar="N", help="how many may have calls at a time"
+    )
+    parser.add_config_files()
+    return parser

@@ -1,0 +1,203 @@
+"""The gRPC server; the only module that imports gRPC."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
+from edl_horovod.proto.sqlflow_pb2 import Request
+from edl_horovod.sql.service.access import Access, Listen
+from edl_horovod.sql.service.call import Call, CallFailed
+from edl_horovod.sql.service.frames import CallOrder, Settings
+from edl_horovod.sql.service.responses import message
+from edl_horovod.sql.service.sessions import Sessions, TooMany
+
+try:
+    import grpc
+except ImportError as e:
+    raise MissingDependency(
+        "The SQL service needs the package grpcio, which is not installed.",
+        cure=f"To have it, {how_to_install('sqlflow')}.",
+    ) from e
+
+__all__ = ["serve"]
+
+log = logging.getLogger(__name__)
+
+KEEPALIVE_MS = 20_000
+"""A client that does not answer for so long, twice, has vanished."""
+LONGEST_TEXT = 4_000
+"""Bytes of an error: clients refuse headers of more than 8 KiB."""
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+_WAITS = "exit_on_submit is not followed: the call lasts as long as its statements."
+
+
+def serve(
+    access: Access,
+    listen: Listen,
+    settings: Settings,
+    *,
+    most_sessions: int,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM, which end the statements that run, too.
+
+    Args:
+        access: Who may use it.
+        listen: Where.
+        settings: Of the statements.
+        most_sessions: Sessions at a time.
+        on_ready: Is called with the address once clients can connect.
+
+    Raises:
+        ConfigError: The address cannot be listened on, or the certificate cannot be used.
+    """
+    asyncio.run(_serve(_Service(access, settings, most_sessions), listen, on_ready))
+
+
+async def _serve(service: "_Service", listen: Listen, on_ready: Callable[[str], None]) -> None:
+    server = grpc.aio.server(options=_OPTIONS)
+    run = grpc.unary_stream_rpc_method_handler(service.run, request_deserializer=Request.FromString)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("proto.SQLFlow", {"Run": run}),)
+    )
+    port = _open_port(server, listen)
+    ending = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, ending.set)
+    await server.start()
+    try:
+        on_ready(f"{_bracketed(listen.host)}:{port}")
+        await ending.wait()
+    finally:
+        await service.end()
+        await server.stop(grace=1)
+
+
+def _open_port(server: Any, listen: Listen) -> int:
+    address = f"{_bracketed(listen.host)}:{listen.port}"
+    try:
+        if not listen.certificate:
+            return int(server.add_insecure_port(address))
+        credentials = grpc.ssl_server_credentials([(listen.key, listen.certificate)])
+        return int(server.add_secure_port(address, credentials))
+    except RuntimeError as e:
+        tls = ", and what --certificate and --key hold" if listen.certificate else ""
+        raise ConfigError(
+            f"Nothing can be served at {address}.",
+            received=f"--host={listen.host}, --port={listen.port}",
+            cure=f"See whether the address is this machine's and the port is free{tls}.",
+        ) from e
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+class _Service:
+    """Answers calls."""
+
+    def __init__(self, access: Access, settings: Settings, most_sessions: int) -> None:
+        self._access = access
+        self._settings = settings
+        self._sessions = Sessions(most_sessions)
+        self._calls: set[Call] = set()
+        self._is_ending = False
+        self._none_runs = asyncio.Event()
+        self._none_runs.set()
+
+    async def run(self, request: Request, context: Any) -> None:
+        """Answer `Run`: its responses, or an error."""
+        code, text = "", ""
+        try:
+            order = self._order(request)
+            # Without a user each connection is a session.
+            name = f"user {request.session.user_id}"
+            if not request.session.user_id:
+                name = f"peer {context.peer()}"
+            async with self._sessions.turn(name):
+                await self._run(order, request, context)
+        except CallFailed as e:
+            code, text = e.code, e.text
+        except TooMany as e:
+            code, text = "RESOURCE_EXHAUSTED", str(e)
+        if code:
+            log.info("a call of %s failed: %s %s", context.peer(), code, text)
+            await context.abort(grpc.StatusCode[code], _shortened(text))
+
+    async def end(self) -> None:
+        """Refuse calls, and end those that run."""
+        self._is_ending = True
+        for call in self._calls:
+            call.interrupt()
+        await self._none_runs.wait()
+
+    def _order(self, request: Request) -> CallOrder:
+        if not self._access.is_token(request.session.token):
+            what = "not the token of this service" if request.session.token else "missing"
+            raise CallFailed("UNAUTHENTICATED", f"The token of the session is {what}.")
+        db = self._access.database(request.session.db_conn_str)
+        if db is None:
+            raise CallFailed(
+                "PERMISSION_DENIED",
+                "This service does not allow the database of the session. Leave db_conn_str empty"
+                " for its own, or have its operator add the URL to the file of --databases.",
+            )
+        if not request.sql.strip(" \t\r\n;"):
+            raise CallFailed("INVALID_ARGUMENT", "There is no statement.")
+        return CallOrder(sql=request.sql, db=db, settings=self._settings)
+
+    async def _run(self, order: CallOrder, request: Request, context: Any) -> None:
+        if self._is_ending:
+            raise CallFailed("UNAVAILABLE", "The service is ending.")
+        self._none_runs.clear()
+        call: Call | None = None
+        starting = asyncio.ensure_future(Call.start(order))
+        try:
+            call = await asyncio.shield(starting)
+            self._calls.add(call)
+            if self._is_ending:
+                call.interrupt()
+            if request.session.exit_on_submit:
+                await context.write(message(_WAITS).SerializeToString())
+            async for response in call.responses():
+                await context.write(response)
+        finally:
+            # Also where the client has gone, which cancels us: its statements end first.
+            await _to_the_end(self._end_call(starting))
+
+    async def _end_call(self, starting: "asyncio.Future[Call]") -> None:
+        call = await starting
+        try:
+            await call.end()
+        finally:
+            self._calls.discard(call)
+            if not self._calls:
+                self._none_runs.set()
+
+
+async def _to_the_end(work: Any) -> None:
+    """Wait for some work even if this task is cancelled meanwhile."""
+    done = asyncio.ensure_future(work)
+    while not done.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(done)
+    done.result()
+
+
+def _shortened(text: str) -> str:
+    """As much of a text as fits, with what is not ASCII percent-encoded, into a header."""
+    if len(quote(text)) <= LONGEST_TEXT:
+        return text
+    while len(quote(text)) > LONGEST_TEXT - 3:
+        text = text[: len(text) * 9 // 10]
+    return f"{text}..."

@@ -1,0 +1,242 @@
+"""The SQL service with real calls over loopback: statements, errors, access, order, limits."""
+
+import signal
+import sqlite3
+
+import grpc
+import pytest
+
+from edl_horovod.cli.main import main
+from edl_horovod.sql.service.sessions import MOST_CALLS
+from tests.sql_service import children_of, in_background, service, values, wait_until
+
+LONG = (
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {most}) "
+    "SELECT max(x) AS x FROM n"
+)
+
+
+def make_database(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE employee (name TEXT, salary REAL, age INT, photo BLOB)")
+        connection.execute("INSERT INTO employee VALUES ('ann', 1.5, 31, x'00ff')")
+        connection.execute("INSERT INTO employee VALUES (NULL, 2, -4, NULL)")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("service")
+    make_database(path / "hr.db")
+    make_database(path / "other.db")
+    (path / "databases").write_text(f"# allowed\n\nsqlite:///{path}/other.db\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def running(folder):
+    with service(folder, "--databases", str(folder / "databases"), "--sessions", "2") as found:
+        yield found
+
+
+def kinds(responses):
+    return [response.WhichOneof("response") for response in responses]
+
+
+def rows(responses):
+    return [values(response.row) for response in responses if response.HasField("row")]
+
+
+def test_each_statement_gives_its_head_its_rows_and_its_end(running):
+    found = running.run("SELECT * FROM employee;\nSELECT 1 AS one")
+    assert kinds(found) == ["head", "row", "row", "eoe", "head", "row", "eoe"]
+    assert list(found[0].head.column_names) == ["name", "salary", "age", "photo"]
+    assert rows(found) == [["ann", 1.5, 31, b"\x00\xff"], [None, 2.0, -4, None], [1]]
+    assert [each.eoe.sql for each in found if each.HasField("eoe")] == [
+        "SELECT * FROM employee",
+        "SELECT 1 AS one",
+    ]
+
+
+def test_a_statement_without_rows_gives_a_message(running):
+    found = running.run("UPDATE employee SET age = age; SHOW MODELS;")
+    assert kinds(found) == ["message", "eoe", "head", "eoe"]
+    assert found[0].message.message == "2 rows were changed."
+    assert found[3].eoe.sql == "SHOW MODELS"
+
+
+@pytest.mark.parametrize(
+    ("sql", "code", "said"),
+    [
+        ("SELECT 1 TO TRAIN", "INVALID_ARGUMENT", "line 1, column 18"),
+        (" ; ", "INVALID_ARGUMENT", "no statement"),
+        ("SELECT nothing FROM employee", "FAILED_PRECONDITION", "nothing"),
+        ("DESCRIBE MODEL m", "NOT_FOUND", "There is no model 'm'"),
+        (
+            "SELECT salary, age FROM employee TRAIN regressor.DNN WITH train.epoch=1 INTO m",
+            "INVALID_ARGUMENT",
+            "'train.epochs'",
+        ),
+    ],
+)
+def test_an_error_ends_the_call_with_its_code(running, sql, code, said):
+    found, text = running.fail(sql)
+    assert found == code
+    assert said in text
+
+
+def test_what_was_done_before_an_error_is_told(running):
+    with running.channel() as channel:
+        call = in_background(running.start(channel, "SELECT 1 AS one; SELECT nothing"))
+        assert [call.get(timeout=60).WhichOneof("response") for _ in range(3)] == [
+            "head",
+            "row",
+            "eoe",
+        ]
+        assert call.get(timeout=60).code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_long_error_fits_into_what_clients_read(running):
+    _, text = running.fail(f'SELECT * FROM "{"ü" * 5_000}"')
+    assert "ü" in text
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "0123456789abcdef0123456789abcdeF", "ü"])
+def test_a_call_without_the_token_is_refused(running, token):
+    assert running.fail("SELECT 1", token=token)[0] == "UNAUTHENTICATED"
+
+
+def test_a_client_may_name_an_allowed_database_alone(running, folder):
+    running.run("UPDATE employee SET age = 77", db_conn_str=f"sqlite:///{folder}/other.db")
+    counted = "SELECT count(*) AS n FROM employee WHERE age = 77"
+    assert rows(running.run(counted, db_conn_str=f"sqlite:///{folder}/other.db")) == [[2]]
+    assert rows(running.run(counted)) == [[0]]
+    code, text = running.fail(counted, db_conn_str="mysql://root:hidden-word@host/db")
+    assert code == "PERMISSION_DENIED"
+    assert "hidden-word" not in text
+
+
+def test_a_wish_that_is_not_followed_is_told(running):
+    found = running.run("SELECT 1 AS one", exit_on_submit=True)
+    assert "exit_on_submit is not followed" in found[0].message.message
+    assert rows(found) == [[1]]
+
+
+def test_calls_of_a_session_run_in_order(running):
+    running.run("CREATE TABLE IF NOT EXISTS said (word TEXT); DELETE FROM said")
+    with running.channel() as channel:
+        slow = f"{LONG.format(most=1_000_000)}; INSERT INTO said VALUES ('first')"
+        first = in_background(running.start(channel, slow, user_id="one"))
+        wait_until(lambda: children_of(running.process.pid), "the first call")
+        second = "INSERT INTO said VALUES ('second')"
+        assert kinds(running.start(channel, second, user_id="one")) == ["message", "eoe"]
+        assert first.qsize() == 6, "the second call did not wait"
+        # Another session does not wait.
+    assert rows(running.run("SELECT word FROM said ORDER BY rowid")) == [["first"], ["second"]]
+
+
+def test_more_sessions_than_allowed_are_refused_until_one_ends(running):
+    with running.channel() as channel:
+        calls = [
+            running.start(channel, LONG.format(most=500_000_000), user_id=user) for user in "ab"
+        ]
+        for call in calls:
+            in_background(call)
+        wait_until(lambda: len(children_of(running.process.pid)) == 2, "two calls")
+        code, text = running.fail("SELECT 1", user_id="c")
+        assert code == "RESOURCE_EXHAUSTED"
+        assert "2 sessions" in text
+        more = [running.start(channel, "SELECT 1", user_id="a") for _ in range(MOST_CALLS)]
+        waiting = [in_background(call) for call in more]
+        assert waiting[-1].get(timeout=60).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for call in (*more, *calls):
+            call.cancel()
+        wait_until(lambda: not children_of(running.process.pid), "the end of cancelled calls")
+    assert rows(running.run("SELECT 1 AS one", user_id="c")) == [[1]]
+
+
+def test_a_client_that_vanishes_ends_its_statement(running):
+    with running.channel() as channel:
+        in_background(running.start(channel, LONG.format(most=500_000_000)))
+        wait_until(lambda: children_of(running.process.pid), "the call")
+    wait_until(lambda: not children_of(running.process.pid), "the end of its process")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_service_and_what_runs(folder, number):
+    with service(folder) as found, found.channel() as channel:
+        call = in_background(found.start(channel, LONG.format(most=500_000_000)))
+        wait_until(lambda: children_of(found.process.pid), "the call")
+        started = children_of(found.process.pid)
+        found.process.send_signal(number)
+        assert found.process.wait(60) == 0
+        assert call.get(timeout=60).code() is grpc.StatusCode.CANCELLED
+        assert not [pid for pid in started if children_of(pid)]
+
+
+def test_tls_serves_who_trusts_its_certificate(folder, tmp_path):
+    certificate, key = certificate_of("127.0.0.1", tmp_path)
+    with service(folder, "--certificate", str(certificate), "--key", str(key)) as found:
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with found.channel(credentials) as channel:
+            assert rows(found.start(channel, "SELECT 1 AS one")) == [[1]]
+        with found.channel() as channel, pytest.raises(grpc.RpcError):
+            list(found.start(channel, "SELECT 1 AS one", seconds=5))
+
+
+def certificate_of(address, folder):
+    """The files of a certificate that signed itself, and of its key."""
+    import datetime
+    import ipaddress
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--host", "0.0.0.0"], "--without-tls"),
+        (["--certificate", "token"], "its key"),
+        (["--port", "70000"], "between 0 and 65535"),
+        (["--sessions", "0"], "--sessions=0"),
+        (["launch.npp=2"], "launch.np"),
+        (["--certificate", "token", "--key", "token"], "--certificate and --key"),
+    ],
+)
+def test_what_cannot_be_served_is_an_error(folder, monkeypatch, capsys, words, said):
+    monkeypatch.chdir(folder)
+    (folder / "token").write_text("0123456789abcdef")
+    places = ["--token-file", "token", "db=sqlite:///hr.db", f"models={folder}/models"]
+    assert main(["serve-sql", *places, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("token", "said"), [("", "EDL_SQL_TOKEN"), ("short", "16 characters")])
+def test_a_token_is_needed(folder, monkeypatch, capsys, token, said):
+    monkeypatch.setenv("EDL_SQL_TOKEN", token)
+    assert main(["serve-sql", f"db=sqlite:///{folder}/hr.db"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "short" not in err

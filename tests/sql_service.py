@@ -1,0 +1,152 @@
+"""The SQL service as a process of its own, and a client of its protocol."""
+
+import contextlib
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import grpc
+from google.protobuf import timestamp_pb2, wrappers_pb2
+
+from edl_horovod.proto.sqlflow_pb2 import Request, Response, Row, Session
+
+REPOSITORY = Path(__file__).parents[1]
+TOKEN = "0123456789abcdef0123456789abcdef"
+SECONDS = 60
+_VALUES = {
+    kind.DESCRIPTOR.full_name: kind
+    for kind in (
+        *(getattr(wrappers_pb2, name) for name in wrappers_pb2.DESCRIPTOR.message_types_by_name),
+        timestamp_pb2.Timestamp,
+        Row.Null,
+    )
+}
+
+
+class Service:
+    """A service that runs, and calls of it."""
+
+    def __init__(self, process, address):
+        self.process, self.address = process, address
+
+    @contextlib.contextmanager
+    def channel(self, credentials=None):
+        made = (
+            grpc.secure_channel(self.address, credentials)
+            if credentials
+            else grpc.insecure_channel(self.address)
+        )
+        with made:
+            yield made
+
+    def start(self, channel, sql, *, token=TOKEN, seconds=SECONDS, **session):
+        """The responses of a call, as they come."""
+        run = channel.unary_stream(
+            "/proto.SQLFlow/Run",
+            request_serializer=Request.SerializeToString,
+            response_deserializer=Response.FromString,
+        )
+        request = Request(sql=sql, session=Session(token=token, **session))
+        return run(request, timeout=seconds)
+
+    def run(self, sql, **more):
+        """All responses of a call."""
+        with self.channel() as channel:
+            return list(self.start(channel, sql, **more))
+
+    def fail(self, sql, **more):
+        """The name of the code, and the text, of a call that fails."""
+        try:
+            found = self.run(sql, **more)
+        except grpc.RpcError as e:
+            return e.code().name, e.details()
+        raise AssertionError(f"the call did not fail: {found}")
+
+
+@contextlib.contextmanager
+def service(folder, *words, **environment):
+    """A service on the database `hr.db` of a folder, which ends with the block."""
+    (folder / "token").write_text(TOKEN + "\n")
+    command = [
+        *(sys.executable, "-m", "edl_horovod", "serve-sql", "--port", "0"),
+        *("--token-file", str(folder / "token"), f"models={folder}/models", *words),
+    ]
+    if not any(word.startswith("db=") for word in words):
+        command.append(f"db=sqlite:///{folder}/hr.db")
+    with (folder / "service.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        )
+    try:
+        readable, _, _ = select.select([process.stdout], [], [], SECONDS)
+        line = process.stdout.readline().decode() if readable else ""
+        assert "Statements are run at" in line, (folder / "service.log").read_text()
+        yield Service(process, line.rstrip().removesuffix(".").rpartition(" ")[2])
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        process.stdout.close()
+
+
+def values(row):
+    """The cells of a row: messages, and `...` for NULL."""
+    found = []
+    for cell in row.data:
+        value = _VALUES[cell.TypeName()]()
+        assert cell.Unpack(value)
+        if isinstance(value, Row.Null):
+            found.append(None)
+        elif isinstance(value, timestamp_pb2.Timestamp):
+            found.append(value.ToDatetime())
+        else:
+            found.append(value.value)
+    return found
+
+
+def in_background(call):
+    """Read a call in a thread; the queue gets each response, then the error or None."""
+    found: queue.Queue = queue.Queue()
+
+    def read():
+        try:
+            for response in call:
+                found.put(response)
+            found.put(None)
+        except grpc.RpcError as e:
+            found.put(e)
+
+    threading.Thread(target=read, daemon=True).start()
+    return found
+
+
+def children_of(pid):
+    """The processes that a process started, and theirs."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, path.read_text().split()):
+                found += [child, *children_of(child)]
+    return found
+
+
+def wait_until(is_so, what, seconds=SECONDS):
+    """Wait for something."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what} did not happen in {seconds} s"
+        time.sleep(0.05)

@@ -1,0 +1,118 @@
+"""Parts of the SQL service: cells as messages, codes of errors, who may use it, order."""
+
+import asyncio
+import datetime
+import decimal
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.protobuf.wrappers_pb2 import (
+    BoolValue,
+    BytesValue,
+    DoubleValue,
+    Int64Value,
+    StringValue,
+    UInt64Value,
+)
+
+from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
+from edl_horovod.proto.sqlflow_pb2 import Row
+from edl_horovod.sql.results import Result
+from edl_horovod.sql.service.access import Access, Listen
+from edl_horovod.sql.service.frames import code_of
+from edl_horovod.sql.service.responses import responses_of
+from edl_horovod.sql.service.sessions import Sessions, TooMany
+
+NOON = datetime.datetime(2026, 2, 3, 12, 34, 56, 789_000)
+SECONDS = 1_770_122_096
+EAST = datetime.timezone(datetime.timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (None, Row.Null()),
+        (True, BoolValue(value=True)),
+        (-(2**63), Int64Value(value=-(2**63))),
+        (2**64 - 1, UInt64Value(value=2**64 - 1)),
+        (2**64, StringValue(value=str(2**64))),
+        (0.5, DoubleValue(value=0.5)),
+        (decimal.Decimal("1.10"), StringValue(value="1.10")),
+        ("ü", StringValue(value="ü")),
+        (memoryview(b"\x00"), BytesValue(value=b"\x00")),
+        (NOON, Timestamp(seconds=SECONDS, nanos=789_000_000)),
+        (NOON.replace(tzinfo=EAST), Timestamp(seconds=SECONDS - 7_200, nanos=789_000_000)),
+        (datetime.date(1969, 12, 31), Timestamp(seconds=-86_400)),
+        (datetime.time(1, 2), StringValue(value="01:02:00")),
+    ],
+)
+def test_a_cell_is_the_message_of_its_type(value, wanted):
+    _, row = responses_of(Result(columns=("a",), rows=((value,),)))
+    cell = type(wanted)()
+    assert row.row.data[0].Unpack(cell)
+    assert cell == wanted
+
+
+def test_rows_that_were_left_out_are_told():
+    *_, last = responses_of(Result(columns=("a",), rows=((1,),), has_more_rows=True))
+    assert "LIMIT" in last.message.message
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError, "INVALID_ARGUMENT"),
+        (DataError, "FAILED_PRECONDITION"),
+        (Interrupted, "CANCELLED"),
+        (JobFailed, "INTERNAL"),
+    ],
+)
+def test_an_error_has_the_code_of_its_kind(error, code):
+    assert code_of(error("wrong")) == code
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.3.2.1", "::1", "localhost"])
+def test_this_machine_needs_no_tls(host):
+    assert Listen(host=host).host == host
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "db.example.org", ""])
+def test_other_machines_need_tls_unless_told(host):
+    with pytest.raises(ConfigError, match="without-tls"):
+        Listen(host=host)
+    assert Listen(host=host, is_clear_allowed=True)
+    assert Listen(host=host, certificate=b"a", key=b"b")
+
+
+def test_secrets_are_not_in_representations():
+    access = Access(token="hidden", db="hidden", databases=("hidden",))
+    assert "hidden" not in repr((access, Listen(certificate=b"a", key=b"hidden")))
+
+
+def test_calls_of_a_session_keep_their_order():
+    async def run():
+        sessions, began = Sessions(1), []
+
+        async def call(number):
+            async with sessions.turn("one"):
+                began.append(number)
+                await asyncio.sleep(0)
+                assert began[-1] == number
+
+        await asyncio.gather(*(call(number) for number in range(5)))
+        return began
+
+    assert asyncio.run(run()) == list(range(5))
+
+
+def test_a_session_that_has_ended_makes_room():
+    async def run():
+        sessions = Sessions(1)
+        async with sessions.turn("one"):
+            with pytest.raises(TooMany, match="1 session"):
+                async with sessions.turn("two"):
+                    pass
+        async with sessions.turn("two"):
+            return True
+
+    assert asyncio.run(run())
