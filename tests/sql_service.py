@@ -77,7 +77,7 @@ def service(folder, *words, **environment):
         *(sys.executable, "-m", "edl_horovod", "serve-sql", "--port", "0"),
         *("--token-file", str(folder / "token"), f"models={folder}/models", *words),
     ]
-    if not any(word.startswith("db=") for word in words):
+    if "EDL_DB" not in environment:
         command.append(f"db=sqlite:///{folder}/hr.db")
     with (folder / "service.log").open("wb") as log:
         process = subprocess.Popen(
@@ -142,6 +142,14 @@ def children_of(pid):
             for child in map(int, path.read_text().split()):
                 found += [child, *children_of(child)]
     return found
+
+
+def is_running(pid):
+    """Whether there is such a process, and it is not dead."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def wait_until(is_so, what, seconds=SECONDS):

@@ -1,11 +1,10 @@
 """A training that a client of the SQL service began, and ends by cancelling its call."""
 
 import sqlite3
-from pathlib import Path
 
 import pytest
 
-from tests.sql_service import children_of, in_background, service, wait_until
+from tests.sql_service import children_of, in_background, is_running, service, wait_until
 
 TRAIN = """SELECT a, b, c FROM numbers TRAIN regressor.DNN
 WITH hidden_units=[16, 8], train.epochs=100000, train.batch_size=20, engine.num_workers=2 INTO m"""
@@ -31,10 +30,3 @@ def test_a_cancelled_call_leaves_no_process_and_no_file_of_its_job(tmp_path):
         assert not list((tmp_path / "models" / ".jobs").glob("[0-9]*"))
         shown = running.run("SHOW MODELS; SHOW JOBS")
         assert [each.WhichOneof("response") for each in shown] == ["head", "eoe", "head", "eoe"]
-
-
-def is_running(pid):
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False

@@ -55,6 +55,8 @@ class CallOrder:
     db: str = field(repr=False)
     """It may hold a password, so it travels through the pipe alone."""
     settings: Settings
+    is_exit_wanted: bool = False
+    """Whether the client would rather not wait for jobs."""
 
 
 _CODES: dict[type[EdlError], str] = {

@@ -22,12 +22,14 @@ from edl_horovod.sql.service.frames import HEADER, CallOrder, Kind, Settings, co
 from edl_horovod.sql.service.responses import end_of, message, responses_of
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
-from edl_horovod.sql.statements import Standard, Statement
+from edl_horovod.sql.statements import Evaluate, Explain, Predict, Standard, Statement, Train
 from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["main"]
 
 log = logging.getLogger(__name__)
+
+_WITH_JOBS = (Train, Predict, Evaluate, Explain)
 
 END_SECONDS = 30.0
 """How long a statement that was interrupted may take to end; then this process is killed."""
@@ -140,7 +142,10 @@ def _run(order: CallOrder, frames: _Frames, lifeline: _Lifeline) -> None:
         frames.respond(message(sentence))
 
     with open_session(settings, run_job, tell=tell) as session:
-        for statement in session.parse(order.sql):
+        statements = session.parse(order.sql)
+        if order.is_exit_wanted and any(isinstance(each, _WITH_JOBS) for each in statements):
+            tell("exit_on_submit is not followed: the call lasts as long as its jobs.")
+        for statement in statements:
             began = time.monotonic()
             lifeline.is_in_database = isinstance(statement, Standard)
             result = session.run(statement)
@@ -161,7 +166,7 @@ def _read_order() -> CallOrder:
     """What stdin says in its first line; nothing follows but its end."""
     said = json.loads(sys.stdin.buffer.readline())
     settings = Settings(**{**said["settings"], "overrides": tuple(said["settings"]["overrides"])})
-    return CallOrder(sql=said["sql"], db=said["db"], settings=settings)
+    return CallOrder(**{**said, "settings": settings})
 
 
 if __name__ == "__main__":

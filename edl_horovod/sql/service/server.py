@@ -13,7 +13,6 @@ from edl_horovod.proto.sqlflow_pb2 import Request
 from edl_horovod.sql.service.access import Access, Listen
 from edl_horovod.sql.service.call import Call, CallFailed
 from edl_horovod.sql.service.frames import CallOrder, Settings
-from edl_horovod.sql.service.responses import message
 from edl_horovod.sql.service.sessions import Sessions, TooMany
 
 try:
@@ -38,7 +37,6 @@ _OPTIONS = (
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-_WAITS = "exit_on_submit is not followed: the call lasts as long as its statements."
 
 
 def serve(
@@ -125,7 +123,7 @@ class _Service:
             if not request.session.user_id:
                 name = f"peer {context.peer()}"
             async with self._sessions.turn(name):
-                await self._run(order, request, context)
+                await self._run(order, context)
         except CallFailed as e:
             code, text = e.code, e.text
         except TooMany as e:
@@ -154,9 +152,14 @@ class _Service:
             )
         if not request.sql.strip(" \t\r\n;"):
             raise CallFailed("INVALID_ARGUMENT", "There is no statement.")
-        return CallOrder(sql=request.sql, db=db, settings=self._settings)
+        return CallOrder(
+            sql=request.sql,
+            db=db,
+            settings=self._settings,
+            is_exit_wanted=request.session.exit_on_submit,
+        )
 
-    async def _run(self, order: CallOrder, request: Request, context: Any) -> None:
+    async def _run(self, order: CallOrder, context: Any) -> None:
         if self._is_ending:
             raise CallFailed("UNAVAILABLE", "The service is ending.")
         self._none_runs.clear()
@@ -167,8 +170,6 @@ class _Service:
             self._calls.add(call)
             if self._is_ending:
                 call.interrupt()
-            if request.session.exit_on_submit:
-                await context.write(message(_WAITS).SerializeToString())
             async for response in call.responses():
                 await context.write(response)
         finally:

@@ -1,14 +1,27 @@
 """The SQL service with real calls over loopback: statements, errors, access, order, limits."""
 
+import datetime
+import ipaddress
 import signal
 import sqlite3
 
 import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from edl_horovod.cli.main import main
 from edl_horovod.sql.service.sessions import MOST_CALLS
-from tests.sql_service import children_of, in_background, service, values, wait_until
+from tests import databases
+from tests.sql_service import (
+    children_of,
+    in_background,
+    is_running,
+    service,
+    values,
+    wait_until,
+)
 
 LONG = (
     "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < {most}) "
@@ -115,10 +128,13 @@ def test_a_client_may_name_an_allowed_database_alone(running, folder):
     assert "hidden-word" not in text
 
 
-def test_a_wish_that_is_not_followed_is_told(running):
-    found = running.run("SELECT 1 AS one", exit_on_submit=True)
-    assert "exit_on_submit is not followed" in found[0].message.message
-    assert rows(found) == [[1]]
+def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
+    assert kinds(running.run("SELECT 1 AS one", exit_on_submit=True)) == ["head", "row", "eoe"]
+    with running.channel() as channel:
+        text = "SELECT salary, age FROM employee TRAIN no.Such INTO m"
+        call = in_background(running.start(channel, text, exit_on_submit=True))
+        assert "exit_on_submit is not followed" in call.get(timeout=60).message.message
+        assert call.get(timeout=60).code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_calls_of_a_session_run_in_order(running):
@@ -170,7 +186,7 @@ def test_a_signal_ends_the_service_and_what_runs(folder, number):
         found.process.send_signal(number)
         assert found.process.wait(60) == 0
         assert call.get(timeout=60).code() is grpc.StatusCode.CANCELLED
-        assert not [pid for pid in started if children_of(pid)]
+        assert not any(map(is_running, started))
 
 
 def test_tls_serves_who_trusts_its_certificate(folder, tmp_path):
@@ -185,13 +201,6 @@ def test_tls_serves_who_trusts_its_certificate(folder, tmp_path):
 
 def certificate_of(address, folder):
     """The files of a certificate that signed itself, and of its key."""
-    import datetime
-    import ipaddress
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, address)])
     now = datetime.datetime.now(datetime.UTC)
@@ -240,3 +249,32 @@ def test_a_token_is_needed(folder, monkeypatch, capsys, token, said):
     err = capsys.readouterr().err
     assert said in err
     assert "short" not in err
+
+
+def test_a_service_that_is_killed_takes_its_statements_along(folder):
+    with service(folder) as found, found.channel() as channel:
+        in_background(found.start(channel, LONG.format(most=500_000_000)))
+        wait_until(lambda: children_of(found.process.pid), "the call")
+        started = children_of(found.process.pid)
+        found.process.kill()
+        found.process.wait()
+        wait_until(lambda: not any(map(is_running, started)), "the end of the call")
+
+
+def test_moments_of_postgresql_are_timestamps_and_its_password_is_not_told(tmp_path, postgresql):
+    with service(tmp_path, EDL_DB=postgresql.url) as found:
+        text = (
+            "SELECT TIMESTAMP '2026-02-03 12:34:56.789' AS a, DATE '1969-12-31' AS b, "
+            "TIMESTAMPTZ '2026-02-03 12:34:56+02' AS c, 1.10::numeric AS d, NULL AS e"
+        )
+        assert rows(found.run(text)) == [
+            [
+                datetime.datetime(2026, 2, 3, 12, 34, 56, 789_000),
+                datetime.datetime(1969, 12, 31),
+                datetime.datetime(2026, 2, 3, 10, 34, 56),
+                "1.10",
+                None,
+            ]
+        ]
+        assert found.fail("SELECT * FROM nothing")[0] == "FAILED_PRECONDITION"
+    assert databases.PASSWORD not in (tmp_path / "service.log").read_text()
