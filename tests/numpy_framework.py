@@ -69,7 +69,7 @@ class Model:
     def arrays(self, outputs):
         return {"output": outputs}
 
-    def save(self, folder, *, for_serving):
+    def save(self, folder):
         np.save(folder / "kernel.npy", self.kernel.numpy())
 
 

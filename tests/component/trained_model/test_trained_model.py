@@ -64,7 +64,7 @@ class FakeModel:
     def values(self) -> list[np.ndarray]:
         return [variable.value for variable in self.weights.values()]
 
-    def save(self, folder: Path, *, for_serving: bool) -> None:
+    def save(self, folder: Path) -> None:
         (folder / "model.keras").write_text("keras")
 
 
@@ -392,7 +392,7 @@ def test_a_failure_while_writing_leaves_the_older_model(write_model):
     path = write_model()
 
     class FullDisk(FakeModel):
-        def save(self, folder: Path, *, for_serving: bool) -> None:
+        def save(self, folder: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OutputError, match="No space left"):

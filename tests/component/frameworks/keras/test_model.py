@@ -26,6 +26,6 @@ def test_a_model_that_keras_cannot_save_is_left_out_with_a_warning(tmp_path, cap
     spec = SimpleNamespace(create_model=NoConfig)
     loaded = SimpleNamespace(label="NoConfig", zoo=tmp_path, spec=spec)
     model = KerasModel(loaded, tf.TensorSpec((None, 4)))
-    model.save(tmp_path, for_serving=False)
+    model.save(tmp_path)
     assert not (tmp_path / "model.keras").exists()
     assert "has no model.keras" in caplog.text
