@@ -4,14 +4,14 @@ They know arrays and names. What a framework computes with, and how, stays in it
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import TrainConfig
-from edl_horovod.frameworks.values import Batch, EvaluationSums, Output, Rows, StateGroup, StepSums
+from edl_horovod.frameworks.models import Model
+from edl_horovod.frameworks.values import Batch, Rows, StateGroup, StepSums, Variable
 from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.plan import DataPlan, Ids
@@ -27,12 +27,8 @@ __all__ = [
     "Callbacks",
     "CollectiveFailed",
     "Collectives",
-    "Evaluation",
     "Framework",
-    "Model",
-    "Prediction",
     "Step",
-    "Variable",
 ]
 
 
@@ -48,24 +44,6 @@ class CollectiveFailed(Exception):
         """
         super().__init__(message)
         self.unreached = frozenset(unreached)
-
-
-class Variable(Protocol):
-    """An array that changes while a job runs."""
-
-    @property
-    def shape(self) -> Iterable[int]:
-        """Its sizes, which never change."""
-
-    @property
-    def dtype(self) -> Any:
-        """Its type; `dtype.name` is NumPy's name of it."""
-
-    def numpy(self) -> NDArray[Any]:
-        """The present value."""
-
-    def assign(self, value: NDArray[Any]) -> Any:
-        """Replace the value by one of the same shape and type."""
 
 
 class Collectives(Protocol):
@@ -181,73 +159,6 @@ class Callbacks(Protocol):
 
     def end(self) -> None:
         """Call them at the training's end, on the leader, before the model is written."""
-
-
-class Evaluation(Protocol):
-    """Loss and metrics of a model, as sums that add up."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of its numbers, `loss` first."""
-
-    @property
-    def zeros(self) -> EvaluationSums:
-        """The sums of no examples."""
-
-    def sums(self, batch: Batch) -> EvaluationSums:
-        """The sums of a batch.
-
-        Raises:
-            UserCodeError: Shapes in the model, the loss or a metric do not fit.
-        """
-
-    def values(self, sums: EvaluationSums) -> dict[str, float]:
-        """The numbers by name, of at least one example."""
-
-
-class Prediction(Protocol):
-    """A model's outputs."""
-
-    def describe(self) -> tuple[Output, ...]:
-        """What they are, sorted by name."""
-
-    def outputs(self, features: Any) -> Any:
-        """What the model returns for a batch's features, as the user knows it."""
-
-    def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
-        """These outputs by name."""
-
-
-class Model(Protocol):
-    """A user's model, built for examples of one kind."""
-
-    @property
-    def weights(self) -> Mapping[str, Variable]:
-        """Its parameters, by the names that a trained model's files have for them."""
-
-    def evaluation(self, element_spec: Any) -> Evaluation:
-        """Prepare its evaluation on batches of this kind.
-
-        Raises:
-            UserCodeError: The spec's loss or metrics cannot be built for these examples.
-        """
-
-    def prediction(self, element_spec: Any) -> Prediction:
-        """Prepare its prediction on batches of this kind.
-
-        Raises:
-            UserCodeError: The model raised something.
-        """
-
-    def save(self, folder: Path) -> None:
-        """Write it for programs without edl_horovod."""
-
-    def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
-        """Write it for programs without the user's code, in one format or both.
-
-        Raises:
-            UserCodeError: It cannot be written so; nothing half-written is left.
-        """
 
 
 class Step(Protocol):

@@ -13,8 +13,7 @@ import numpy as np
 
 from edl_horovod.callbacks import LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import Variable
-from edl_horovod.frameworks.values import Array, StepSums
+from edl_horovod.frameworks.values import Array, StepSums, Variable
 from edl_horovod.models.calling import user_code
 
 __all__ = ["STATE_BYTES", "EpochCallbacks", "is_plain"]

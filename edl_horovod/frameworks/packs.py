@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from edl_horovod.frameworks.base import Variable
-from edl_horovod.frameworks.values import num_bytes
+from edl_horovod.frameworks.values import Variable, num_bytes
 
 __all__ = ["LARGE_BYTES", "packs", "sizes"]
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,12 +16,31 @@ __all__ = [
     "Rows",
     "StateGroup",
     "StepSums",
+    "Variable",
     "checksum",
     "flatten_outputs",
     "num_bytes",
 ]
 
 _CHUNK_BYTES = 1 << 16
+
+
+class Variable(Protocol):
+    """An array that changes while a job runs."""
+
+    @property
+    def shape(self) -> Iterable[int]:
+        """Its sizes, which never change."""
+
+    @property
+    def dtype(self) -> Any:
+        """Its type; `dtype.name` is NumPy's name of it."""
+
+    def numpy(self) -> NDArray[Any]:
+        """The present value."""
+
+    def assign(self, value: NDArray[Any]) -> Any:
+        """Replace the value by one of the same shape and type."""
 
 
 class Array:
@@ -69,8 +88,7 @@ class StateGroup:
 class Rows:
     """Some rows of a variable, counted along its first size; or all of it."""
 
-    variable: Any
-    """A `frameworks.base.Variable`."""
+    variable: Variable
     first: int = 0
     last: int | None = None
     """The row after the last; None for all of the variable, which need not have rows."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.config.schema import CheckpointConfig
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.values import Variable
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.events import CheckpointEvent, EventLog
 from edl_horovod.ring.tensor_file import DamagedFile, read_tensors, write_tensors

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from edl_horovod.config.schema import EarlyStoppingConfig
 from edl_horovod.errors import ConfigError, did_you_mean
-from edl_horovod.frameworks.base import Variable
-from edl_horovod.frameworks.values import Array
+from edl_horovod.frameworks.values import Array, Variable
 
 __all__ = ["BEST_WEIGHTS", "EarlyStopping"]
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from edl_horovod.frameworks.base import Collectives, Variable
-from edl_horovod.frameworks.values import StateGroup
+from edl_horovod.frameworks.base import Collectives
+from edl_horovod.frameworks.values import StateGroup, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring.stream import Layout, Pace, Received, Stream
 

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from edl_horovod.frameworks.base import Variable
-from edl_horovod.frameworks.values import Rows, StateGroup, num_bytes
+from edl_horovod.frameworks.values import Rows, StateGroup, Variable, num_bytes
 
 __all__ = ["FIRST_BYTES", "Layout", "Pace", "Received", "Stream"]
 

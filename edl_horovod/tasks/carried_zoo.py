@@ -9,7 +9,7 @@ from pathlib import Path
 
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import OutputError
-from edl_horovod.frameworks.base import Model
+from edl_horovod.frameworks.models import Model
 from edl_horovod.models import zoo_files
 from edl_horovod.models.lookup import require_zoo
 from edl_horovod.models.zoo import LoadedSpec

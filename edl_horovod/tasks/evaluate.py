@@ -9,7 +9,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import DataError
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks.base import Batches, Collectives, Evaluation, Framework, Model
+from edl_horovod.frameworks.base import Batches, Collectives, Framework
+from edl_horovod.frameworks.models import Evaluation, Model
 from edl_horovod.frameworks.values import Array, EvaluationSums
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EventLog, ProgressEvent

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edl_horovod.frameworks.base import Variable
-from edl_horovod.frameworks.values import Array
+from edl_horovod.frameworks.values import Array, Variable
 
 __all__ = ["LearningRateRule"]
 

@@ -10,7 +10,8 @@ from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import evaluation_batch, num_lanes, training_batch
 from edl_horovod.errors import DataError
-from edl_horovod.frameworks.base import Batches, Framework, Model
+from edl_horovod.frameworks.base import Batches, Framework
+from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent

@@ -9,8 +9,8 @@ import numpy as np
 from edl_horovod import trained_model
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, TrainingError
-from edl_horovod.frameworks.base import Callbacks, Framework, Step, Variable
-from edl_horovod.frameworks.values import StateGroup, StepSums
+from edl_horovod.frameworks.base import Callbacks, Framework, Step
+from edl_horovod.frameworks.values import StateGroup, StepSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog

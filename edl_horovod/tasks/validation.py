@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.config.schema import EarlyStoppingConfig
-from edl_horovod.frameworks.base import Variable
-from edl_horovod.frameworks.values import Array, EvaluationSums
+from edl_horovod.frameworks.values import Array, EvaluationSums, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.job.events import EvaluationEvent, EventLog, LogEvent
 from edl_horovod.ring.early_stopping import BEST_WEIGHTS, EarlyStopping

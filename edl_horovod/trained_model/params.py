@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError, OutputError
-from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.values import Variable
 from edl_horovod.proto.trained_model_pb2 import Model, Tensor
 
 __all__ = ["MAX_FILE_BYTES", "read_params", "write_params"]

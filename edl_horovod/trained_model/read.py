@@ -13,7 +13,7 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
 from edl_horovod.files.json_text import numbers
-from edl_horovod.frameworks.base import Variable
+from edl_horovod.frameworks.values import Variable
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message

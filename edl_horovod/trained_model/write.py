@@ -14,7 +14,8 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import UserCodeError
 from edl_horovod.files import json_text
 from edl_horovod.files.output_dir import staged
-from edl_horovod.frameworks.base import Framework, Model
+from edl_horovod.frameworks.base import Framework
+from edl_horovod.frameworks.models import Model
 from edl_horovod.models import zoo_files
 from edl_horovod.models.trained_model_file import FILE_NAME
 from edl_horovod.models.zoo import LoadedSpec

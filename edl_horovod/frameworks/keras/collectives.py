@@ -13,10 +13,9 @@ import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 from numpy.typing import NDArray
 
-from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.packs import LARGE_BYTES, packs, sizes
-from edl_horovod.frameworks.values import Array, Rows, checksum
+from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
 
 __all__ = ["HOROVOD", "KerasCollectives", "catch_failures", "sum_grouped"]
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import keras
 
-from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.keras.optimizer import inner_optimizer
-from edl_horovod.frameworks.values import StateGroup, num_bytes
+from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
 
 __all__ = ["groups_of"]
 

@@ -9,11 +9,12 @@ from typing import Any
 import keras
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import Evaluation, Prediction, Variable
 from edl_horovod.frameworks.keras.evaluation import KerasEvaluation
 from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
 from edl_horovod.frameworks.keras.metrics import first_examples
 from edl_horovod.frameworks.keras.prediction import KerasPrediction
+from edl_horovod.frameworks.models import Evaluation, Prediction
+from edl_horovod.frameworks.values import Variable
 from edl_horovod.models.calling import call_declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 

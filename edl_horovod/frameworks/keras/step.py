@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import CollectiveFailed, Variable
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running, some_examples
@@ -26,7 +26,7 @@ from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import Beginning, inner_optimizer, make_optimizer
 from edl_horovod.frameworks.keras.trainable import Trainable
-from edl_horovod.frameworks.values import Batch, StateGroup, StepSums
+from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edl_horovod.frameworks.base import CollectiveFailed, Variable
+from edl_horovod.frameworks.base import CollectiveFailed
 from edl_horovod.frameworks.horovod import Horovod
 from edl_horovod.frameworks.packs import LARGE_BYTES, packs, sizes
 from edl_horovod.frameworks.torch.variables import TorchVariable, bytes_of, from_numpy, to_numpy
-from edl_horovod.frameworks.values import Array, Rows, checksum
+from edl_horovod.frameworks.values import Array, Rows, Variable, checksum
 
 __all__ = ["HOROVOD", "TorchCollectives", "catch_failures", "wait_for_all"]
 

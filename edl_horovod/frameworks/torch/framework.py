@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from edl_horovod.config.schema import TrainConfig
-from edl_horovod.frameworks.base import Batches, Collectives, Model, Step
+from edl_horovod.frameworks.base import Batches, Collectives, Step
 from edl_horovod.frameworks.horovod import Horovod
+from edl_horovod.frameworks.models import Model
 from edl_horovod.frameworks.torch.batches import AllExamples, TorchBatches
 from edl_horovod.frameworks.torch.compiling import require_compiler
 from edl_horovod.frameworks.torch.exporting import require_exporters

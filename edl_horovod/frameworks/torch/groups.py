@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
-from edl_horovod.frameworks.values import StateGroup, num_bytes
+from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
 
 __all__ = ["groups_of"]
 

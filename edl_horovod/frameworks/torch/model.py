@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from safetensors.torch import save_model
 
-from edl_horovod.frameworks.base import Evaluation, Prediction, Variable
+from edl_horovod.frameworks.models import Evaluation, Prediction
 from edl_horovod.frameworks.torch import exporting
 from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.prediction import TorchPrediction
 from edl_horovod.frameworks.torch.running import Computing, Running
 from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import Batch
+from edl_horovod.frameworks.values import Batch, Variable
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchModel"]

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.torch.live import LiveVariable
 from edl_horovod.frameworks.torch.numbers import numbers_in, with_numbers
 from edl_horovod.frameworks.torch.optimizer import Optimization
 from edl_horovod.frameworks.torch.variables import TorchVariable
+from edl_horovod.frameworks.values import Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 

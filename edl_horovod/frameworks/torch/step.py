@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.base import Variable
 from edl_horovod.frameworks.torch.batch_norm import (
     KINDS,
     RingStatistics,
@@ -36,7 +35,7 @@ from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import Computing
 from edl_horovod.frameworks.torch.structures import described, doubled, part_of, repeated
 from edl_horovod.frameworks.torch.variables import TorchVariable
-from edl_horovod.frameworks.values import Batch, StateGroup, StepSums
+from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode

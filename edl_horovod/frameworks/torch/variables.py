@@ -32,7 +32,7 @@ _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _NUMPY_DTYPES.item
 
 
 class TorchVariable:
-    """A tensor of a model or of its optimizer; see `frameworks.base.Variable`.
+    """A tensor of a model or of its optimizer; see `frameworks.values.Variable`.
 
     The tensor is changed in place, so whoever else holds it sees the new value. It may be on any
     device and of any memory format; values come and go as C-contiguous arrays on the host.
