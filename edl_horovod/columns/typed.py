@@ -4,6 +4,7 @@ Their types are known, so a text that looks like a number stays a text.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -121,18 +122,20 @@ def _cells_for(name: str, values: Array, kind: Kind | None) -> "_Cells":
     return _Numbers(name, kind or natural, data_type, values)
 
 
-class _Cells:
+class _Cells(ABC):
     """What was seen of a column so far."""
 
     def __init__(self, name: str, kind: Kind, data_type: DataType, values: Array) -> None:
         self.name, self.kind, self.data_type = name, kind, data_type
         self.unit = np.datetime_data(values.dtype)[0] if values.dtype.kind == "M" else ""
 
+    @abstractmethod
     def add(self, values: Array, first_row: int) -> None:
-        raise NotImplementedError
+        """Look at some more values."""
 
+    @abstractmethod
     def column(self, num_rows: int) -> Column:
-        raise NotImplementedError
+        """What all of them are."""
 
 
 class _Numbers(_Cells):

@@ -72,6 +72,14 @@ class SqlSettings:
         """The folder of models, or the Git URL of one."""
         return self.job("train", _SOME_JOB).model_zoo
 
+    def check(self) -> None:
+        """See that the settings are right for a training, before there is one.
+
+        Raises:
+            ConfigError: A setting is unknown, malformed or contradicts another.
+        """
+        self.job("train", _SOME_JOB)
+
     @property
     def _has_zoo(self) -> bool:
         typed = (text.partition("=")[0] for text in self.overrides)

@@ -66,7 +66,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     for url in (read.db, *databases):
         parse_url(url)
     # What is wrong with the settings is told now, and not by the first training.
-    read.model_zoo  # noqa: B018
+    read.check()
     log.setup("edl", level="info")
     server.serve(
         access.Access(token=token, db=read.db, databases=databases),
