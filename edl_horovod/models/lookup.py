@@ -17,6 +17,7 @@ __all__ = [
     "import_root",
     "list_definitions",
     "list_functions",
+    "list_parameters",
     "file_groups",
     "require_zoo",
 ]
@@ -111,20 +112,34 @@ def list_definitions(zoo: Path) -> list[str]:
     Models are complete specs, classes of Keras or PyTorch with a loss of their own or in the same
     file, and functions named `custom_model`.
     """
-    classes: dict[str, list[_Class]] = {}
-    functions = []
-    for file, tree in _python_files(zoo):
-        module = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
-        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        if _MODEL_FUNCTION in defined:
-            functions.append(f"{module}.{_MODEL_FUNCTION}")
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef):
-                has_loss = "loss" in defined and _MODEL_FUNCTION not in defined
-                one = _class_of(node, module, has_loss=has_loss)
-                classes.setdefault(node.name, []).append(one)
+    classes, functions = _definitions(zoo)
     found = (one for same_name in classes.values() for one in same_name)
     return sorted([*functions, *(one.model_def for one in found if _is_model(one, classes))])
+
+
+def list_parameters(zoo: Path, model_def: str) -> frozenset[str] | None:
+    """What the methods of a spec declare as parameters, as far as parsing the files shows.
+
+    It has more names than a user may set, as `dataset`, but none that the user may set is missing.
+    None where the files do not tell: the name is not of one class, a function takes any name, or a
+    class extends others than those of the zoo.
+    """
+    classes, _ = _definitions(zoo)
+    every = (one for same_name in classes.values() for one in same_name)
+    named = [
+        one
+        for one in every
+        if one.model_def == model_def or one.model_def.startswith(f"{model_def}.")
+    ]
+    models = [one for one in named if _is_model(one, classes)]
+    if len(models) != 1:
+        return None
+    lineage = _lineage(models[0], classes)
+    outside = {base for one in lineage for base in one.bases} - classes.keys()
+    parameters = [one.parameters for one in lineage]
+    if outside - {ElasticDLSpec.__name__} or None in parameters:
+        return None
+    return frozenset[str]().union(*(names for names in parameters if names is not None))
 
 
 def list_functions(file: Path) -> list[str]:
@@ -142,8 +157,27 @@ class _Class:
     bases: frozenset[str]
     methods: frozenset[str]
     """All names that the body of the class binds."""
+    parameters: frozenset[str] | None
+    """What its methods declare; None where one takes any name."""
     has_loss: bool
     """Whether the file of the class has a function `loss`."""
+
+
+def _definitions(zoo: Path) -> tuple[dict[str, list[_Class]], list[str]]:
+    """All classes of a zoo by their names, and the `model_def` of each function that is a model."""
+    classes: dict[str, list[_Class]] = {}
+    functions = []
+    for file, tree in _python_files(zoo):
+        module = ".".join(file.relative_to(import_root(zoo)).with_suffix("").parts)
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        if _MODEL_FUNCTION in defined:
+            functions.append(f"{module}.{_MODEL_FUNCTION}")
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                has_loss = "loss" in defined and _MODEL_FUNCTION not in defined
+                one = _class_of(node, module, has_loss=has_loss)
+                classes.setdefault(node.name, []).append(one)
+    return classes, functions
 
 
 def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
@@ -152,17 +186,32 @@ def _class_of(node: ast.ClassDef, module: str, *, has_loss: bool) -> _Class:
         model_def=f"{module}.{node.name}",
         bases=frozenset(base.id if isinstance(base, ast.Name) else str(base) for base in bases),
         methods=frozenset(name for part in node.body for name in _bound(part)),
+        parameters=_parameters_of(node),
         has_loss=has_loss,
     )
 
 
-def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
-    """Whether a class is a complete model, including what it inherits."""
+def _parameters_of(node: ast.ClassDef) -> frozenset[str] | None:
+    methods = [part.args for part in node.body if isinstance(part, ast.FunctionDef)]
+    if any(method.kwarg for method in methods):
+        return None
+    names = [(*it.posonlyargs, *it.args, *it.kwonlyargs) for it in methods]
+    return frozenset(each.arg for method in names for each in method) - {"self"}
+
+
+def _lineage(one: _Class, classes: dict[str, list[_Class]]) -> set[_Class]:
+    """A class and all of the zoo that it inherits from."""
     lineage, todo = {one}, [one]
     while todo:
         bases = {base for name in todo.pop().bases for base in classes.get(name, [])}
         todo += bases - lineage
         lineage |= bases
+    return lineage
+
+
+def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
+    """Whether a class is a complete model, including what it inherits."""
+    lineage = _lineage(one, classes)
     has = {method for relative in lineage for method in relative.methods}
     extends = {base for relative in lineage for base in relative.bases}
     if ElasticDLSpec.__name__ in extends:

@@ -8,15 +8,21 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from edl_horovod.errors import DataError, did_you_mean
+from edl_horovod.errors import DataError
 from edl_horovod.sql import planning
 from edl_horovod.sql.explain import importances, write_shuffled
 from edl_horovod.sql.export import ExportedTable
-from edl_horovod.sql.metrics import ClassMetrics, RegressionMetrics, of_classes, of_numbers
+from edl_horovod.sql.metrics import (
+    METRICS_OF_CLASSES,
+    METRICS_OF_NUMBERS,
+    ClassMetrics,
+    RegressionMetrics,
+    of_classes,
+    of_numbers,
+)
 from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, tell_unknown
 from edl_horovod.sql.predictions import read_predictions
-from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.result_tables import ResultTable, plan_result_table, write_result_table
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Evaluate, Explain
@@ -37,8 +43,13 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         EdlError: A subclass says what went wrong.
     """
     stored = work.store.find(statement.model)
-    plan = planning.plan_measuring(statement, work.columns(statement.select), stored)
     classes = classes_of(stored)
+    plan = planning.plan_measuring(
+        statement,
+        work.columns(statement.select),
+        stored,
+        metrics=METRICS_OF_CLASSES if classes else METRICS_OF_NUMBERS,
+    )
     columns = _OF_CLASSES if classes else _OF_NUMBERS
     into = _into(work, statement, columns, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
@@ -52,11 +63,6 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         found = _outputs(read_predictions(job.output).batches(), classes)
         metrics = _measure(_labels(table, stored), found, classes)
     rows = [row for row in metrics.rows() if _is_wanted(row.metric, plan.metrics)]
-    if not rows:
-        known = list(dict.fromkeys(row.metric for row in metrics.rows()))
-        hint = f"{did_you_mean(plan.metrics[0], known)} Metrics: {', '.join(known)}."
-        what = f"There is no metric {', '.join(plan.metrics)}."
-        raise StatementError(what, statement.place, hint=hint)
     numbers = {row.metric: row.value for row in rows if row.class_name is None}
     cells = [
         (row.metric, row.class_name, row.predicted, row.value)

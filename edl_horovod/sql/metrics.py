@@ -11,7 +11,22 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
 
-__all__ = ["ClassMetrics", "MetricRow", "RegressionMetrics", "of_classes", "of_numbers"]
+__all__ = [
+    "METRICS_OF_CLASSES",
+    "METRICS_OF_NUMBERS",
+    "ClassMetrics",
+    "MetricRow",
+    "RegressionMetrics",
+    "of_classes",
+    "of_numbers",
+]
+
+METRICS_OF_NUMBERS = ("rmse", "mae", "r2", "num_rows")
+"""The metrics of a regressor."""
+_OF_ALL_CLASSES = ("accuracy", "auc", "log_loss", "f1_macro", "num_rows")
+_OF_EACH_CLASS = ("precision", "recall", "f1")
+METRICS_OF_CLASSES = (*_OF_ALL_CLASSES, *_OF_EACH_CLASS, "confusion")
+"""The metrics of a classifier."""
 
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
@@ -44,9 +59,9 @@ class RegressionMetrics:
 
     def rows(self) -> list[MetricRow]:
         """The metrics, one in a row."""
-        values = {"rmse": self.rmse, "mae": self.mae, "r2": self.r2}
-        values["num_rows"] = float(self.num_rows)
-        return [MetricRow(name, None, None, value) for name, value in values.items()]
+        return [
+            MetricRow(name, None, None, float(getattr(self, name))) for name in METRICS_OF_NUMBERS
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +91,11 @@ class ClassMetrics:
 
     def rows(self) -> list[MetricRow]:
         """The metrics, one in a row: of all classes, of each class, and the confusion matrix."""
-        values = {"accuracy": self.accuracy, "auc": self.auc, "log_loss": self.log_loss}
-        values |= {"f1_macro": self.f1_macro, "num_rows": float(self.num_rows)}
-        found = [MetricRow(name, None, None, value) for name, value in values.items()]
-        for name in ("precision", "recall", "f1"):
+        found = []
+        for name in _OF_ALL_CLASSES:
+            value = getattr(self, name)
+            found.append(MetricRow(name, None, None, None if value is None else float(value)))
+        for name in _OF_EACH_CLASS:
             of_classes = zip(self.classes, getattr(self, name), strict=True)
             found += [MetricRow(name, which, None, value) for which, value in of_classes]
         for which, counts in zip(self.classes, self.confusion, strict=True):

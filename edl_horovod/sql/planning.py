@@ -7,7 +7,8 @@ from typing import Any
 
 from edl_horovod.errors import did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
-from edl_horovod.models.lookup import list_definitions
+from edl_horovod.models.lookup import list_definitions, list_parameters
+from edl_horovod.models.zoo import RATE_NAMES
 from edl_horovod.sql.attributes import Meaning, read_attributes
 from edl_horovod.sql.column_terms import column_dicts, column_names
 from edl_horovod.sql.models import About, StoredModel
@@ -41,11 +42,11 @@ _OF_PREDICT: dict[str, type] = {
     "predict.overwrite": bool,
     "predict.probabilities": bool,
 }
-_OF_EVALUATE: dict[str, type] = {
-    "validation.metrics": str,
+_OF_EXPLAIN: dict[str, type] = {
     "validation.nulls": dict,
     "validation.overwrite": bool,
 }
+_OF_EVALUATE: dict[str, type] = {"validation.metrics": str, **_OF_EXPLAIN}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,8 @@ def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> Traini
         zoo: The folder of models.
 
     Raises:
-        StatementError: The zoo has no such model, or the SELECT no such column.
+        StatementError: The zoo has no such model, the model no such parameter, or the SELECT no
+            such column.
     """
     _check_model(statement.model, zoo)
     meaning = read_attributes(
@@ -124,6 +126,7 @@ def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> Traini
         prefixes=("model", "train", "validation", "engine"),
         own=_OF_TRAIN,
     )
+    _check_params(statement, meaning, zoo)
     read = column_names(statement.columns)
     for name, written in read.items():
         _check_selected(name, columns, written.place, "COLUMN")
@@ -180,16 +183,28 @@ def plan_prediction(
 
 
 def plan_measuring(
-    statement: Evaluate | Explain, columns: Sequence[str], stored: StoredModel
+    statement: Evaluate | Explain,
+    columns: Sequence[str],
+    stored: StoredModel,
+    *,
+    metrics: Sequence[str] = (),
 ) -> MeasuringPlan:
     """Decide what an evaluation or an explanation reads.
 
+    Args:
+        statement: The statement.
+        columns: What its SELECT gives.
+        stored: The model.
+        metrics: Those of such a model, of an evaluation.
+
     Raises:
-        StatementError: The SELECT lacks a column that the model was trained with, or LABEL names
-            another than the model's.
+        StatementError: The SELECT lacks a column that the model was trained with, LABEL names
+            another than the model's, or there is no such metric.
     """
     meaning = read_attributes(
-        statement.attributes, prefixes=("validation", "engine"), own=_OF_EVALUATE
+        statement.attributes,
+        prefixes=("validation", "engine"),
+        own=_OF_EVALUATE if isinstance(statement, Evaluate) else _OF_EXPLAIN,
     )
     label = stored.about.label
     if statement.label is not None and str(statement.label) != label:
@@ -201,11 +216,10 @@ def plan_measuring(
     check_columns(stored, columns, statement.model.place, needs_label=True)
     own = _own(meaning, "validation")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
-    metrics = (each.strip().lower() for each in own.get("metrics", "").split(","))
     return MeasuringPlan(
         settings=meaning.settings,
         nulls=nulls | own.get("nulls", {}),
-        metrics=tuple(each for each in metrics if each),
+        metrics=_wanted_metrics(meaning, metrics),
         overwrite=own.get("overwrite", False),
     )
 
@@ -252,6 +266,21 @@ def check_kinds(about: About, kinds: Mapping[str, str], place: Place) -> None:
             )
 
 
+def _wanted_metrics(meaning: Meaning, known: Sequence[str]) -> tuple[str, ...]:
+    attribute = meaning.own.get("validation.metrics")
+    if attribute is None:
+        return ()
+    wanted = tuple(filter(None, (each.strip().lower() for each in attribute.value.split(","))))
+    for name in wanted:
+        if name not in known:
+            raise StatementError(
+                f"A model of this kind has no metric {name!r}.",
+                attribute.place,
+                hint=f"{did_you_mean(name, known)} Metrics: {', '.join(known)}.",
+            )
+    return wanted
+
+
 def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:
     """Which rows are held back."""
     own = _own(meaning, "train")
@@ -281,6 +310,21 @@ def _check_model(model: Name, zoo: Path) -> None:
     near = did_you_mean(name, known)
     hint = f"{near} Models: {', '.join(known)}."
     raise StatementError(f"There is no model {name} in the zoo.", model.place, hint=hint)
+
+
+def _check_params(statement: Train, meaning: Meaning, zoo: Path) -> None:
+    """Refuse a misspelt parameter before rows are read, where the zoo's files tell."""
+    known = list_parameters(zoo, str(statement.model))
+    if known is None:
+        return
+    allowed = known.union(RATE_NAMES) if known.intersection(RATE_NAMES) else known
+    for name in meaning.params:
+        if name not in allowed:
+            raise StatementError(
+                f"The model {statement.model} has no parameter {name}.",
+                _place_of(statement, name),
+                hint=did_you_mean(name, sorted(allowed)).strip(),
+            )
 
 
 def _label(

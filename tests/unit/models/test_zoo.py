@@ -5,6 +5,7 @@ import pytest
 
 from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.models.functions import load_function
+from edl_horovod.models.lookup import list_parameters
 from edl_horovod.models.zoo import list_definitions, load_spec
 from edl_horovod.spec import Mode
 
@@ -279,6 +280,30 @@ def test_definitions_are_listed_without_running_anything(write, tmp_path: Path):
     write("mnist/mnist.py", "class Mnist(base.Base):\n    def create_model(self): ...\n")
     write("broken.py", "class (\n")
     assert list_definitions(tmp_path) == ["mnist.mnist.Mnist"]
+
+
+def test_parameters_are_listed_with_those_of_the_bases(write, tmp_path: Path):
+    write("base.py", "raise RuntimeError\n" + SPEC.format(name="Base"))
+    write("mnist.py", "class Mnist(base.Base):\n    def create_model(self, *, depth=1): ...\n")
+    names = list_parameters(tmp_path, "mnist")
+    assert names is not None
+    assert {"depth", "hidden_units", "lr"} <= names
+    assert "self" not in names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Mnist(base.Base):\n    def __init__(self, **more): ...\n",
+        "class Mnist(base.Base, elsewhere.Thing):\n    pass\n",
+        "class Mnist(base.Base):\n    pass\nclass Other(base.Base):\n    pass\n",
+    ],
+    ids=["any name", "a base elsewhere", "two models"],
+)
+def test_files_that_do_not_tell_the_parameters(write, tmp_path: Path, text):
+    write("base.py", SPEC.format(name="Base"))
+    write("mnist.py", text)
+    assert list_parameters(tmp_path, "mnist") is None
 
 
 def test_a_function_is_found_beside_a_spec_or_alone(write, tmp_path: Path):

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from edl_horovod.errors import DataError
-from edl_horovod.sql.metrics import MetricRow, of_classes, of_numbers
+from edl_horovod.sql.metrics import (
+    METRICS_OF_CLASSES,
+    METRICS_OF_NUMBERS,
+    MetricRow,
+    of_classes,
+    of_numbers,
+)
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
 
@@ -68,6 +74,13 @@ def test_the_confusion_matrix_is_rows_as_well():
         MetricRow("confusion", "True", "False", 1.0),
         MetricRow("confusion", "True", "True", 1.0),
     ]
+
+
+def test_the_rows_have_just_the_metrics_that_may_be_asked_for():
+    of_two = of_classes(np.array([0, 1]), np.eye(2), ["a", "b"]).rows()
+    assert tuple(dict.fromkeys(row.metric for row in of_two)) == METRICS_OF_CLASSES
+    numbers = of_numbers(np.ones(2), np.zeros(2)).rows()
+    assert tuple(row.metric for row in numbers) == METRICS_OF_NUMBERS
 
 
 def test_without_a_row_there_is_nothing_to_say():

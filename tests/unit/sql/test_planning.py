@@ -150,6 +150,8 @@ WRONG = [
     Wrong("regressor.DNN COLUMN name LABEL name", "is the label"),
     Wrong("regressor.DNN COLUMN name, role, salary", "LABEL"),
     Wrong("regressor.DNN WITH label='x'", "LABEL"),
+    Wrong("regressor.DNN WITH lr=0.1, hiden_units=[3]", "'hidden_units'"),
+    Wrong("regressor.wide_and_deep WITH wide_units=[3]", "no parameter wide_units"),
     Wrong("regressor.DNN WITH train.epoch=1", "'train.epochs'"),
     Wrong("regressor.DNN WITH trein.epochs=1", "Attributes begin with"),
     Wrong("regressor.DNN WITH engine.model_zoo='/x'", "no attribute"),
@@ -198,6 +200,29 @@ def test_an_evaluation_needs_the_label():
     other = one("SELECT name, role, salary FROM t EVALUATE m LABEL role")
     with pytest.raises(StatementError, match="learned 'salary', not 'role'"):
         plan_measuring(other, COLUMNS, STORED)
+
+
+METRICS = ("rmse", "r2")
+
+
+def measured(clauses):
+    statement = one(f"SELECT * FROM t {clauses}")
+    return plan_measuring(statement, COLUMNS, STORED, metrics=METRICS)
+
+
+def test_an_evaluation_gives_the_metrics_that_it_names():
+    assert measured("EVALUATE m WITH validation.metrics='R2, rmse'").metrics == ("r2", "rmse")
+    assert measured("EVALUATE m").metrics == ()
+
+
+def test_a_misspelt_metric_is_refused_beside_a_right_one():
+    with pytest.raises(StatementError, match=r"'rmes'(.|\n)*Did you mean 'rmse'"):
+        measured("EVALUATE m WITH validation.metrics='r2,rmes'")
+
+
+def test_an_explanation_has_no_metrics_to_name():
+    with pytest.raises(StatementError, match=r"no attribute validation\.metrics"):
+        measured("EXPLAIN m WITH validation.metrics='r2'")
 
 
 def test_another_kind_of_values_is_refused_but_whole_numbers_are_numbers():
