@@ -7,6 +7,8 @@ import signal
 import hypothesis
 import pytest
 
+from tests import databases
+
 # An example may take as long as it likes, and so may its making: on a busy machine any of them can.
 hypothesis.settings.register_profile(
     "tests", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
@@ -34,6 +36,20 @@ def _own_log():
     logger.handlers[:] = handlers
     logger.setLevel(level)
     logger.propagate = propagate
+
+
+@pytest.fixture(scope="session")
+def postgresql_server():
+    """A server for all tests of a process: the URL without a database's name."""
+    with databases.postgresql() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def mariadb_server():
+    """A server for all tests of a process: the URL without a database's name."""
+    with databases.mariadb() as url:
+        yield url
 
 
 @pytest.fixture

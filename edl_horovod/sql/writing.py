@@ -115,8 +115,14 @@ def _update(
         each["name"]: each for each in sa.inspect(connection).get_columns(plan.table.name, schema)
     }
     connection.rollback()
+    # Counted up by the engine, a key of 0 would become another one in MariaDB.
     keys = [
-        sa.Column(f"edl_key_{number}", _key_type(engine, own.get(key)), primary_key=True)
+        sa.Column(
+            f"edl_key_{number}",
+            _key_type(engine, own.get(key)),
+            primary_key=True,
+            autoincrement=False,
+        )
         for number, key in enumerate(plan.keys)
     ]
     digest = sa.Column("edl_digest", sa.BigInteger())

@@ -204,12 +204,6 @@ def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
         assert predicted == pytest.approx(PAY[role] + 2, abs=15)
 
 
-@pytest.fixture(scope="module")
-def postgresql_server():
-    with databases.postgresql() as url:
-        yield url
-
-
 @pytest.mark.timeout(900)
 def test_the_reference_on_postgresql_leaves_no_password_anywhere(postgresql_server, tmp_path):
     database = databases.new_database(postgresql_server, "postgres")

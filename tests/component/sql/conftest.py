@@ -1,20 +1,8 @@
-"""A database of each engine for each test; a server for all tests of a process."""
+"""A database of each engine for each test."""
 
 import pytest
 
 from tests import databases
-
-
-@pytest.fixture(scope="session")
-def postgresql_server():
-    with databases.postgresql() as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def mariadb_server():
-    with databases.mariadb() as url:
-        yield url
 
 
 @pytest.fixture

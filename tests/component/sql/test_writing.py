@@ -1,5 +1,7 @@
 """Predictions in tables: by key, whole or not at all, and never in a row that has changed."""
 
+import itertools
+import signal
 import subprocess
 import sys
 import textwrap
@@ -70,6 +72,13 @@ def test_a_column_that_is_there_is_updated(people, predict):
     people.run("ALTER TABLE testdata ADD COLUMN score REAL", "UPDATE testdata SET score = 1")
     predict(people, REFERENCE + " WHERE id > 1", ("testdata", "score"))
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 1), (2, 10), (5, 20)]
+
+
+def test_a_key_of_0_is_a_key(people, predict):
+    people.run("UPDATE testdata SET id = 0 WHERE id = 2")
+    predict(people, REFERENCE + " ORDER BY id", TARGET)
+    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
+    assert found == [(0, 10.0), (1, 20.0), (5, 30.0)]
 
 
 def test_rows_that_changed_meanwhile_are_told(people, predict, told):
@@ -301,6 +310,28 @@ KILLED = textwrap.dedent(
 long = pytest.mark.long
 
 
+def _kills(url, folder, action):
+    """Write predictions again and again, killed a step later each time, until one is whole.
+
+    Yields the number of the step and the exit code.
+    """
+    command = [sys.executable, "-c", KILLED, url, folder, action]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        ended = -signal.SIGKILL
+        for fatal in itertools.count(1):
+            print(fatal, file=process.stdin, flush=True)
+            ended = int(process.stdout.readline())
+            yield fatal, ended
+            if ended != -signal.SIGKILL:
+                break
+        process.stdin.close()
+    assert ended == 0
+
+
 @pytest.mark.parametrize(
     ("people", "action"),
     [
@@ -322,23 +353,41 @@ def test_a_kill_at_any_step_leaves_the_database_as_it_was(people, tmp_path, acti
         people.run("ALTER TABLE testdata ADD COLUMN score DOUBLE")
     contents = ["SELECT * FROM testdata ORDER BY id", "SELECT * FROM other"]
     before = people.schema(), [people.run(one) for one in contents]
-    command = [sys.executable, "-c", KILLED, people.url, tmp_path, action]
-    fatal, ended = 0, -9
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        while ended == -9:
-            if people.url.startswith("mariadb") and "new" in people.schema():
-                # The statement that makes a table commits it, with all of its rows.
-                assert people.run("SELECT count(*), sum(prediction) FROM new") == [(3, 4.5)]
+    num_kills = 0
+    for _, ended in _kills(people.url, tmp_path, action):
+        if people.url.startswith("mariadb") and "new" in people.schema():
+            # The statement that makes a table commits it, with all of its rows.
+            assert people.run("SELECT count(*), sum(prediction) FROM new") == [(3, 4.5)]
+            if ended:
                 people.run("DROP TABLE new")
+        if ended:
+            num_kills += 1
             assert (people.schema(), [people.run(one) for one in contents]) == before
-            fatal += 1
-            print(fatal, file=process.stdin, flush=True)
-            ended = int(process.stdout.readline())
-        process.stdin.close()
-    assert ended == 0
-    assert fatal > 6
+    assert num_kills > 6
     assert (people.schema(), [people.run(one) for one in contents]) != before
+
+
+@long
+def test_a_kill_in_mariadb_leaves_at_most_an_empty_column_that_the_next_run_fills(
+    mariadb, predict, tmp_path
+):
+    mariadb.run(
+        "CREATE TABLE testdata (id INTEGER PRIMARY KEY, name VARCHAR(20), role VARCHAR(20))",
+        "INSERT INTO testdata VALUES (1, 'Ann', 'a'), (2, 'Bob', 'b')",
+    )
+    before = mariadb.schema()
+    num_empty = 0
+    for fatal, ended in _kills(mariadb.url, tmp_path, "update"):
+        if mariadb.schema() == before:
+            continue
+        scores = mariadb.run("SELECT score FROM testdata ORDER BY id")
+        if not ended:
+            assert scores == [(1.5,), (1.5,)]
+            break
+        assert scores == [(None,), (None,)], fatal
+        num_empty += 1
+        if num_empty == 1:
+            predict(mariadb, REFERENCE, ("testdata", "score"))
+            assert mariadb.run("SELECT score FROM testdata ORDER BY id") == [(10.0,), (20.0,)]
+        mariadb.run("ALTER TABLE testdata DROP COLUMN score")
+    assert num_empty
