@@ -5,8 +5,9 @@ job. Where a comma has a meaning of its own (lists of files, strings of paramete
 `choice(...)` is read as several values.
 """
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +23,10 @@ from edl_horovod.config.keywords import from_keywords
 from edl_horovod.config.overrides import hydra_value, split, unreadable
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SearchConfig
+from edl_horovod.config.space import Candidates, Interval, space_of
 from edl_horovod.errors import ConfigError
 
-__all__ = ["Parsed", "Point", "Search", "expand", "product"]
+__all__ = ["Point", "Search", "expand", "product", "text_of"]
 
 _KEYS_WITH_COMMAS = ("data", "validation_data", "params")
 _SHARED_KEYS = ("output", "job_dir", "overwrite", "log_level")
@@ -46,15 +48,11 @@ class Point:
 class Search:
     """Settings among whose values Optuna looks for the best ones."""
 
-    overrides: tuple[str, ...]
-    """The settings that are the same for all jobs."""
-    space: dict[str, Parsed]
-    """Keys to their values or their interval, as Hydra parsed them."""
+    space: Mapping[str, Interval | Candidates]
+    """Keys to what their values are chosen from."""
+    point: Callable[[Mapping[str, Any]], Point]
+    """Gives the job with some values: numbers of intervals, names of candidates."""
     config: SearchConfig
-
-    def point(self, values: Mapping[str, Any]) -> Point:
-        """The job with these values: numbers, or text in Hydra's grammar."""
-        return _point(self.overrides, [f"{key}={value}" for key, value in values.items()])
 
 
 def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Point] | Search:
@@ -78,7 +76,8 @@ def expand(overrides: Sequence[str], files: ConfigFiles = NO_FILES) -> list[Poin
     for parsed in several.values():
         parsed.config_loader = sweeper.loader
     if sweeper.search is not None:
-        return Search(tuple(single), several, sweeper.search)
+        space = {key: space_of(key, parsed) for key, parsed in several.items()}
+        return Search(space, functools.partial(_searched_point, single), sweeper.search)
     columns = []
     for key, parsed in several.items():
         if not parsed.is_discrete_sweep():
@@ -118,11 +117,16 @@ def product(
     points = {}
     for combination in itertools.product(*over.values()):
         own = dict(zip(over, combination, strict=True))
-        chosen = {key: "null" if value is None else str(value) for key, value in own.items()}
+        chosen = {key: text_of(value) for key, value in own.items()}
         own_overrides, own_values = from_keywords(own, JobConfig)
         point = Point(chosen, (*overrides, *own_overrides), {**values, **own_values})
         points[tuple(chosen.values())] = point
     return list(points.values())
+
+
+def text_of(value: Any) -> str:
+    """A value as the table of a sweep has it."""
+    return "null" if value is None else str(value)
 
 
 def _parse(overrides: Sequence[str]) -> tuple[list[str], dict[str, Parsed]]:
@@ -156,6 +160,10 @@ def _sweep_of(text: str) -> Parsed | None:
         if is_text:
             return None  # Used verbatim, or as a Python literal.
         raise unreadable(override) from e
+
+
+def _searched_point(single: Sequence[str], values: Mapping[str, Any]) -> Point:
+    return _point(single, [f"{key}={value}" for key, value in values.items()])
 
 
 def _point(single: Sequence[str], own: Sequence[str]) -> Point:

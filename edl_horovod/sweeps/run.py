@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,9 @@ from edl_horovod.config import resolved
 from edl_horovod.config.compose import compose_sweep
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.schema import JobConfig
+from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.sweep import Point
-from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
+from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, cure_of
 from edl_horovod.files import json_text, marker
 from edl_horovod.files.output_dir import check_name, writing
 from edl_horovod.files.url_secrets import without_secrets
@@ -31,10 +33,12 @@ __all__ = [
     "SweepJob",
     "SweepPlan",
     "SweepResult",
+    "best_of",
     "claim_folder",
-    "result_settings",
     "make_plan",
+    "result_settings",
     "run",
+    "value_of",
 ]
 
 _NAME_LENGTH = 80
@@ -161,6 +165,28 @@ def run(plan: SweepPlan, run_job: Callable[[SweepJob, JobConfig], object]) -> Sw
         if result.is_interrupted:
             break
     return result
+
+
+def value_of(job: SweepJob, metric: str) -> float:
+    """The job's value of the metric; NaN where it failed.
+
+    Raises:
+        ConfigError: The evaluations have no such metric.
+    """
+    if job.metrics and metric not in job.metrics:
+        raise ConfigError(
+            f"The evaluations have no metric {metric!r}; they have {', '.join(job.metrics)}.",
+            received={"hydra.sweeper.metric": metric},
+            cure="Give one of them.",
+        )
+    return job.metrics.get(metric, math.nan)
+
+
+def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:
+    """The job with the best value of the metric; None where none has one."""
+    sign = 1 if config.direction == "minimize" else -1
+    found = [job for job in result.jobs if math.isfinite(value_of(job, config.metric))]
+    return min(found, key=lambda job: sign * value_of(job, config.metric), default=None)
 
 
 def _run_one(

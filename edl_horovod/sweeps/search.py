@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from edl_horovod.config.conf_files import ConfigFiles
-from edl_horovod.config.fields import settings
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SearchConfig
-from edl_horovod.config.sweep import Parsed, Search
+from edl_horovod.config.space import Candidates, Interval
+from edl_horovod.config.sweep import Search
 from edl_horovod.errors import ConfigError, MissingDependency, how_to_install
 from edl_horovod.files.output_dir import writing
 from edl_horovod.files.url_secrets import without_secrets
@@ -26,18 +26,19 @@ from edl_horovod.sweeps.run import (
     make_plan,
     result_settings,
     run,
+    value_of,
 )
 
 try:
     import optuna
 except ModuleNotFoundError as error:
     raise MissingDependency(
-        "hydra/sweeper=optuna needs the package optuna, which is not installed.",
+        "A search for the best settings needs the package optuna, which is not installed.",
         received=str(error),
         cure=f"To get it, {how_to_install('optuna')}.",
     ) from error
 
-__all__ = ["STUDY", "best_of", "check_search", "run_search"]
+__all__ = ["STUDY", "check_search", "run_search"]
 
 STUDY = "study.journal"
 """The file of the study, in the sweep's folder."""
@@ -59,7 +60,7 @@ def check_search(
         ConfigError: The settings are wrong.
         OutputError: The folder holds something else.
     """
-    space = {key: _distribution(key, parsed) for key, parsed in search.space.items()}
+    space = {key: _distribution(key, each) for key, each in search.space.items()}
     plan = make_plan([search.point(values) for values in _extremes(space)], files, is_part=True)
     if not plan.configs[0].validation_data:
         raise ConfigError(
@@ -110,19 +111,12 @@ def run_search(
             break
         plan = replace(plan, jobs=result.jobs)
         (job,) = (job for job in result.jobs if job.name == one.jobs[0].name)
-        value = _value(job, config.metric)
+        value = value_of(job, config.metric)
         if math.isfinite(value):
             study.tell(trial, value)
         else:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
     return result
-
-
-def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:
-    """The job with the best value of the metric; None where none has one."""
-    sign = 1 if config.direction == "minimize" else -1
-    found = [job for job in result.jobs if math.isfinite(_value(job, config.metric))]
-    return min(found, key=lambda job: sign * _value(job, config.metric), default=None)
 
 
 def _open(path: Path, config: SearchConfig) -> optuna.Study:
@@ -210,7 +204,8 @@ def _planner(
     place = {"output": first.output, "job_dir": job_dir and str(Path(job_dir).parent)}
 
     def plan(all_values: Sequence[Mapping[str, Any]]) -> SweepPlan:
-        points = [replace(search.point(values), values=place) for values in all_values]
+        points = [search.point(values) for values in all_values]
+        points = [replace(point, values={**point.values, **place}) for point in points]
         return make_plan(points, files, is_part=True)
 
     return plan
@@ -225,49 +220,25 @@ def _plan_of_ended(
     return plan_of(list(points.values())) if points else None
 
 
-def _value(job: SweepJob, metric: str) -> float:
-    """The job's value of the metric; NaN where it failed.
+def _distribution(key: str, space: Interval | Candidates) -> optuna.distributions.BaseDistribution:
+    """What Optuna chooses a value from.
 
     Raises:
-        ConfigError: The evaluations have no such metric.
+        ConfigError: A candidate holds a secret.
     """
-    if job.metrics and metric not in job.metrics:
-        raise ConfigError(
-            f"The evaluations have no metric {metric!r}; they have {', '.join(job.metrics)}.",
-            received={"hydra.sweeper.metric": metric},
-            cure="Give one of them.",
-        )
-    return job.metrics.get(metric, math.nan)
-
-
-def _distribution(key: str, parsed: Parsed) -> optuna.distributions.BaseDistribution:
-    """What Optuna chooses a value from; numbers stay numbers, all else is text as typed."""
-    value = parsed.value()
-    if parsed.is_interval_sweep():
-        annotations = {setting.key: setting.annotation for setting in settings(JobConfig)}
-        is_log = "log" in value.tags
-        ends = (value.start, value.end)
-        if annotations.get(key) is int or all(isinstance(end, int) for end in ends):
-            return optuna.distributions.IntDistribution(*map(int, ends), log=is_log)
-        return optuna.distributions.FloatDistribution(*ends, log=is_log)
-    texts = list(parsed.sweep_string_iterator())
-    if not texts:
-        raise ConfigError(
-            f"{key} has no value to choose from.",
-            received=str(parsed.input_line),
-            cure=f"Write {key}=choice(a,b) or {key}=interval(low,high).",
-        )
-    if (shown := [without_secrets(text) for text in texts]) != texts:
-        raise ConfigError(
-            f"{key} holds a password or a token, which would be written to {STUDY}.",
-            received=f"{key}={','.join(shown)}",
-            cure="Leave it out, and let Git find it by a credential helper.",
-        )
-    numbers = parsed.is_range_sweep() and not value.shuffle and value.step
-    if isinstance(numbers, int) and numbers > 0 and isinstance(value.start, int):
-        last = int(texts[-1])
-        return optuna.distributions.IntDistribution(value.start, last, step=value.step)
-    return optuna.distributions.CategoricalDistribution(texts)
+    if isinstance(space, Candidates):
+        shown = [without_secrets(name) for name in space.names]
+        if shown != list(space.names):
+            raise ConfigError(
+                f"{key} holds a password or a token, which would be written to {STUDY}.",
+                received=f"{key}={','.join(shown)}",
+                cure="Leave it out, and let Git find it by a credential helper.",
+            )
+        return optuna.distributions.CategoricalDistribution(space.names)
+    if space.is_whole:
+        low, high = int(space.low), int(space.high)
+        return optuna.distributions.IntDistribution(low, high, log=space.is_log, step=space.step)
+    return optuna.distributions.FloatDistribution(space.low, space.high, log=space.is_log)
 
 
 def _extremes(

@@ -41,18 +41,19 @@ def run(overrides: Sequence[str], *, files: ConfigFiles, is_dry_run: bool, is_qu
 
 
 def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet: bool) -> int:
-    config = search.config
+    from edl_horovod.sweeps import run as sweeps
     from edl_horovod.sweeps import search as searches
 
+    config = search.config
     if is_dry_run:
         searches.check_search(search, files)
         print(f"{config.n_trials} jobs, chosen by Optuna to {config.direction} {config.metric}:")
-        for parsed in search.space.values():
-            print(f"  {parsed.input_line}")
+        for each in search.space.values():
+            print(f"  {each.written}")
         return 0
     result = searches.run_search(search, files, _Runner([], is_quiet=is_quiet))
     best = ""
-    if job := searches.best_of(result, config):
+    if job := sweeps.best_of(result, config):
         best = f"best: {job.name} ({config.metric} {_number(job.metrics[config.metric])})"
     _finish(result, best)
     return 0
