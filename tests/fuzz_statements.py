@@ -15,7 +15,8 @@ STATEMENTS = (
     "WITH hidden_units=[10, 100, 20, 5], learning_rate=0.01\nINTO my_trained_model;",
     "SELECT name, role FROM testdata\nPREDICT testdata.predicted_salary\nUSING my_trained_model;",
     'SELECT * FROM t TO TRAIN Model WITH model.optimizer="adam", engine.num_workers=2, '
-    "a={'k': [1, -2.5e-3, None], 2: 'it''s'} COLUMN c1, NUMERIC(c2, 10), BUCKET(c3,[0,10,100]) "
+    "a={'k': [1, -2.5e-3, None], 2: 'it''s'}, b=HPARAM_RANGE(1e-3, .1, 'log'), "
+    "c=HPARAM_CANDIDATES([[10], 'x']) COLUMN c1, NUMERIC(c2, 10), BUCKET(c3,[0,10,100]) "
     'FOR deep COLUMN CROSS([c1, "c 2"], 100) FOR wide LABEL c5 USING old@3 '
     "INTO OR REPLACE db.m;",
     "WITH x AS (SELECT 'TO TRAIN', train FROM predict /* TRAIN a INTO b */) SELECT * FROM x "

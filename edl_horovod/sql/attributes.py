@@ -8,7 +8,7 @@ from edl_horovod.config.fields import dict_key_of, settings
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import did_you_mean
 from edl_horovod.sql.problems import StatementError
-from edl_horovod.sql.statements import Attribute
+from edl_horovod.sql.statements import Attribute, Hparam
 
 __all__ = ["Meaning", "read_attributes"]
 
@@ -41,8 +41,16 @@ class Meaning:
     """Parameters of the model."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of the job, by keys with dots."""
+    varied: dict[str, Attribute] = field(default_factory=dict)
+    """What has several values, by the key of the setting: `train.learning_rate`, `params.x`."""
     own: dict[str, Attribute] = field(default_factory=dict)
     """What the statement itself reads, by its whole name: `train.split`."""
+
+    @property
+    def param_names(self) -> tuple[str, ...]:
+        """The parameters of the model, with one value and with several."""
+        varied = (key.partition(".") for key in self.varied)
+        return (*self.params, *(name for section, _, name in varied if section == "params"))
 
 
 def read_attributes(
@@ -82,7 +90,10 @@ def read_attributes(
             what = f"{attribute.name} says what {earlier.name} says, too."
             raise StatementError(what, attribute.place, hint="Leave one out.")
         written[key] = attribute
-        target[key] = attribute.value
+        if isinstance(attribute.value, Hparam):
+            found.varied[f"params.{key}" if target is found.params else key] = attribute
+        else:
+            target[key] = attribute.value
     return found
 
 
@@ -119,10 +130,14 @@ def _setting(attribute: Attribute, prefix: str, rest: str, own: Mapping[str, typ
 
 
 def _check_type(attribute: Attribute, wanted: type) -> None:
+    if isinstance(attribute.value, Hparam):
+        what = f"{attribute.name} is the same for all trials."
+        raise StatementError(what, attribute.place, hint="Give it one value.")
     is_number = wanted is float and isinstance(attribute.value, int)
     if not (is_number or isinstance(attribute.value, wanted)) or (
         isinstance(attribute.value, bool) and wanted is not bool
     ):
         names = {bool: "True or False", str: "a 'text'", list: "a [list]", dict: "a {dict}"}
+        names |= {int: "a whole number"}
         what = f"{attribute.name} must be {names.get(wanted, 'a number')}."
         raise StatementError(what, attribute.place, hint=f"It is {attribute.value!r}.")

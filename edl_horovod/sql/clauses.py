@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edl_horovod.sql.cursor import Cursor
+from edl_horovod.sql.hparams import read_hparam
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import (
     Attribute,
@@ -73,8 +74,12 @@ def read_model(cursor: Cursor) -> ModelName:
     return ModelName(name=name, version=version, place=cursor.place(first))
 
 
-def read_attributes(cursor: Cursor) -> tuple[Attribute, ...]:
+def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribute, ...]:
     """The attributes of a WITH clause; none where there is no clause.
+
+    Args:
+        cursor: Moved behind the clause.
+        may_vary: Whether an attribute may have several values, for the trials of a training.
 
     Raises:
         StatementError: One is malformed, or comes twice.
@@ -90,7 +95,8 @@ def read_attributes(cursor: Cursor) -> tuple[Attribute, ...]:
         if str(name) in found:
             hint = f"It stands on line {found[str(name)].place.line}, too. Leave one out."
             raise StatementError(f"{name} comes a second time.", name.place, hint=hint)
-        value = read_value(cursor)
+        several = read_hparam(cursor) if may_vary else None
+        value = several or read_value(cursor)
         found[str(name)] = Attribute(name=str(name), value=value, place=name.place)
         if not cursor.skip_symbol(","):
             return tuple(found.values())

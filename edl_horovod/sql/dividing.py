@@ -9,13 +9,18 @@ import pyarrow.parquet as pq
 from edl_horovod.errors import DataError
 from edl_horovod.sql.splitting import Split
 
-__all__ = ["divide"]
+__all__ = ["divide", "parts_of"]
 
 _ROWS = 20_000
 
 
-def divide(records: Path, folder: Path, split: Split, key: str = "") -> tuple[Path, Path]:
-    """Write the rows of some Parquet files into two folders.
+def parts_of(folder: Path) -> tuple[Path, Path]:
+    """The folders of the rows to learn from, and of those held back."""
+    return folder / "training", folder / "validation"
+
+
+def divide(records: Path, folder: Path, split: Split, key: str = "") -> None:
+    """Write the rows of some Parquet files into two folders, those of `parts_of`.
 
     Args:
         records: The folder of the files.
@@ -23,16 +28,13 @@ def divide(records: Path, folder: Path, split: Split, key: str = "") -> tuple[Pa
         split: Which rows are held back.
         key: The column by whose values that is decided, of `key`.
 
-    Returns:
-        The folders of the rows to learn from, and of those held back.
-
     Raises:
         DataError: No row is left for one of them.
     """
     files = sorted(file for file in records.iterdir() if file.suffix == ".parquet")
     total = sum(pq.read_metadata(file).num_rows for file in files)
     counts = [0, 0]
-    places = (folder / "training", folder / "validation")
+    places = parts_of(folder)
     for place in places:
         place.mkdir(parents=True)
     first_row = 0
@@ -58,7 +60,6 @@ def divide(records: Path, folder: Path, split: Split, key: str = "") -> tuple[Pa
             " need some.",
             cure="Select more rows, or choose another train.split_fraction.",
         )
-    return places
 
 
 def _held_back(

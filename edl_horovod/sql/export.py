@@ -21,7 +21,7 @@ from edl_horovod.sql.shards import Shards
 from edl_horovod.sql.side import KeyReader
 from edl_horovod.sql.target import TargetPlan
 
-__all__ = ["ExportedColumn", "ExportedTable", "Progress", "export"]
+__all__ = ["ExportedColumn", "ExportedTable", "Progress", "export", "records_of"]
 
 KIND = "exported table"
 """The kind of the folder, as its marker names it."""
@@ -106,11 +106,16 @@ def export(
                 )
     return ExportedTable(
         folder=folder,
-        data=folder / _RECORDS,
+        data=records_of(folder),
         columns=tuple(_exported(column) for column in scan.columns),
         num_rows=num_rows,
         side=folder / _SIDE if target else None,
     )
+
+
+def records_of(folder: Path) -> Path:
+    """What a job takes as `data` of a folder that rows are written into."""
+    return folder / _RECORDS
 
 
 def _exported(column: ScannedColumn) -> ExportedColumn:

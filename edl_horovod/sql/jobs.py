@@ -29,12 +29,12 @@ class JobEntry:
 
     number: int
     what: str
-    """The verb and what it makes: `TRAIN m`."""
+    """The verb and what it makes: `TRAIN m`, and which of several trainings runs."""
     began: float
     """Seconds since the epoch."""
     is_running: bool
     job_dir: Path
-    """Of the training or the prediction; it is there once the rows have been read."""
+    """Of the training or the prediction that runs; it is there once the rows have been read."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,18 @@ class StatementJob:
 
     @property
     def job_dir(self) -> Path:
-        """The directory of the training or the prediction."""
+        """The directory of the training or the prediction; of several trainings, theirs."""
         return self.path / _JOB
+
+    def show(self, part: str, job_dir: Path) -> None:
+        """Say which of several trainings runs, for SHOW JOBS and KILL.
+
+        Args:
+            part: Which one it is.
+            job_dir: Of that one.
+        """
+        entry = json.loads((self.path / _ENTRY).read_bytes())
+        write_json(self.path / _ENTRY, entry | {"part": part, "job_dir": str(job_dir)})
 
     def check(self) -> None:
         """End the statement if somebody asked for that.
@@ -135,10 +145,10 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
             found.append(
                 JobEntry(
                     number=int(path.name),
-                    what=entry["what"],
+                    what=", ".join(filter(None, (entry["what"], entry.get("part")))),
                     began=entry["began"],
                     is_running=is_running,
-                    job_dir=path / _JOB,
+                    job_dir=Path(entry.get("job_dir", path / _JOB)),
                 )
             )
     return tuple(found)
@@ -178,12 +188,12 @@ def _clean(models: Path) -> None:
     """Remove the rows that dead processes and failed jobs left, and all but the newest logs."""
     ended = [entry for entry in find_jobs(models) if not entry.is_running]
     for entry in ended:
-        job = StatementJob(entry.number, entry.job_dir.parent)
+        job = StatementJob(entry.number, models / _FOLDER / str(entry.number))
         if marker.kind_of(job.path) != _KIND:
             continue
         for folder in (job.data, job.validation, job.output, job.version):
             shutil.rmtree(folder, ignore_errors=True)
-        if entry in ended[:-MOST_KEPT] or not entry.job_dir.exists():
+        if entry in ended[:-MOST_KEPT] or not job.job_dir.exists():
             shutil.rmtree(job.path, ignore_errors=True)
 
 

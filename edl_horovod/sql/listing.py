@@ -9,7 +9,7 @@ from typing import Any
 from edl_horovod.errors import EdlError, TimedOut
 from edl_horovod.launch.client import Client
 from edl_horovod.sql.jobs import JobEntry, find_jobs, request_kill
-from edl_horovod.sql.models import ModelStore, StoredModel
+from edl_horovod.sql.models import ModelStore, StoredModel, Trial
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import (
@@ -106,12 +106,24 @@ def _description(found: StoredModel, store: ModelStore) -> Result:
         rows.append((role, column.name, f"{column.kind}{declared}"))
     rows += [("null", name, f"counts as {value!r}") for name, value in about.nulls.items()]
     rows += [("metric", name, value) for name, value in about.metrics.items()]
+    rows += [("chosen", name, value) for name, value in about.chosen.items()]
+    rows += [
+        ("trial", str(number), _trial(trial)) for number, trial in enumerate(about.trials, start=1)
+    ]
     return Result(
         columns=("part", "name", "value"),
         rows=tuple(rows),
         model=str(found),
         metrics=about.metrics,
     )
+
+
+def _trial(trial: Trial) -> str:
+    """What a trial had and gave, in a line."""
+    chosen = ", ".join(f"{name}={value}" for name, value in trial.chosen.items())
+    metrics = ", ".join(f"{name}={value:.6g}" for name, value in trial.metrics.items())
+    how = f"failed: {trial.error}" if trial.state == "failed" else metrics
+    return f"{chosen}: {how} ({trial.seconds:.1f} s)" if trial.seconds else f"{chosen}: {how}"
 
 
 def _drop(statement: DropModel, store: ModelStore, *, is_dry_run: bool) -> Result:
@@ -171,14 +183,20 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
     """
     deadline = time.monotonic() + KILL_SECONDS
     with Client() as client:
-        while any(it.number == job.number and it.is_running for it in find_jobs(store.folder)):
+        # A training after another may have begun.
+        while running := [it for it in find_jobs(store.folder) if _is_same(it, job)]:
+            (job,) = running
             if time.monotonic() > deadline:
                 raise TimedOut(
                     f"Job {job.number} ({job.what}) did not end within {KILL_SECONDS:.0f} s.",
-                    cure=f"Look into {job.job_dir.parent}, or try again.",
+                    cure=f"Look into {job.job_dir}, or try again.",
                 )
             # Its training may not have begun yet, or be gone by now.
             with contextlib.suppress(EdlError, OSError):
                 if job.job_dir.exists():
                     client.stop(job.job_dir, may_lose_steps=True, wait=False)
             time.sleep(_LOOK_SECONDS)
+
+
+def _is_same(entry: JobEntry, job: JobEntry) -> bool:
+    return entry.number == job.number and entry.is_running

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,15 @@ from edl_horovod.files.whole_file import sync, write_text
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import ModelName
 
-__all__ = ["About", "ModelColumn", "ModelNotFound", "ModelStore", "StoredModel", "default_folder"]
+__all__ = [
+    "About",
+    "ModelColumn",
+    "ModelNotFound",
+    "ModelStore",
+    "StoredModel",
+    "Trial",
+    "default_folder",
+]
 
 MODEL = "model"
 """The trained model in the folder of a version."""
@@ -44,6 +52,20 @@ class ModelColumn:
     """`integer`, `number`, `text`, `date`, `timestamp`, `bytes` or `boolean`."""
     declared_type: str
     """As the database called it; empty where it did not say."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One training of a statement with several, of which the best became a version."""
+
+    chosen: dict[str, str]
+    """Attributes to the values that it had."""
+    state: str
+    """`finished` or `failed`."""
+    metrics: dict[str, float]
+    """Of its last evaluation; empty where it failed."""
+    seconds: float
+    error: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +94,10 @@ class About:
     seconds: float
     told: tuple[str, ...] = ()
     """What was decided for the user."""
+    chosen: dict[str, str] = field(default_factory=dict)
+    """Attributes to the values of the best trial; empty without trials."""
+    trials: tuple[Trial, ...] = ()
+    """In the order in which they ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +303,9 @@ class ModelStore:
 
 def _about(found: dict[str, Any]) -> About:
     columns = tuple(ModelColumn(**each) for each in found.pop("columns"))
-    return About(**{**found, "columns": columns, "told": tuple(found["told"])})
+    trials = tuple(Trial(**each) for each in found.pop("trials", ()))
+    read = {"columns": columns, "trials": trials, "told": tuple(found["told"])}
+    return About(**{**found, **read})
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ def _extended(text: str, tokens: Sequence[Token], at: int) -> Statement:
 
 def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     model = read_name(cursor, "A model of the zoo, as regressor.DNN,")
-    attributes = read_attributes(cursor)
+    attributes = read_attributes(cursor, may_vary=True)
     columns = read_columns(cursor)
     label = read_name(cursor, "A column") if cursor.skip_words("LABEL") else None
     using = read_model(cursor) if cursor.skip_words("USING") else None

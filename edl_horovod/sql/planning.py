@@ -15,6 +15,7 @@ from edl_horovod.sql.models import About, StoredModel
 from edl_horovod.sql.problems import Place, StatementError
 from edl_horovod.sql.splitting import Split
 from edl_horovod.sql.statements import Evaluate, Explain, Name, Predict, Train
+from edl_horovod.sql.sweeping import OF_SWEEP, TrialsPlan, plan_trials
 
 __all__ = [
     "MeasuringPlan",
@@ -66,6 +67,8 @@ class TrainingPlan:
     """The column by whose values that is decided, of `key`."""
     validation_select: str
     """Gives the rows of the validation; empty for none but those of `split`."""
+    trials: TrialsPlan | None
+    """Several trainings, of which the best counts; None for one."""
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -123,33 +126,24 @@ def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> Traini
     _check_model(statement.model, zoo)
     meaning = read_attributes(
         statement.attributes,
-        prefixes=("model", "train", "validation", "engine"),
-        own=_OF_TRAIN,
+        prefixes=("model", "train", "validation", "engine", "sweep"),
+        own=_OF_TRAIN | OF_SWEEP,
     )
     _check_params(statement, meaning, zoo)
     read = column_names(statement.columns)
     for name, written in read.items():
         _check_selected(name, columns, written.place, "COLUMN")
     label, told = _label(statement, columns, read)
-    params = {**meaning.params, "label": label}
-    if "label" in meaning.params:
-        raise StatementError(
-            "The attribute label says what LABEL says.",
-            _place_of(statement, "label"),
-            hint="Write LABEL and the column.",
-        )
-    if statement.columns:
-        params["columns"] = column_dicts(statement.columns)
-    if weights := meaning.own.get("train.class_weights"):
-        params["class_weights"] = weights.value
     own = _own(meaning, "train")
     split = _split(statement, meaning, columns)
+    params = _params(statement, meaning, label)
     settings = {f"params.{name}": value for name, value in params.items()} | meaning.settings
     if split.kind == "column":
         settings["data_plan.columns"] = [name for name in columns if name != split.column]
     if len(columns) - (split.kind == "column") < 2:
         what = f"The SELECT gives only {label!r}, and nothing to learn it from."
         raise StatementError(what, statement.place, hint="Select some more columns.")
+    has_validation = split.kind != "none" or bool(own.get("validation_select"))
     return TrainingPlan(
         label=label,
         settings={**settings, "model_def": str(statement.model)},
@@ -158,6 +152,7 @@ def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> Traini
         split=split,
         split_key=own["split_column"] if split.kind == "key" else "",
         validation_select=own.get("validation_select", ""),
+        trials=plan_trials(meaning, has_validation=has_validation),
     )
 
 
@@ -281,6 +276,22 @@ def _wanted_metrics(meaning: Meaning, known: Sequence[str]) -> tuple[str, ...]:
     return wanted
 
 
+def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
+    """The parameters of the model, those that clauses say among them."""
+    if "label" in meaning.param_names:
+        raise StatementError(
+            "The attribute label says what LABEL says.",
+            _place_of(statement, "label"),
+            hint="Write LABEL and the column.",
+        )
+    params = {**meaning.params, "label": label}
+    if statement.columns:
+        params["columns"] = column_dicts(statement.columns)
+    if weights := meaning.own.get("train.class_weights"):
+        params["class_weights"] = weights.value
+    return params
+
+
 def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:
     """Which rows are held back."""
     own = _own(meaning, "train")
@@ -318,7 +329,7 @@ def _check_params(statement: Train, meaning: Meaning, zoo: Path) -> None:
     if known is None:
         return
     allowed = known.union(RATE_NAMES) if known.intersection(RATE_NAMES) else known
-    for name in meaning.params:
+    for name in meaning.param_names:
         if name not in allowed:
             raise StatementError(
                 f"The model {statement.model} has no parameter {name}.",

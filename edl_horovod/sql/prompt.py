@@ -15,6 +15,7 @@ from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
 from edl_horovod.errors import EdlError, Interrupted
+from edl_horovod.sql.hparams import HPARAM_WORDS
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import Session
@@ -26,7 +27,7 @@ KEYWORDS = (
     *("FOR", "FROM", "GROUP", "IF", "INTO", "JOBS"),
     *("JOIN", "KILL", "LABEL", "LIMIT", "MODEL", "MODELS"),
     *("NOT", "ORDER", "PREDICT", "REPLACE", "SELECT", "SHOW"),
-    *("TO", "TRAIN", "USING", "WHERE", "WITH"),
+    *("TO", "TRAIN", "USING", "WHERE", "WITH", *HPARAM_WORDS),
 )
 _WORD = re.compile(r"[\w.]+")
 _ENDS = ("exit", "quit")

@@ -62,10 +62,12 @@ class SqlSettings:
         Raises:
             ConfigError: A setting is unknown, malformed or contradicts another.
         """
+        return compose(task, self.overrides, values=self.given(values), files=self.files)
+
+    def given(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a statement says, with the settings of jobs that are values already."""
         zoo = {} if self._has_zoo else {"model_zoo": str(zoo_dir())}
-        return compose(
-            task, self.overrides, values={**zoo, **self.values, **values}, files=self.files
-        )
+        return {**zoo, **self.values, **values}
 
     @property
     def model_zoo(self) -> str:

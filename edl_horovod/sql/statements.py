@@ -15,6 +15,9 @@ __all__ = [
     "DropModel",
     "Evaluate",
     "Explain",
+    "Hparam",
+    "HparamCandidates",
+    "HparamRange",
     "Kill",
     "Literal",
     "ModelName",
@@ -55,13 +58,37 @@ class ModelName:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HparamRange:
+    """HPARAM_RANGE(low, high [, 'log']): the numbers between two bounds, which belong to it."""
+
+    low: int | float
+    high: int | float
+    is_log: bool
+    """Whether small numbers are chosen as often as large ones."""
+    written: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HparamCandidates:
+    """HPARAM_CANDIDATES([value, ...]): some literals."""
+
+    values: tuple[Any, ...]
+    written: str
+
+
+Hparam = HparamRange | HparamCandidates
+"""Several values of an attribute, of which each trial of a training has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Attribute:
     """One `name=value` of a WITH clause."""
 
     name: str
     """With dots: `model.hidden_units`."""
     value: Any
-    """A literal: a number, text, True, False, None, or a list or dict of these."""
+    """A literal: a number, text, True, False, None, or a list or dict of these; of TRAIN also an
+    `Hparam`."""
     place: Place
 
 

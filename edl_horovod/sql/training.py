@@ -1,17 +1,24 @@
-"""TRAIN: rows, a job, and a version of a model."""
+"""TRAIN: rows, one job or several trials, and a version of a model."""
 
 import datetime
 import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from edl_horovod.errors import DataError
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.models import git_zoo
 from edl_horovod.sql import planning
-from edl_horovod.sql.dividing import divide
-from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.dividing import divide, parts_of
+from edl_horovod.sql.export import ExportedTable, records_of
+from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.models import MODEL, About, ModelColumn
+from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Train
+from edl_horovod.sql.trials import Trained, prepare_trials, run_trials
 from edl_horovod.sql.work import Work
 
 __all__ = ["train"]
@@ -34,47 +41,103 @@ def train(work: Work, statement: Train) -> Result:
         first = work.store.find(statement.using)
         values = values | {"init_from": str(first.trained_model)}
     if work.is_dry_run:
-        return work.dry("train", values, told=plan.told)
+        return _dry(work, plan, values)
     for sentence in plan.told:
         work.tell(sentence)
     with work.job(f"TRAIN {name}") as job:
-        config = work.config("train", values, job, job.version / MODEL)
-        table = work.export(statement.select, job.data, job, plan.nulls)
-        data = table.data
-        if plan.validation_select:
-            other = work.export(plan.validation_select, job.validation, job, plan.nulls)
-            _require_same(table, other)
-            config = work.with_validation(config, other.data)
-        elif plan.split.kind != "none":
-            data, held_back = divide(table.data, job.validation, plan.split, plan.split_key)
-            config = work.with_validation(config, held_back)
-        job.version.mkdir()
-        result = work.run(config, data, job)
-        about = About(
-            statement=without_secrets(statement.text),
-            select=without_secrets(statement.select),
-            model_def=config.model_def,
-            framework=config.framework,
-            label=plan.label,
-            columns=tuple(
-                ModelColumn(name=it.name, kind=it.kind, declared_type=it.declared_type)
-                for it in table.columns
-                if it.name not in plan.left_out
-            ),
-            nulls=plan.nulls,
-            split=plan.split_in_words,
-            num_rows=table.num_rows,
-            metrics=result.metrics,
-            database=work.engine.label,
-            trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            seconds=round(time.monotonic() - began, 1),
-            told=plan.told,
-        )
+        run = _prepared(work, plan, values, job)
+        table = _export(work, statement, plan, job)
+        trained = run()
+        about = _about(work, statement, plan, table, trained)
+        about = replace(about, seconds=round(time.monotonic() - began, 1))
         made = work.store.add(name, job.version, about, replace=statement.or_replace)
     return Result(
-        message=f"{made} is trained on {about.num_rows:,} rows, and it is live.",
+        message=f"{made} is trained on {about.num_rows:,} rows{trained.told}, and it is live.",
         model=str(made),
-        metrics=result.metrics,
+        metrics=trained.metrics,
+    )
+
+
+def _dry(work: Work, plan: TrainingPlan, values: dict[str, Any]) -> Result:
+    """What would be trained; of trials the settings of one."""
+    job = work.dry_job()
+    values = values | _rows_of(plan, job)
+    if plan.trials is None:
+        return work.dry("train", values, told=plan.told)
+    values = work.places(job, job.output) | values
+    trials = prepare_trials(plan.trials, work.settings, values)
+    notes = (*plan.told, trials.told, "These are the settings of one trial.")
+    return work.shown(trials.first, notes)
+
+
+def _prepared(
+    work: Work, plan: TrainingPlan, values: dict[str, Any], job: StatementJob
+) -> Callable[[], Trained]:
+    """Check the settings of the job, or of the trials; the result runs them when rows are there.
+
+    Raises:
+        ConfigError: One is wrong.
+    """
+    values = values | _rows_of(plan, job)
+    if plan.trials is not None:
+        trials = prepare_trials(plan.trials, work.settings, work.places(job, job.output) | values)
+        work.tell(trials.told)
+        return lambda: run_trials(trials, work, job)
+    config = work.config("train", values, job, job.version / MODEL)
+
+    def run() -> Trained:
+        job.version.mkdir()
+        result = work.run(config, Path(config.data), job)
+        return Trained(config=config, metrics=result.metrics)
+
+    return run
+
+
+def _rows_of(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
+    """The settings that say where the rows are, and those of the validation."""
+    data, validation = records_of(job.data), records_of(job.validation)
+    if plan.validation_select:
+        return {"data": str(data), "validation_data": str(validation)}
+    if plan.split.kind == "none":
+        return {"data": str(data)}
+    training, held_back = parts_of(job.validation)
+    return {"data": str(training), "validation_data": str(held_back)}
+
+
+def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> ExportedTable:
+    """Write the rows where `_rows_of` says that they are."""
+    table = work.export(statement.select, job.data, job, plan.nulls)
+    if plan.validation_select:
+        _require_same(table, work.export(plan.validation_select, job.validation, job, plan.nulls))
+    elif plan.split.kind != "none":
+        divide(table.data, job.validation, plan.split, plan.split_key)
+    return table
+
+
+def _about(
+    work: Work, statement: Train, plan: TrainingPlan, table: ExportedTable, trained: Trained
+) -> About:
+    return About(
+        statement=without_secrets(statement.text),
+        select=without_secrets(statement.select),
+        model_def=trained.config.model_def,
+        framework=trained.config.framework,
+        label=plan.label,
+        columns=tuple(
+            ModelColumn(name=it.name, kind=it.kind, declared_type=it.declared_type)
+            for it in table.columns
+            if it.name not in plan.left_out
+        ),
+        nulls=plan.nulls,
+        split=plan.split_in_words,
+        num_rows=table.num_rows,
+        metrics=trained.metrics,
+        database=work.engine.label,
+        trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        told=plan.told,
+        chosen=trained.chosen,
+        trials=trained.trials,
     )
 
 

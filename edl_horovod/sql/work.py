@@ -60,21 +60,25 @@ class Work:
             yield job
 
     def config(
-        self, task: str, values: Mapping[str, Any], job: StatementJob, output: Path
+        self, task: str, values: dict[str, Any], job: StatementJob, output: Path
     ) -> JobConfig:
         """The settings of a job, checked before the rows are read.
 
         Raises:
             ConfigError: One is wrong, or the job would go on without us.
         """
-        places = {"data": str(job.data), "output": str(output), "job_dir": str(job.job_dir)}
-        config = self.settings.job(task, {**values, **places})
+        config = self.settings.job(task, self.places(job, output) | values)
         target.require_here(config)
         return config
 
-    def with_validation(self, config: JobConfig, data: Path) -> JobConfig:
-        """The same job with rows for its validation."""
-        return replace(config, validation_data=str(data))
+    @staticmethod
+    def places(job: StatementJob, output: Path) -> dict[str, Any]:
+        """The settings that say where a job reads and writes."""
+        return {"data": str(job.data), "output": str(output), "job_dir": str(job.job_dir)}
+
+    def dry_job(self) -> StatementJob:
+        """Stands for a job that is not made, where its places are shown."""
+        return StatementJob(0, self.settings.models / ".jobs" / "N")
 
     def run(self, config: JobConfig, data: Path, job: StatementJob) -> JobResult:
         """Run a job on exported rows.
@@ -86,11 +90,14 @@ class Work:
         job.check()
         return result
 
-    def dry(self, task: str, values: Mapping[str, Any], told: tuple[str, ...] = ()) -> Result:
+    def dry(self, task: str, values: dict[str, Any], told: tuple[str, ...] = ()) -> Result:
         """The settings of the job that a statement would start."""
-        folder = self.settings.models / ".jobs" / "N"
-        places = {"data": str(folder / "data"), "output": str(folder / "output")}
-        config = self.settings.job(task, {**values, **places, "job_dir": str(folder / "job")})
+        job = self.dry_job()
+        return self.shown(self.settings.job(task, self.places(job, job.output) | values), told)
+
+    @staticmethod
+    def shown(config: JobConfig, told: tuple[str, ...]) -> Result:
+        """The settings of a job, below what was decided for the user."""
         notes = "".join(f"# {sentence}\n" for sentence in told)
         return Result(message=f"{notes}{resolved.to_yaml(config)}".rstrip())
 

@@ -8,12 +8,14 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import edl_horovod
 from edl_horovod.errors import DataError
+from edl_horovod.sql.jobs import find_jobs
 from edl_horovod.sql.problems import StatementError
 from tests import databases
 
@@ -134,27 +136,90 @@ def test_the_call_in_python_gives_rows_and_refuses_what_does_not_fit(trained):
         )
 
 
+VARIED = """SELECT name, role, salary FROM employee
+TRAIN regressor.DNN
+WITH hidden_units=HPARAM_CANDIDATES([[10], [20, 5]]), learning_rate={rates}, train.epochs=20,
+    train.batch_size=40, train.split='random', train.split_fraction=0.2, engine.num_workers=2{more}
+LABEL salary INTO tuned;"""
+
+
+@pytest.mark.parametrize(
+    ("rates", "more", "num_trials"),
+    [
+        ("HPARAM_CANDIDATES([0.01])", "", 2),
+        ("HPARAM_RANGE(0.0001, 0.05, 'log')", ", sweep.num_trials=3, sweep.seed=1", 3),
+    ],
+    ids=["combinations", "search"],
+)
+@pytest.mark.timeout(600)
+def test_the_best_of_several_trainings_on_a_ring_becomes_the_version(
+    trained, tmp_path, rates, more, num_trials
+):
+    shutil.copy(trained / "hr.db", tmp_path)
+    found, described, measured, jobs = run(
+        tmp_path,
+        VARIED.format(rates=rates, more=more)
+        + "DESCRIBE MODEL tuned; SELECT * FROM employee EVALUATE tuned; SHOW JOBS",
+        seconds=500,
+    )
+    facts = [row[1:] for row in described["rows"] if row[0] == "trial"]
+    losses = [float(text.partition("loss=")[2].split(",")[0]) for _, text in facts]
+    assert len(losses) == num_trials
+    assert found["metrics"]["loss"] == pytest.approx(min(losses), rel=1e-4)
+    chosen = {name: value for part, name, value in described["rows"] if part == "chosen"}
+    best = facts[losses.index(min(losses))][1]
+    assert best.startswith(", ".join(f"{name}={value}" for name, value in chosen.items()))
+    settings = (tmp_path / "models" / "tuned" / "1" / "model" / "config.yaml").read_text()
+    assert f"learning_rate: {chosen['learning_rate']}" in settings
+    assert "np: 2" in settings
+    assert measured["metrics"]["num_rows"] == 240
+    assert jobs["rows"] == []
+    assert list((tmp_path / "models" / ".jobs").iterdir()) == []
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A statement that somebody ends while it trains."""
+
+    text: str
+    what: str
+    """As SHOW JOBS has it then."""
+
+
+ENDED = {
+    "one training": Ended(
+        TRAINED.format(more=", train.epochs=100000, engine.num_workers=2"),
+        "TRAIN my_trained_model",
+    ),
+    "trials": Ended(
+        VARIED.format(rates="HPARAM_CANDIDATES([0.01])", more="").replace(
+            "train.epochs=20", "train.epochs=HPARAM_CANDIDATES([1, 100000])"
+        ),
+        "TRAIN tuned, trial 2 of 4",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ENDED.values(), ids=ENDED)
 @pytest.mark.parametrize("how", ["ctrl-c", "kill"])
 @pytest.mark.timeout(600)
-def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how):
+def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how, case):
     shutil.copy(trained / "hr.db", tmp_path)
-    text = TRAINED.format(more=", train.epochs=100000")
     process = subprocess.Popen(
-        command(tmp_path, text, "launch.np=2"),
+        command(tmp_path, case.text),
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         start_new_session=True,
     )
     try:
-        events = tmp_path / "models" / ".jobs" / "1" / "job" / "events.jsonl"
         deadline = time.monotonic() + 120
-        while not (events.exists() and '"step"' in events.read_text()):
+        while not trains(tmp_path, case.what):
             assert process.poll() is None, process.stderr.read()
             assert time.monotonic() < deadline
             time.sleep(0.2)
         (jobs,) = run(tmp_path, "SHOW JOBS")
-        assert [row[:2] for row in jobs["rows"]] == [[1, "TRAIN my_trained_model"]]
+        assert [row[:3] for row in jobs["rows"]] == [[1, case.what, "running"]]
         if how == "kill":
             run(tmp_path, "KILL 1")
         else:
@@ -169,6 +234,15 @@ def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how):
     models, jobs = run(tmp_path, "SHOW MODELS; SHOW JOBS")
     assert (models["rows"], jobs["rows"]) == ([], [])
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
+
+
+def trains(folder, what):
+    """Whether the job of a statement has come to its steps."""
+    for job in find_jobs(folder / "models"):
+        events = job.job_dir / "events.jsonl"
+        if job.what == what:
+            return events.exists() and '"step"' in events.read_text()
+    return False
 
 
 @pytest.mark.timeout(900)

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from edl_horovod.errors import DataError
-from edl_horovod.sql.dividing import divide
+from edl_horovod.sql.dividing import divide, parts_of
 from edl_horovod.sql.splitting import Split
 
 NUM_ROWS = 1000
@@ -38,7 +38,8 @@ def rows_of(folder):
     ids=lambda value: getattr(value, "kind", ""),
 )
 def test_every_row_is_on_one_side(split, share, records, tmp_path):
-    training, validation = divide(records, tmp_path / "both", split, "a")
+    divide(records, tmp_path / "both", split, "a")
+    training, validation = parts_of(tmp_path / "both")
     learned, held_back = rows_of(training), rows_of(validation)
     assert sorted(learned + held_back) == list(range(NUM_ROWS))
     assert learned == sorted(learned)

@@ -14,6 +14,8 @@ from edl_horovod.sql.statements import (
     DropModel,
     Evaluate,
     Explain,
+    HparamCandidates,
+    HparamRange,
     Kill,
     Literal,
     Name,
@@ -125,6 +127,27 @@ def test_literals_keep_value_and_type(written, value, dialect):
     assert repr(found["a"]) == repr(value)
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_an_attribute_of_a_training_may_have_several_values(dialect):
+    found = one(
+        "SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1, 8), b=hparam_range( -.5, 1e-1 ), "
+        "c=HPARAM_RANGE(0.001, 0.1, 'log'), d=HPARAM_CANDIDATES([[10], 'f(1)', None]), e=[1, 2] "
+        "INTO m",
+        dialect,
+    ).values()
+    assert found == {
+        "a": HparamRange(low=1, high=8, is_log=False, written="HPARAM_RANGE(1, 8)"),
+        "b": HparamRange(low=-0.5, high=0.1, is_log=False, written="hparam_range( -.5, 1e-1 )"),
+        "c": HparamRange(
+            low=0.001, high=0.1, is_log=True, written="HPARAM_RANGE(0.001, 0.1, 'log')"
+        ),
+        "d": HparamCandidates(
+            values=([10], "f(1)", None), written="HPARAM_CANDIDATES([[10], 'f(1)', None])"
+        ),
+        "e": [1, 2],
+    }
+
+
 @pytest.mark.parametrize(
     "select",
     [
@@ -197,6 +220,22 @@ WRONG = [
     Wrong("SELECT 1 TO TRAIN x LABEL y WITH a=1 INTO m", (1, 29), "order"),
     Wrong("SELECT 1 TO TRAIN x INTO m INTO n", (1, 28), "not expected"),
     Wrong("SELECT 1 TO TRAIN x WITH a=f(1) INTO m", (1, 28), "call"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM(1, 2) INTO m", (1, 28), "as HPARAM(...) is"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=[HPARAM_RANGE(1, 2)] INTO m", (1, 29), "cannot be a call"),
+    Wrong("SELECT 1 PREDICT USING m WITH a=HPARAM_RANGE(1, 2)", (1, 26), "not expected"),
+    Wrong("SELECT 1 PREDICT t.c WITH a=HPARAM_RANGE(1, 2) USING m", (1, 29), "cannot be a call"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE INTO m", (1, 28), "not a value"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1) INTO m", (1, 42), "the upper bound"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(True, 2) INTO m", (1, 41), "is a number"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1, '2') INTO m", (1, 44), "is a number"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(2, 1) INTO m", (1, 28), "not below"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(0, 1, 'log') INTO m", (1, 28), "above 0"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1, 2, 'lin') INTO m", (1, 47), "'log'"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_RANGE(1, 2, 'log', 3) INTO m", (1, 52), "comes )"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES(1, 2) INTO m", (1, 46), "a list"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES([]) INTO m", (1, 46), "a list"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES([f(1)]) INTO m", (1, 47), "call"),
+    Wrong("SELECT 1 TO TRAIN x WITH a=HPARAM_CANDIDATES([1], [2]) INTO m", (1, 49), "comes )"),
     Wrong("SELECT 1 TO TRAIN x WITH a=adam INTO m", (1, 28), "'adam'"),
     Wrong("SELECT 1 TO TRAIN x WITH a=(1) INTO m", (1, 28), "[ ]"),
     Wrong("SELECT 1 TO TRAIN x WITH a=[1 INTO m", (1, 28), "not closed"),

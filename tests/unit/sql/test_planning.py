@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.config.conf_files import zoo_dir
+from edl_horovod.config.search import SamplerConfig, SearchConfig
+from edl_horovod.config.sweep import Search
 from edl_horovod.sql.models import About, ModelColumn, StoredModel
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.planning import (
@@ -134,6 +136,67 @@ def test_a_share_of_rows_is_held_back():
     assert plan.split_in_words == "random: 25% held back"
 
 
+HELD_BACK = "train.split='random'"
+
+
+def test_an_attribute_with_several_values_is_no_setting_of_all_trials():
+    plan = planned(
+        "regressor.DNN WITH hidden_units=HPARAM_CANDIDATES([[10], [20, 5]]), "
+        f"train.learning_rate=HPARAM_RANGE(0.001, 1, 'log'), train.epochs=2, {HELD_BACK}"
+    )
+    assert plan.settings == {
+        "params.label": "salary",
+        "train.epochs": 2,
+        "model_def": "regressor.DNN",
+    }
+    assert plan.trials.config == SearchConfig()
+    assert plan.trials.by_attribute({"params.hidden_units": "[10]"}) == {"hidden_units": "[10]"}
+
+
+def test_candidates_alone_are_combined():
+    plan = planned(
+        "regressor.DNN WITH hidden_units=HPARAM_CANDIDATES([[10], [20, 5]]), "
+        f"optimizer=HPARAM_CANDIDATES(['adam', 'a,b']), engine.num_workers=2, {HELD_BACK}"
+    )
+    points = plan.trials.points(["train.epochs=2"], plan.settings)
+    assert [point.chosen for point in points] == [
+        {"params.hidden_units": units, "optimizer": optimizer}
+        for units in ("[10]", "[20, 5]")
+        for optimizer in ("adam", "a,b")
+    ]
+    assert points[-1].overrides == ("train.epochs=2",)
+    assert points[-1].values == {
+        **plan.settings,
+        "params.hidden_units": [20, 5],
+        "optimizer": "a,b",
+    }
+
+
+def test_a_number_of_trials_or_a_range_is_a_search():
+    plan = planned(
+        "regressor.DNN WITH hidden_units=HPARAM_CANDIDATES([[10], None]), lr=HPARAM_RANGE(1, 9), "
+        "train.learning_rate=HPARAM_RANGE(1, 2), sweep.num_trials=7, sweep.metric='mae', "
+        f"sweep.direction='minimize', sweep.sampler='random', sweep.seed=3, {HELD_BACK}"
+    )
+    search = plan.trials.points([], plan.settings)
+    assert isinstance(search, Search)
+    assert search.config == SearchConfig(
+        metric="mae", n_trials=7, sampler=SamplerConfig(name="random", seed=3)
+    )
+    assert search.space["params.hidden_units"].names == ("[10]", "null")
+    assert search.space["params.lr"].is_whole
+    assert not search.space["train.learning_rate"].is_whole
+    point = search.point(
+        {"params.hidden_units": "null", "params.lr": 4, "train.learning_rate": 1.5}
+    )
+    varied = {"params.hidden_units": None, "params.lr": 4, "train.learning_rate": 1.5}
+    assert point.values == {**plan.settings, **varied}
+    few = planned(
+        f"regressor.DNN WITH lr=HPARAM_CANDIDATES([1, 2]), sweep.num_trials=1, {HELD_BACK}"
+    )
+    assert isinstance(few.trials.points([], {}), Search)
+
+
 @dataclass(frozen=True)
 class Wrong:
     """Clauses that are refused, and a part of what is said."""
@@ -164,6 +227,30 @@ WRONG = [
     Wrong("regressor.DNN WITH train.split='key'", "split_column"),
     Wrong("regressor.DNN WITH train.split='key', train.split_column='nme'", "'name'"),
     Wrong("regressor.DNN WITH train.split='random', train.validation_select='x'", "one out"),
+    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2)", "no rows to compare the trials on"),
+    Wrong("regressor.DNN WITH lr=HPARAM_RANGE(1, 2), model.lr=2", "too"),
+    Wrong("regressor.DNN WITH hiden_units=HPARAM_CANDIDATES([1])", "'hidden_units'"),
+    Wrong("regressor.DNN WITH label=HPARAM_CANDIDATES(['x'])", "LABEL"),
+    Wrong("regressor.DNN WITH train.split=HPARAM_CANDIDATES(['random'])", "same for all trials"),
+    Wrong("regressor.DNN WITH train.epoch=HPARAM_RANGE(1, 2)", "'train.epochs'"),
+    Wrong("regressor.DNN WITH sweep.num_trials=3", "no attribute has several values"),
+    *(
+        Wrong(f"regressor.DNN WITH {HELD_BACK}, {attributes}", said)
+        for attributes, said in (
+            ("optimizer=HPARAM_RANGE(1, 2)", "takes no number"),
+            ("train.epochs=HPARAM_RANGE(1, 2.5)", "takes whole numbers"),
+            ("lr=HPARAM_CANDIDATES([1, 1])", "the candidate 1 twice"),
+            ("lr=HPARAM_CANDIDATES([None, 'null'])", "the candidate null twice"),
+            ("lr=HPARAM_CANDIDATES([1]), sweep.seed=1", "each combination"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.seed=-1", "must be 0 or more"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.num_trials=0", "must be 1 or more"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.num_trials=2.5", "a whole number"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.num_trial=2", "'sweep.num_trials'"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.metric='mae'", "high or low"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.direction='minimise'", "'minimize'"),
+            ("lr=HPARAM_RANGE(1, 2), sweep.sampler='grid'", "tpe, random"),
+        )
+    ),
     Wrong("regressor.DNN COLUMN SPARSE(name, 10)", "SPARSE"),
     Wrong("regressor.DNN COLUMN WEIGHTED_CATEGORY(name, 10)", "weights"),
     Wrong("regressor.DNN COLUMN NUMERICAL(name)", "'NUMERIC'"),

@@ -47,6 +47,7 @@ class Trainings(LocalTarget):
             raise self.errors[rate]
         if error := self._ends.get(len(self.rates)):
             raise error
+        metrics = self._metrics(config)
         output, job_dir = Path(config.output), Path(config.job_dir)
         output.mkdir(parents=True, exist_ok=config.overwrite)
         (output / "trained_model.pb").touch()
@@ -55,7 +56,7 @@ class Trainings(LocalTarget):
         with EventLog(job_dir / "events.jsonl", "test") as log:
             log.write(event("job", state="starting"))
             log.write(event("step", step=5, loss=rate))
-            log.write(event("job", state="finished", steps=5, metrics=self._metrics(config)))
+            log.write(event("job", state="finished", steps=5, metrics=metrics))
         if on_events:
             on_events([recorded("log", message=f"trained with {rate}")])
-        return JobResult(output=config.output, job_dir=config.job_dir, steps=5)
+        return JobResult(output=config.output, job_dir=config.job_dir, steps=5, metrics=metrics)
