@@ -3,18 +3,22 @@
 import contextlib
 import fcntl
 import json
+import logging
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from edl_horovod.errors import EdlError, Interrupted, OutputError, cure_of
 from edl_horovod.files import marker
 from edl_horovod.files.whole_file import write_json
+from edl_horovod.launch.attached import AttachedJob, remove_attached
 
 __all__ = ["JobEntry", "StatementJob", "find_jobs", "open_job", "request_kill"]
+
+log = logging.getLogger(__name__)
 
 _FOLDER, _KIND = ".jobs", "job of a statement"
 _ENTRY, _LOCK, _KILLED = "statement.json", ".lock", "killed"
@@ -35,6 +39,8 @@ class JobEntry:
     is_running: bool
     job_dir: Path
     """Of the training or the prediction that runs; it is there once the rows have been read."""
+    in_cluster: AttachedJob | None = None
+    """The training or the prediction, where it runs in a cluster."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,24 @@ class StatementJob:
             part: Which one it is.
             job_dir: Of that one.
         """
+        self._note(part=part, job_dir=str(job_dir))
+
+    def note_in_cluster(self, job: AttachedJob | None) -> None:
+        """Say which job in a cluster works for the statement, so that none is left behind."""
+        self._note(in_cluster=asdict(job) if job is not None else None)
+
+    @property
+    def may_run_in_cluster(self) -> bool:
+        """Whether a job in a cluster may still write into the folder."""
+        try:
+            entry = json.loads((self.path / _ENTRY).read_bytes())
+        except FileNotFoundError:  # Somebody removed it.
+            return False
+        return entry.get("in_cluster") is not None
+
+    def _note(self, **facts: Any) -> None:
         entry = json.loads((self.path / _ENTRY).read_bytes())
-        write_json(self.path / _ENTRY, entry | {"part": part, "job_dir": str(job_dir)})
+        write_json(self.path / _ENTRY, entry | facts)
 
     def check(self) -> None:
         """End the statement if somebody asked for that.
@@ -129,7 +151,7 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
             is_kept = job.job_dir.exists()
             raise
         finally:
-            if not is_kept:
+            if not is_kept and not job.may_run_in_cluster:
                 shutil.rmtree(job.path, ignore_errors=True)
 
 
@@ -142,6 +164,7 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
             entry = json.loads((path / _ENTRY).read_bytes())
             with (path / _LOCK).open("r+") as stream:
                 is_running = not _try_to_lock(stream)
+            in_cluster = entry.get("in_cluster")
             found.append(
                 JobEntry(
                     number=int(path.name),
@@ -149,6 +172,7 @@ def find_jobs(models: Path) -> tuple[JobEntry, ...]:
                     began=entry["began"],
                     is_running=is_running,
                     job_dir=Path(entry.get("job_dir", path / _JOB)),
+                    in_cluster=AttachedJob(**in_cluster) if in_cluster else None,
                 )
             )
     return tuple(found)
@@ -189,12 +213,26 @@ def _clean(models: Path) -> None:
     ended = [entry for entry in find_jobs(models) if not entry.is_running]
     for entry in ended:
         job = StatementJob(entry.number, models / _FOLDER / str(entry.number))
-        if marker.kind_of(job.path) != _KIND:
+        if marker.kind_of(job.path) != _KIND or not _is_out_of_cluster(entry, job):
             continue
         for folder in (job.data, job.validation, job.output, job.version):
             shutil.rmtree(folder, ignore_errors=True)
         if entry in ended[:-MOST_KEPT] or not job.job_dir.exists():
             shutil.rmtree(job.path, ignore_errors=True)
+
+
+def _is_out_of_cluster(entry: JobEntry, job: StatementJob) -> bool:
+    """Remove what a dead process left in a cluster; whether nothing of it can write any more."""
+    if entry.in_cluster is None:
+        return True
+    try:
+        remove_attached(entry.in_cluster)
+    except EdlError as e:
+        log.warning("Job %s of a dead statement may still run: %s", entry.in_cluster.name, e)
+        return False
+    with contextlib.suppress(OSError):  # Another process may have removed it.
+        job.note_in_cluster(None)
+    return True
 
 
 def _try_to_lock(stream: TextIO) -> bool:

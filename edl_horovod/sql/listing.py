@@ -155,6 +155,10 @@ def _jobs(store: ModelStore) -> Result:
 def _state(entry: JobEntry) -> str:
     if not entry.is_running:
         return "failed"
+    if entry.in_cluster is not None:
+        with contextlib.suppress(EdlError), entry.in_cluster.client() as client:
+            return client.status(entry.in_cluster.name, is_brief=True).state
+        return "unknown"
     if not entry.job_dir.exists():
         return "reading rows"
     with contextlib.suppress(OSError, json.JSONDecodeError), Client() as client:
@@ -193,7 +197,7 @@ def _wait_for_end(store: ModelStore, job: JobEntry) -> None:
                 )
             # Its training may not have begun yet, or be gone by now.
             with contextlib.suppress(EdlError, OSError):
-                if job.job_dir.exists():
+                if job.in_cluster is None and job.job_dir.exists():
                     client.stop(job.job_dir, may_lose_steps=True, wait=False)
             time.sleep(_LOOK_SECONDS)
 

@@ -10,6 +10,8 @@ from edl_horovod.config.compose import compose
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles, zoo_dir
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
+from edl_horovod.image.plan import ZOO
+from edl_horovod.launch import target
 from edl_horovod.sql.models import default_folder
 
 __all__ = ["DATABASE_VARIABLE", "SqlSettings", "read_settings"]
@@ -66,13 +68,25 @@ class SqlSettings:
 
     def given(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What a statement says, with the settings of jobs that are values already."""
-        zoo = {} if self._has_zoo else {"model_zoo": str(zoo_dir())}
+        zoo = {} if self._has_zoo else {"model_zoo": self._zoo(values)}
         return {**zoo, **self.values, **values}
 
     @property
     def model_zoo(self) -> str:
         """The folder of models, or the Git URL of one."""
-        return self.job("train", _SOME_JOB).model_zoo
+        return self._some_job().model_zoo
+
+    def _zoo(self, values: Mapping[str, Any]) -> str:
+        """The models that come with the package; in pods of a given image those of the image."""
+        some = self._some_job()
+        kind = values.get("launch.kind", some.launch.kind)
+        is_of_image = some.image and target.find(kind).is_detached
+        return ZOO if is_of_image else str(zoo_dir())
+
+    def _some_job(self) -> JobConfig:
+        zoo = {} if self._has_zoo else {"model_zoo": str(zoo_dir())}
+        values = {**zoo, **self.values, **_SOME_JOB}
+        return compose("train", self.overrides, values=values, files=self.files)
 
     def check(self) -> None:
         """See that the settings are right for a training, before there is one.

@@ -72,11 +72,13 @@ def prepare_trials(
     if isinstance(points, Search):
         from edl_horovod.sweeps import search  # Only this needs Optuna.
 
-        _, checked = search.check_search(points, settings.files)
+        _, checked = search.check_search(points, settings.files, may_be_submitted=True)
         num_trials = plan.config.n_trials
     else:
-        checked = sweeps.make_plan(points, settings.files)
+        checked = sweeps.make_plan(points, settings.files, may_be_submitted=True)
         num_trials = len(checked.jobs)
+    for config in checked.configs:
+        Work.check_place(config)
     first = checked.configs[0]
     return PreparedTrials(plan=plan, points=points, first=first, num_trials=num_trials)
 
@@ -92,9 +94,11 @@ def run_trials(prepared: PreparedTrials, work: Work, job: StatementJob) -> Train
     if isinstance(prepared.points, Search):
         from edl_horovod.sweeps import search
 
-        result = search.run_search(prepared.points, work.settings.files, runner)
+        files = work.settings.files
+        result = search.run_search(prepared.points, files, runner, may_be_submitted=True)
     else:
-        plan = sweeps.make_plan(prepared.points, work.settings.files)
+        files = work.settings.files
+        plan = sweeps.make_plan(prepared.points, files, may_be_submitted=True)
         result = sweeps.run(plan, runner)
     if runner.mistake is not None:
         raise runner.mistake

@@ -11,6 +11,8 @@ from typing import Any
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.launch import target
+from edl_horovod.launch.attached import AttachedJob, check_attached, run_attached
+from edl_horovod.launch.jobs import JobStatus
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.export import ExportedTable, export
 from edl_horovod.sql.jobs import StatementJob, open_job
@@ -65,11 +67,21 @@ class Work:
         """The settings of a job, checked before the rows are read.
 
         Raises:
-            ConfigError: One is wrong, or the job would go on without us.
+            EdlError: One is wrong.
         """
         config = self.settings.job(task, self.places(job, output) | values)
-        target.require_here(config)
+        self.check_place(config)
         return config
+
+    @staticmethod
+    def check_place(config: JobConfig) -> None:
+        """Refuse a job that cannot run where it is to, before rows are read for it.
+
+        Raises:
+            EdlError: It cannot.
+        """
+        if target.find(config.launch.kind).is_detached:
+            check_attached(config)
 
     @staticmethod
     def places(job: StatementJob, output: Path) -> dict[str, Any]:
@@ -86,14 +98,38 @@ class Work:
         Raises:
             EdlError: The job failed; `Interrupted` where somebody ended it.
         """
-        result = self.run_job(replace(config, data=str(data)))
+        config = replace(config, data=str(data))
+        if target.find(config.launch.kind).is_detached:
+            return self._run_in_cluster(config, job)
+        result = self.run_job(config)
         job.check()
         return result
+
+    def _run_in_cluster(self, config: JobConfig, job: StatementJob) -> JobResult:
+        """Submit a job, and wait for it; whoever ends the statement ends it."""
+        told = ""
+
+        def note(submitted: AttachedJob | None) -> None:
+            job.note_in_cluster(submitted)
+            if submitted is not None:
+                self.tell(f"Job {submitted.name} is submitted: edl logs {submitted.name} -f.")
+
+        def on_status(status: JobStatus) -> None:
+            nonlocal told
+            job.check()
+            says = "; it waits for: ".join(filter(None, (str(status), ", ".join(status.waits_for))))
+            if says != told:
+                self.tell(f"The job is {says}.")
+                told = says
+
+        return run_attached(config, note=note, on_status=on_status)
 
     def dry(self, task: str, values: dict[str, Any], told: tuple[str, ...] = ()) -> Result:
         """The settings of the job that a statement would start."""
         job = self.dry_job()
-        return self.shown(self.settings.job(task, self.places(job, job.output) | values), told)
+        config = self.settings.job(task, self.places(job, job.output) | values)
+        self.check_place(config)
+        return self.shown(config, told)
 
     @staticmethod
     def shown(config: JobConfig, told: tuple[str, ...]) -> Result:

@@ -105,7 +105,11 @@ class SweepResult:
 
 
 def make_plan(
-    points: Sequence[Point], files: ConfigFiles = NO_FILES, *, is_part: bool = False
+    points: Sequence[Point],
+    files: ConfigFiles = NO_FILES,
+    *,
+    is_part: bool = False,
+    may_be_submitted: bool = False,
 ) -> SweepPlan:
     """Compose and check the settings of all jobs, before the first one starts.
 
@@ -113,6 +117,7 @@ def make_plan(
         points: The combinations of settings; their `output` is the folder of the whole sweep.
         files: What the user brings.
         is_part: Whether the sweep has points besides these, from whose folders theirs must differ.
+        may_be_submitted: Whether who runs the jobs also waits for those that are submitted.
 
     Raises:
         ConfigError: A job's settings are wrong.
@@ -120,7 +125,7 @@ def make_plan(
             sweep's, or is one that the jobs read.
     """
     configs = compose_sweep([(point.overrides, point.values) for point in points], files)
-    for config in configs:
+    for config in configs if not may_be_submitted else ():
         require_here(config)
     output = configs[0].output
     _check_folder(Path(output))

@@ -49,7 +49,7 @@ _ENDED = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.WAITING)
 
 
 def check_search(
-    search: Search, files: ConfigFiles
+    search: Search, files: ConfigFiles, *, may_be_submitted: bool = False
 ) -> tuple[dict[str, optuna.distributions.BaseDistribution], SweepPlan]:
     """Check what can be known before the first job; nothing is written.
 
@@ -61,7 +61,8 @@ def check_search(
         OutputError: The folder holds something else.
     """
     space = {key: _distribution(key, each) for key, each in search.space.items()}
-    plan = make_plan([search.point(values) for values in _extremes(space)], files, is_part=True)
+    points = [search.point(values) for values in _extremes(space)]
+    plan = make_plan(points, files, is_part=True, may_be_submitted=may_be_submitted)
     if not plan.configs[0].validation_data:
         raise ConfigError(
             "A search compares evaluations.",
@@ -72,7 +73,11 @@ def check_search(
 
 
 def run_search(
-    search: Search, files: ConfigFiles, run_job: Callable[[SweepJob, JobConfig], object]
+    search: Search,
+    files: ConfigFiles,
+    run_job: Callable[[SweepJob, JobConfig], object],
+    *,
+    may_be_submitted: bool = False,
 ) -> SweepResult:
     """Run jobs until the study has as many as it is to have.
 
@@ -80,13 +85,14 @@ def run_search(
         search: What is searched.
         files: What the user brings.
         run_job: Runs one job to its end; an `EdlError` is its failure, `Interrupted` the search's.
+        may_be_submitted: Whether it also waits for jobs that are submitted.
 
     Raises:
         ConfigError: The settings are wrong or not those of the study that is there, or no
             evaluation has the metric.
         OutputError: The folder holds something else, or cannot be written.
     """
-    space, trial_plan = check_search(search, files)
+    space, trial_plan = check_search(search, files, may_be_submitted=may_be_submitted)
     config = search.config
     path = Path(trial_plan.output) / STUDY
     with writing(path.parent):
@@ -206,7 +212,8 @@ def _planner(
     def plan(all_values: Sequence[Mapping[str, Any]]) -> SweepPlan:
         points = [search.point(values) for values in all_values]
         points = [replace(point, values={**point.values, **place}) for point in points]
-        return make_plan(points, files, is_part=True)
+        # `first` was checked for jobs that are submitted.
+        return make_plan(points, files, is_part=True, may_be_submitted=True)
 
     return plan
 

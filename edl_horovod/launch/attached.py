@@ -1,0 +1,186 @@
+"""A job in a cluster that is a part of something here: submitted, waited for, and removed.
+
+What it reads and writes lies on a volume that this machine and the pods have at the same path.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from edl_horovod.cluster.status import ENDED
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import (
+    ClusterUnreachable,
+    ConfigError,
+    EdlError,
+    JobFailed,
+    ObjectNotFound,
+    OutputError,
+)
+from edl_horovod.job import events
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import JobEvent
+from edl_horovod.launch import target
+from edl_horovod.launch.client import Client
+from edl_horovod.launch.jobs import JobStatus, OnStatus
+from edl_horovod.launch.target import SubmittedJob
+from edl_horovod.supervisor.run import JobResult
+
+__all__ = ["AttachedJob", "check_attached", "remove_attached", "run_attached"]
+
+log = logging.getLogger(__name__)
+
+AWAY_SECONDS = 600.0
+"""How long the cluster may not answer while its job is waited for."""
+RETRY_SECONDS = 5.0
+VISIBLE_SECONDS = 60.0
+"""How long a network file system may take to show here what a pod wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttachedJob:
+    """Names a job in a cluster."""
+
+    name: str
+    namespace: str
+    """Empty for that of the context."""
+    context: str
+    """Empty for the current one of the kubeconfig."""
+
+    def client(self) -> Client:
+        """For its cluster; the caller closes it."""
+        return Client(namespace=self.namespace, context=self.context)
+
+
+def check_attached(config: JobConfig) -> None:
+    """Refuse a job that cannot be submitted, as far as this machine can say.
+
+    Raises:
+        EdlError: It cannot: a path is on no volume, it has no image, or there is no cluster.
+    """
+    if config.kubernetes.name:
+        # Whoever removes what a dead process left must not meet another job of that name.
+        raise ConfigError(
+            "A job that is removed at its end gets a name of its own.",
+            received={"kubernetes.name": config.kubernetes.name},
+            cure="Leave it out.",
+        )
+    there, settings = target.find(config.launch.kind), config.kubernetes
+    there.describe(there.plan(config))
+    there.jobs(namespace=settings.namespace, context=settings.context).close()
+
+
+def run_attached(
+    config: JobConfig, *, note: Callable[[AttachedJob | None], None], on_status: OnStatus
+) -> JobResult:
+    """Submit a job, return when it has finished, and remove it from the cluster.
+
+    A job that failed stays there, for its logs. Where `on_status` raises, or Ctrl-C ends the wait,
+    the job is removed first.
+
+    Args:
+        config: The job.
+        note: Called with what names the job before it is submitted, and with None when it has
+            ended; if that does not come, it may still run.
+        on_status: Called with the job's status again and again.
+
+    Raises:
+        EdlError: The job was not submitted, or it failed; or its result is not on this machine.
+    """
+    there = target.find(config.launch.kind)
+    plan = there.plan(config)
+    settings = config.kubernetes
+    job = AttachedJob(name=plan.name, namespace=settings.namespace, context=settings.context)
+    note(job)
+    try:
+        submitted: SubmittedJob = there.launch(plan)
+    except BaseException:
+        note(None)  # What could not be undone is suspended, and the error names it.
+        raise
+    try:
+        _wait(job, on_status)
+        result = _result(submitted)
+    except JobFailed as e:
+        note(None)
+        raise e.with_more_cure(f" edl delete {job.name} removes it.") from e
+    except BaseException:
+        try:
+            remove_attached(job)
+            note(None)
+        except EdlError as e:
+            log.warning("Job %s may still run: %s", job.name, e)
+        raise
+    remove_attached(job)
+    note(None)
+    return result
+
+
+def remove_attached(job: AttachedJob) -> None:
+    """End a job in good order, wait for its pods to be gone, and remove it; it may be gone already.
+
+    Raises:
+        EdlError: It could not be removed.
+    """
+    # Nothing of it may be there, or only a part; or it ends just now.
+    with job.client() as client, suppress(ObjectNotFound):
+        if client.status(job.name, is_brief=True).state not in ENDED:
+            with suppress(ConfigError, ObjectNotFound):
+                client.stop(job.name, may_lose_steps=True)
+        client.delete(job.name)
+
+
+def _wait(job: AttachedJob, on_status: OnStatus) -> None:
+    """Wait until the job has finished, whatever becomes of the API server meanwhile.
+
+    Raises:
+        JobFailed: It failed.
+        ClusterUnreachable: The cluster was away for too long.
+    """
+    answered = time.monotonic()
+
+    def seen(status: JobStatus) -> None:
+        nonlocal answered
+        answered = time.monotonic()
+        on_status(status)
+
+    with job.client() as client:
+        while True:
+            try:
+                client.wait(job.name, "finished", on_status=seen)
+            except ClusterUnreachable as e:
+                if time.monotonic() - answered > AWAY_SECONDS:
+                    raise
+                log.warning("The cluster does not answer; trying again. %s", e)
+                time.sleep(RETRY_SECONDS)
+            else:
+                return
+
+
+def _result(submitted: SubmittedJob) -> JobResult:
+    """What the job's directory says of its end.
+
+    Raises:
+        OutputError: It is not on this machine.
+    """
+    path = JobDir(Path(submitted.job_dir)).events
+    deadline = time.monotonic() + VISIBLE_SECONDS
+    while True:
+        for recorded in reversed(events.read(path)):
+            event = recorded.event
+            if isinstance(event, JobEvent) and event.state == "finished":
+                return JobResult(
+                    output=submitted.output,
+                    job_dir=submitted.job_dir,
+                    steps=event.steps or 0,
+                    metrics=event.metrics or {},
+                )
+        if time.monotonic() > deadline:
+            raise OutputError(
+                f"Job {submitted.name} has finished, but what it wrote is not on this machine.",
+                received={"job_dir": submitted.job_dir},
+                cure="Have the volume at the same path here as in the pods.",
+            )
+        time.sleep(1)

@@ -1,0 +1,236 @@
+"""Statements in SQL whose jobs run in a cluster: what is submitted, waited for and removed.
+
+The test is the operator: it runs what a job's ConfigMap says on this machine, where the volume of
+the pods lies.
+"""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import edl_horovod
+from edl_horovod.errors import ConfigError, Interrupted, JobFailed, NoCluster, ObjectNotFound
+from edl_horovod.launch import attached
+from edl_horovod.launch.attached import AttachedJob
+from edl_horovod.sql.jobs import find_jobs, open_job, request_kill
+
+pytestmark = pytest.mark.timeout(300)
+
+REPOSITORY = Path(__file__).parents[2]
+TRAINED = """SELECT name, role, salary FROM employee TRAIN regressor.DNN
+WITH hidden_units=[8], learning_rate={rates}, train.epochs=3, train.batch_size=40,
+    train.split='random', train.split_fraction=0.2 LABEL salary INTO m;"""
+RUN = """
+import dataclasses, pathlib, sys
+from edl_horovod import api
+from edl_horovod.config import resolved
+config = resolved.load(pathlib.Path(sys.argv[1]))
+assert config.task == "predict" or config.model_zoo == "/model_zoo", config.model_zoo
+launch = dataclasses.replace(config.launch, kind="local")
+api.run(dataclasses.replace(config, launch=launch, image="", model_zoo=sys.argv[2]))
+"""
+
+
+@dataclass
+class Operator:
+    """Runs the jobs of a namespace, one after the other, until `close`."""
+
+    lab: object
+    folder: Path
+    seen: list[str] = field(default_factory=list)
+    is_idle: bool = False
+    """Whether jobs wait for ever."""
+    has_failed: bool = False
+    """Whether jobs fail without being run."""
+
+    def __post_init__(self):
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def close(self):
+        self._is_over.set()
+        self._thread.join()
+
+    def names(self):
+        return [job["metadata"]["name"] for job in self.lab.cluster.find("MPIJob")]
+
+    def _work(self):
+        while not self._is_over.wait(0.1):
+            for job in self.lab.cluster.find("MPIJob"):
+                name = job["metadata"]["name"]
+                if name not in self.seen and not job["spec"]["runPolicy"]["suspend"]:
+                    self.seen.append(name)
+                    if not self.is_idle:
+                        self._set(name, "Succeeded" if self._run(name) else "Failed")
+
+    def _run(self, name):
+        if self.has_failed:
+            return False
+        text = self.lab.cluster.get("ConfigMap", f"{name}-edl")["data"]["config.yaml"]
+        file = self.folder / f"{name}.yaml"
+        file.write_text(text)
+        words = [sys.executable, "-c", RUN, str(file), str(REPOSITORY / "model_zoo")]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        ended = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=200)
+        (self.folder / f"{name}.log").write_text(ended.stdout + ended.stderr)
+        return ended.returncode == 0
+
+    def _set(self, name, kind):
+        condition = {"type": kind, "status": "True", "message": "Because."}
+        self.lab.server.set_status(
+            "mpijobs.kubeflow.org", "default", name, {"conditions": [condition]}
+        )
+
+
+@pytest.fixture
+def volume(tmp_path):
+    with sqlite3.connect(tmp_path / "hr.db") as connection:
+        connection.execute("CREATE TABLE employee (name TEXT, role TEXT, salary REAL)")
+        roles = ("clerk", "engineer", "manager")
+        rows = [(f"n{n % 9}", roles[n % 3], 60.0 + 40 * (n % 3)) for n in range(120)]
+        connection.executemany("INSERT INTO employee VALUES (?, ?, ?)", rows)
+    return tmp_path
+
+
+@pytest.fixture
+def models(volume):
+    return volume / "models"
+
+
+@pytest.fixture
+def operator(lab, volume):
+    found = Operator(lab, volume)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def run(volume, models):
+    def call(text, **settings):
+        places = {"db": f"sqlite:///{volume}/hr.db", "models": models}
+        volumes = {"data": {"claim": "shared", "mount": str(volume)}}
+        there = {
+            "launch.kind": "kubernetes",
+            "launch.np": 2,
+            "image": "registry.example/edl:1",
+            "kubernetes.volumes": volumes,
+        }
+        return edl_horovod.sql(text, **places, **{**there, **settings})
+
+    return call
+
+
+def test_models_are_trained_and_predict_in_the_cluster(run, operator, models):
+    trained = run(TRAINED.format(rates="HPARAM_CANDIDATES([0.0001, 0.05])"))
+    assert "the best of 2 trials" in trained.message
+    assert len(operator.seen) == 2
+    settings = (models / "m" / "1" / "model" / "config.yaml").read_text()
+    assert "np: 2" in settings
+    predicted = run("SELECT name, role FROM employee PREDICT USING m")
+    assert len(predicted.rows) == 120
+    assert len(operator.seen) == 3
+    assert operator.names() == []
+    assert list((models / ".jobs").iterdir()) == []
+
+
+def test_models_that_no_pod_sees_are_refused_before_rows_are_read(run, operator, tmp_path):
+    volumes = {"data": {"claim": "shared", "mount": "/elsewhere"}}
+    with pytest.raises(ConfigError, match="must lie in a volume that the pods mount"):
+        run(TRAINED.format(rates=0.1), **{"kubernetes.volumes": volumes})
+    with pytest.raises(ConfigError, match="must lie in a volume that the pods mount"):
+        run(
+            TRAINED.format(rates="HPARAM_CANDIDATES([0.1, 1])"),
+            **{"kubernetes.volumes": volumes},
+        )
+    assert operator.seen == []
+
+
+def test_a_name_that_another_job_may_have_is_refused(run, lab):
+    lab.submit()
+    with pytest.raises(ConfigError, match="gets a name of its own"):
+        run(TRAINED.format(rates=0.1), **{"kubernetes.name": "mnist"})
+    assert lab.cluster.get("MPIJob", "mnist")
+
+
+def test_without_a_cluster_no_row_is_read(run, models, monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(NoCluster):
+        run(TRAINED.format(rates=0.1))
+    assert list((models / ".jobs").iterdir()) == []
+
+
+@pytest.mark.parametrize("rates", ["0.1", "HPARAM_CANDIDATES([0.1, 1])"])
+def test_a_killed_statement_leaves_nothing_in_the_cluster(run, operator, models, rates):
+    operator.is_idle = True
+
+    def kill():
+        while not operator.seen:
+            time.sleep(0.1)
+        (entry,) = find_jobs(models)
+        assert entry.in_cluster.name == operator.seen[0]
+        assert [row[2] for row in run("SHOW JOBS").rows] == ["waiting"]
+        request_kill(models, entry.number)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(Interrupted, match="ended by KILL 1"):
+        run(TRAINED.format(rates=rates))
+    killer.join()
+    assert len(operator.seen) == 1
+    assert operator.names() == []
+    assert list((models / ".jobs").iterdir()) == []
+
+
+def test_a_job_outlives_an_api_server_that_is_away(run, lab, models, monkeypatch, caplog):
+    monkeypatch.setattr(attached, "RETRY_SECONDS", 0.1)
+
+    def vanish():
+        while not any(it.verb == "patch" and "mpijobs" in it.path for it in lab.server.seen):
+            time.sleep(0.1)
+        lab.server.faults.drop_only, lab.server.faults.drop = "GET", 12
+        while lab.server.faults.drop:
+            time.sleep(0.1)
+        request_kill(models, 1)
+
+    other = threading.Thread(target=vanish)
+    other.start()
+    with pytest.raises(Interrupted, match="ended by KILL 1"):
+        run(TRAINED.format(rates="0.1"))
+    other.join()
+    assert "The cluster does not answer; trying again." in caplog.text
+    assert lab.cluster.find("MPIJob") == []
+
+
+def test_a_job_that_fails_stays_for_its_logs(run, operator, models):
+    operator.has_failed = True
+    with pytest.raises(JobFailed, match=r"has failed: Because.*edl logs.*edl delete"):
+        run(TRAINED.format(rates=0.1))
+    assert operator.names() == operator.seen
+    assert not any(entry.in_cluster for entry in find_jobs(models))
+
+
+def test_what_a_dead_process_left_in_the_cluster_is_removed(lab, models, monkeypatch, tmp_path):
+    models.mkdir()
+    lab.submit()
+    if (child := os.fork()) == 0:
+        with open_job(models, "TRAIN m") as job:
+            job.note_in_cluster(AttachedJob(name="mnist", namespace="default", context=""))
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    with monkeypatch.context() as away:
+        away.setenv("KUBECONFIG", str(tmp_path / "none"))
+        with open_job(models, "TRAIN m") as second:
+            assert second.number == 2
+    assert [entry.number for entry in find_jobs(models)] == [1]
+    with open_job(models, "TRAIN m"), pytest.raises(ObjectNotFound):
+        lab.cluster.get("MPIJob", "mnist")
+    assert find_jobs(models) == ()
