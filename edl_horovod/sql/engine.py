@@ -4,7 +4,7 @@ Rows come straight from the driver's cursor. SQLAlchemy connects, quotes names a
 """
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
+from edl_horovod.sql import sqlite_rows
+from edl_horovod.sql.rows import Rows, SelectColumn, from_server
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
-__all__ = ["Engine", "Rows", "SelectColumn", "StatementResult", "open_engine"]
+__all__ = ["Engine", "StatementResult", "open_engine"]
 
 CONNECT_SECONDS = 10
 """How long a server may take to accept a connection."""
@@ -23,15 +25,6 @@ LOCK_SECONDS = 30
 MOST_ROWS = 10_000
 """Rows of a statement's result that are read."""
 _SHOWN_CHARACTERS = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelectColumn:
-    """A column that a SELECT gives."""
-
-    name: str
-    declared_type: str
-    """As the engine calls it; empty if it does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +38,6 @@ class StatementResult:
     """Whether there are more than the MOST_ROWS that were read."""
     num_changed: int | None = None
     """None if the engine does not say."""
-
-
-class Rows:
-    """The rows of a SELECT that is running, as the driver gives them."""
-
-    def __init__(self, cursor: Any, columns: tuple[SelectColumn, ...]) -> None:
-        self._cursor = cursor
-        self.columns = columns
-
-    def fetch(self, num_rows: int) -> list[tuple[Any, ...]]:
-        """The next rows, at most so many; an empty list at the end."""
-        found: Sequence[tuple[Any, ...]] = self._cursor.fetchmany(num_rows)
-        return found if isinstance(found, list) else list(found)
 
 
 @contextmanager
@@ -122,11 +102,6 @@ class Engine:
         """The name that sqlglot has for the SQL that the engine reads."""
         return self._where.dialect
 
-    @property
-    def batch_rows(self) -> int:
-        """How many rows are best read at a time: a round trip to a server is worth more of them."""
-        return 1_000 if self.dialect in ("sqlite", "duckdb") else 2_000
-
     def select_columns(self, select: str) -> tuple[SelectColumn, ...]:
         """The columns that a SELECT gives, without reading its rows.
 
@@ -139,16 +114,6 @@ class Engine:
         with self.reading(select) as rows:
             return rows.columns
 
-    def batches(self, select: str, *, num_rows: int) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of a SELECT, at most `num_rows` at a time.
-
-        Raises:
-            DataError: The engine refuses the SELECT, or is gone.
-        """
-        with self.reading(select) as rows:
-            while batch := rows.fetch(num_rows):
-                yield batch
-
     @contextmanager
     def reading(self, select: str) -> Iterator[Rows]:
         """Run a SELECT unchanged, in a transaction that cannot write, and stream its rows.
@@ -156,16 +121,17 @@ class Engine:
         Raises:
             DataError: The engine refuses the SELECT, gives no rows for it, or is gone.
         """
-        with self.said("run the SELECT"), self._engine.connect() as connection:
-            declared = self._forbid_writing(connection, select)
-            with self.streaming(connection, select) as cursor:
-                if cursor.description is None:
-                    raise DataError(
-                        "The statement gives no rows.",
-                        received={"statement": _short(select)},
-                        cure="Write a SELECT.",
-                    )
-                yield Rows(cursor, self._columns(cursor, declared))
+        with self.said("run the SELECT"):
+            if self.dialect == "sqlite":
+                arguments, options = self._engine.dialect.create_connect_args(self._where.url)
+                options = {**options, **_options(self._where)["connect_args"]}
+                with sqlite_rows.reading(arguments, options, select) as rows:
+                    yield rows
+            else:
+                with self._engine.connect() as connection:
+                    self._forbid_writing(connection)
+                    with self.streaming(connection, select) as cursor:
+                        yield self._rows(cursor, select)
 
     @contextmanager
     def streaming(self, connection: sa.Connection, select: str) -> Iterator[Any]:
@@ -287,29 +253,28 @@ class Engine:
         """Run a text as it is: what looks like a parameter in it is none."""
         return connection.exec_driver_sql(text, execution_options={"no_parameters": True})
 
-    def _forbid_writing(self, connection: sa.Connection, select: str) -> list[str]:
-        """Make the transaction one that reads; what sqlite says that columns are declared as."""
-        if self.dialect == "sqlite":
-            # A view tells what the columns of tables that it gives are declared as.
-            connection.exec_driver_sql(f'CREATE TEMP VIEW "edl_select" AS {select}')
-            found = connection.exec_driver_sql('PRAGMA temp.table_info("edl_select")').all()
-            connection.exec_driver_sql('DROP VIEW temp."edl_select"')
-            connection.exec_driver_sql("PRAGMA query_only = ON")
-            return [str(column[2] or "") for column in found]
+    def _forbid_writing(self, connection: sa.Connection) -> None:
         if self.dialect == "postgres":
             connection.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
             )
         elif self.dialect == "mysql":
             connection.exec_driver_sql("SET TRANSACTION READ ONLY")
-        return []
 
-    def _columns(self, cursor: Any, declared: list[str]) -> tuple[SelectColumn, ...]:
-        found = cursor.description
-        if self.dialect != "sqlite":
-            declared = [self._type_name(column) for column in found]
-        pairs = zip((str(column[0]) for column in found), declared, strict=True)
-        return tuple(SelectColumn(name=name, declared_type=type_) for name, type_ in pairs)
+    def _rows(self, cursor: Any, select: str) -> Rows:
+        if cursor.description is None:
+            raise DataError(
+                "The statement gives no rows.",
+                received={"statement": _short(select)},
+                cure="Write a SELECT.",
+            )
+        columns = tuple(
+            SelectColumn(name=str(column[0]), declared_type=self._type_name(column))
+            for column in cursor.description
+        )
+        if self.dialect == "postgres":
+            return Rows(columns=columns, fetch=from_server(cursor))
+        return Rows(columns=columns, fetch=lambda num_rows: list(cursor.fetchmany(num_rows)))
 
     def _type_name(self, column: Any) -> str:
         if self.dialect == "postgres":

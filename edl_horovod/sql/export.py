@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.files.output_dir import staged
-from edl_horovod.sql.engine import Engine, Rows, SelectColumn
+from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import Kind, ScannedColumn
+from edl_horovod.sql.rows import BATCH_ROWS, Rows, SelectColumn
 from edl_horovod.sql.shards import Shards
 from edl_horovod.sql.side import KeyReader
 from edl_horovod.sql.target import TargetPlan
@@ -198,33 +200,33 @@ class _Scan:
             self._keys = KeyReader(keys, plan.key_places)
 
     def _read(self, rows: Rows, first_row: int) -> "_Block | None":
-        """The next rows as arrays, batch after batch; None at the end.
-
-        Small batches are faster: the objects of one are still in the processor's cache when it is
-        read a second time.
-        """
+        """The next rows as arrays, batch after batch; None at the end."""
         block = _Block()
         while block.num_rows < _BLOCK_ROWS and block.num_bytes < _BLOCK_BYTES:
-            batch = rows.fetch(self._num_asked)
-            if not batch:
+            # Nothing keeps a batch while the next is read: its memory is used again.
+            if not self._take(rows.fetch(self._num_asked), block, first_row + block.num_rows):
                 break
-            at = first_row + block.num_rows
-            # The keys behind the columns of records are left out.
-            arrays = [
-                column.read(values, first_row=at)
-                for column, values in zip(self.columns, zip(*batch, strict=True), strict=False)
-            ]
-            block.parts.append(arrays)
-            if self._keys is not None:
-                block.keys.append(
-                    self._keys.read(batch, num_columns=len(self.columns), first_row=at)
-                )
-            num_bytes = sum(one.nbytes for one in arrays)
-            block.num_rows += len(batch)
-            block.num_bytes += num_bytes
-            most = _BATCH_BYTES * len(batch) // max(1, num_bytes)
-            self._num_asked = max(1, min(self._engine.batch_rows, most))
         return block if block.num_rows else None
+
+    def _take(self, batch: Sequence[tuple[Any, ...]], block: "_Block", first_row: int) -> bool:
+        """Add rows to a block; whether there were any."""
+        if not batch:
+            return False
+        # The keys behind the columns of records are left out.
+        arrays = [
+            column.read(values, first_row=first_row)
+            for column, values in zip(self.columns, zip(*batch, strict=True), strict=False)
+        ]
+        block.parts.append(arrays)
+        if self._keys is not None:
+            keys = self._keys.read(batch, num_columns=len(self.columns), first_row=first_row)
+            block.keys.append(keys)
+        num_bytes = sum(one.nbytes for one in arrays)
+        block.num_rows += len(batch)
+        block.num_bytes += num_bytes
+        most = _BATCH_BYTES * len(batch) // max(1, num_bytes)
+        self._num_asked = max(1, min(BATCH_ROWS, most))
+        return True
 
     def _joined(self, block: "_Block", first_row: int) -> list[pa.Array]:
         """The values of each column, NULL where there is none."""

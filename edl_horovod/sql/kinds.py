@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from edl_horovod.errors import ConfigError, DataError
-from edl_horovod.sql.engine import SelectColumn
+from edl_horovod.sql.rows import SelectColumn
 
 __all__ = ["Kind", "ScannedColumn"]
 
@@ -46,6 +46,7 @@ _TYPES: dict[Kind, pa.DataType] = {
 }
 _LARGEST_EXACT = 1 << 24
 """Whole numbers up to this one are exact in 32-bit floating point, which models compute with."""
+_LARGEST_WHOLE = 1 << 53
 _SHOWN_CHARACTERS = 40
 _UNUSABLE = (pa.ArrowInvalid, OverflowError, UnicodeEncodeError)
 _NULL = type(None)
@@ -122,8 +123,11 @@ class ScannedColumn:
             if self._types == {str} and self.kind == "text":
                 "".join(values)
                 return pa.array(values, pa.string())
-            if self._types == {float} == set(map(type, values)):
-                return _from_memory(array.array("d", values), pa.float64())
+            if self._types == {float} and self.kind == "number":
+                numbers = array.array("d", values)
+                # Whole numbers are copied, too, and those beyond would lose digits.
+                if np.abs(np.frombuffer(numbers)).max() < _LARGEST_WHOLE:
+                    return _from_memory(numbers, pa.float64())
         except (TypeError, *_UNUSABLE):
             return None
         return None

@@ -63,6 +63,20 @@ def test_timestamps_with_zones_and_booleans(postgresql, tmp_path):
     assert [row["i"] for row in rows] == list(range(1, 5001))
 
 
+def test_rows_of_many_round_trips_are_in_order(postgresql, tmp_path):
+    select = (
+        "SELECT i, CASE WHEN i > 9000 THEN repeat('x', i % 50) ELSE '' END AS s, sqrt(i) AS x,"
+        " nullif(i % 3, 0) AS n FROM generate_series(1, 12345) AS i"
+    )
+    with psycopg.connect(postgresql.url) as connection:
+        rows = connection.execute(select).fetchall()
+    with open_engine(postgresql.url) as engine:
+        table = export(engine, select, tmp_path / "out", nulls={"n": 0}, tell=print)
+    found = [tuple(row.values()) for row in pq.read_table(table.data).to_pylist()]
+    assert found == [(*row[:3], row[3] or 0) for row in rows]
+    assert table.columns[3].num_defaults == 12345 // 3
+
+
 def test_an_array_is_refused(postgresql, tmp_path):
     with open_engine(postgresql.url) as engine, pytest.raises(DataError, match="list in row 1"):
         export(engine, "SELECT ARRAY[1] AS a", tmp_path / "out", nulls={}, tell=print)

@@ -1,0 +1,97 @@
+"""The process that runs one SELECT on a file of SQLite; it ends when stdin does.
+
+It reads a pickle from stdin: the arguments and options of `sqlite3.connect`, and the SELECT. It
+writes pickles to stdout, each behind the number of its bytes: the columns as pairs of a name and a
+declared type, then rows, batch after batch, and an empty batch at the end; or a text, which is the
+error of the database.
+"""
+
+import io
+import math
+import os
+import pickle
+import re
+import signal
+import sqlite3
+import struct
+import sys
+import threading
+from contextlib import closing
+
+from edl_horovod.sql.rows import BATCH_ROWS
+
+__all__ = ["HEADER", "main"]
+
+HEADER = struct.Struct("<q")
+"""The bytes of the pickle that follows."""
+_FIRST_ROWS = 8
+"""Until it is known how many bytes a row has."""
+_BATCH_BYTES = 1 << 20
+
+
+def main() -> None:
+    """Run the SELECT that stdin names."""
+    # Ctrl-C in a terminal goes to the command, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    arguments, options, select = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_stdin, name="lifeline", daemon=True).start()
+    try:
+        with closing(sqlite3.connect(*arguments, **options)) as connection:
+            _run(connection, select)
+    # Two statements are a Warning, which is no Error, before Python 3.12.
+    except (sqlite3.Error, sqlite3.Warning) as e:
+        _write(str(e) or type(e).__name__)
+
+
+def _end_with_stdin() -> None:
+    # A SELECT that sorts a large table would go on for long after the command was killed.
+    os.read(sys.stdin.fileno(), 1)
+    os._exit(0)
+
+
+def _run(connection: sqlite3.Connection, select: str) -> None:
+    # SQLAlchemy gives these functions to the connections that other statements run on.
+    connection.create_function("regexp", 2, _regexp, deterministic=True)
+    connection.create_function("floor", 1, math.floor, deterministic=True)
+    # A view tells what the columns of tables that it gives are declared as.
+    connection.execute(f'CREATE TEMP VIEW "edl_select" AS {select}')
+    found = connection.execute('PRAGMA temp.table_info("edl_select")').fetchall()
+    connection.execute('DROP VIEW temp."edl_select"')
+    connection.execute("PRAGMA query_only = ON")
+    cursor = connection.execute(select)
+    names = [str(column[0]) for column in cursor.description]
+    _write([(name, str(column[2] or "")) for name, column in zip(names, found, strict=True)])
+    num_read, num_asked = 1, _FIRST_ROWS
+    while num_read:
+        num_read, num_bytes = _forward(cursor, num_asked)
+        num_asked = max(1, min(BATCH_ROWS, _BATCH_BYTES * num_read // num_bytes))
+
+
+def _forward(cursor: sqlite3.Cursor, num_rows: int) -> tuple[int, int]:
+    """Write the next rows; how many there were, and their bytes."""
+    rows = cursor.fetchmany(num_rows)
+    return len(rows), _write(rows)
+
+
+def _write(content: object) -> int:
+    """Write a pickle; returns its bytes. The pipe holds the SELECT up if nobody reads."""
+    stream = io.BytesIO()
+    stream.seek(HEADER.size)
+    pickler = pickle.Pickler(stream, pickle.HIGHEST_PROTOCOL)
+    # No value is in a batch twice; to look for such ones takes as long again.
+    pickler.fast = True
+    pickler.dump(content)
+    num_bytes = stream.tell() - HEADER.size
+    HEADER.pack_into(stream.getbuffer(), 0, num_bytes)
+    # As one piece, so that the command wakes up once.
+    sys.stdout.buffer.write(stream.getbuffer())
+    sys.stdout.buffer.flush()
+    return num_bytes
+
+
+def _regexp(pattern: str, text: str | None) -> bool | None:
+    return None if text is None else re.search(pattern, text) is not None
+
+
+if __name__ == "__main__":
+    main()
