@@ -44,6 +44,9 @@ NO_MESSAGES = {
     # A model's file, after all that it names was compared with what it may name.
     "frameworks/torch/pt_files.py": {"pickle"},
     "frameworks/torch/pt_inspection.py": {"pickle"},
+    # Rows of SQLite, over a pipe between a command and the reader that it started.
+    "sql/sqlite_process.py": {"pickle"},
+    "sql/sqlite_rows.py": {"pickle"},
 }
 
 
