@@ -278,12 +278,14 @@ def _wanted_metrics(meaning: Meaning, known: Sequence[str]) -> tuple[str, ...]:
 
 def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
     """The parameters of the model, those that clauses say among them."""
-    if "label" in meaning.param_names:
-        raise StatementError(
-            "The attribute label says what LABEL says.",
-            _place_of(statement, "label"),
-            hint="Write LABEL and the column.",
-        )
+    clauses = {"label": "LABEL"} | ({"columns": "COLUMN"} if statement.columns else {})
+    for name, clause in clauses.items():
+        if name in meaning.param_names:
+            raise StatementError(
+                f"The attribute {name} says what {clause} says.",
+                _place_of(statement, name),
+                hint=f"Write {clause} alone.",
+            )
     params = {**meaning.params, "label": label}
     if statement.columns:
         params["columns"] = column_dicts(statement.columns)

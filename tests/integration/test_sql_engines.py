@@ -53,6 +53,22 @@ def test_a_server_gets_predictions_of_a_boolean_label(database, tmp_path):
 
 @long
 @pytest.mark.timeout(600)
+def test_the_best_of_several_trainings_on_rows_of_a_server(database, tmp_path):
+    varied = TRAINED.replace("0.03", "HPARAM_CANDIDATES([0.000001, 0.03])")
+    places = {"db": database.url, "models": tmp_path / "models"}
+    with_split = varied.replace(
+        "engine.", "train.split='random', train.split_fraction=0.2, engine."
+    )
+    edl_horovod.sql(with_split.format(table="people"), **places)
+    described = edl_horovod.sql("DESCRIBE MODEL stay", **places)
+    assert [row[1:] for row in described.rows if row[0] == "chosen"] == [("learning_rate", "0.03")]
+    assert sum(row[0] == "trial" for row in described.rows) == 2
+    measured = edl_horovod.sql("SELECT * FROM people EVALUATE stay", **places)
+    assert measured.metrics["accuracy"] > 0.9
+
+
+@long
+@pytest.mark.timeout(600)
 def test_files_of_parquet_are_learned_from_with_duckdb(tmp_path):
     file = tmp_path / "people.parquet"
     columns = {"role": [row[1] for row in ROWS], "age": [row[2] for row in ROWS]}

@@ -211,6 +211,7 @@ WRONG = [
     Wrong("regressor.DNN LABEL salari", "'salary'"),
     Wrong("regressor.DNN COLUMN rolle", "'role'"),
     Wrong("regressor.DNN COLUMN name LABEL name", "is the label"),
+    Wrong("regressor.DNN WITH columns={'name': 1} COLUMN name LABEL salary", "what COLUMN says"),
     Wrong("regressor.DNN COLUMN name, role, salary", "LABEL"),
     Wrong("regressor.DNN WITH label='x'", "LABEL"),
     Wrong("regressor.DNN WITH lr=0.1, hiden_units=[3]", "'hidden_units'"),
