@@ -5,27 +5,12 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
 from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
 
 __all__ = ["groups_of"]
 
-_BY_ELEMENTS = {
-    torch.optim.ASGD,
-    torch.optim.Adadelta,
-    torch.optim.Adagrad,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.RMSprop,
-    torch.optim.Rprop,
-    torch.optim.SGD,
-}
-"""Those that change each number by the same one of what they keep and of the gradient."""
-_BY_PARAMETERS = {torch.optim.Adafactor, torch.optim.Muon}
-"""Those that change a parameter by what they keep of it, but by norms over all of it."""
 _SMALL_BYTES = 1 << 16
 
 
@@ -48,7 +33,7 @@ def groups_of(
         at.
     """
     kind = type(optimizer)
-    if kind not in _BY_ELEMENTS | _BY_PARAMETERS:
+    if kind not in BY_ELEMENTS | BY_PARAMETERS:
         return []
     found = []
     for name, parameter in trained.items():
@@ -57,7 +42,7 @@ def groups_of(
         slots = [key for key, tensor in kept.items() if tensor.ndim]
         is_alike = all(kept[key].shape == parameter.shape for key in slots) and parameter.ndim > 0
         names = (name, *(f"optimizer/{name}/{key}" for key in slots))
-        found.append(StateGroup(names, is_by_rows=is_alike and kind in _BY_ELEMENTS))
+        found.append(StateGroup(names, is_by_rows=is_alike and kind in BY_ELEMENTS))
     known = {name for group in found for name in group.names}
     # Each number of the model's others follows from the same one of a sum over the ring, or never
     # changes.

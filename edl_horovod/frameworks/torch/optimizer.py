@@ -12,7 +12,24 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import RATE_NAMES, LoadedSpec
 
-__all__ = ["Optimization", "Schedule", "make_optimization"]
+__all__ = ["BY_ELEMENTS", "BY_PARAMETERS", "Optimization", "Schedule", "make_optimization"]
+
+BY_ELEMENTS = {
+    torch.optim.ASGD,
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    torch.optim.SGD,
+}
+"""Those that change each number by the same one of what they keep and of the gradient."""
+BY_PARAMETERS = {torch.optim.Adafactor, torch.optim.Muon}
+"""Those that change a parameter by what they keep of it, but by norms over all of it."""
 
 _OWN = "configure_optimizers"
 _INTERVALS = ("epoch", "step")

@@ -16,7 +16,7 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.live import LiveVariable
 from edl_horovod.frameworks.torch.numbers import numbers_in, with_numbers
-from edl_horovod.frameworks.torch.optimizer import Optimization
+from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Optimization
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Variable
 from edl_horovod.models.calling import user_code
@@ -83,25 +83,61 @@ class OptimizerState:
         """The tensors that are kept of a parameter, by the optimizer's names of them."""
         return self._tensors[name]
 
+    def begin(self) -> None:
+        """Make the steps of parameters that have made none yet, one after the other.
+
+        A step of all of them would make all that is kept of them once more, beside our tensors that
+        wait for it. Only PyTorch's own optimizers are known to change each parameter by itself;
+        those of others, and those that somebody hooked, step for all at once.
+
+        Raises:
+            UserCodeError: It keeps something that it did not keep in the trial.
+        """
+        optimizer = self._optimizer
+        hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
+        if type(optimizer) not in BY_ELEMENTS | BY_PARAMETERS or any(hooks):
+            return
+        new = [
+            name
+            for name, parameter in self._parameters.items()
+            if parameter.grad is not None
+            and self._tensors[name]
+            and not optimizer.state.get(parameter)
+        ]
+        if not new:
+            return
+        gradients = {name: each.grad for name, each in self._parameters.items()}
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        for name in new:
+            parameter = self._parameters[name]
+            parameter.grad = gradients.pop(name)
+            optimizer.step()
+            parameter.grad = None
+            self._settle(name)
+        for name, gradient in gradients.items():
+            self._parameters[name].grad = gradient
+
     def settle(self) -> None:
         """Put into our tensors what a step has made or replaced; to be called after each.
 
         Raises:
             UserCodeError: It keeps something that it did not keep in the trial.
         """
-        for name, parameter in self._parameters.items():
-            state = self._optimizer.state.get(parameter)
-            if not state:
+        for name in self._parameters:
+            self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        state = self._optimizer.state.get(self._parameters[name]) or {}
+        tensors, numbers = self._tensors[name], self._numbers[name]
+        for key, value in state.items():
+            mine = tensors.get(key)
+            if value is mine or value is None or key in numbers:
                 continue
-            tensors, numbers = self._tensors[name], self._numbers[name]
-            for key, value in state.items():
-                mine = tensors.get(key)
-                if value is mine or value is None or key in numbers:
-                    continue
-                if mine is None or not isinstance(value, torch.Tensor):
-                    raise self._unusable(f"{key!r}, which it did not keep at its first step")
-                mine.copy_(value)
-                state[key] = mine
+            if mine is None or not isinstance(value, torch.Tensor):
+                raise self._unusable(f"{key!r}, which it did not keep at its first step")
+            mine.copy_(value)
+            state[key] = mine
 
     def _try(self, name: str, parameter: nn.Parameter) -> None:
         """Find out what a step keeps of a parameter, and begin with nothing of it."""

@@ -367,6 +367,7 @@ class TorchStep:
 
     def _apply(self) -> None:
         with self._multiplied_rate(), torch.enable_grad():
+            self._state.begin()
             self.optimizer.step()
         self._state.settle()
         for schedule in self._optimization.schedules:

@@ -273,3 +273,34 @@ def test_a_learning_rate_that_nothing_takes_is_refused(monkeypatch):
     loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
     with pytest.raises(UserCodeError, match=r"Received: train.learning_rate=0.5. Declare lr"):
         make_step(loaded, EXAMPLE, learning_rate=0.5)
+
+
+def watched_steps(step, monkeypatch):
+    """How many gradients each step of the optimizer is given."""
+    counts, original = [], step.optimizer.step
+
+    def counted():
+        held = itertools.chain.from_iterable(g["params"] for g in step.optimizer.param_groups)
+        counts.append(sum(each.grad is not None for each in held))
+        return original()
+
+    monkeypatch.setattr(step.optimizer, "step", counted)
+    return counts
+
+
+def test_what_is_kept_is_made_for_one_parameter_after_the_other(monkeypatch):
+    step = make_step(load(lambda model: MAKERS["adam"](model.parameters()), monkeypatch), EXAMPLE)
+    num_parameters = len(list(step.optimizer.param_groups[0]["params"]))
+    counts = watched_steps(step, monkeypatch)
+    for batch in batches(2):
+        step.step(batch, wants_change=False, is_alone=True, salt=0)
+    assert counts == [1] * num_parameters + [0, num_parameters]
+
+
+def test_a_hooked_optimizer_steps_once_for_all(monkeypatch):
+    step = make_step(load(lambda model: MAKERS["adam"](model.parameters()), monkeypatch), EXAMPLE)
+    seen = []
+    step.optimizer.register_step_post_hook(lambda *_: seen.append(1))
+    for batch in batches(2):
+        step.step(batch, wants_change=False, is_alone=True, salt=0)
+    assert len(seen) == 2
