@@ -121,7 +121,9 @@ def _fastest(
 
 
 def _peak(run: Run, model: Model, train: Train) -> float:
-    folder = watched(run, model, NO_LIMIT, train, total_steps=model.warmup_steps + NUM_STEPS)
+    # Steps are told once a second, and two of them are looked for.
+    total = model.warmup_steps + max(NUM_STEPS, model.timed_steps)
+    folder = watched(run, model, NO_LIMIT, train, total_steps=total)
     return float(
         max(json.loads(path.read_text())["peak_bytes"] for path in folder.glob("memory.*.json"))
     )
