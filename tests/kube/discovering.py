@@ -1,5 +1,6 @@
 """Host discovery, run as the program that it is."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -51,6 +52,12 @@ class Program:
         finally:
             self.process.kill()
             self.process.wait()
+
+    def signal_another_thread(self) -> None:
+        """SIGTERM, as the kernel may give it, too: to a thread that is not the main one."""
+        pid = self.process.pid
+        others = [int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid]
+        assert ctypes.CDLL(None).tgkill(pid, others[0], signal.SIGTERM) == 0
 
     def log(self) -> str:
         return self._log.read_text()

@@ -1,6 +1,7 @@
 """Host discovery as a program, against any API server."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,16 @@ def test_pods_that_were_there_before_are_listed(
 
     assert program.exit_code == 0, "SIGTERM ends it"
     assert not re.search("Traceback|ERROR", program.log())
+
+
+def test_it_ends_while_its_watch_is_silent(program: Program, pods: Pods):
+    mine = pods.add(0)
+    wait_until(lambda: hosts_in(program.output) == {mine: 2}, program)
+    time.sleep(0.5)  # By now it waits in the system for the watch.
+
+    program.signal_another_thread()
+
+    assert program.process.wait(10) == 0
 
 
 MAY_DELETE = {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]}

@@ -8,6 +8,7 @@ with a comment that says since when and why; ranks that train need no API server
 import argparse
 import contextlib
 import logging
+import os
 import random
 import signal
 import sys
@@ -247,7 +248,7 @@ def main() -> int:
     args = parser.parse_args()
     logs.setup("discovery")
     end_with_parent()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    _end_at_sigterm()
     settings = DiscoverySettings(
         job=args.job,
         slots=args.slots,
@@ -264,6 +265,24 @@ def main() -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def _end_at_sigterm() -> None:
+    """End with 0 at once, whatever the main thread waits for.
+
+    A handler in Python runs in the main thread, and only once that one is awake: a signal that
+    comes just before a silent watch is read, or to another thread, would wait for the watch's end.
+    """
+    told, tell = os.pipe()
+    os.set_blocking(tell, False)
+
+    def wait() -> None:
+        os.read(told, 1)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(tell)
+    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def _events(path: Path | None) -> contextlib.AbstractContextManager[EventLog | None]:
