@@ -13,7 +13,7 @@ They stay in the processor's cache until they were read, and are fewer than the 
 which the garbage collector runs.
 """
 _BATCHES = 4
-"""Batches of a round trip to a server."""
+"""Whole batches of a round trip to a server."""
 
 FetchRows = Callable[[int], list[tuple[Any, ...]]]
 """Gives the next rows, at most so many; an empty list at the end."""
@@ -37,7 +37,7 @@ class Rows:
 
 
 def from_server(cursor: Any) -> FetchRows:
-    """The rows of a cursor that PostgreSQL keeps, some batches a round trip.
+    """The rows of a cursor that PostgreSQL keeps, some batches a round trip, or one of wide rows.
 
     Each batch becomes Python objects when it is fetched.
 
@@ -48,8 +48,10 @@ def from_server(cursor: Any) -> FetchRows:
 
     def fetch(num_rows: int) -> list[tuple[Any, ...]]:
         if (answers.rownumber or 0) >= answers.rowcount:
+            # Of rows that are wide, or may be, fewer are asked for: these have no room for more.
+            num_asked = _BATCHES * num_rows if num_rows == BATCH_ROWS else num_rows
             # The name is the cursor's own, which needs no quotes.
-            answers.execute(f"FETCH FORWARD {_BATCHES * num_rows} FROM {cursor.name}")
+            answers.execute(f"FETCH FORWARD {num_asked} FROM {cursor.name}")
         found: list[tuple[Any, ...]] = answers.fetchmany(num_rows)
         return found
 
