@@ -182,6 +182,7 @@ class _Scan:
                     )
                     if side is not None:
                         side.add(self._beside(block, shown))
+                del block, shown  # They would be in memory while the next are read.
                 if (now := time.monotonic()) - told > _PROGRESS_SECONDS:
                     told = now
                     on_progress(num_rows, num_rows / (now - began))
