@@ -8,7 +8,8 @@ RUNS ?= 20
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RECIPE := $(shell find docker/horovod -type f -not -name '*.pyc')
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+# Only errors: pip warns of each place in its settings that lacks a package, before it takes the next place.
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 
 # What models are written in: tensorflow, torch, or both with a comma between them. Without it all stays as it
 # was set up; the first time it is TensorFlow, or what FRAMEWORK (of the demo: keras or torch) needs.
@@ -21,8 +22,13 @@ ifneq ($(filter-out tensorflow torch,$(WANTED)),)
 $(error FRAMEWORKS takes tensorflow, torch, or both as FRAMEWORKS=tensorflow,torch; FRAMEWORK takes keras or torch. \
   Received: FRAMEWORKS=$(FRAMEWORKS))
 endif
-# Where PyTorch's build for CPUs is, unless pip finds it by itself: the public index has the one for CUDA alone.
-TORCH_LINKS ?= https://download.pytorch.org/whl/cpu/torch/
+ifeq ($(FRAMEWORK)$(filter tensorflow,$(WANTED)),keras)
+$(error FRAMEWORK=keras needs TensorFlow. Received: FRAMEWORKS=$(FRAMEWORKS))
+endif
+# Without FRAMEWORK the demo takes the first framework that is set up.
+DEMO_FRAMEWORK := $(or $(FRAMEWORK),$(if $(filter tensorflow,$(WANTED)),keras,torch))
+# A folder or page with PyTorch's build for CPUs; without it locks/install_torch.py looks for a build.
+export TORCH_LINKS
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 # Images of Python set it; here hundreds of processes would each compile this project anew.
@@ -58,24 +64,30 @@ ifneq ($(WANTED),$(PRESENT))
 .PHONY: $(READY)
 endif
 
+# What a lock downloads, as its second line says.
+size_of = $$(sed -n '2s/^\# //p' locks/$(1).txt)
+
 $(READY): setup.py locks/build.txt locks/setup.txt locks/keras-2.txt $(WANTED:%=locks/%.txt) $(RECIPE)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v[:2] == (3, 11) else \
 	  f"Python 3.11 is needed, this is {v[0]}.{v[1]}. Say which one: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(if $(filter-out $(WANTED),$(PRESENT)),--clear) $(VENV)
-	$(PIP) --require-hashes -r locks/build.txt
-	$(if $(filter torch,$(WANTED)),$(TORCH))
-	$(PIP) --require-hashes --no-build-isolation $(patsubst %,-r locks/%.txt,setup $(WANTED))
-	$(if $(filter tensorflow,$(WANTED)),$(PIP) --require-hashes --no-deps --no-build-isolation -r locks/keras-2.txt)
-	$(PIP) --no-deps --no-build-isolation -e .
-	$(BIN)/python docker/horovod/build_wheel.py --install
+	@echo "Setting up $(WANTED) in $(VENV): packages in one to two minutes, then Horovod, which is built in four"
+	@echo "minutes for each framework on two cores. A later set-up takes Horovod from the cache."
+	@$(PYTHON) -m venv $(if $(filter-out $(WANTED),$(PRESENT)),--clear) $(VENV)
+	@$(PIP) --require-hashes -r locks/build.txt
+	@echo "Installing the tools: $(call size_of,setup)"
+	@$(PIP) --require-hashes --no-build-isolation -r locks/setup.txt
+	$(if $(filter tensorflow,$(WANTED)),$(TENSORFLOW))
+	$(if $(filter torch,$(WANTED)),@$(BIN)/python locks/install_torch.py)
+	@$(PIP) --no-deps --no-build-isolation -e .
+	@$(BIN)/python docker/horovod/build_wheel.py --install
 	@echo $(WANTED) > $(VENV)/.frameworks
 	@touch $@
+	@echo "$(VENV) is ready for $(WANTED)."
 
-# Of its lock PyTorch itself, from where pip looks anyway, or from PyTorch's own index.
-define TORCH
-@grep ^torch== locks/torch.txt > $(VENV)/torch.txt
-$(PIP) --require-hashes --no-deps --no-build-isolation -r $(VENV)/torch.txt 2>$(VENV)/torch.log || \
-  $(PIP) --require-hashes --no-deps --no-build-isolation -r $(VENV)/torch.txt --find-links $(TORCH_LINKS)
+define TENSORFLOW
+@echo "Installing TensorFlow: $(call size_of,tensorflow)"
+@$(PIP) --require-hashes --no-build-isolation -r locks/tensorflow.txt
+@$(PIP) --require-hashes --no-deps --no-build-isolation -r locks/keras-2.txt
 endef
 
 # After a change of constraints.txt, or of what setup.py names. For Python 3.11 on Linux, x86_64.
@@ -84,10 +96,10 @@ lock: $(READY)
 
 # -- the demo: each file is made once ------------------------------------------------------------
 
-MODEL := model_zoo=model_zoo model_def=$(if $(filter torch,$(FRAMEWORK)),mnist_torch,mnist_functional_api)
+MODEL := model_zoo=model_zoo model_def=$(if $(filter torch,$(DEMO_FRAMEWORK)),mnist_torch,mnist_functional_api)
 
 demo: $(DEMO)/records/train $(DEMO)/records/test
-	$(BIN)/edl train $(MODEL) framework=$(or $(FRAMEWORK),keras) data='$(DEMO)/records/train/*.recordio' \
+	$(BIN)/edl train $(MODEL) framework=$(DEMO_FRAMEWORK) data='$(DEMO)/records/train/*.recordio' \
 	  validation_data='$(DEMO)/records/test/*.recordio' output=$(DEMO)/model overwrite=true \
 	  launch.np=2 elastic.min_np=1 elastic.max_np=4 train.batch_size=64 train.epochs=5
 	$(BIN)/edl evaluate trained_model=$(DEMO)/model data='$(DEMO)/records/test/*.recordio' launch.np=2
@@ -105,24 +117,33 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 
 # Side by side where one would leave a core idle: linters use one, the tests of Kubernetes mostly wait, and so
 # do many jobs, next to which the tests of component and parallel have much to do.
-JOBS := $(BIN)/python -m pytest -q -n 3 --dist worksteal tests/component tests/parallel tests/integration
+SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n 3 --dist worksteal
+JOBS := $(SIDE_BY_SIDE) tests/component tests/parallel tests/integration
 
+# ONLY=torch runs the tests with that in their names alone, as after PyTorch was added.
 test: $(READY)
+ifdef ONLY
+	$(SIDE_BY_SIDE) tests/unit tests/kube tests/component tests/parallel tests/integration -m 'not long' -k '$(ONLY)'
+else
 	$(MAKE) -j 3 --output-sync=target lint unit kube
 	$(JOBS) -m 'not long'
+endif
 
 # Which of the long tests `test-all` runs, as pytest's -m takes it.
 LONG ?= long
 
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)
-	$(JOBS) -m '$(LONG)'
+	$(JOBS) tests/kube -m '$(LONG)'
 	$(MAKE) netns
 	$(MAKE) images
 
+# Not the whole folder, in which a user may keep files, too.
+SOURCES := .ci benchmarks docker docs edl_horovod locks model_zoo setup.py starter tests
+
 lint: $(READY)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/tracked_files.py
@@ -140,7 +161,7 @@ component: $(READY)
 # With KUBEBUILDER_ASSETS the contract tests run against the kube-apiserver and etcd in that folder,
 # without it against the API server in tests/kube.
 kube: $(READY)
-	$(BIN)/python -m pytest -q -n 4 tests/kube
+	$(BIN)/python -m pytest -q -n 4 tests/kube -m 'not long'
 
 golden: $(READY)
 	$(BIN)/python -m pytest -q tests/component/cluster/test_golden.py --update-golden
@@ -198,7 +219,8 @@ torch-peer: $(TORCH_VENV)/.ready
 
 $(TORCH_VENV)/.ready:
 	$(PYTHON) -m venv $(TORCH_VENV)
-	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check --find-links $(TORCH_LINKS) \
+	$(TORCH_VENV)/bin/python -m pip install -q --disable-pip-version-check \
+	  --find-links $(or $(TORCH_LINKS),https://download.pytorch.org/whl/cpu/torch/) \
 	  torch==2.13.0+cpu torchft==0.2.0 numpy==2.4.6
 	@touch $@
 

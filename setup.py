@@ -83,6 +83,8 @@ EXTRAS = {
         "pytest-xdist",
         "ruff",
         "s3fs",
+        # Another reader of the files that trained PyTorch models are in.
+        "safetensors",
         "SQLAlchemy",
         "sqlglot",
         "starlette",

@@ -11,12 +11,15 @@ CPUs alone, which is in PyTorch's own index; the public one has the build for CU
 of libraries. TORCH_LINKS says where its archive is found, as for `make setup`.
 """
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -41,8 +44,8 @@ OURS = "edl_horovod"
 TORCH_LINKS = "https://download.pytorch.org/whl/cpu/torch/"
 
 
-def resolve(name: str) -> dict[str, str]:
-    """Names with versions, and the sha256 of each archive, of one set."""
+def resolve(name: str) -> tuple[dict[str, str], int]:
+    """The packages of a set with each archive's sha256, and the bytes of all archives."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     if "PIP_CERT" in os.environ:
         kept["PIP_CERT"] = os.environ["PIP_CERT"]
@@ -54,22 +57,38 @@ def resolve(name: str) -> dict[str, str]:
         if name in ALONE:
             command.append("--no-deps")
         if name == "torch":
-            command += ["--find-links", os.environ.get("TORCH_LINKS", TORCH_LINKS)]
+            command += ["--find-links", os.environ.get("TORCH_LINKS") or TORCH_LINKS]
         environment = {**kept, "PIP_CONFIG_FILE": os.devnull}
         subprocess.run(command, cwd=ROOT, env=environment, check=True)
-        found = json.loads(report.read_text())["install"]
-    return {
-        f"{it['metadata']['name']}=={it['metadata']['version']}": it["download_info"][
-            "archive_info"
-        ]["hashes"]["sha256"]
-        for it in found
-        if it["metadata"]["name"] != OURS
+        installed = json.loads(report.read_text())["install"]
+    packages = [it for it in installed if it["metadata"]["name"] != OURS]
+    hashes = {
+        f"{it['metadata']['name']}=={it['metadata']['version']}": sha256(it["download_info"])
+        for it in packages
     }
+    return hashes, sum(archive_bytes(it["download_info"]["url"]) for it in packages)
 
 
-def lock(name: str, hashes: dict[str, str]) -> str:
+def sha256(download: dict[str, Any]) -> str:
+    """The hash of an archive, as its index says it, or of the file in a folder."""
+    if hashes := download["archive_info"].get("hashes"):
+        return hashes["sha256"]
+    with urllib.request.urlopen(download["url"]) as archive:
+        return hashlib.file_digest(archive, "sha256").hexdigest()
+
+
+def archive_bytes(url: str) -> int:
+    """The size of an archive, as its server says it."""
+    request = urllib.request.Request(url, method="HEAD")
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return int(response.headers["Content-Length"])
+
+
+def lock(name: str, hashes: dict[str, str], num_bytes: int) -> str:
     """A lock's text; pip takes it by `--require-hashes -r`."""
     lines = [f"# Made by `make lock`: {' '.join(SETS[name])}"]
+    # The set-up prints this line before it downloads anything.
+    lines.append(f"# {len(hashes)} packages, {num_bytes / 1e6:,.0f} MB")
     lines += [
         f"{package} --hash=sha256:{hashes[package]}" for package in sorted(hashes, key=str.lower)
     ]
@@ -79,7 +98,7 @@ def lock(name: str, hashes: dict[str, str]) -> str:
 def main() -> None:
     """Write the locks that are asked for."""
     for name in sys.argv[1:] or SETS:
-        (HERE / f"{name}.txt").write_text(lock(name, resolve(name)))
+        (HERE / f"{name}.txt").write_text(lock(name, *resolve(name)))
 
 
 if __name__ == "__main__":
