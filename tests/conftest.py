@@ -2,12 +2,14 @@
 
 import gc
 import logging
+import re
 import signal
 
 import hypothesis
 import pytest
 
 from tests import databases
+from tests.frameworks import HALVES, is_there
 
 # An example may take as long as it likes, and so may its making: on a busy machine any of them can.
 hypothesis.settings.register_profile(
@@ -19,12 +21,45 @@ hypothesis.settings.load_profile("tests")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FIGURE = "figure"
+BROUGHT_BY = {
+    "h5py": "keras",
+    "keras": "keras",
+    "tensorflow": "keras",
+    "tf_keras": "keras",
+    "torch": "torch",
+}
+"""Packages that only the set-up of a framework installs."""
+NO_MODULE = re.compile(r"No module named '(\w+)'")
 
 
 def pytest_collection_finish():
     """Search what is imported by now for garbage once, and not again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """Skip a file of tests that imports a framework which is not set up."""
+    report = yield
+    missing = NO_MODULE.search(str(report.longrepr)) if report.failed else None
+    framework = BROUGHT_BY.get(missing[1]) if missing else None
+    if framework and not is_there(HALVES[framework]):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 0, f"make setup FRAMEWORKS={HALVES[framework]}")
+    return report
+
+
+@pytest.fixture(scope="session")
+def empty_folder(tmp_path_factory):
+    """A folder in which a process of tests begins each of them."""
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(autouse=True)
+def _working_directory(empty_folder, monkeypatch):
+    """Start elsewhere than in the clone: the demo leaves jobs there, and users leave files."""
+    monkeypatch.chdir(empty_folder)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["FRAMEWORKS", "is_there"]
+__all__ = ["FRAMEWORKS", "HALVES", "is_there"]
+
+HALVES = {"keras": "tensorflow", "torch": "torch"}
+"""What the half of Horovod is called that a framework needs."""
 
 
 def is_there(half):
@@ -18,7 +21,7 @@ def is_there(half):
 FRAMEWORKS = [
     pytest.param(
         name,
-        marks=pytest.mark.skipif(not is_there(half), reason=f"make setup FRAMEWORK={name}"),
+        marks=pytest.mark.skipif(not is_there(half), reason=f"make setup FRAMEWORKS={half}"),
     )
-    for name, half in (("keras", "tensorflow"), ("torch", "torch"))
+    for name, half in HALVES.items()
 ]

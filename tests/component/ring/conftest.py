@@ -3,7 +3,6 @@
 import contextlib
 from pathlib import Path
 
-import keras
 import pytest
 
 from edl_horovod.config.compose import compose
@@ -33,6 +32,7 @@ class Training:
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """Train alone: `train("train.epochs=2", until=7, job="a")`."""
+    keras = pytest.importorskip("keras")
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     data = write_records(tmp_path / "data", 100)
 

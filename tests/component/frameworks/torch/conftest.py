@@ -1,7 +1,6 @@
 """Tasks on PyTorch in this process, as the only rank of its ring, without a launcher."""
 
 import contextlib
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from edl_horovod.tasks.warm import make_warm
 from tests.alone import ME, Alone
 from tests.records import write_records
 
-# Without PyTorch nothing here can be imported.
-collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
 ENTRY = replace(FRAMEWORKS["torch"], module="tests.torch_alone", horovod="")
 ZOO = Path(__file__).parents[3] / "zoo"
 
