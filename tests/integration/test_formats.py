@@ -135,10 +135,10 @@ def weights(output):
     [
         (write_tfrecords, "tiny"),
         (write_parquet, "rows"),
-        (write_arrays, "rows"),
-        (no_files, "rows"),
-        (a_stream, "rows"),
-        (examples_of_tf_data, "examples"),
+        pytest.param(write_arrays, "rows", marks=pytest.mark.long),
+        pytest.param(no_files, "rows", marks=pytest.mark.long),
+        pytest.param(a_stream, "rows", marks=pytest.mark.long),
+        pytest.param(examples_of_tf_data, "examples", marks=pytest.mark.long),
     ],
 )
 def test_two_ranks_train_what_one_does_on_recordio(start, framework, tmp_path, write, model):

@@ -7,6 +7,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.integration.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "tutorials" / "your-own-experiments.md"
@@ -19,6 +21,7 @@ def blocks():
     return [textwrap.dedent(block) for block in found]
 
 
+@pytest.mark.long
 def test_every_command_of_the_tutorial_runs(tmp_path):
     commands = [block for block in blocks() if block.startswith(COMMANDS)]
     promised = [

@@ -119,6 +119,7 @@ def with_model_of(framework, code):
     return code.replace('model_def="tiny"', named)
 
 
+@pytest.mark.long
 def test_in_a_notebook(folder, framework, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     cells = [BEFORE, TRAIN, PREDICT, INTERRUPTED, CHECK]

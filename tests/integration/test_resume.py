@@ -55,6 +55,7 @@ def wait_for_checkpoint(job, step):
     )
 
 
+@pytest.mark.long
 def test_the_last_line_after_ctrl_c_says_how_to_go_on(start, paced):
     job = start("train", *paced, "checkpoint.every_steps=2", "launch.np=1", "train.epochs=100")
     wait_for_checkpoint(job, 4)

@@ -129,6 +129,7 @@ def run(volume, models):
     return call
 
 
+@pytest.mark.long
 def test_models_are_trained_and_predict_in_the_cluster(run, operator, models):
     trained = run(TRAINED.format(rates="HPARAM_CANDIDATES([0.0001, 0.05])"))
     assert "the best of 2 trials" in trained.message

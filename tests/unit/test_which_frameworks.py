@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.frameworks import FRAMEWORKS
+from tests.frameworks import FRAMEWORKS, HALVES, is_there
 from tests.integration import which_frameworks
-from tests.integration.which_frameworks import EACH, LONG, ONCE, frameworks_for
+from tests.integration.which_frameworks import EACH, EACH_SOON, LONG, ONCE, frameworks_for
 
 
 def test_every_file_of_tests_is_in_one_list() -> None:
@@ -16,13 +16,22 @@ def test_every_file_of_tests_is_in_one_list() -> None:
     assert sorted([*EACH, *LONG, *once]) == files
 
 
-def test_others_than_the_first_are_long_where_the_list_says_so() -> None:
-    first, *others = FRAMEWORKS
-    assert frameworks_for("test_elastic", "test_any") == FRAMEWORKS
-    found = frameworks_for("test_stop", "test_any")
-    assert found[0] is first
-    assert [each.values for each in found[1:]] == [each.values for each in others]
-    assert all(pytest.mark.long.mark in [mark.mark for mark in each.marks] for each in found[1:])
+def is_long(parameter) -> bool:
+    return pytest.mark.long.mark in [mark.mark for mark in parameter.marks]
+
+
+@pytest.mark.parametrize("module", ["test_stop", "test_scale"])
+def test_one_framework_is_in_make_test_and_the_others_are_long(module) -> None:
+    parameters = frameworks_for(module, "test_any")
+    assert [it.values for it in parameters] == [it.values for it in FRAMEWORKS]
+    assert sorted(map(is_long, parameters)) == [False, *[True] * (len(FRAMEWORKS) - 1)]
+    soon = next(it.values[0] for it in parameters if not is_long(it))
+    assert is_there(HALVES[soon]) or not any(map(is_there, HALVES.values()))
+
+
+def test_what_runs_for_every_framework_or_for_none_is_named() -> None:
+    for name in EACH_SOON:
+        assert frameworks_for(*name.split(".")) == FRAMEWORKS
     assert frameworks_for("test_prepare", "test_any") == []
 
 

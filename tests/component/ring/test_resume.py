@@ -56,6 +56,7 @@ def test_a_damaged_newest_checkpoint_costs_only_its_steps(train, tmp_path, caplo
     assert_same_weights(second, whole)
 
 
+@pytest.mark.long
 def test_a_finished_training_can_be_lengthened(train, tmp_path):
     train("train.epochs=2")
     assert saved_steps(tmp_path) == [10]
@@ -73,6 +74,7 @@ def test_the_last_evaluation_is_not_lost_with_those_who_made_it(train, tmp_path)
     assert second.result.metrics["loss"] > 0
 
 
+@pytest.mark.long
 def test_an_evaluation_that_a_lost_leader_told_is_made_but_told_no_second_time(train, tmp_path):
     held_out = f"validation_data={tmp_path}/data/part-0.recordio"
     train(EPOCHS, held_out, until=5)
@@ -86,6 +88,7 @@ def test_an_evaluation_that_a_lost_leader_told_is_made_but_told_no_second_time(t
     assert second.work.state.counters.evaluated_step == 15
 
 
+@pytest.mark.long
 def test_an_evaluation_may_be_new_where_a_training_goes_on(train, tmp_path):
     train(EPOCHS, until=7)
     second = train(EPOCHS, f"validation_data={tmp_path}/data/part-0.recordio", "resume=must")

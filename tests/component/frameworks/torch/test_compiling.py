@@ -29,6 +29,7 @@ def num_programs(programs, monkeypatch):
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.long
 def test_it_trains_as_without_it_whatever_number_of_examples_a_step_has(run, num_programs):
     # Steps have from 0 to 5 of 24 records, or all; their last ones have fewer.
     # A plain optimizer: Adam would magnify the rounding errors of a bias without a use.
