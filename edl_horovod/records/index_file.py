@@ -41,7 +41,7 @@ __all__ = [
 
 ENDING = ".index"
 
-_MAGIC = b"EDLINDX2"
+_MAGIC = b"EDLINDX3"
 _START = struct.Struct("<8sQQ")
 _ALIGNMENT = 64
 

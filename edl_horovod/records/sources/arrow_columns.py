@@ -37,7 +37,7 @@ def chunk_of(table: pa.Table, *, layout: Layout, path: str, chunk: ChunkInfo) ->
 def _stored(values: pa.ChunkedArray, column: Column, where: str, path: str) -> Stored:
     try:
         array = _plain(values).cast(arrow_type(column.dtype, column.shape))
-    except pa.ArrowInvalid as e:
+    except (pa.ArrowInvalid, pa.ArrowIndexError) as e:
         raise DataError(f"A value cannot be read in {where}: {e}.", received={"path": path}) from e
     return _of_array(array, column.dtype, column.shape, where, path)
 

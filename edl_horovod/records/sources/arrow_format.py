@@ -1,11 +1,16 @@
 """Arrow IPC files and streams by PyArrow: a chunk is a record batch, a record one row.
 
-What a batch needs besides itself, the schema and the dictionaries, is the header of its file.
+What batches need besides themselves is the header of their file: the message of the schema and,
+where there are dictionaries, their number, a row of `_DICTIONARY` for each, and their messages. A
+stream may replace a dictionary, so a batch is decoded with those that were sent before it.
 """
 
+import itertools
+import struct
 import zlib
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from edl_horovod.errors import DataError
@@ -16,7 +21,13 @@ from edl_horovod.records.files.local import open_input
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.read_ahead import ReadAhead
 from edl_horovod.records.sources.arrow_columns import chunk_of
-from edl_horovod.records.sources.arrow_messages import Kind, Message, damaged_file, messages
+from edl_horovod.records.sources.arrow_messages import (
+    Kind,
+    Message,
+    damaged_file,
+    is_file,
+    messages,
+)
 from edl_horovod.records.sources.arrow_schema import check_same, layout_of
 from edl_horovod.records.tables import IndexedFile
 
@@ -24,6 +35,12 @@ __all__ = ["decode_chunk", "holds_chunk", "layout", "read_chunks"]
 
 _MOST_HEADER_BYTES = 64 << 20
 _MOST_BYTES = (1 << 32) - 1
+_COUNT = struct.Struct("<I")
+_DICTIONARY = np.dtype(
+    [("since", "<i8"), ("id", "<i8"), ("is_delta", "<i8"), ("num_bytes", "<i8")],
+)
+"""A message of a dictionary. `since` is the byte of the file after which it holds: all of a file
+has the same dictionaries, wherever they are in it."""
 
 
 def read_chunks(path: str) -> FileChunks:
@@ -33,15 +50,20 @@ def read_chunks(path: str) -> FileChunks:
         DataError: The file cannot be opened, is damaged, or has another format.
     """
     with ReadAhead(open_input(path)) as file:
+        is_stream = not is_file(file)
         chunks: list[ChunkInfo] = []
-        header = b""
+        schema, dictionaries = b"", _Dictionaries(path, is_stream=is_stream)
         for message in messages(file):
-            if message.kind is not Kind.RECORDS:
-                header += file.read_at(message.offset, num_bytes=message.num_bytes)
-                if len(header) > _MOST_HEADER_BYTES:
-                    raise _too_large(path, "its dictionaries take more than 64 MiB")
-            elif message.num_rows:
-                chunks.append(_chunk(message, len(chunks), path))
+            if message.kind is Kind.RECORDS:
+                if message.num_rows:
+                    chunks.append(_chunk(message, len(chunks), path))
+                continue
+            content = file.read_at(message.offset, num_bytes=message.num_bytes)
+            if message.kind is Kind.SCHEMA:
+                schema = content
+            else:
+                dictionaries.add(message, content)
+        header = schema + dictionaries.to_bytes()
         return FileChunks(
             path=path, size_bytes=file.size_bytes, chunks=tuple(chunks), header=header
         )
@@ -75,7 +97,7 @@ def decode_chunk(
     if zlib.crc32(payload[8 : 8 + metadata_bytes]) != chunk.checksum:
         raise changed(file.path, chunk)
     try:
-        with pa.ipc.open_stream(pa.py_buffer(file.header + payload)) as stream:
+        with pa.ipc.open_stream(pa.py_buffer(_before(chunk, file) + payload)) as stream:
             batch = stream.read_next_batch()
             batch.validate(full=False)
             table = pa.Table.from_batches([batch])
@@ -109,9 +131,65 @@ def _chunk(message: Message, number: int, path: str) -> ChunkInfo:
     )
 
 
+class _Dictionaries:
+    """The dictionaries of a file, as its header has them."""
+
+    def __init__(self, path: str, *, is_stream: bool) -> None:
+        self._path = path
+        self._is_stream = is_stream
+        self._rows: list[tuple[int, int, bool, int]] = []
+        self._contents: list[bytes] = []
+        self._num_bytes = 0
+        self._ids: set[int] = set()
+
+    def add(self, message: Message, content: bytes) -> None:
+        is_replaced = message.dictionary_id in self._ids and not message.is_delta
+        if is_replaced and not self._is_stream:
+            problem = f"it replaces a dictionary at byte {message.offset}, which only streams may"
+            raise damaged_file(self._path, problem)
+        self._num_bytes += message.num_bytes
+        if self._num_bytes > _MOST_HEADER_BYTES:
+            raise _too_large(self._path, "its dictionaries take more than 64 MiB")
+        since = message.offset if self._is_stream else 0
+        self._rows.append((since, message.dictionary_id, message.is_delta, message.num_bytes))
+        self._contents.append(content)
+        self._ids.add(message.dictionary_id)
+
+    def to_bytes(self) -> bytes:
+        if not self._rows:
+            return b""
+        rows = np.array(self._rows, _DICTIONARY)
+        return b"".join([_COUNT.pack(len(rows)), rows.tobytes(), *self._contents])
+
+
+def _before(chunk: ChunkInfo, file: IndexedFile) -> bytes:
+    """What a stream of this batch alone begins with: the schema, and the dictionaries it needs."""
+    header = file.header
+    schema_end = _schema_end(header)
+    if schema_end == len(header):
+        return header
+    (count,) = _COUNT.unpack_from(header, schema_end)
+    rows = np.frombuffer(header, _DICTIONARY, count, schema_end + _COUNT.size)
+    start = schema_end + _COUNT.size + rows.nbytes
+    needed: dict[int, list[bytes]] = {}
+    for since, dictionary_id, is_delta, num_bytes in rows.tolist():
+        if since > chunk.offset:
+            break
+        contents = needed.setdefault(dictionary_id, [])
+        if not is_delta:
+            contents.clear()
+        contents.append(header[start : start + num_bytes])
+        start += num_bytes
+    return b"".join([header[:schema_end], *itertools.chain.from_iterable(needed.values())])
+
+
 def _schema(file: IndexedFile) -> pa.Schema:
-    with pa.ipc.open_stream(pa.py_buffer(file.header)) as stream:
-        return stream.schema
+    return pa.ipc.read_schema(pa.py_buffer(file.header[: _schema_end(file.header)]))
+
+
+def _schema_end(header: bytes) -> int:
+    """The byte after the message of the schema: a mark, the length of what follows, and that."""
+    return 8 + int.from_bytes(header[4:8], "little")
 
 
 def _too_large(path: str, problem: str) -> DataError:

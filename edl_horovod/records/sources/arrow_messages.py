@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from edl_horovod.errors import DataError
 from edl_horovod.records.files.input_file import InputFile
 
-__all__ = ["Kind", "Message", "damaged_file", "messages"]
+__all__ = ["Kind", "Message", "damaged_file", "is_file", "messages"]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _START = struct.Struct("<II")
 _MARK = 0xFFFFFFFF
 _MOST_METADATA_BYTES = 64 << 20
-# Places of the fields of `Message` and of `RecordBatch` in their tables (format/Message.fbs).
-_HEADER_TYPE, _HEADER, _BODY_LENGTH, _NUM_ROWS = 1, 2, 3, 0
+# Places of the fields of `Message`, `RecordBatch` and `DictionaryBatch` in their tables
+# (format/Message.fbs).
+_HEADER_TYPE, _HEADER, _BODY_LENGTH, _NUM_ROWS, _DICTIONARY_ID, _IS_DELTA = 1, 2, 3, 0, 0, 2
 
 
 class Kind(enum.IntEnum):
@@ -42,8 +43,17 @@ class Message:
     num_bytes: int
     """Of all of it."""
     metadata: bytes
-    num_rows: int
+    num_rows: int = 0
     """Of `RECORDS`."""
+    dictionary_id: int = 0
+    """Of `DICTIONARY`: which of the file's dictionaries it is."""
+    is_delta: bool = False
+    """Of `DICTIONARY`: whether it adds to what is known of it; else it replaces that."""
+
+
+def is_file(file: InputFile) -> bool:
+    """Whether it is a file, which has a footer; else a stream."""
+    return file.read_at(0, num_bytes=len(_MAGIC)) == _MAGIC
 
 
 def messages(file: InputFile) -> Iterator[Message]:
@@ -53,8 +63,8 @@ def messages(file: InputFile) -> Iterator[Message]:
         DataError: It is damaged, cut off, or no Arrow file.
     """
     start = file.read_at(0, num_bytes=8)
-    is_file = start.startswith(_MAGIC)
-    if not is_file and start[:4] != b"\xff\xff\xff\xff":
+    has_footer = is_file(file)
+    if not has_footer and start[:4] != b"\xff\xff\xff\xff":
         what = "is of Feather's first version" if start[:4] == _FEATHER_1 else "is no Arrow file"
         raise DataError(
             f"{file.path} {what}: it starts with {start.hex(' ') or 'nothing'}.",
@@ -63,9 +73,9 @@ def messages(file: InputFile) -> Iterator[Message]:
             " is.",
         )
     size = file.size_bytes
-    if is_file and (size < 16 or file.read_at(size - 6, num_bytes=6) != _MAGIC):
+    if has_footer and (size < 16 or file.read_at(size - 6, num_bytes=6) != _MAGIC):
         raise damaged_file(file.path, "it does not end as Arrow files do, as if it were cut off")
-    offset = 8 if is_file else 0
+    offset = 8 if has_footer else 0
     while offset < size:
         message = _message(file, offset)
         if message is None:
@@ -98,18 +108,20 @@ def _message(file: InputFile, offset: int) -> Message | None:
         root = struct.unpack_from("<I", metadata)[0]
         kind = Kind(_number(metadata, root, _HEADER_TYPE, "<B"))
         body = _number(metadata, root, _BODY_LENGTH, "<q")
-        rows = 0
+        at = _field(metadata, root, _HEADER)
+        table = at + struct.unpack_from("<I", metadata, at)[0]
+        rows = dictionary_id = is_delta = 0
         if kind is Kind.RECORDS:
-            at = _field(metadata, root, _HEADER)
-            rows = _number(
-                metadata, at + struct.unpack_from("<I", metadata, at)[0], _NUM_ROWS, "<q"
-            )
+            rows = _number(metadata, table, _NUM_ROWS, "<q")
+        elif kind is Kind.DICTIONARY:
+            dictionary_id = _number(metadata, table, _DICTIONARY_ID, "<q")
+            is_delta = _number(metadata, table, _IS_DELTA, "<B")
     except (struct.error, ValueError) as e:
         raise damaged_file(file.path, f"the message at byte {offset} cannot be read") from e
     num_bytes = _START.size + length + body
     if body < 0 or rows < 0 or offset + num_bytes > file.size_bytes:
         raise damaged_file(file.path, f"it ends within the message at byte {offset}")
-    return Message(kind, offset, num_bytes, metadata, rows)
+    return Message(kind, offset, num_bytes, metadata, rows, dictionary_id, bool(is_delta))
 
 
 def _field(data: bytes, table: int, place: int) -> int:

@@ -58,6 +58,117 @@ def test_categories_become_the_text_that_they_are(tmp_path, write):
     assert read_columns(write(tmp_path / "a.arrow", table)) == {"t": [b"x", b"y", b"x", b"z", b"x"]}
 
 
+def write_batches(path, columns, *, dictionaries="replaced"):
+    """A stream of one batch for each of the columns, all of the same type."""
+    batches = [pa.record_batch({"t": column}) for column in columns]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=dictionaries == "deltas")
+    with pa.ipc.new_stream(str(path), batches[0].schema, options=options) as to:
+        for batch in batches:
+            to.write_batch(batch)
+    return path
+
+
+def categories(codes, texts):
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int8()), pa.array(texts))
+
+
+ANIMALS = [
+    categories([0, 1, 0], ["cat", "dog", "eel"]),
+    categories([0, 1, 0], ["horse", "cow"]),
+    categories([0, 0, 0], ["ant"]),
+    categories([0, 1, 2], ["cat", "dog", "eel"]),
+]
+ANIMAL_TEXTS = [text.encode() for part in ANIMALS for text in part.to_pylist()]
+
+
+def test_each_batch_of_a_stream_is_read_with_the_dictionary_before_it(tmp_path):
+    path = write_batches(tmp_path / "a.arrow", ANIMALS)
+    assert read_columns(path) == {"t": ANIMAL_TEXTS}
+    order = [11, 0, 7, 3, 4, 10, 1, 6]
+    assert read_columns(path, order) == {"t": [ANIMAL_TEXTS[number] for number in order]}
+    # A batch that is read alone, as a worker does that works on its lanes only.
+    for number in range(len(ANIMAL_TEXTS)):
+        assert read_columns(path, [number]) == {"t": [ANIMAL_TEXTS[number]]}
+
+
+def test_only_the_dictionary_that_was_sent_again_is_replaced(tmp_path):
+    names = [categories([1, 0], ["x", "y"])] * 3
+    colors = [
+        categories([0, 1], texts) for texts in (["red", "tan"], ["blue", "red"], ["tan", "a"])
+    ]
+    batches = [
+        pa.record_batch({"n": name, "c": color}) for name, color in zip(names, colors, strict=True)
+    ]
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), batches[0].schema) as to:
+        for batch in batches:
+            to.write_batch(batch)
+    assert read_columns(tmp_path / "a.arrow", [5, 2, 1, 0]) == {
+        "n": [b"x", b"y", b"x", b"y"],
+        "c": [b"a", b"blue", b"tan", b"red"],
+    }
+
+
+def test_dictionaries_of_lists_and_of_structs_are_replaced(tmp_path):
+    parts = [
+        pa.StructArray.from_arrays(
+            [pa.ListArray.from_arrays([0, 2, 3], animals), animals[:2]], ["tags", "first"]
+        )
+        for animals in ANIMALS
+    ]
+    path = write_batches(tmp_path / "a.arrow", parts)
+    rows = [row for part in parts for row in part.to_pylist()]
+    assert read_columns(path) == {
+        "t.tags": [[tag.encode() for tag in row["tags"]] for row in rows],
+        "t.first": [row["first"].encode() for row in rows],
+    }
+
+
+def test_a_dictionary_that_grows_by_deltas_is_read_from_any_batch(tmp_path):
+    texts = ["cat", "dog", "horse", "cow"]
+    grown = [categories([0, 1, 0], texts[:2]), categories([3, 2, 1], texts)]
+    # The last one is another dictionary, so it is replaced.
+    path = write_batches(tmp_path / "a.arrow", [*grown, ANIMALS[2]], dictionaries="deltas")
+    expected = [b"cat", b"dog", b"cat", b"cow", b"horse", b"dog", b"ant", b"ant", b"ant"]
+    assert read_columns(path) == {"t": expected}
+    assert read_columns(path, [8, 3, 0]) == {"t": [b"ant", b"cow", b"cat"]}
+
+
+def test_a_file_has_the_same_dictionary_for_all_batches(tmp_path):
+    texts = ["cat", "dog", "horse", "cow"]
+    batches = [
+        pa.record_batch({"t": column})
+        for column in (categories([0, 1, 0], texts[:2]), categories([3, 2, 1], texts))
+    ]
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    path = tmp_path / "a.arrow"
+    with pa.ipc.new_file(str(path), batches[0].schema, options=options) as to:
+        for batch in batches:
+            to.write_batch(batch)
+    assert read_columns(path, [5, 4, 3, 2, 1, 0]) == {
+        "t": [b"dog", b"horse", b"cow", b"cat", b"dog", b"cat"]
+    }
+
+
+def test_a_file_that_replaces_a_dictionary_is_damaged(tmp_path):
+    """No library writes one: the stream of a file with two dictionaries is put into a file."""
+    stream = write_batches(tmp_path / "a.stream", ANIMALS[:2]).read_bytes()
+    (tmp_path / "a.arrow").write_bytes(b"ARROW1\0\0" + stream + b"\0\0\0\0ARROW1")
+    with pytest.raises(DataError, match="replaces a dictionary"):
+        read_columns(tmp_path / "a.arrow")
+
+
+def test_a_code_without_an_entry_in_its_dictionary_is_named(tmp_path):
+    wrong = pa.DictionaryArray.from_arrays(pa.array([0, 5], pa.int8()), ["cat", "dog"], safe=False)
+    with pytest.raises(DataError, match=r"column 't' of .*a\.arrow, in its part 2"):
+        read_columns(write_batches(tmp_path / "a.arrow", [ANIMALS[0], wrong]))
+
+
+def test_an_empty_value_of_a_dictionary_is_named(tmp_path):
+    path = write_batches(tmp_path / "a.arrow", [ANIMALS[0], categories([0, 1], ["cat", None])])
+    with pytest.raises(DataError, match=r"empty values .*column 't'"):
+        read_columns(path)
+
+
 def test_a_data_set_that_datasets_saved_is_read_with_its_pictures(tmp_path):
     """As `Dataset.save_to_disk` of datasets 4 writes it: streams, and JSON files beside them."""
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

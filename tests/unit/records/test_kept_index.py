@@ -112,7 +112,7 @@ def test_data_that_may_not_be_written_has_its_index_with_the_job_and_in_the_cach
     assert not indexes(read_only)
     (kept,) = indexes(job)
     (cached,) = indexes(cache)
-    assert kept.read_bytes()[:8] == cached.read_bytes()[:8] == b"EDLINDX2"
+    assert kept.read_bytes()[:8] == cached.read_bytes()[:8] == b"EDLINDX3"
 
     # The next job has another folder, and finds the index in the cache.
     another = job.parent / "another"
