@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from edl_horovod.columns.infer import EMPTY_NUMBERS, Column
-from edl_horovod.columns.typed import Array
+from edl_horovod.columns.typed import Array, require_dates
 from edl_horovod.errors import DataError, did_you_mean
 from edl_horovod.records.examples import texts_of
 
@@ -86,7 +86,9 @@ def _array(cells: Array, column: Column) -> Array:
     if is_text and column.kind != "text" and column.data_type != "cells":
         raise _other_type(column, cells.dtype)
     if column.kind == "date":
-        return cells.astype(f"datetime64[{column.unit}]")
+        dates = cells.astype(f"datetime64[{column.unit}]")
+        require_dates(dates, column.name)
+        return dates
     if column.kind != "number" or not is_text:
         return cells
     try:

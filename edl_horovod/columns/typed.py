@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from edl_horovod.columns.infer import MAX_VALUES, Column, DataType, Kind, by_frequency
 from edl_horovod.errors import DataError
 
-__all__ = ["DATE_PARTS", "Array", "date_parts", "infer_typed", "keys_of", "type_of"]
+__all__ = [
+    "DATE_PARTS",
+    "Array",
+    "date_parts",
+    "infer_typed",
+    "keys_of",
+    "require_dates",
+    "type_of",
+]
 
 Array = NDArray[Any]
 DATE_PARTS = {"year": 0, "month": 13, "weekday": 7, "hour": 24}
@@ -100,6 +108,19 @@ def date_parts(values: Array) -> dict[str, NDArray[np.int64]]:
         "weekday": (days + 3) % 7,  # 1970 began on a Thursday.
         "hour": hours % 24,
     }
+
+
+def require_dates(values: Array, name: str) -> None:
+    """Refuse dates of which one is empty.
+
+    Raises:
+        DataError: There is one.
+    """
+    if np.isnat(values).any():
+        raise DataError(
+            f"The column {name!r} has a date that is empty (NaT), and no date stands for one.",
+            cure="Leave such rows out, or give the date another value.",
+        )
 
 
 def _cells_for(name: str, values: Array, kind: Kind | None) -> "_Cells":
@@ -202,6 +223,7 @@ class _Dates(_Cells):
     def add(self, values: Array, first_row: int) -> None:
         if not len(values):
             return
+        require_dates(values, self.name)
         for part, numbers in date_parts(values).items():
             low, high = int(numbers.min()), int(numbers.max())
             before = self._bounds.get(part, (low, high))

@@ -22,9 +22,9 @@ class Column:
     """NumPy's name of the type of its elements, or `BYTES`."""
     shape: tuple[int | None, ...] = ()
     """Of one record's value; `(None,)` where records differ in length."""
-    unit: str = ""
-    """NumPy's unit (`D`, `s`, `ms`, `us`, `ns`) of dates, which are integers since 1970; else "".
-    """
+    time_type: str = ""
+    """NumPy's type of what its integers count, as in `datetime64[us]` (since 1970) and
+    `timedelta64[ms]` (durations, times of a day); "" for all else."""
 
     @property
     def is_ragged(self) -> bool:

@@ -101,7 +101,12 @@ def _blocks(source: RecordSource) -> Iterator[dict[str, Any]] | None:
         return None
 
     def values_of(column: Column, values: Any) -> Any:
-        return values.astype(f"datetime64[{column.unit}]") if column.unit else values
+        if not column.time_type.startswith("datetime64"):
+            return values
+        if isinstance(values, Ragged):
+            assert isinstance(values.values, np.ndarray)
+            return Ragged(values.values.astype(column.time_type), values.ends)
+        return values.astype(column.time_type)
 
     return (
         {

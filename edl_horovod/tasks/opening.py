@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from edl_horovod.job.directory import JobDir
 from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.records.job_data import open_source, plan_of
+from edl_horovod.records.layout import Column
 from edl_horovod.records.plan import DataPlan
+from edl_horovod.records.time_types import with_time_types_of
 from edl_horovod.spec import Mode
 from edl_horovod.tasks.adapting import adapt
 from edl_horovod.trained_model.adapted import read_adapted
@@ -38,6 +41,8 @@ class OpenData:
     plan: DataPlan
     first: Batch | None
     """The examples of the first records; None where these gave none."""
+    columns: tuple[Column, ...]
+    """The columns of its records, as the model gets them; none where they have no columns."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +62,13 @@ def open_data(
     mode: Mode,
     events: EventLog,
     stack: contextlib.ExitStack,
+    *,
+    trained_columns: Sequence[Column] = (),
 ) -> OpenData:
     """Open a job's `data` or `validation_data` (`pattern`), and try its first records.
 
-    How far a long indexing is goes into the job's events.
+    How far a long indexing is goes into the job's events. Dates, times and durations get the units
+    of `trained_columns`, those of the data that the model was trained with.
 
     Raises:
         DataError: A file is damaged, or the records do not fit the model.
@@ -68,6 +76,7 @@ def open_data(
     """
     key = "data" if pattern == config.data else "validation_data"
     job_dir = JobDir.of(config)
+    is_training = mode is Mode.TRAINING
 
     def tell(message: str) -> None:
         events.write(LogEvent(message=message))
@@ -76,6 +85,9 @@ def open_data(
         open_source(pattern, config.data_plan, folders=job_dir.folders, tell=tell)
     )
     log.info("%s: %s", key, source.describe())
+    if is_training and config.init_from:
+        trained_columns = trained_model.read(Path(config.init_from)).columns
+    source = with_time_types_of(trained_columns, source, data=f"{key}={pattern}")
 
     def examples() -> Any:
         in_order = plan_of(
@@ -83,7 +95,6 @@ def open_data(
         )
         return framework.examples(source, in_order, loaded)
 
-    is_training = mode is Mode.TRAINING
     if is_training and not config.init_from:
         adapt(loaded, source, job_dir.adapted, tell, examples=examples)
     elif is_training:
@@ -101,7 +112,8 @@ def open_data(
         first = batches.try_first()
     except DataError as e:
         raise DataError(str(e), received={key: pattern}) from e
-    return OpenData(batches, plan, first)
+    columns = source.layout.columns if source.layout is not None else ()
+    return OpenData(batches, plan, first, columns)
 
 
 def open_trained(
@@ -121,7 +133,16 @@ def open_trained(
         loaded = trained_model.load_spec(
             files, plain_models=framework.plain_models, trusts_changes=config.trusts("changed")
         )
-    data = open_data(config, framework, config.data, loaded, mode, events, stack)
+    data = open_data(
+        config,
+        framework,
+        config.data,
+        loaded,
+        mode,
+        events,
+        stack,
+        trained_columns=files.columns,
+    )
     with trained_model.naming_versions(files):
         model = framework.model(loaded, data.batches.element_spec)
         trained_model.restore_weights(files, model.weights)

@@ -76,7 +76,14 @@ def make_warm(
     validation = None
     if config.validation_data:
         held_out = open_data(
-            config, framework, config.validation_data, loaded, Mode.EVALUATION, events, stack
+            config,
+            framework,
+            config.validation_data,
+            loaded,
+            Mode.EVALUATION,
+            events,
+            stack,
+            trained_columns=data.columns,
         )
         evaluator = Evaluator.of(step.model, held_out, framework.collectives)
         stopping = config.train.early_stopping
@@ -174,6 +181,7 @@ class TrainWork(Work):
         self._config = config
         self._loaded = loaded
         self._batches = data.batches
+        self._columns = data.columns
         self._plan = plan
         self._step = step
         self._ledger = ledger
@@ -314,6 +322,7 @@ class TrainWork(Work):
                 metrics=metrics,
                 steps=self.state.step,
                 files=self._carried.files(),
+                columns=self._columns,
             )
             self._checkpoints.wait()
         if not world.is_alone:

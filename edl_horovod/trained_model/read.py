@@ -19,6 +19,8 @@ from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
 from edl_horovod.models.zoo import LoadedSpec, Overrides
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from edl_horovod.records.layout import Column
+from edl_horovod.records.time_types import columns_from_json
 from edl_horovod.trained_model.adapted import read_adapted
 from edl_horovod.trained_model.params import read_params
 from edl_horovod.trained_model.write import FORMAT_VERSION, installed_version
@@ -37,6 +39,22 @@ class TrainedModelFiles:
     config: JobConfig
     """The settings of the job that trained it."""
     metrics: dict[str, float]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the records of the training, as far as it says them.
+
+        A model of a table that an earlier version trained says which columns are dates, any other
+        model nothing.
+        """
+        if self.message.feature_spec:
+            return columns_from_json(self.message.feature_spec)
+        adapted = read_adapted(self.path)
+        found = adapted.get("columns") if isinstance(adapted, dict) else None
+        columns = [one for one in found or () if isinstance(one, dict) and one.get("unit")]
+        return tuple(
+            Column(one["name"], "int64", time_type=f"datetime64[{one['unit']}]") for one in columns
+        )
 
     @property
     def params_files(self) -> list[Path]:

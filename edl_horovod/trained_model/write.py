@@ -20,6 +20,8 @@ from edl_horovod.models import zoo_files
 from edl_horovod.models.trained_model_file import FILE_NAME
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from edl_horovod.records.layout import Column
+from edl_horovod.records.time_types import columns_to_json
 from edl_horovod.trained_model.adapted import write_adapted
 from edl_horovod.trained_model.params import write_params
 
@@ -40,6 +42,7 @@ def write(
     metrics: Mapping[str, float],
     steps: int,
     files: Sequence[Path],
+    columns: Sequence[Column] = (),
 ) -> None:
     """Write a trained model; it appears whole or not at all.
 
@@ -52,6 +55,7 @@ def write(
         metrics: The last evaluation, or the last training metrics.
         steps: Number of steps trained.
         files: What of the model zoo is copied (`zoo_files.with_reads`).
+        columns: Of the records of the training, as the model got them.
 
     Raises:
         OutputError: The output is in the way or cannot be written, or a tensor is too large.
@@ -78,6 +82,7 @@ def write(
             tensorflow_version=versions.get("tensorflow", ""),
             zoo_hash=zoo_files.digest(folder / "zoo", files),
             metrics=metrics,
+            feature_spec=columns_to_json(columns),
             steps=steps,
             more_params_filenames=filenames[1:],
             param_names=list(weights),

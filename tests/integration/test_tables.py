@@ -19,7 +19,10 @@ ROLES = np.array(["clerk", "cook", "chief"])
 
 @pytest.fixture
 def tables(tmp_path):
-    """Rows to train on, in two row groups and more, and new ones without a label."""
+    """Rows to train on, in two row groups and more, the same to validate on, and new ones.
+
+    The unit of their dates differs, and the new ones have no label.
+    """
     random = np.random.default_rng(1)
     num_rows = 600
     role, age = random.integers(0, 3, num_rows), random.integers(18, 65, num_rows)
@@ -34,9 +37,15 @@ def tables(tmp_path):
         }
     )
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=100)
+    pq.write_table(with_dates(table, pa.timestamp("ns")), tmp_path / "held_out.parquet")
     new = table.slice(0, 50).drop_columns(["salary", "paid"])
-    pq.write_table(new, tmp_path / "new.parquet")
+    pq.write_table(with_dates(new, pa.timestamp("ms", "UTC")), tmp_path / "new.parquet")
     return table
+
+
+def with_dates(table, kind):
+    place = table.schema.get_field_index("hired")
+    return table.set_column(place, "hired", table["hired"].cast(kind))
 
 
 def predictions(folder, shapes):
@@ -51,7 +60,7 @@ def train(start, tmp_path, written_in, model_def, *settings):
         f"model_zoo={ZOO}",
         f"model_def={model_def}",
         f"data={tmp_path}/rows.parquet",
-        f"validation_data={tmp_path}/rows.parquet",
+        f"validation_data={tmp_path}/held_out.parquet",
         f"output={tmp_path}/model",
         "launch.np=2",
         "train.batch_size=50",

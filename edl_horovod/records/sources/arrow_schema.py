@@ -96,7 +96,7 @@ def layout_of(schema: pa.Schema, wanted: Sequence[str], *, path: str) -> Layout:
                 cure="Name the columns that are needed in data_plan.columns=[...], or write it as"
                 " numbers, text, bytes, or lists of these.",
             )
-        columns.append(Column(name, *found, unit=_unit(_plain(fields[name]))))
+        columns.append(Column(name, *found, time_type=_time_type(fields[name])))
     if not columns:
         raise DataError(f"{path} has no columns.", received={"path": path})
     return Layout(tuple(columns))
@@ -150,11 +150,17 @@ def _scalar(kind: pa.DataType) -> str | None:
     return BYTES if is_text or is_binary or types.is_fixed_size_binary(kind) else None
 
 
-def _unit(kind: pa.DataType) -> str:
-    """The unit of a date or a timestamp; "" for whatever is neither."""
+def _time_type(kind: pa.DataType) -> str:
+    """NumPy's type of dates, times and durations, also in lists; "" for all else."""
+    kind = _plain(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _time_type(kind.value_type)
     if pa.types.is_date(kind):
-        return "D" if pa.types.is_date32(kind) else "ms"
-    return str(kind.unit) if pa.types.is_timestamp(kind) else ""
+        return "datetime64[D]" if pa.types.is_date32(kind) else "datetime64[ms]"
+    if pa.types.is_timestamp(kind):
+        return f"datetime64[{kind.unit}]"
+    is_timedelta = pa.types.is_time(kind) or pa.types.is_duration(kind)
+    return f"timedelta64[{kind.unit}]" if is_timedelta else ""
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

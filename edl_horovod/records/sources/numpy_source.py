@@ -182,7 +182,11 @@ def _column(array: StoredArray) -> Column:
             raise damaged_array(array.path, f"{array.where} holds text in several dimensions")
         return Column(array.name, BYTES)
     if kind in "Mm":
-        return Column(array.name, "int64", array.shape[1:])
+        unit, count = np.datetime_data(array.dtype)
+        # Types without a unit, or with one such as 15 minutes, are numbers.
+        has_unit = unit != "generic" and count == 1
+        time_type = f"{'datetime64' if kind == 'M' else 'timedelta64'}[{unit}]" if has_unit else ""
+        return Column(array.name, "int64", array.shape[1:], time_type=time_type)
     if kind not in "biufc":
         raise damaged_array(array.path, f"{array.where} is of type {array.dtype}")
     return Column(array.name, array.dtype.newbyteorder("=").name, array.shape[1:])

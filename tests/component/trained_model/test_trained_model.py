@@ -4,7 +4,7 @@ import os
 import resource
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from edl_horovod.config.schema import JobConfig, KubernetesConfig
 from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.proto.trained_model_pb2 import Model, TrainedModel
+from edl_horovod.records.layout import Column
 from edl_horovod.trained_model import (
     TrainedModelFiles,
     load_spec,
@@ -25,6 +26,7 @@ from edl_horovod.trained_model import (
     restore_weights,
     write,
 )
+from edl_horovod.trained_model.adapted import write_adapted
 from edl_horovod.trained_model.params import write_params
 
 SPEC = """
@@ -103,6 +105,7 @@ def write_model(tmp_path: Path, model_zoo: Path):
         model: Any = None,
         *,
         metrics: Mapping[str, float] = MappingProxyType({"accuracy": 0.75}),
+        columns: Sequence[Column] = (),
         **settings: Any,
     ) -> Path:
         config = JobConfig(
@@ -122,6 +125,7 @@ def write_model(tmp_path: Path, model_zoo: Path):
             metrics=metrics,
             steps=12,
             files=zoo_files.sources(model_zoo),
+            columns=columns,
         )
         return tmp_path / "m"
 
@@ -142,6 +146,24 @@ def test_what_a_trained_model_holds(write_model):
         "zoo/requirements.txt",
         "zoo/fintech/small.py",
     }
+
+
+def test_the_columns_of_the_training_are_known(write_model):
+    columns = (Column("t", "int64", time_type="datetime64[us]"), Column("x", "float32", (None,)))
+    assert read(write_model(columns=columns)).columns == columns
+
+
+def test_a_model_of_a_table_of_an_earlier_version_knows_its_dates(write_model):
+    path = write_model()
+    assert read(path).columns == ()
+    found = [{"name": "t", "unit": "ms"}, {"name": "age", "unit": ""}, {"name": "d", "unit": "D"}]
+    write_adapted(path, {"label": {"name": "y"}, "columns": found})
+    assert {column.name: column.time_type for column in read(path).columns} == {
+        "t": "datetime64[ms]",
+        "d": "datetime64[D]",
+    }
+    write_adapted(path, [1, 2])  # Of a model of the user's own.
+    assert read(path).columns == ()
 
 
 def test_the_seven_strings(write_model):

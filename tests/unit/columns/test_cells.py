@@ -75,3 +75,11 @@ def test_whole_numbers_and_others_stand_for_each_other():
 def test_records_of_numbers_are_no_rows_of_texts():
     with pytest.raises(DataError, match="'n' of a record is no text"):
         list(rows_of([example({"n": [1.5]})]))
+
+
+def test_an_empty_date_is_refused_in_the_training_and_later():
+    dates = np.array(["2020-01-01", "NaT"], "datetime64[us]")
+    with pytest.raises(DataError, match="'d' has a date that is empty"):
+        infer_typed([{"d": dates}])
+    with pytest.raises(DataError, match="'d' has a date that is empty"):
+        arrays_of({"d": dates.view(np.int64)}, list(infer_typed([{"d": dates[:1]}]).values()))

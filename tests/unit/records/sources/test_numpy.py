@@ -138,3 +138,15 @@ def test_arrays_of_parts_must_be_alike(tmp_path):
     save_npz(tmp_path / "b.npz", z=X)
     with pytest.raises(DataError, match="different arrays"):
         read_columns(tmp_path)
+
+
+def test_dates_and_durations_say_their_units(tmp_path):
+    arrays = {
+        "d": np.array(["2026-01-02"], "datetime64[D]"),
+        "s": np.array([5], "timedelta64[s]"),
+        "quarter": np.array([5], "datetime64[15m]"),
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    with open_source(str(tmp_path / "a.npz"), DataConfig()) as source:
+        found = {column.name: column.time_type for column in source.layout.columns}
+    assert found == {"d": "datetime64[D]", "s": "timedelta64[s]", "quarter": ""}
