@@ -11,7 +11,7 @@ import numpy as np
 
 from edl_horovod import ElasticDLSpec, Mode
 from edl_horovod.columns.cells import arrays_of, require_types
-from edl_horovod.columns.clauses import read_clauses, require_columns
+from edl_horovod.columns.clauses import read_clauses, require_columns, vocabulary_columns
 from edl_horovod.columns.features import plan_features
 from edl_horovod.columns.summary import TableSummary, summarize
 from edl_horovod.errors import ConfigError
@@ -74,6 +74,7 @@ class TableSpec(ElasticDLSpec):
             has_classes=self.has_classes,
             kinds=self._kinds,
             tell=tell,
+            categories=vocabulary_columns(self._clauses),
         )
         require_columns(self._clauses, found.columns)
         features = self._features_of(found)

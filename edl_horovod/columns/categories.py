@@ -9,7 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from edl_horovod.columns.infer import DataType
 from edl_horovod.columns.typed import DATE_PARTS, Array, date_parts, keys_of
+from edl_horovod.errors import DataError
 
 __all__ = ["Buckets", "Codes", "Crossed", "DatePart", "Hashed", "Ids", "Sequences", "Vocabulary"]
 
@@ -44,6 +46,8 @@ class Vocabulary(Codes):
 
     name: str
     values: tuple[str, ...]
+    data_type: DataType | None = None
+    """What the training had in the column."""
     unknown = UNKNOWN
 
     @property
@@ -58,7 +62,7 @@ class Vocabulary(Codes):
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Look each value up."""
         codes = self._codes
-        keys = keys_of(cells[self.name])
+        keys = _keys(cells, self.name, self.data_type)
         found = np.fromiter((codes.get(key, UNKNOWN) for key in keys), np.int64, len(keys))
         return found[:, np.newaxis]
 
@@ -69,10 +73,12 @@ class Hashed(Codes):
 
     name: str
     num_codes: int = field()
+    data_type: DataType | None = None
+    """What the training had in the column."""
 
     def encode(self, cells: Mapping[str, Array]) -> _Integers:
         """Hash each value."""
-        keys = keys_of(cells[self.name])
+        keys = _keys(cells, self.name, self.data_type)
         hashes = (zlib.crc32(key.encode()) % self.num_codes for key in keys)
         return np.fromiter(hashes, np.int64, len(keys))[:, np.newaxis]
 
@@ -187,3 +193,15 @@ class Crossed(Codes):
             mixed = (mixed ^ part.encode(cells)[:, 0].astype(np.uint64)) * _MIX
             mixed = mixed ^ (mixed >> np.uint64(29))
         return (mixed % np.uint64(self.num_codes)).astype(np.int64)[:, np.newaxis]
+
+
+def _keys(cells: Mapping[str, Array], name: str, data_type: DataType | None) -> list[str]:
+    try:
+        return keys_of(cells[name], data_type)
+    except DataError as error:
+        what = f"{error.what[:1].lower()}{error.what[1:]}"
+        raise DataError(
+            f"The column {name!r} cannot be read as categories: {what}",
+            received=error.received,
+            cure=error.cure,
+        ) from error

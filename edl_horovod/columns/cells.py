@@ -63,7 +63,7 @@ def require_types(dtypes: Mapping[str, np.dtype], columns: Sequence[Column]) -> 
             )
         allowed = _DTYPES[column.kind]
         if column.kind == "text" and column.data_type in ("integer", "number", "boolean"):
-            allowed = {"integer": "iu", "number": "f", "boolean": "b"}[column.data_type]
+            allowed = "b" if column.data_type == "boolean" else "iuf"
         if dtypes[column.name].kind not in allowed:
             raise _other_type(column, dtypes[column.name])
 

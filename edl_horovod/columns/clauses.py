@@ -12,7 +12,15 @@ from typing import Any
 
 from edl_horovod.errors import ConfigError, did_you_mean
 
-__all__ = ["COMBINERS", "MAX_CODES", "Category", "Clause", "read_clauses", "require_columns"]
+__all__ = [
+    "COMBINERS",
+    "MAX_CODES",
+    "Category",
+    "Clause",
+    "read_clauses",
+    "require_columns",
+    "vocabulary_columns",
+]
 
 COMBINERS = ("sum", "mean", "sqrtn")
 MAX_CODES = 10_000_000
@@ -100,6 +108,12 @@ def read_clauses(given: object, *, parts: Sequence[str]) -> tuple[Clause, ...]:
     if not isinstance(given, list | tuple):
         raise _refused(given, "The columns must be a list of dicts, one for each clause.")
     return tuple(_clause(each, parts) for each in given)
+
+
+def vocabulary_columns(clauses: Sequence[Clause]) -> frozenset[str]:
+    """The columns whose values are the categories of a clause."""
+    categories = [clause.category for clause in clauses if clause.category is not None]
+    return frozenset(each.name for each in categories if each.kind == "vocabulary")
 
 
 def require_columns(clauses: Sequence[Clause], columns: Collection[str]) -> None:

@@ -27,7 +27,7 @@ from edl_horovod.errors import ConfigError
 __all__ = ["HASH_BINS", "Features", "PartPlan", "Table", "plan_features"]
 
 HASH_BINS = 1000
-"""Categories of a text column that has too many values for a vocabulary."""
+"""Categories of a column that has too many values for a vocabulary."""
 _LOOKED_AT = 1000
 _CROSSED_BINS = (1 << 31) - 1
 
@@ -100,11 +100,12 @@ class Features:
             cells: The columns.
         """
         found = {}
+        data_types = {column.name: column.data_type for column in self.columns}
         for name, codes in self.codes.items():
             if codes.unknown is None:
                 continue
             rows = np.flatnonzero((encoded[name] == codes.unknown).any(axis=1))
-            keys = keys_of(cells[codes.name][rows[:_LOOKED_AT]])
+            keys = keys_of(cells[codes.name][rows[:_LOOKED_AT]], data_types[codes.name])
             if value := next(filter(None, keys), ""):
                 found[codes.name] = value
         return found
@@ -195,7 +196,7 @@ class _Planner:
             return Crossed(of, category.num_buckets)
         column = self._columns[category.name]
         if category.kind == "category_hash":
-            return Hashed(column.name, category.num_buckets)
+            return Hashed(column.name, category.num_buckets, column.data_type)
         if category.kind == "category_id":
             _require(column, ("number",), "is to hold whole numbers")
             _require_ids(column, category.num_buckets)
@@ -206,7 +207,9 @@ class _Planner:
         if category.kind == "bucket":
             _require(column, ("number",), "is to be a number")
             return Buckets(column.name, category.borders, column.mean)
-        return Hashed(column.name, _CROSSED_BINS) if is_crossed else _vocabulary(column)
+        if is_crossed:
+            return Hashed(column.name, _CROSSED_BINS, column.data_type)
+        return _vocabulary(column)
 
 
 def _as_found(column: Column) -> Sequence[Numbers | Codes]:
@@ -226,9 +229,9 @@ def _as_found(column: Column) -> Sequence[Numbers | Codes]:
 
 def _vocabulary(column: Column) -> Codes:
     return (
-        Vocabulary(column.name, column.vocabulary)
+        Vocabulary(column.name, column.vocabulary, column.data_type)
         if column.vocabulary
-        else Hashed(column.name, HASH_BINS)
+        else Hashed(column.name, HASH_BINS, column.data_type)
     )
 
 

@@ -7,7 +7,7 @@ contradict what was found. Pure Python: the rows may come from a file, records o
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -55,7 +55,8 @@ class Column:
     parts: tuple[str, ...] = ()
     """What differs between the dates of a column: `year`, `month`, `weekday`, `hour`."""
     vocabulary: tuple[str, ...] = ()
-    """The values of a column of texts, the commonest first; none where there are too many."""
+    """The values of a column of texts, or of one whose numbers are categories, the commonest first;
+    none where there are too many."""
     first_text: str = ""
     """The first value that is no number, of a column of texts."""
     first_text_row: int | None = None
@@ -70,6 +71,8 @@ class Column:
         """A line for people."""
         if self.kind == "number":
             found = f"numbers, mean {self.mean:.6g}, deviation {self.deviation:.6g}"
+            if self.vocabulary:
+                found += f", {len(self.vocabulary)} values"
         elif self.kind == "boolean":
             found = f"booleans, {self.mean:.3g} of them true"
         elif self.kind == "date":
@@ -98,13 +101,17 @@ class Column:
 
 
 def infer(
-    rows: Iterable[Mapping[str, str]], *, kinds: Mapping[str, Kind] | None = None
+    rows: Iterable[Mapping[str, str]],
+    *,
+    kinds: Mapping[str, Kind] | None = None,
+    categories: Collection[str] = (),
 ) -> dict[str, Column]:
     """What each column holds, by its name, in the order in which they first appear.
 
     Args:
         rows: The cells of each row by column; an empty text, or no cell, is empty.
         kinds: Columns that are known to be texts, or numbers.
+        categories: Columns whose values are categories, so that numbers have a vocabulary, too.
 
     Raises:
         ValueError: A column that is known to be of numbers is not; the message names the row.
@@ -124,7 +131,10 @@ def infer(
         for cells in found.values():
             cells.end_row(num_rows)
         num_rows += 1
-    return {name: cells.column(name, num_rows, kinds.get(name)) for name, cells in found.items()}
+    return {
+        name: cells.column(name, num_rows, kinds.get(name), is_category=name in categories)
+        for name, cells in found.items()
+    }
 
 
 class _Cells:
@@ -170,7 +180,7 @@ class _Cells:
         if self._first_empty is None and self._last_row != row:
             self._first_empty = row
 
-    def column(self, name: str, num_rows: int, kind: Kind | None) -> Column:
+    def column(self, name: str, num_rows: int, kind: Kind | None, *, is_category: bool) -> Column:
         """What the column holds.
 
         Raises:
@@ -212,10 +222,21 @@ class _Cells:
             deviation=math.sqrt(self._squares / self._num_numbers) or 1.0,
             lowest=self._lowest,
             highest=self._highest,
+            vocabulary=self._numbers(empty + self._num_said_empty) if is_category else (),
         )
 
     def _vocabulary(self) -> tuple[str, ...]:
         return by_frequency(self._values or Counter())
+
+    def _numbers(self, num_empty: int) -> tuple[str, ...]:
+        """A vocabulary of numbers, however each is written; the empty cell is one of them."""
+        counts: Counter[str] = Counter()
+        for text, count in (self._values or {}).items():
+            if text not in EMPTY_NUMBERS:
+                counts[str(float(text))] += count
+        if counts and num_empty:
+            counts[str(math.nan)] = num_empty
+        return by_frequency(counts)
 
 
 def by_frequency(counts: Mapping[str, int]) -> tuple[str, ...]:

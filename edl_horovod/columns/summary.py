@@ -1,7 +1,7 @@
 """What a model of tables keeps of its training data: its columns, its label and its classes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -51,6 +51,7 @@ def summarize(
     has_classes: bool,
     kinds: Mapping[str, Kind],
     tell: Callable[[str], None],
+    categories: Collection[str] = (),
 ) -> TableSummary:
     """Look at all rows of a training once.
 
@@ -61,18 +62,21 @@ def summarize(
         has_classes: Whether the label is one of some classes; else it is a number.
         kinds: Columns that are to be taken for texts, or for numbers.
         tell: Called with a line for each column.
+        categories: Columns whose values are categories, so that numbers have a vocabulary, too.
 
     Raises:
         DataError: A column is missing or cannot be learned from, or the label cannot be learned.
     """
     counts: Counter[str] = Counter()
     if blocks is not None:
-        found = infer_typed(_counting(blocks, label, counts, has_classes), kinds=kinds)
+        counting = _counting(blocks, label, counts, has_classes)
+        found = infer_typed(counting, kinds=kinds, categories=categories)
     else:
         known = dict(kinds)
         if has_classes:
             known[label] = "text"
-        found = infer(_counting_texts(rows_of(records), label, counts), kinds=known)
+        texts = _counting_texts(rows_of(records), label, counts)
+        found = infer(texts, kinds=known, categories=categories)
     for name in (label, *kinds):
         if name not in found:
             raise DataError(

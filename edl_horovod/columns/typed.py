@@ -6,7 +6,7 @@ Their types are known, so a text that looks like a number stays a text.
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,10 @@ DATE_PARTS = {"year": 0, "month": 13, "weekday": 7, "hour": 24}
 
 
 def infer_typed(
-    blocks: Iterable[Mapping[str, Array]], *, kinds: Mapping[str, Kind] | None = None
+    blocks: Iterable[Mapping[str, Array]],
+    *,
+    kinds: Mapping[str, Kind] | None = None,
+    categories: Collection[str] = (),
 ) -> dict[str, Column]:
     """What each column holds, by its name, in the order of the data.
 
@@ -39,6 +42,7 @@ def infer_typed(
         blocks: Columns of some rows after the other, arrays of shape (rows,): numbers, booleans,
             datetime64, or objects that are bytes in UTF-8. NaN is an empty cell.
         kinds: Columns that the model is to take for texts, or for numbers.
+        categories: Columns whose values are categories, so that numbers have a vocabulary, too.
 
     Raises:
         DataError: A column holds lists, bytes that are no text or numbers that are not finite, or
@@ -51,7 +55,8 @@ def infer_typed(
         size = 0
         for name, values in block.items():
             if name not in found:
-                found[name] = _cells_for(name, values, kinds.get(name))
+                is_category = name in categories
+                found[name] = _cells_for(name, values, kinds.get(name), is_category=is_category)
             found[name].add(values, num_rows)
             size = len(values)
         num_rows += size
@@ -79,11 +84,16 @@ def type_of(values: Array) -> DataType:
     return {"b": "boolean", "f": "number"}.get(kind, "integer")  # type: ignore[return-value]
 
 
-def keys_of(values: Array) -> list[str]:
-    """The values of a column as texts, by which a vocabulary knows them.
+def keys_of(values: Array, data_type: DataType | None = None) -> list[str]:
+    """The values of a column as texts, by which vocabularies and hashes know them.
+
+    Args:
+        values: Of one column.
+        data_type: What the training had in it: a number has the same key in a column of integers
+            and in one of floating-point numbers. None where these are the training's values.
 
     Raises:
-        DataError: One is no text in UTF-8.
+        DataError: One is no text in UTF-8, or a number that cannot be told from its neighbours.
     """
     if values.dtype.kind in "OS":
         try:
@@ -94,7 +104,28 @@ def keys_of(values: Array) -> list[str]:
                 received=repr(error.object[:20]),
                 cure="Leave the column out, or select a text of it.",
             ) from error
+    if data_type == "integer" and values.dtype.kind in "bf":
+        _require_exact(values)
+        numbers = values.astype(np.float64).tolist()
+        return [str(int(value) if value.is_integer() else value) for value in numbers]
+    if data_type in ("number", "cells") and values.dtype.kind in "biuf":
+        values = values.astype(np.float64)
     return [str(value) for value in values.tolist()]
+
+
+def _require_exact(values: Array) -> None:
+    if values.dtype.kind != "f":
+        return
+    # From here on the floating-point numbers of this type leave out some integers.
+    limit = 2.0 ** (np.finfo(values.dtype).nmant + 1)
+    is_beyond = np.isfinite(values) & (np.abs(values) >= limit)
+    if is_beyond.any():
+        raise DataError(
+            f"It holds {values.dtype} numbers that may have been other integers, which the"
+            " training had.",
+            received=str(values[is_beyond][0]),
+            cure="Give the column as integers, or leave such rows out.",
+        )
 
 
 def date_parts(values: Array) -> dict[str, NDArray[np.int64]]:
@@ -123,7 +154,7 @@ def require_dates(values: Array, name: str) -> None:
         )
 
 
-def _cells_for(name: str, values: Array, kind: Kind | None) -> "_Cells":
+def _cells_for(name: str, values: Array, kind: Kind | None, *, is_category: bool) -> "_Cells":
     try:
         data_type = type_of(values)
     except DataError as error:
@@ -140,7 +171,7 @@ def _cells_for(name: str, values: Array, kind: Kind | None) -> "_Cells":
         return _Texts(name, "text", data_type, values)
     if natural == "date":
         return _Dates(name, natural, data_type, values)
-    return _Numbers(name, kind or natural, data_type, values)
+    return _Numbers(name, kind or natural, data_type, values, is_category=is_category)
 
 
 class _Cells(ABC):
@@ -160,14 +191,25 @@ class _Cells(ABC):
 
 
 class _Numbers(_Cells):
-    def __init__(self, name: str, kind: Kind, data_type: DataType, values: Array) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        data_type: DataType,
+        values: Array,
+        *,
+        is_category: bool = False,
+    ) -> None:
         super().__init__(name, kind, data_type, values)
+        self._values: Counter[str] | None = Counter() if is_category else None
         self._count, self._num_empty = 0, 0
         self._first_empty: int | None = None
         self._mean = self._squares = 0.0
         self._lowest, self._highest = math.inf, -math.inf
 
     def add(self, values: Array, first_row: int) -> None:
+        if self._values is not None:
+            self._values = _counted(self._values, keys_of(values))
         numbers = values.astype(np.float64)
         is_empty = np.isnan(numbers)
         if is_empty.any():
@@ -211,6 +253,7 @@ class _Numbers(_Cells):
             deviation=math.sqrt(self._squares / self._count) or 1.0,
             lowest=self._lowest,
             highest=self._highest,
+            vocabulary=by_frequency(self._values or {}),
         )
 
 
@@ -259,9 +302,7 @@ class _Texts(_Cells):
         except DataError as error:
             raise _about(self.name, error) from error
         if self._values is not None:
-            self._values.update(keys)
-            if len(self._values) > MAX_VALUES:
-                self._values = None
+            self._values = _counted(self._values, keys)
 
     def column(self, num_rows: int) -> Column:
         return Column(
@@ -272,6 +313,12 @@ class _Texts(_Cells):
             num_empty=0,
             vocabulary=by_frequency(self._values or {}),
         )
+
+
+def _counted(counts: Counter[str], keys: Iterable[str]) -> Counter[str] | None:
+    """The counts with some more values; None where these are too many for a vocabulary."""
+    counts.update(keys)
+    return counts if len(counts) <= MAX_VALUES else None
 
 
 def _about(name: str, error: DataError) -> DataError:

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from edl_horovod.columns import Column
+from edl_horovod.columns.categories import Vocabulary
+from edl_horovod.columns.typed import Array, keys_of
 
 __all__ = ["UnknownValues", "unknown_values"]
 
@@ -45,7 +47,7 @@ def unknown_values(adapted: Mapping[str, Any], shards: Sequence[Path]) -> list[U
     """
     columns = map(Column.from_json, adapted.get("columns", ()))
     known = {
-        column.name: pa.array(column.vocabulary, pa.string())
+        column.name: column
         for column in columns
         if column.name in adapted.get("read", ()) and column.vocabulary
     }
@@ -54,24 +56,36 @@ def unknown_values(adapted: Mapping[str, Any], shards: Sequence[Path]) -> list[U
     for shard in shards if known else ():
         with pq.ParquetFile(shard) as file:
             for batch in file.iter_batches(columns=list(known)):
-                for name, values in known.items():
-                    _count(name, batch.column(name).cast(pa.string()), values, first_row, found)
+                for name, column in known.items():
+                    _count(column, batch.column(name), first_row, found)
                 first_row += batch.num_rows
     return [found[name] for name in sorted(found)]
 
 
 def _count(
-    name: str, cells: pa.Array, known: pa.Array, first_row: int, found: dict[str, UnknownValues]
+    column: Column, cells: pa.Array, first_row: int, found: dict[str, UnknownValues]
 ) -> None:
-    is_new = pc.invert(pc.is_in(cells, value_set=known))
+    values = pc.unique(cells)
+    vocabulary = Vocabulary(column.name, column.vocabulary, column.data_type)
+    codes = vocabulary.encode({column.name: _array(values)})[:, 0]
+    is_new = pc.is_in(cells, value_set=values.filter(pa.array(codes == vocabulary.unknown)))
     num_rows = pc.sum(is_new).as_py() or 0
     if not num_rows:
         return
-    before = found.get(name)
+    before = found.get(column.name)
     place = pc.index(is_new, True).as_py()
-    found[name] = UnknownValues(
-        column=name,
+    (first,) = keys_of(_array(cells.slice(place, 1)), column.data_type)
+    found[column.name] = UnknownValues(
+        column=column.name,
         num_rows=num_rows + (before.num_rows if before else 0),
-        first=before.first if before else cells[place].as_py(),
+        first=before.first if before else first,
         first_row=before.first_row if before else first_row + place,
     )
+
+
+def _array(values: pa.Array) -> Array:
+    """Values as the models of tables get them: texts as bytes, an empty number as NaN."""
+    if pa.types.is_string(values.type):
+        values = values.cast(pa.binary())
+    found: Array = values.to_numpy(zero_copy_only=False)
+    return found

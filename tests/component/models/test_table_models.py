@@ -203,6 +203,25 @@ def test_clauses_say_what_each_part_reads(framework):
     assert losses[-1] < losses[0]
 
 
+def test_whole_numbers_that_are_categories_have_the_same_codes_as_floats(framework):
+    clauses = [
+        {"kind": "embedding", "of": "age", "dimension": 2},
+        {"kind": "category_hash", "name": "level", "num_buckets": 50},
+        {"kind": "cross", "of": ["level", "role"], "num_buckets": 50},
+    ]
+    spec = spec_of("regressor.DNN", framework, label="salary", columns=clauses)
+    cells = table()
+    told = adapted(spec, cells)
+    num_ages = len(np.unique(cells["age"]))
+    assert any(line.endswith(f", {num_ages} values") for line in told)
+    assert spec.features.parts["deep"].tables[0].num_codes == num_ages + 1
+    expected = batch_of(spec, cells, Mode.PREDICTION)
+    floats = {**cells, "age": cells["age"] * 1.0, "level": cells["level"] * 1.0}
+    found = batch_of(spec, floats, Mode.PREDICTION)
+    for name, codes in expected.items():
+        assert np.array_equal(np.asarray(found[name]), np.asarray(codes))
+
+
 def test_what_the_training_did_not_have_is_unknown_and_told_once(framework, caplog):
     spec = spec_of("regressor.DNN", framework, label="salary")
     cells = table()

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from edl_horovod.columns.clauses import read_clauses
+from edl_horovod.columns.clauses import read_clauses, vocabulary_columns
 from edl_horovod.columns.features import plan_features
 from edl_horovod.columns.typed import infer_typed
-from edl_horovod.errors import ConfigError
+from edl_horovod.errors import ConfigError, DataError
 from tests.unit.columns.test_typed import texts
 
 CELLS = {
@@ -22,7 +22,8 @@ NEW = {**CELLS, "role": texts("chief", "cook", "chef"), "age": np.array([40.0, n
 
 def features(*clauses, cells=CELLS, parts=("deep",)):
     given = read_clauses(list(clauses), parts=parts)
-    return plan_features(infer_typed([cells]), given, parts=parts)
+    columns = infer_typed([cells], categories=vocabulary_columns(given))
+    return plan_features(columns, given, parts=parts)
 
 
 def encoded(*clauses, of=CELLS, **options):
@@ -73,6 +74,69 @@ def test_hashes_are_the_same_wherever_they_are_computed():
     assert encoded(hashed)["codes_0"][:, 0].tolist() == [804, 20, 804]
     found = encoded(crossed)["codes_0"][:, 0].tolist()
     assert found[0] == found[2] != found[1]
+
+
+CATEGORIES = [
+    {"kind": "embedding", "of": "n", "dimension": 2},
+    {"kind": "indicator", "of": "n"},
+    {"kind": "category_hash", "name": "n", "num_buckets": 1000},
+    {"kind": "cross", "of": ["n", "n"], "num_buckets": 1000},
+]
+NUMBERS = {"n": np.array([7, -3, 0, 7])}
+
+
+@pytest.mark.parametrize("clause", CATEGORIES, ids=lambda clause: clause["kind"])
+@pytest.mark.parametrize("given", ["float64", "float32", "float16", "int8"])
+@pytest.mark.parametrize("trained", ["int64", "float64", "float32"])
+def test_a_whole_number_has_the_same_code_in_columns_of_all_types(trained, given, clause):
+    plan = features(clause, cells={"n": NUMBERS["n"].astype(trained)})
+    expected = plan.encode({"n": NUMBERS["n"].astype(trained)})
+    found = plan.encode({"n": NUMBERS["n"].astype(given)})
+    for name, values in expected.items():
+        assert found[name].tolist() == values.tolist()
+        assert len(np.unique(values, axis=0)) == 3
+
+
+def test_whole_numbers_that_are_categories_have_a_vocabulary():
+    plan = features({"kind": "embedding", "of": "n", "dimension": 2}, "n", cells=NUMBERS)
+    (table,) = plan.parts["deep"].tables
+    assert table.num_codes == 4
+    new = {"n": np.array([0.0, 7.0, 5.0, 0.5])}
+    found = plan.encode(new)
+    assert found["codes_0"][:, 0].tolist() == [3, 1, 0, 0]
+    assert plan.first_unknown(found, new) == {"n": "5"}
+    assert features("n", cells=NUMBERS).columns[0].vocabulary == ()  # Nobody reads one.
+
+
+def test_an_empty_number_is_a_category_if_the_training_had_it():
+    clause = {"kind": "embedding", "of": "n", "dimension": 2}
+    cells = {"n": np.array([2.0, np.nan, 2.0])}
+    plan = features(clause, cells=cells)
+    assert plan.encode(cells)["codes_0"][:, 0].tolist() == [1, 2, 1]
+    assert plan.encode({"n": np.array([2, 3])})["codes_0"][:, 0].tolist() == [1, 0]
+    new = {"n": np.array([np.nan, 7.0])}
+    plan = features(clause, cells=NUMBERS)
+    assert plan.first_unknown(plan.encode(new), new) == {"n": "nan"}
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("float64", 2.0**53), ("float32", 2.0**24)])
+def test_a_number_that_may_have_been_another_integer_is_refused(dtype, number):
+    plan = features({"kind": "category_hash", "name": "n", "num_buckets": 9}, cells=NUMBERS)
+    assert plan.encode({"n": np.array([number - 1, np.inf], dtype)})["codes_0"].shape == (2, 1)
+    with pytest.raises(DataError, match="column 'n' cannot be read as categories"):
+        plan.encode({"n": np.array([number], dtype)})
+
+
+def test_a_model_of_an_earlier_version_keeps_its_codes():
+    """It has no vocabulary of numbers, and hashed them as Python writes them."""
+    clauses = read_clauses([{"kind": "embedding", "of": "n", "dimension": 2}], parts=("deep",))
+    for numbers, codes in (([1, 2], [583, 437]), ([1.0, 2.0], [765, 564])):
+        columns = infer_typed([{"n": np.array(numbers)}])
+        plan = plan_features(columns, clauses, parts=("deep",))
+        assert plan.parts["deep"].tables[0].num_codes == 1000
+        for given in ("int64", "float64"):
+            found = plan.encode({"n": np.array(numbers).astype(given)})
+            assert found["codes_0"][:, 0].tolist() == codes
 
 
 def test_an_indicator_counts_categories():

@@ -95,3 +95,9 @@ def test_what_was_found_is_told_and_kept():
     ]
     for each in found.values():
         assert Column.from_json(json.loads(json.dumps(each.to_json()))) == each
+
+
+def test_numbers_that_are_categories_have_a_vocabulary_however_they_are_written():
+    rows = [{"n": text} for text in ("2", "1", "1.0", "", "+1", "NA")]
+    assert infer(rows, categories=["n"])["n"].vocabulary == ("1.0", "nan", "2.0")
+    assert infer(rows)["n"].vocabulary == ()

@@ -13,6 +13,7 @@ TRAINING = {
     "role": texts("cook", "clerk", "cook"),
     "name": texts("a", "b", "c"),
     "level": np.array([1, 2, 1]),
+    "full": np.array([True, False, True]),
     "label": np.array([1.0, 2.0, 3.0]),
 }
 
@@ -25,11 +26,11 @@ def adapted():
         [TRAINING],
         label="label",
         has_classes=False,
-        kinds={"level": "text"},
+        kinds={"level": "text", "full": "text"},
         tell=told.append,
     )
     assert TableSummary.from_json(found.to_json()) == found
-    return {**found.to_json(), "read": ["level", "role"]}
+    return {**found.to_json(), "read": ["full", "level", "role"]}
 
 
 def test_they_are_counted_for_each_column_that_is_read(adapted, tmp_path):
@@ -37,7 +38,14 @@ def test_they_are_counted_for_each_column_that_is_read(adapted, tmp_path):
     levels = [1, 2, 2, 1, 3, 1]
     for number in range(2):
         rows = slice(3 * number, 3 * number + 3)
-        table = pa.table({"role": roles[rows], "level": levels[rows], "name": ["x", "y", "z"]})
+        table = pa.table(
+            {
+                "role": roles[rows],
+                "level": levels[rows],
+                "full": [True] * 3,
+                "name": ["x", "y", "z"],
+            }
+        )
         pq.write_table(table, tmp_path / f"part-{number}.parquet", row_group_size=2)
     found = unknown_values(adapted, sorted(tmp_path.glob("part-*")))
     assert [str(each) for each in found] == [
@@ -49,8 +57,17 @@ def test_they_are_counted_for_each_column_that_is_read(adapted, tmp_path):
 
 
 def test_where_all_are_known_there_is_nothing_to_tell(adapted, tmp_path):
-    pq.write_table(pa.table({"role": ["cook"], "level": [2]}), tmp_path / "a.parquet")
+    table = pa.table({"role": ["cook"], "level": [2], "full": [False]})
+    pq.write_table(table, tmp_path / "a.parquet")
     assert unknown_values(adapted, [tmp_path / "a.parquet"]) == []
+
+
+def test_whole_numbers_of_a_column_with_empty_cells_are_known(adapted, tmp_path):
+    """They are floating-point numbers there."""
+    table = pa.table({"role": ["cook"] * 3, "level": [2.0, None, None], "full": [True] * 3})
+    pq.write_table(table, tmp_path / "a.parquet")
+    (found,) = unknown_values(adapted, [tmp_path / "a.parquet"])
+    assert (found.column, found.num_rows, found.first, found.first_row) == ("level", 2, "nan", 1)
 
 
 def test_of_a_model_that_keeps_no_columns_there_is_nothing_to_tell(tmp_path):
