@@ -5,7 +5,6 @@ where there are dictionaries, their number, a row of `_DICTIONARY` for each, and
 stream may replace a dictionary, so a batch is decoded with those that were sent before it.
 """
 
-import itertools
 import struct
 import zlib
 from collections.abc import Sequence
@@ -170,17 +169,16 @@ def _before(chunk: ChunkInfo, file: IndexedFile) -> bytes:
         return header
     (count,) = _COUNT.unpack_from(header, schema_end)
     rows = np.frombuffer(header, _DICTIONARY, count, schema_end + _COUNT.size)
-    start = schema_end + _COUNT.size + rows.nbytes
-    needed: dict[int, list[bytes]] = {}
-    for since, dictionary_id, is_delta, num_bytes in rows.tolist():
-        if since > chunk.offset:
-            break
-        contents = needed.setdefault(dictionary_id, [])
-        if not is_delta:
-            contents.clear()
-        contents.append(header[start : start + num_bytes])
-        start += num_bytes
-    return b"".join([header[:schema_end], *itertools.chain.from_iterable(needed.values())])
+    ends = schema_end + _COUNT.size + rows.nbytes + np.cumsum(rows["num_bytes"])
+    rows = rows[: np.searchsorted(rows["since"], chunk.offset)]
+    # Of each dictionary the last message that replaces what was before it, and the deltas since.
+    ids, places = np.unique(rows["id"], return_inverse=True)
+    first = np.zeros(len(ids), np.int64)
+    replacing = np.flatnonzero(rows["is_delta"] == 0)
+    np.maximum.at(first, places[replacing], replacing)
+    needed = np.flatnonzero(np.arange(len(rows)) >= first[places]).tolist()
+    contents = (header[ends[at] - rows["num_bytes"][at] : ends[at]] for at in needed)
+    return b"".join([header[:schema_end], *contents])
 
 
 def _schema(file: IndexedFile) -> pa.Schema:
