@@ -51,17 +51,16 @@ def read_chunks(path: str) -> FileChunks:
     with ReadAhead(open_input(path)) as file:
         is_stream = not is_file(file)
         chunks: list[ChunkInfo] = []
-        schema, dictionaries = b"", _Dictionaries(path, is_stream=is_stream)
+        schema, dictionaries = b"", _Dictionaries(file, is_stream=is_stream)
         for message in messages(file):
             if message.kind is Kind.RECORDS:
                 if message.num_rows:
                     chunks.append(_chunk(message, len(chunks), path))
                 continue
-            content = file.read_at(message.offset, num_bytes=message.num_bytes)
             if message.kind is Kind.SCHEMA:
-                schema = content
+                schema = file.read_at(message.offset, num_bytes=message.num_bytes)
             else:
-                dictionaries.add(message, content)
+                dictionaries.add(message)
         header = schema + dictionaries.to_bytes()
         return FileChunks(
             path=path, size_bytes=file.size_bytes, chunks=tuple(chunks), header=header
@@ -133,25 +132,25 @@ def _chunk(message: Message, number: int, path: str) -> ChunkInfo:
 class _Dictionaries:
     """The dictionaries of a file, as its header has them."""
 
-    def __init__(self, path: str, *, is_stream: bool) -> None:
-        self._path = path
+    def __init__(self, file: InputFile, *, is_stream: bool) -> None:
+        self._file = file
         self._is_stream = is_stream
         self._rows: list[tuple[int, int, bool, int]] = []
         self._contents: list[bytes] = []
         self._num_bytes = 0
         self._ids: set[int] = set()
 
-    def add(self, message: Message, content: bytes) -> None:
+    def add(self, message: Message) -> None:
         is_replaced = message.dictionary_id in self._ids and not message.is_delta
         if is_replaced and not self._is_stream:
             problem = f"it replaces a dictionary at byte {message.offset}, which only streams may"
-            raise damaged_file(self._path, problem)
+            raise damaged_file(self._file.path, problem)
         self._num_bytes += message.num_bytes
         if self._num_bytes > _MOST_HEADER_BYTES:
-            raise _too_large(self._path, "its dictionaries take more than 64 MiB")
+            raise _too_large(self._file.path, "its dictionaries take more than 64 MiB")
         since = message.offset if self._is_stream else 0
         self._rows.append((since, message.dictionary_id, message.is_delta, message.num_bytes))
-        self._contents.append(content)
+        self._contents.append(self._file.read_at(message.offset, num_bytes=message.num_bytes))
         self._ids.add(message.dictionary_id)
 
     def to_bytes(self) -> bytes:

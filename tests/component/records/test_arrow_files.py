@@ -1,6 +1,7 @@
 """Arrow files, Feather files and streams as PyArrow and Hugging Face's `datasets` write them."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -161,6 +162,18 @@ def test_a_code_without_an_entry_in_its_dictionary_is_named(tmp_path):
     wrong = pa.DictionaryArray.from_arrays(pa.array([0, 5], pa.int8()), ["cat", "dog"], safe=False)
     with pytest.raises(DataError, match=r"column 't' of .*a\.arrow, in its part 2"):
         read_columns(write_batches(tmp_path / "a.arrow", [ANIMALS[0], wrong]))
+
+
+def test_dictionaries_that_are_too_large_to_be_held_are_refused_before_they_are_read(tmp_path):
+    path = tmp_path / "a.arrow"
+    write_batches(path, [categories([0], ["x" * (64 << 20)])])
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="dictionaries take more than 64 MiB"):
+            read_columns(path)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_empty_value_of_a_dictionary_is_named(tmp_path):
