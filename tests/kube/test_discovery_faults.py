@@ -150,10 +150,48 @@ def test_while_the_server_is_away_the_last_answer_stays_and_says_so(
     second = add(cluster, server, 1)
     wait_until(lambda: hosts_in(program.output) == {first: 2, second: 2}, program)
 
-    assert num(server, "list") == 1, "it goes on from the version that it has"
     lines = (program.output.parent / "events").read_text().splitlines()
     assert [json.loads(line)["state"] for line in lines] == ["stale", "current"]
     assert "not current" in program.log()
+
+
+def test_it_claims_to_be_current_only_once_it_is(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    """The watch of a server that was restarted opens, and only then says that it is too old."""
+    wait_for_watch(server, program)
+
+    server.stop()
+    server.store.delete("pods", "default", "job-worker-0", {"gracePeriodSeconds": 0})
+    wait_until(lambda: "#" in program.output.read_text(), program)
+    time.sleep(2.0)  # By now it waits for longer than it takes to look at the file.
+    server.start()
+
+    def is_right() -> bool:
+        text = program.output.read_text()
+        assert text == "" or text.startswith("#"), "it claims to be current, and is not"
+        return text == ""
+
+    wait_until(is_right, program)
+
+
+def test_a_version_that_is_too_old_is_followed_by_a_list_at_once(
+    program: Program, server: ApiServer, cluster: Cluster, first: str
+):
+    wait_for_watch(server, program)
+    for number in range(2, 7):
+        server.break_streams()  # Watches that bring nothing: the next one comes later each time.
+        wait_for_watch(server, program, number)
+
+    def delete_untold() -> None:
+        server.store.delete("pods", "default", "job-worker-0", {"gracePeriodSeconds": 0})
+        server.store.compact()
+
+    server.do(delete_untold)
+    began_at = time.monotonic()
+    wait_until(lambda: hosts_in(program.output) == {}, program)
+
+    assert time.monotonic() - began_at < 1.2, "the next watch would have come 1.6 s later"
 
 
 def test_sigterm_ends_it_while_the_server_is_away(program: Program, server: ApiServer):

@@ -90,11 +90,14 @@ class Discovery:
         threading.Thread(target=self._write_for_ever, name="hosts file", daemon=True).start()
         while True:
             self._opened_at = None
+            has_version = bool(self._version)
             try:
                 self._follow()
             except Expired as e:
                 log.info("the pods are listed again: %s", e)
                 self._version = ""
+                if has_version:
+                    continue  # The changes are lost until the next list; only a list again waits.
             except ClusterError as e:
                 # That a watch breaks is nothing yet; that none can be opened is.
                 if self._opened_at is None:
@@ -113,11 +116,12 @@ class Discovery:
         return min(FIRST_WAIT_SECONDS * 2.0 ** min(self._num_vain - 1, 10), LONGEST_WAIT_SECONDS)
 
     def _follow(self) -> None:
-        if not self._version:
+        # That a watch opens proves nothing: after a restart, the server answers first and says only
+        # then that it no longer knows the version.
+        if not self._version or self._stale_since is not None:
             self._list()
         watch = self._cluster.watch("Pod", self._version, labels=self._selector)
         self._opened_at = time.monotonic()
-        self._note_back()
         for event in watch:
             self._heard_at = time.time()
             self._version = event.version
@@ -132,6 +136,7 @@ class Discovery:
             pods.update((pod.uid, pod) for pod in map(pod_of, page.items))
             version = page.version
         self._pods, self._version = pods, version
+        self._note_back()
         self._changed.set()
         for pod in pods.values():
             self._replace_if_failed(pod)

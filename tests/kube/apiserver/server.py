@@ -102,10 +102,11 @@ class ApiServer:
         assert started.wait(START_SECONDS), "the API server did not start"
 
     def stop(self) -> None:
-        """Break all connections and listen no more; the objects are kept."""
+        """Break all connections and listen no more; the objects are kept, their history is not."""
         if self._thread is not None and self._thread.is_alive():
             self.do(self._stopping.set)
             self._thread.join()
+        self.store.compact()
 
     async def _run(self, started: threading.Event, port: int) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()

@@ -139,7 +139,8 @@ class Store:
         return item
 
     def compact(self) -> None:
-        """Forget all history."""
+        """Forget all history. Something of the cluster's own, as a lease, was written since."""
+        self.version += 1
         self.oldest = self.version
         self.history.clear()
 
