@@ -1,9 +1,15 @@
 """A namespace with one job, whose operator and kubelets are the test."""
 
+from kubernetes import client as k8s
+from kubernetes import config as k8s_config
+
 from edl_horovod.cluster import manifest
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import Place
 from edl_horovod.config.compose import compose
+from tests.kube import job_controller, mpi_operator
+from tests.kube.apiserver.admission import User
+from tests.kube.apiserver.server import ADMIN_TOKEN
 
 TRAIN = [
     "launch=kubernetes",
@@ -50,6 +56,42 @@ class Lab:
                 spec = {**template["spec"], "nodeName": "node-1"}
                 pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
                 self.cluster.create(pod)
+
+    def control(self, *, release: str = "0.8.2") -> None:
+        """What mpi-operator with its own rights, the Job controller and the kubelets do."""
+        user = User("system:serviceaccount:mpi-operator:mpi-operator")
+        self.server.tokens["operator-token"] = user
+        path = self.kubeconfig.with_name("operator-config")
+        path.write_text(self.kubeconfig.read_text().replace(ADMIN_TOKEN, "operator-token"))
+        kubernetes = tuple(map(int, self.server.kubernetes_version.split(".")))
+        official = k8s_config.new_client_from_config(config_file=str(path))
+        place = Place(namespace="default", kubeconfig=str(path), context="test")
+        with Cluster(place) as cluster, official:
+            for _ in range(4):
+                for job in self.cluster.find("MPIJob"):
+                    mpi_operator.operate(
+                        cluster, k8s.BatchV1Api(official), job, self.pods(), release=release
+                    )
+                for launcher in self.cluster.find("Job"):
+                    job_controller.control(
+                        self.cluster,
+                        self.server.set_status,
+                        launcher,
+                        self.pods(),
+                        kubernetes=kubernetes,
+                    )
+                self._run_pods()
+
+    def pods(self) -> dict[str, dict]:
+        return {pod["metadata"]["name"]: pod for pod in self.cluster.find("Pod")}
+
+    def _run_pods(self) -> None:
+        for name, pod in self.pods().items():
+            if "deletionTimestamp" in pod["metadata"]:
+                self.set_pod(name, "Failed")
+                self.cluster.delete("Pod", name, grace_seconds=0)
+            elif pod["status"]["phase"] == "Pending":
+                self.set_pod(name, "Running", is_ready=True)
 
     def set_pod(self, name: str, phase: str, *, is_ready: bool = False, **status) -> None:
         ready = {"type": "Ready", "status": str(is_ready)}

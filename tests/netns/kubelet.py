@@ -1,8 +1,9 @@
 """What a cluster has beside its API server, as far as one job needs it: a test double.
 
-It makes pods of MPIJobs as mpi-operator does, and runs them as kubelets do: each pod is a host with
-its own address and a container with its own file system; the probes that its manifest asks for
-decide whether it is ready. All that it knows comes from the API server, over HTTP.
+Pods of MPIJobs are made as mpi-operator and the Job controller do, and run as kubelets do: each pod
+is a host with its own address and a container with its own file system; the probes that its
+manifest asks for decide whether it is ready. All that is known comes from the API server, over
+HTTP.
 """
 
 import contextlib
@@ -20,11 +21,15 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kubernetes import client as k8s
+from kubernetes import config as k8s_config
+
 from edl_horovod.cluster.client import Cluster
 from edl_horovod.cluster.credentials import SERVICE_ACCOUNT, Place
 from edl_horovod.errors import ClusterError, ObjectNotFound
+from tests.kube import job_controller, mpi_operator
 from tests.kube.apiserver.admission import User
-from tests.netns import container, mpi_operator, volumes
+from tests.netns import container, volumes
 from tests.netns.job import REPOSITORY
 
 POLL_SECONDS = 0.1
@@ -201,8 +206,9 @@ class Nodes:
     def _run(self):
         enter(self._control)
         place = Place(namespace="default", kubeconfig=str(self._kubeconfig), context="test")
-        with Cluster(place) as cluster:
-            self._cluster = cluster
+        official = k8s_config.new_client_from_config(config_file=str(self._kubeconfig))
+        with Cluster(place) as cluster, official:
+            self._cluster, self._batch = cluster, k8s.BatchV1Api(official)
             while not self._stopping.wait(POLL_SECONDS):
                 try:
                     self._turn()
@@ -215,7 +221,10 @@ class Nodes:
     def _turn(self):
         self.pods = {pod["metadata"]["name"]: pod for pod in self._cluster.find("Pod")}
         for job in self._cluster.find("MPIJob"):
-            mpi_operator.operate(self._cluster, job, self.pods)
+            mpi_operator.operate(self._cluster, self._batch, job, self.pods)
+        for launcher in self._cluster.find("Job"):
+            job_controller.control(self._cluster, self._server.set_status, launcher, self.pods)
+        job_controller.let_orphans_go(self._cluster, self.pods)
         for pod in self.pods.values():
             self._keep(pod)
         self._resolve_names()
@@ -252,11 +261,9 @@ class Nodes:
         # Whatever runs in a container ends with its main process.
         running.end_all()
         is_again = pod["spec"]["restartPolicy"] == "OnFailure" and code != 0
-        if "deletionTimestamp" in pod["metadata"]:
-            self._cluster.delete("Pod", pod["metadata"]["name"], grace_seconds=0)
-        elif is_again:
+        if is_again and "deletionTimestamp" not in pod["metadata"]:
             running.start(self._spec(pod, running))
-        else:
+        else:  # What is being deleted is removed once its last phase is known.
             self._report(pod, "Succeeded" if code == 0 else "Failed", running)
 
     def _end(self, pod, running):

@@ -1,8 +1,8 @@
 """A whole job in a cluster: submitted by `edl`, run in pods, changed by what becomes of its pods.
 
 Real: the command, the client, TLS and RBAC, host discovery, the coordinator, the ring, the network
-between pods, the readiness probe. Doubles: the API server (tests/kube) and, in mpi_operator.py
-and kubelet.py, what mpi-operator, the kubelets and the cluster's DNS would do.
+between pods, the readiness probe. Doubles: the API server, mpi-operator and the Job controller
+(tests/kube), and in kubelet.py what the kubelets and the cluster's DNS would do.
 """
 
 import os

@@ -65,6 +65,10 @@ class ApiServer:
     def set_bookmark_seconds(self, seconds: float) -> None:
         self._api.bookmark_seconds = seconds
 
+    @property
+    def kubernetes_version(self) -> str:
+        return self._api.kubernetes_version
+
     def set_kubernetes_version(self, version: str) -> None:
         """Claim to be another one, as `1.24`; a vendor's has a `+` behind it."""
         self._api.kubernetes_version = version

@@ -7,7 +7,7 @@ import string
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 Key = tuple[str, str, str]  # Resource, namespace, name.
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -45,8 +45,9 @@ class Change:
     new: dict | None
 
 
-def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def now(*, plus_seconds: int = 0) -> str:
+    then = datetime.now(UTC) + timedelta(seconds=plus_seconds)
+    return then.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Store:
@@ -111,8 +112,12 @@ class Store:
             return old
         if item.get("spec") != old.get("spec"):
             item["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
-        if not is_dry_run:
-            self._put(resource, item)
+        if is_dry_run:
+            return item
+        self._put(resource, item)
+        is_ending = item["metadata"].get("deletionGracePeriodSeconds") == 0
+        if is_ending and not item["metadata"].get("finalizers"):
+            self._drop(resource, item)
         return item
 
     def delete(self, resource: str, namespace: str, name: str, options: dict) -> dict:
@@ -125,17 +130,17 @@ class Store:
         if options.get("dryRun"):
             return item
         grace = self._grace(resource, item, options)
-        if grace > 0:
-            # Its kubelet ends it, then deletes it once more, with no grace.
-            if "deletionTimestamp" not in meta:
-                item = copy.deepcopy(item)
-                item["metadata"] |= {
-                    "deletionTimestamp": now(),
-                    "deletionGracePeriodSeconds": grace,
-                }
-                self._put(resource, item)
-            return item
-        self._drop(resource, item)
+        if grace == 0 and not meta.get("finalizers"):
+            self._drop(resource, item)
+        elif grace < meta.get("deletionGracePeriodSeconds", grace + 1):
+            # Its kubelet ends it, then deletes it once more, with no grace. After that it stays
+            # until whoever set a finalizer has taken it away.
+            item = copy.deepcopy(item)
+            item["metadata"] |= {
+                "deletionTimestamp": now(plus_seconds=grace),
+                "deletionGracePeriodSeconds": grace,
+            }
+            self._put(resource, item)
         return item
 
     def compact(self) -> None:

@@ -3,39 +3,46 @@
 import base64
 import contextlib
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from edl_horovod.errors import ObjectConflict
+from kubernetes import client as k8s
+
+from edl_horovod.errors import ObjectConflict, ObjectNotFound
 
 OPEN_MPI = {
     "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
     "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
     "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
 }
-BACKOFF_SECONDS = 10
 DEFAULT_SSH = "/root/.ssh"
 """Where nobody of ours looks: then neither the key nor ssh-keygen is needed."""
 SSH_FILES = {"id_rsa": "ssh-privatekey", "id_rsa.pub": "ssh-publickey"}
 SSH_FILES["authorized_keys"] = SSH_FILES["id_rsa.pub"]
 
 
-def operate(cluster, job, pods):
-    """Bring the pods of a job nearer to what it wants.
+def operate(cluster, batch, job, pods, *, release="0.8.2"):
+    """Bring the objects of a job nearer to what it wants.
 
     Args:
         cluster: Its namespace.
+        batch: The same with the official client, which can change the status of a Job.
         job: The MPIJob.
         pods: All pods of the namespace, by name.
+        release: Of the operator.
     """
     spec, name = job["spec"], job["metadata"]["name"]
-    launchers = [pod for key, pod in pods.items() if key.startswith(f"{name}-launcher-")]
+    launcher = _launcher(cluster, name)
     workers = {key: pod for key, pod in pods.items() if key.startswith(f"{name}-worker-")}
-    phases = [pod["status"].get("phase") for pod in launchers]
-    is_over = "Succeeded" in phases or phases.count("Failed") > spec["runPolicy"]["backoffLimit"]
-    if spec["runPolicy"]["suspend"] or is_over:
+    is_suspended = bool(spec["runPolicy"].get("suspend"))
+    if launcher is None:
+        # Jobs of ours are created suspended: then the launcher's Job is made, whatever
+        # launcherCreationPolicy says, since all of no workers are ready.
+        launcher = cluster.create(_launcher_job(job, release, is_suspended=is_suspended))
+    if is_suspended or _is_finished(launcher):
         _delete(cluster, workers)
+        if is_suspended and not launcher["spec"]["suspend"]:
+            cluster.patch("Job", f"{name}-launcher", {"spec": {"suspend": True}})
         return
     if not workers:
         _create_parts(cluster, job)
@@ -43,27 +50,41 @@ def operate(cluster, job, pods):
     wanted = [f"{name}-worker-{index}" for index in range(replicas)]
     for pod_name in wanted:
         if pod_name not in workers:
-            _create_pod(cluster, job, "Worker", pod_name, hostname=pod_name)
+            cluster.create(_worker_pod(job, pod_name))
     _delete(cluster, {key: pod for key, pod in workers.items() if key not in wanted})
-    # Jobs of ours are created suspended: then the launcher's Job is made, whatever
-    # launcherCreationPolicy says, since all of no workers are ready. Once it is released it makes
-    # its first pod, and another one after one that failed, whatever the workers do.
-    if phases.count("Failed") == len(phases) and (not launchers or _has_backed_off(launchers)):
-        pod_name = f"{name}-launcher-{len(phases)}"
-        _create_pod(cluster, job, "Launcher", pod_name, hostname=f"{name}-launcher")
+    if launcher["spec"]["suspend"]:
+        _resume(cluster, batch, launcher, release)
 
 
-def _has_backed_off(failed):
-    """Whether a Job would make the next pod: ten seconds after the first failure, then twice."""
-    ends = [
-        status["state"]["terminated"]["finishedAt"]
-        for pod in failed
-        for status in pod["status"].get("containerStatuses", ())
-    ]
-    if not ends:
-        return True
-    since = datetime.now(UTC) - datetime.fromisoformat(max(ends))
-    return since.total_seconds() >= BACKOFF_SECONDS * 2 ** (len(failed) - 1)
+def _launcher(cluster, job):
+    try:
+        return cluster.get("Job", f"{job}-launcher")
+    except ObjectNotFound:
+        return None
+
+
+def _is_finished(launcher):
+    conditions = (launcher.get("status") or {}).get("conditions", ())
+    return any(one["type"] in ("Complete", "Failed") for one in conditions)
+
+
+def _resume(cluster, batch, launcher, release):
+    """The template of a Job that has a start time may not change, so the operator removes that.
+
+    Its own ClusterRole does not let it. Release 0.8.0 removes it first from its own cache, sees
+    nothing to remove when it tries again, and goes on; 0.8.1 and later try for ever.
+    """
+    meta = launcher["metadata"]
+    if (launcher.get("status") or {}).get("startTime"):
+        changes = {"status": {"startTime": None}}
+        try:
+            batch.patch_namespaced_job_status(meta["name"], meta["namespace"], changes)
+        except k8s.ApiException as error:
+            if error.status != 403:
+                raise
+            if release != "0.8.0":
+                return
+    cluster.patch("Job", meta["name"], {"spec": {"suspend": False}})
 
 
 def _delete(cluster, pods):
@@ -126,7 +147,27 @@ def _key():
         return {key: base64.b64encode(file.read_bytes()).decode() for key, file in files.items()}
 
 
-def _create_pod(cluster, job, role, pod_name, *, hostname):
+def _launcher_job(job, release, *, is_suspended):
+    # 0.8.0 leaves the policy out, and the API server takes its default.
+    policy = "TerminatingOrFailed" if release == "0.8.0" else "Failed"
+    spec = {
+        "backoffLimit": job["spec"]["runPolicy"]["backoffLimit"],
+        "podReplacementPolicy": policy,
+        "suspend": is_suspended,
+        "template": _template(job, "Launcher", hostname=f"{job['metadata']['name']}-launcher"),
+    }
+    return _owned(job, "batch/v1", "Job", f"{job['metadata']['name']}-launcher", spec=spec)
+
+
+def _worker_pod(job, pod_name):
+    template = _template(job, "Worker", hostname=pod_name)
+    pod = _owned(job, "v1", "Pod", pod_name, spec=template["spec"])
+    pod["metadata"]["labels"] = template["metadata"]["labels"]
+    pod["spec"]["nodeName"] = f"node-of-{pod_name}"
+    return pod
+
+
+def _template(job, role, *, hostname):
     replica = job["spec"]["mpiReplicaSpecs"][role]
     template = replica["template"]
     name = job["metadata"]["name"]
@@ -148,19 +189,17 @@ def _create_pod(cluster, job, role, pod_name, *, hostname):
         "env": [*container["env"], *env],
         "volumeMounts": [*container["volumeMounts"], *mounts],
     }
+    labels = {
+        **template["metadata"]["labels"],
+        **_labels(job),
+        "training.kubeflow.org/job-role": role.lower(),
+    }
     spec = {
         **template["spec"],
         "restartPolicy": replica["restartPolicy"],
         "containers": [container],
         "volumes": [*template["spec"]["volumes"], *volumes],
-        "nodeName": f"node-of-{pod_name}",
         "hostname": hostname,
         "subdomain": name,
     }
-    pod = _owned(job, "v1", "Pod", pod_name, spec=spec)
-    pod["metadata"]["labels"] = {
-        **template["metadata"]["labels"],
-        **_labels(job),
-        "training.kubeflow.org/job-role": role.lower(),
-    }
-    cluster.create(pod)
+    return {"metadata": {"labels": labels}, "spec": spec}
