@@ -133,8 +133,8 @@ _LAGS: dict[Lag, tuple[str, str]] = {
     "resume": ("mpi-operator has not acted on the resume yet", _IS_IT_THERE),
     "launcher": (
         "mpi-operator has not resumed the launcher, although all workers are there",
-        "This happens where the operator lacks a right that its own ClusterRole does not give. "
-        f"{GRANT} It then tries again within 17 minutes.",
+        "Below Kubernetes 1.36, mpi-operator 0.8.1 and later need a right for it that their own "
+        f"ClusterRole does not give. {GRANT} The operator then tries again within 17 minutes.",
     ),
 }
 

@@ -176,7 +176,7 @@ class KubernetesJobs(Jobs):
         """Suspend the MPIJob; the log has a warning where the operator may not resume it."""
         config = self.config(job)
         self.warn_of_stop(job, config, saves=style_of(config).has_coordinator)
-        warn_of_resume(self._cluster, is_dry_run=is_dry_run)
+        warn_of_resume(self._cluster, job=job, is_dry_run=is_dry_run)
         self._change(job, {"runPolicy": {"suspend": True}}, "stopped", is_dry_run=is_dry_run)
 
     def stop_seconds(self, job: str) -> float:

@@ -296,11 +296,15 @@ def test_a_resume_in_the_midst_is_not_called_stuck(lab, capsys):
 
 
 def grant(lab, *resources: str, namespace: str = "mpi-operator") -> None:
-    """What mpi-operator's account may do to Jobs; its own ClusterRole has `jobs` alone."""
+    """What mpi-operator's account may do; of Jobs its own ClusterRole has `jobs` alone."""
     group, name = "rbac.authorization.k8s.io", "mpi-operator"
     role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": name}}
-    rule = {"apiGroups": ["batch"], "resources": list(resources), "verbs": ["create", "update"]}
-    lab.cluster.create({**role, "rules": [rule]})
+    others = ["pods", "services", "configmaps", "secrets"]
+    rules = [
+        {"apiGroups": ["batch"], "resources": list(resources), "verbs": ["*"]},
+        {"apiGroups": [""], "resources": others, "verbs": ["*"]},
+    ]
+    lab.cluster.create({**role, "rules": rules})
     account = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     reference = {"apiGroup": group, "kind": "Role", "name": name}
     binding = {**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [account]}
@@ -317,8 +321,49 @@ def said_by(capsys, *words: str) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kubernetes", "release", "resources", "is_resumed"),
+    [
+        ("1.35", "0.8.2", ["jobs"], False),
+        ("1.35", "0.8.2", ["jobs", "jobs/status"], True),
+        ("1.35", "0.8.0", ["jobs"], True),
+        ("1.36", "0.8.2", ["jobs"], True),
+    ],
+)
+def test_a_stop_warns_only_where_the_job_could_not_be_resumed(
+    lab, capsys, kubernetes, release, resources, is_resumed
+):
+    lab.server.set_kubernetes_version(kubernetes)
+    grant(lab, *resources)
+    lab.submit()
+    lab.control(release=release)
+    said = said_by(capsys, "stop", "mnist", "--no-wait")
+    lab.control(release=release)
+    assert lab.pods() == {}, "it is suspended"
+
+    with Client() as client:
+        client.resume("mnist")
+    lab.control(release=release)
+
+    assert {*WORKERS} <= {*lab.pods()}
+    assert any("launcher" in name for name in lab.pods()) == is_resumed
+    assert (LACKS in said) == (not is_resumed)
+
+
+def test_no_right_is_asked_about_that_is_not_needed(lab, capsys):
+    lab.submit()
+
+    for words in (DRY_RUN, ["stop", "mnist"]):
+        said = said_by(capsys, *words)
+        assert (LACKS in said, UNKNOWN in said) == (False, False), words
+
+    asked = [seen.path for seen in lab.server.seen if "reviews" in seen.path]
+    assert asked == []
+
+
 @pytest.mark.parametrize("namespace", ["mpi-operator", "kubeflow"])
 def test_an_operator_that_could_not_resume_is_named_before_the_first_stop(lab, capsys, namespace):
+    lab.server.set_kubernetes_version("1.35")
     grant(lab, "jobs", namespace=namespace)
     lab.submit()
 
@@ -329,6 +374,7 @@ def test_an_operator_that_could_not_resume_is_named_before_the_first_stop(lab, c
 
 
 def test_an_operator_that_can_resume_is_not_mentioned(lab, capsys):
+    lab.server.set_kubernetes_version("1.35")
     grant(lab, "jobs", "jobs/status")
     lab.submit()
 
@@ -338,6 +384,7 @@ def test_an_operator_that_can_resume_is_not_mentioned(lab, capsys):
 
 
 def test_an_operator_whose_account_is_not_known_could_not_be_checked(lab, capsys):
+    lab.server.set_kubernetes_version("1.35")
     lab.submit()
 
     said = said_by(capsys, *DRY_RUN)
@@ -348,6 +395,7 @@ def test_an_operator_whose_account_is_not_known_could_not_be_checked(lab, capsys
 
 
 def test_who_may_not_ask_is_told_that_it_could_not_be_checked(lab, capsys, tmp_path, monkeypatch):
+    lab.server.set_kubernetes_version("1.35")
     lab.submit()
     group = "rbac.authorization.k8s.io"
     role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "user"}}
