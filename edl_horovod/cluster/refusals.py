@@ -77,6 +77,13 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
             received=received,
             cure="Ask for less, end other jobs there, or have the quota raised.",
         )
+    if code == 403 and "attempting to grant RBAC permissions" in said:
+        return errors.ClusterForbidden(
+            "The credentials may not give away rights that they do not have.",
+            received=received,
+            cure="Ask for a Role with these rights, or name an account that has them already: "
+            "kubernetes.service_account.",
+        )
     if code >= 500 or code == 429:
         return errors.ClusterUnreachable(
             f"The API server {attempt.server} failed, or is too busy.",
@@ -110,6 +117,14 @@ _BY_CODE: dict[int, tuple[type[ClusterError], str]] = {
 def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> ClusterError:
     details = status.get("details") or {}
     # A missing object is named in the details; a missing kind is answered without a name.
+    if details.get("name") and attempt.verb == "create":
+        if details.get("kind") == "namespaces":
+            what = f"There is no namespace {details['name']}."
+        else:
+            what = (
+                f"Something that the {attempt.kind.name} {attempt.name} refers to does not exist."
+            )
+        return errors.ObjectNotFound(what, received=received)
     if details.get("name"):
         what = f"There is no {attempt.kind.name} of that name in namespace {attempt.namespace}."
         return errors.ObjectNotFound(what, received=received)

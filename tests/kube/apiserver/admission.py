@@ -106,7 +106,7 @@ class Admission:
         if self._may(user, Request(verb, ROLES, namespace, role["metadata"]["name"])):
             return
         if kind.resource == BINDINGS:
-            role = self.store.get(ROLES, namespace, role["metadata"]["name"])
+            role = self._role_of_binding(namespace, role["metadata"]["name"])
         own = list(self._rules_of(user, namespace))
         lacking = [
             one
@@ -116,11 +116,22 @@ class Admission:
         ]
         if lacking:
             name = item["metadata"]["name"]
+            groups = " ".join(f'"{group}"' for group in (*user.groups, "system:authenticated"))
             message = (
-                f'{kind.resource} "{name}" is forbidden: user "{user.name}" (groups={user.groups}) '
-                f"is attempting to grant RBAC permissions not currently held:\n{lacking}"
+                f'{kind.resource} "{name}" is forbidden: user "{user.name}" (groups=[{groups}]) '
+                "is attempting to grant RBAC permissions not currently held:\n"
+                + "\n".join(sorted(map(_compact, lacking)))
             )
             raise Refused(403, "Forbidden", message, name=name, kind=kind.plural)
+
+    def _role_of_binding(self, namespace: str, name: str) -> dict:
+        """Kubernetes 1.36 looks for the Role, and says that there is no RoleBinding of its name."""
+        try:
+            return self.store.get(ROLES, namespace, name)
+        except Refused as e:
+            message = f'{BINDINGS} "{name}" not found'
+            kind = BINDINGS.partition(".")[0]
+            raise Refused(404, "NotFound", message, name=name, kind=kind) from e
 
     def admit(self, kind: Kind, item: dict, *, namespace: str, is_strict: bool) -> dict:
         """The object as it is kept. Raises Refused."""
@@ -162,6 +173,13 @@ def _single(rule: dict) -> Iterator[Request]:
     for verb, group, resource, name in itertools.product(*parts):
         plural, _, part = resource.partition("/")
         yield Request(verb, f"{plural}.{group}" if group else plural, "", name, part)
+
+
+def _compact(request: Request) -> str:
+    plural, _, group = request.resource.partition(".")
+    part = f"{plural}/{request.subresource}" if request.subresource else plural
+    named = f', ResourceNames:["{request.name}"]' if request.name else ""
+    return f'{{APIGroups:["{group}"], Resources:["{part}"]{named}, Verbs:["{request.verb}"]}}'
 
 
 def _allows(rule: dict, request: Request) -> bool:
