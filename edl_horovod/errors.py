@@ -38,6 +38,7 @@ __all__ = [
     "did_you_mean",
     "how_to_install",
     "kind_of",
+    "meaning_of",
     "of_kind",
 ]
 
@@ -114,7 +115,7 @@ class TrainingError(EdlError):
 
 
 class NotEnoughWorkers(EdlError):
-    """The ring stayed below min_np for longer than the job may wait."""
+    """The ring stayed below elastic.min_np for longer than elastic.wait_seconds."""
 
     exit_code = 6
 
@@ -236,6 +237,15 @@ def of_kind(kind: str, message: str) -> EdlError:
     if isinstance(found, type) and issubclass(found, EdlError):
         return found(message)
     return JobFailed(message)
+
+
+def meaning_of(exit_code: int) -> str:
+    """What a job's exit code says of its end, as a phrase; empty for one that says nothing."""
+    for kind in EdlError.__subclasses__():
+        if kind.exit_code == exit_code and kind is not JobFailed:
+            sentence = (kind.__doc__ or "").partition("\n")[0].removesuffix(".")
+            return sentence[:1].lower() + sentence[1:]
+    return ""
 
 
 def cure_of(error: OSError) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from edl_horovod.cluster.events import EventView, seconds_of
 
-__all__ = ["GRANT", "Cause", "Lag", "Missing", "lag_of_operator", "refusals"]
+__all__ = ["GRANT", "Cause", "Lag", "Missing", "held_by_kueue", "lag_of_operator", "refusals"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,9 @@ GRANT = (
 _NO_CURE = "It is tried again and again; edl events {name} shows what else was said."
 
 
+_WORKLOAD = re.compile(r"\bWorkload(?:/|: \S+/)(\S+)")
+"""The object of Kueue's events, and what it says of the MPIJob."""
+
 Lag = Literal["job", "pods", "launcher", "stop", "resume"]
 """What the operator has not done yet."""
 
@@ -143,6 +146,22 @@ def lag_of_operator(job: str, lag: Lag) -> Cause:
     """The cause where nobody refuses anything, and the operator does nothing."""
     about = f"Job/{job}-launcher" if lag == "launcher" else f"MPIJob/{job}"
     return Cause(about, *_LAGS[lag])
+
+
+def held_by_kueue(queue: str, events: Iterable[EventView]) -> Cause:
+    """The cause where Kueue holds a job, with the last that it said, if it is not forgotten yet.
+
+    Its events name the Workload that it made for the job. Asking for that would take a right more,
+    in a version of its API that differs between releases.
+    """
+    workload, said = "", ""
+    for event in events:
+        if named := _WORKLOAD.search(f"{event.object} {event.text}"):
+            workload = named[1]
+        if event.kind == "Warning" and event.object.startswith("Workload/"):
+            said = f": {event.text}"
+    reason = f"Kueue has not admitted the job{said}"
+    return Cause(f"LocalQueue/{queue}", reason, f"See kubectl describe workload {workload}".strip())
 
 
 def refusals(job: str, events: Iterable[EventView], missing: Missing) -> Iterator[Cause]:

@@ -14,6 +14,7 @@ __all__ = [
     "owned_name",
     "pod_labels",
     "pods_selector",
+    "queue_of",
     "role_of",
     "selector",
     "worker_index",
@@ -32,6 +33,9 @@ _OURS = {_NAME: "edl-horovod", _MANAGED_BY: "edl"}
 _OPERATOR = "training.kubeflow.org/operator-name"
 _JOB_NAME = "training.kubeflow.org/job-name"
 _JOB_ROLE = "training.kubeflow.org/job-role"
+
+# Kueue suspends and releases the jobs that have it.
+_QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def owned_name(job: str) -> str:
@@ -58,8 +62,10 @@ def worker_index(pod: str) -> int:
 
 
 def is_of_job(job: str, reference: Mapping[str, str]) -> bool:
-    """Whether an event's `involvedObject` is a job's, by the names that mpi-operator or we give."""
+    """Whether an event's `involvedObject` is a job's, by the names that operators or we give."""
     name = reference.get("name", "")
+    if reference.get("kind") == "Workload":  # Of Kueue.
+        return re.fullmatch(f"mpijob-{re.escape(job)}-[0-9a-f]+", name) is not None
     parts = "-(edl|coordinator|config|ssh)|-(launcher|worker)(-.*)?"
     return re.fullmatch(f"{re.escape(job)}({parts})?", name) is not None
 
@@ -82,6 +88,11 @@ def role_of(labels: Mapping[str, str]) -> str:
 def pod_labels(job: str, role: str) -> dict[str, str]:
     """Labels that mpi-operator puts on a job's pods; a Service or a policy selects by them."""
     return {_OPERATOR: "mpi-operator", _JOB_NAME: job, _JOB_ROLE: role}
+
+
+def queue_of(labels: Mapping[str, str]) -> str:
+    """The queue of Kueue that an MPIJob is in, by its labels; empty for none."""
+    return labels.get(_QUEUE, "")
 
 
 def selector(labels: Mapping[str, str]) -> str:

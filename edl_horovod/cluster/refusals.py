@@ -77,6 +77,12 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
             received=received,
             cure="Ask for less, end other jobs there, or have the quota raised.",
         )
+    if code == 403 and _names_cause(status, "NamespaceTerminating"):
+        return ClusterError(
+            f"Namespace {attempt.namespace} is being deleted, and takes nothing new.",
+            received=received,
+            cure="Choose another namespace, or wait until this one is gone and create it again.",
+        )
     if code == 403 and "attempting to grant RBAC permissions" in said:
         return errors.ClusterForbidden(
             "The credentials may not give away rights that they do not have.",
@@ -112,6 +118,12 @@ _BY_CODE: dict[int, tuple[type[ClusterError], str]] = {
     413: (errors.ManifestRefused, "The object is larger than the API server takes."),
     422: (errors.ManifestRefused, "The API server finds the manifest not valid."),
 }
+
+
+def _names_cause(status: dict[str, Any], reason: str) -> bool:
+    """Whether the details of a refusal name this cause, which is more precise than its code."""
+    causes = (status.get("details") or {}).get("causes") or []
+    return any(cause.get("reason") == reason for cause in causes)
 
 
 def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> ClusterError:

@@ -6,8 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from edl_horovod.cluster import labels
-from edl_horovod.cluster.causes import Cause, Lag, Missing, lag_of_operator, refusals
+from edl_horovod.cluster.causes import (
+    Cause,
+    Lag,
+    Missing,
+    held_by_kueue,
+    lag_of_operator,
+    refusals,
+)
 from edl_horovod.cluster.events import EventView, seconds_of
+from edl_horovod.errors import meaning_of
 
 __all__ = ["ENDED", "JobView", "PodView", "pod_view", "view", "views"]
 
@@ -59,6 +67,8 @@ class JobView:
     num_warm: int
     """Worker pods that are in the ring or could join it at once."""
     slots_per_worker: int
+    queue: str = ""
+    """The queue of Kueue that it is in; empty for none."""
     pods: tuple[PodView, ...] = ()
     waits_for: tuple[Cause, ...] = ()
     """What keeps pods from being made or from working, each cause once."""
@@ -85,7 +95,8 @@ def view(job: Object, pods: Iterable[Object] = (), events: Sequence[EventView] =
     """
     views = tuple(sorted(map(pod_view, pods), key=_place))
     spec = job["spec"]
-    state, message = _state(job, views)
+    queue = labels.queue_of(job["metadata"].get("labels") or {})
+    state, message = _state(job, views, queue)
     seen = JobView(
         name=job["metadata"]["name"],
         namespace=job["metadata"]["namespace"],
@@ -95,6 +106,7 @@ def view(job: Object, pods: Iterable[Object] = (), events: Sequence[EventView] =
         num_wanted=spec["mpiReplicaSpecs"].get("Worker", {}).get("replicas", 0),
         num_warm=sum(pod.role == labels.WORKER and pod.state == "warm" for pod in views),
         slots_per_worker=spec.get("slotsPerWorker", 1),
+        queue=queue,
         pods=views,
     )
     return dataclasses.replace(seen, waits_for=tuple(_causes(seen, job, events)))
@@ -122,28 +134,41 @@ def pod_view(pod: Object) -> PodView:
         state=_pod_state(pod, role),
         restarts=sum(int(one.get("restartCount", 0)) for one in containers),
         node=pod["spec"].get("nodeName") or "",
-        message="" if "deletionTimestamp" in meta else _trouble(status),
+        message="" if "deletionTimestamp" in meta else _trouble(status, role),
         created=seconds_of(meta.get("creationTimestamp")),
     )
 
 
-def _state(job: Object, pods: Sequence[PodView]) -> tuple[str, str]:
+def _state(job: Object, pods: Sequence[PodView], queue: str) -> tuple[str, str]:
     holds = _conditions(job)
     if "Succeeded" in holds:
         return "finished", ""
     if "Failed" in holds:
-        return "failed", holds["Failed"]
-    if (job["spec"].get("runPolicy") or {}).get("suspend"):
+        # What the operator adds of the launcher pod is empty where its container merely ended.
+        said = holds["Failed"].removesuffix(": ")
+        ends = [f"{pod.name} {pod.message}" for pod in _launchers(pods) if pod.state == "failed"]
+        return "failed", ": ".join(filter(None, [said, *ends[-1:]]))
+    if _is_suspended(job):
         # That is what was asked for; whether it is so, the pods show.
         left = sum(pod.state not in ("succeeded", "failed") for pod in pods)
         if not left:
-            return "suspended", ""
+            return ("waiting", f"in queue {queue} of Kueue") if queue else ("suspended", "")
         return "stopping", f"{left} {'pod is' if left == 1 else 'pods are'} still there"
     # The operator says Running only once all workers run, and goes on to say so afterwards.
     is_running = any(
         pod.role == labels.LAUNCHER and pod.state in ("running", "succeeded") for pod in pods
     )
     return "running" if is_running else "waiting", ""
+
+
+def _is_suspended(job: Object) -> bool:
+    return bool((job["spec"].get("runPolicy") or {}).get("suspend"))
+
+
+def _launchers(pods: Iterable[PodView]) -> list[PodView]:
+    """The oldest first; of those made in the same second one that has failed is older."""
+    found = (pod for pod in pods if pod.role == labels.LAUNCHER)
+    return sorted(found, key=lambda pod: (pod.created, pod.state != "failed", pod.name))
 
 
 def _conditions(job: Object) -> dict[str, str]:
@@ -161,7 +186,15 @@ def _conditions(job: Object) -> dict[str, str]:
 
 def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator[Cause]:
     """What a job waits for: its pods, those that refuse pods, or else the operator."""
-    yield from (Cause(f"Pod/{pod.name}", pod.message) for pod in seen.pods if pod.message)
+    if seen.state in ENDED:
+        return
+    if seen.queue and seen.state == "waiting" and _is_suspended(job):
+        yield held_by_kueue(seen.queue, events)
+        return
+    replaced = _launchers(seen.pods)[:-1]
+    for pod in seen.pods:
+        if pod.message and not (pod in replaced and pod.state == "failed"):
+            yield Cause(f"Pod/{pod.name}", pod.message)
     refused = list(refusals(seen.name, events, seen.missing))
     lag = None if refused else _lag(seen, job, is_seen=bool(events))
     yield from refused if lag is None else [lag_of_operator(seen.name, lag)]
@@ -197,7 +230,7 @@ def _pod_state(pod: Object, role: str) -> str:
     return "warm" if is_ready else "starting"
 
 
-def _trouble(status: Mapping[str, Any]) -> str:
+def _trouble(status: Mapping[str, Any], role: str) -> str:
     """Why a pod cannot work; empty for one that works, or that only needs its time."""
     scheduled = _condition(status, "PodScheduled")
     if status.get("phase") == "Pending" and scheduled.get("status") == "False":
@@ -209,15 +242,17 @@ def _trouble(status: Mapping[str, Any]) -> str:
         waiting, ended = state.get("waiting"), state.get("terminated")
         if waiting and waiting.get("reason") not in (None, *_STARTING):
             last = (container.get("lastState") or {}).get("terminated")
-            before = f"; before that it {_end(last)}" if last else ""
+            before = f"; before that it {_end(last, role)}" if last else ""
             return _words(waiting["reason"], waiting.get("message")) + before
         if ended and ended.get("exitCode"):
-            return _end(ended)
+            return _end(ended, role)
     return ""
 
 
-def _end(terminated: Mapping[str, Any]) -> str:
+def _end(terminated: Mapping[str, Any], role: str) -> str:
     code, reason = int(terminated["exitCode"]), terminated.get("reason")
+    if role == labels.LAUNCHER and reason == "Error":
+        reason = meaning_of(code)  # It ends with the job's exit code.
     more = f" ({reason})" if reason and reason != "Error" else ""
     if code > _MAX_EXIT_SIGNAL:
         return f"was killed by signal {code - _MAX_EXIT_SIGNAL}{more}"

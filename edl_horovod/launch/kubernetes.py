@@ -12,6 +12,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from edl_horovod import image
+from edl_horovod.cluster import labels
 from edl_horovod.cluster.credentials import find_cluster
 from edl_horovod.cluster.manifest import JobManifests, job_manifests, to_yaml
 from edl_horovod.config.kubernetes import JOB_NAME_CHARACTERS
@@ -101,7 +102,9 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
             quota.check_quotas(cluster, job.mpijob, config)
             if not config.image:
                 job = plan.manifests(image.ensure(config), cluster.namespace)
-            _create(cluster, job, is_suspended=settings.suspend)
+            # Kueue releases the jobs in its queues itself.
+            queue = labels.queue_of(job.mpijob["metadata"]["labels"])
+            _create(cluster, job, is_suspended=settings.suspend or bool(queue))
             made = job.config
             return SubmittedJob(
                 name=plan.name,

@@ -32,6 +32,24 @@ Object = dict[str, Any]
 
 LOG_LINES = 2000
 """Of the launcher's log, from which a job's progress is read."""
+_BY_KUEUE = {
+    "scaled": (
+        "it would stop all pods and queue the whole job again",
+        "Delete the job and submit it again with another launch.np: with the same output and "
+        "job_dir it goes on from its last checkpoint.",
+    ),
+    "stopped": (
+        "it would start the job again",
+        "Have Kueue stop it: kubectl patch workload NAME --type=merge -p "
+        """'{"spec": {"active": false}}', with the name that kubectl get workloads shows. With """
+        "true it goes on.",
+    ),
+    "resumed": (
+        "it alone decides when the job goes on",
+        "edl status shows what the job waits for.",
+    ),
+}
+"""What Kueue would do, and what to do instead."""
 CONFLICTS = 5
 """Times that a change is tried again which somebody else's change came before."""
 LOOK_SECONDS = 2.0
@@ -248,6 +266,13 @@ class KubernetesJobs(Jobs):
                     "checkpoint."
                     if state == "failed"
                     else "",
+                )
+            if queue := labels.queue_of(before["metadata"].get("labels") or {}):
+                why, cure = _BY_KUEUE[change]
+                raise ConfigError(
+                    f"A job in a queue of Kueue cannot be {change} yet: {why}.",
+                    received=f"job {job} in queue {queue}",
+                    cure=cure,
                 )
             version = {"resourceVersion": before["metadata"]["resourceVersion"]}
             try:

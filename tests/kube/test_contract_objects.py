@@ -7,7 +7,13 @@ from kubernetes import client as k8s
 
 from edl_horovod.cluster import client as client_module
 from edl_horovod.cluster.client import Cluster
-from edl_horovod.errors import ManifestRefused, ObjectConflict, ObjectNotFound, QuotaExceeded
+from edl_horovod.errors import (
+    ClusterError,
+    ManifestRefused,
+    ObjectConflict,
+    ObjectNotFound,
+    QuotaExceeded,
+)
 from tests.kube.conftest import ADMIN, config_map, mpijob, pod
 
 NO_GRACE = 0
@@ -47,6 +53,19 @@ def test_an_object_that_is_not_there_is_named(cluster: Cluster):
 def test_a_namespace_that_is_not_there_is_named(cluster_of):
     with pytest.raises(ObjectNotFound, match="no-such-place"):
         cluster_of(ADMIN, "no-such-place").create(config_map("one"))
+
+
+def test_a_namespace_that_is_being_deleted_takes_nothing_new(
+    cluster: Cluster, admin: k8s.ApiClient, namespace: str
+):
+    cluster.create(config_map("before"))  # It is there until a controller has removed this.
+    k8s.CoreV1Api(admin).delete_namespace(namespace)
+
+    with pytest.raises(ClusterError, match=f"{namespace} is being deleted") as error:
+        cluster.create(config_map("one"))
+
+    assert error.value.exit_code == ClusterError.exit_code, "no right is missing"
+    assert "because it is being terminated" in str(error.value)
 
 
 def test_a_name_that_is_none_is_refused(cluster: Cluster):

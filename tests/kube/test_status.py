@@ -6,6 +6,7 @@ import pytest
 
 from edl_horovod import Client
 from edl_horovod.cli.main import main
+from edl_horovod.errors import ConfigError, JobFailed, NotEnoughWorkers
 from tests.kube.conftest import STRANGER, write_kubeconfig
 from tests.kube.lab import TRAIN, WORKERS
 
@@ -256,6 +257,111 @@ def test_a_job_that_the_operator_saw_and_made_nothing_for_sends_to_its_log(lab, 
 
     assert cause["reason"] == "mpi-operator has seen it, and made none of its pods yet"
     assert "its log" in cause["cure"]
+
+
+# -- launchers that have ended
+
+
+def ended_launcher(lab, code: int) -> None:
+    ended = {"exitCode": code, "reason": "Error"}
+    status = {"name": "launcher", "restartCount": 0, "state": {"terminated": ended}}
+    lab.set_pod(LAUNCHER, "Failed", containerStatuses=[status])
+
+
+def add_launcher(lab, name: str) -> None:
+    pod = lab.cluster.get("Pod", LAUNCHER)
+    lab.cluster.create({**pod, "metadata": {"name": name, "labels": pod["metadata"]["labels"]}})
+
+
+def test_a_job_waits_for_no_launcher_that_was_replaced(lab, capsys):
+    lab.run()
+    ended_launcher(lab, 137)
+    assert [cause["object"] for cause in causes(capsys)] == [f"Pod/{LAUNCHER}"]
+    add_launcher(lab, "mnist-launcher-fghij")
+
+    assert causes(capsys) == [], "the next one only needs its time"
+    assert f"{LAUNCHER}  failed" in status(capsys), "it is shown all the same"
+
+
+def test_a_job_that_has_ended_waits_for_nothing(lab, capsys):
+    lab.run()
+    ended_launcher(lab, 137)
+    lab.set_condition("Succeeded")
+
+    assert causes(capsys) == []
+
+
+def test_a_failed_job_says_how_its_last_launcher_ended(lab, capsys):
+    lab.run()
+    ended_launcher(lab, NotEnoughWorkers.exit_code)
+    # The operator adds the message of the pod, which has none.
+    message = "Job has reached the specified backoff limit: "
+    lab.set_condition("Failed", message, completionTime="2101-01-01T00:00:00Z")
+
+    (line,) = [line for line in status(capsys).splitlines() if line.startswith("state ")]
+    assert f"backoff limit: {LAUNCHER} ended with 6 (the ring stayed below elastic.min_np" in line
+    assert main(["wait", "mnist", "-q"]) == JobFailed.exit_code
+    assert "elastic.min_np" in capsys.readouterr().err
+
+
+# -- a job in a queue of Kueue
+
+QUEUED = "kubernetes.labels={kueue.x-k8s.io/queue-name: team}"
+NO_ROOM = (
+    "couldn't assign flavors to pod set worker: insufficient unused quota for cpu in flavor "
+    "default, 2 more needed"
+)
+
+
+def queue(lab) -> None:
+    """What Kueue does with a job that its queue has no room for."""
+    lab.submit(QUEUED, "kubernetes.suspend=true")
+    lab.set_condition("Suspended", "MPIJob suspended")
+    workload = "mpijob-mnist-1a2b3"
+    made = f"Created Workload: default/{workload}"
+    lab.say("MPIJob/mnist", "CreatedWorkload", made, kind="Normal")
+    lab.say(f"Workload/{workload}", "Pending", NO_ROOM)
+    lab.say("Workload/mpijob-mnist-two-1a2b3", "Pending", "of another job")
+
+
+def test_a_job_that_kueue_holds_waits_for_its_queue(lab, capsys):
+    queue(lab)
+
+    (cause,) = causes(capsys)
+
+    assert cause["object"] == "LocalQueue/team"
+    assert NO_ROOM in cause["reason"]
+    assert "kubectl describe workload mpijob-mnist-1a2b3" in cause["cure"]
+    assert "state      waiting: in queue team of Kueue\n" in status(capsys)
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[2] == "waiting"
+
+
+def test_a_job_whose_workload_kueue_has_not_made_yet_waits_for_its_queue(lab, capsys):
+    lab.submit(QUEUED, "kubernetes.suspend=true")
+
+    (cause,) = causes(capsys)
+
+    assert (cause["object"], "admitted" in cause["reason"]) == ("LocalQueue/team", True)
+
+
+@pytest.mark.parametrize("is_admitted", [False, True])
+@pytest.mark.parametrize(
+    "words", [["scale", "mnist", "--np", "3"], ["stop", "mnist"], ["resume", "mnist"]]
+)
+def test_what_kueue_would_undo_is_refused(lab, capsys, words, is_admitted):
+    if is_admitted:
+        lab.submit(QUEUED)
+        lab.add_pods()
+    else:
+        queue(lab)
+    before = lab.cluster.get("MPIJob", "mnist")
+
+    assert main(words) == ConfigError.exit_code
+
+    said = capsys.readouterr().err
+    assert "queue team" in said
+    assert lab.cluster.get("MPIJob", "mnist") == before
 
 
 # -- a launcher that stays suspended

@@ -333,6 +333,23 @@ def test_without_rights(use, cluster, capsys):
     assert "may not create mpijobs.kubeflow.org" in said
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run=server",)])
+def test_a_namespace_that_is_being_deleted_is_named(use, cluster, admin, namespace, capsys, words):
+    cluster.create(config_map("before"))
+    k8s.CoreV1Api(admin).delete_namespace(namespace)
+
+    said = refused(capsys, ClusterError, *words)
+
+    assert f"Namespace {namespace} is being deleted" in said
+    assert "Ask for a Role" not in said
+
+
+def test_a_job_in_a_queue_is_left_to_kueue(use, cluster, capsys):
+    assert run(capsys, "kubernetes.labels={kueue.x-k8s.io/queue-name: team}")[0] == 0
+
+    assert cluster.get("MPIJob", "mnist")["spec"]["runPolicy"]["suspend"] is True
+
+
 def test_what_was_created_is_removed_when_a_later_part_is_refused(use, cluster, capsys):
     cluster.create(config_map("mnist-edl", of="somebody else"))
     before = names(cluster)

@@ -143,6 +143,21 @@ class Admission:
             _check_size(kind, item)
         return item
 
+    def check_namespace(self, kind: Kind, name: str, namespace: str) -> None:
+        """Raises Refused where it is not there, or is on its way out."""
+        status = self.store.get("namespaces", "", namespace).get("status", {})
+        if status.get("phase") == "Terminating":
+            message = (
+                f'{kind.resource} "{name}" is forbidden: unable to create new content in namespace '
+                f"{namespace} because it is being terminated"
+            )
+            cause = {
+                "reason": "NamespaceTerminating",
+                "message": f"namespace {namespace} is being terminated",
+                "field": "metadata.namespace",
+            }
+            raise Refused(403, "Forbidden", message, name=name, kind=kind.plural, causes=[cause])
+
     def check_quota(self, kind: Kind, item: dict, namespace: str) -> None:
         """Raises Refused where one more object is one too many."""
         used = sum(1 for _ in self.store.items(kind.resource, namespace))

@@ -195,7 +195,8 @@ class Api:
         if said != (kind.name, kind.api_version):
             raise Refused(400, "BadRequest", f"the object provided is no {kind.name}")
         if path.namespace:
-            self._store.get("namespaces", "", path.namespace)
+            name = body.get("metadata", {}).get("name", "")
+            self._admission.check_namespace(kind, name, path.namespace)
         is_strict = request.query.get("fieldValidation") == "Strict"
         body = self._admission.admit(kind, body, namespace=path.namespace, is_strict=is_strict)
         self._admission.check_quota(kind, body, path.namespace)

@@ -17,10 +17,14 @@ SUFFIX = string.digits + string.ascii_lowercase
 class Refused(Exception):
     """An answer that is a `Status` of failure."""
 
-    def __init__(self, code: int, reason: str, message: str, *, name="", kind="") -> None:
+    def __init__(
+        self, code: int, reason: str, message: str, *, name="", kind="", causes=()
+    ) -> None:
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.details = {"name": name, "kind": kind} if name else {}
+        if causes:
+            self.details["causes"] = list(causes)
 
     @property
     def status(self) -> dict:
@@ -128,6 +132,12 @@ class Store:
             message = f"Precondition failed: UID in precondition: {uid}, in object: {meta['uid']}"
             raise Refused(409, "Conflict", message, name=name)
         if options.get("dryRun"):
+            return item
+        if resource == "namespaces":
+            # It goes when a controller has removed all that is in it.
+            status = {"status": {"phase": "Terminating"}}
+            item = {**item, **status, "metadata": {**meta, "deletionTimestamp": now()}}
+            self._put(resource, item)
             return item
         grace = self._grace(resource, item, options)
         if grace == 0 and not meta.get("finalizers"):
