@@ -7,7 +7,16 @@ from typing import Literal
 
 from edl_horovod.cluster.events import EventView, seconds_of
 
-__all__ = ["GRANT", "Cause", "Lag", "Missing", "held_by_kueue", "lag_of_operator", "refusals"]
+__all__ = [
+    "GRANT",
+    "Cause",
+    "Lag",
+    "Missing",
+    "end_of_lost_pod",
+    "held_by_kueue",
+    "lag_of_operator",
+    "refusals",
+]
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,21 @@ def lag_of_operator(job: str, lag: Lag) -> Cause:
     """The cause where nobody refuses anything, and the operator does nothing."""
     about = f"Job/{job}-launcher" if lag == "launcher" else f"MPIJob/{job}"
     return Cause(about, *_LAGS[lag])
+
+
+def end_of_lost_pod(pod: str, node: str, *, is_launcher: bool) -> str:
+    """How to have another pod made for one that a node which is lost would have to end."""
+    tell = (
+        f"If the node is lost, have an administrator tell the cluster: kubectl taint node {node} "
+        f"node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, or kubectl delete node {node}."
+    )
+    if is_launcher:
+        return (
+            f"{tell} Only then another launcher is made; kubectl delete pod --force does not help. "
+            "The ring of an elastic job trains on meanwhile, for at most "
+            "elastic.coordinator_away_seconds."
+        )
+    return f"{tell} Another worker pod is also made after kubectl delete pod {pod} --force."
 
 
 def held_by_kueue(queue: str, events: Iterable[EventView]) -> Cause:

@@ -1,6 +1,7 @@
 """What a job's objects in a cluster add up to: one value that list, status and wait show."""
 
 import dataclasses
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from edl_horovod.cluster.causes import (
     Cause,
     Lag,
     Missing,
+    end_of_lost_pod,
     held_by_kueue,
     lag_of_operator,
     refusals,
@@ -27,6 +29,9 @@ ENDED = ("finished", "failed")
 _STARTING = ("ContainerCreating", "PodInitializing")
 """Reasons of a container that waits for nothing but its turn."""
 _MAX_EXIT_SIGNAL = 128
+_OVERDUE_SECONDS = 30.0
+"""Beyond the grace of a pod that is being deleted: by then a kubelet that works has removed it, and
+the clocks of a cluster and of whoever looks differ by less."""
 
 EVICTED = "MPIJobEvicted"
 """The operator's reason for a condition that is wrong."""
@@ -88,12 +93,20 @@ class JobView:
         )
 
 
-def view(job: Object, pods: Iterable[Object] = (), events: Sequence[EventView] = ()) -> JobView:
+def view(
+    job: Object,
+    pods: Iterable[Object] = (),
+    events: Sequence[EventView] = (),
+    *,
+    now: float | None = None,
+) -> JobView:
     """What one job is doing; its events, the oldest first, say why a pod could not be made.
 
-    What runs is counted here: the operator's own counts are as old as its last look.
+    What runs is counted here: the operator's own counts are as old as its last look. `now` is in
+    seconds since the epoch; None takes the clock's.
     """
-    views = tuple(sorted(map(pod_view, pods), key=_place))
+    seen_at = time.time() if now is None else now
+    views = tuple(sorted((pod_view(pod, now=seen_at) for pod in pods), key=_place))
     spec = job["spec"]
     queue = labels.queue_of(job["metadata"].get("labels") or {})
     state, message = _state(job, views, queue)
@@ -123,8 +136,8 @@ def views(jobs: Sequence[Object], pods: Iterable[Object]) -> list[JobView]:
     return [view(job, pods_of.get(place, ())) for job, place in zip(jobs, places, strict=True)]
 
 
-def pod_view(pod: Object) -> PodView:
-    """What one pod is doing, and what keeps it from that."""
+def pod_view(pod: Object, *, now: float) -> PodView:
+    """What one pod is doing, and what keeps it from that; `now` is in seconds since the epoch."""
     meta, status = pod["metadata"], pod.get("status") or {}
     role = labels.role_of(meta.get("labels") or {})
     containers = status.get("containerStatuses") or []
@@ -134,7 +147,7 @@ def pod_view(pod: Object) -> PodView:
         state=_pod_state(pod, role),
         restarts=sum(int(one.get("restartCount", 0)) for one in containers),
         node=pod["spec"].get("nodeName") or "",
-        message="" if "deletionTimestamp" in meta else _trouble(status, role),
+        message=_hold(pod, now) if "deletionTimestamp" in meta else _trouble(status, role),
         created=seconds_of(meta.get("creationTimestamp")),
     )
 
@@ -193,8 +206,11 @@ def _causes(seen: JobView, job: Object, events: Sequence[EventView]) -> Iterator
         return
     replaced = _launchers(seen.pods)[:-1]
     for pod in seen.pods:
-        if pod.message and not (pod in replaced and pod.state == "failed"):
-            yield Cause(f"Pod/{pod.name}", pod.message)
+        if pod.message and pod not in replaced:
+            is_launcher = pod.role == labels.LAUNCHER
+            is_held = pod.state == "leaving"
+            cure = end_of_lost_pod(pod.name, pod.node, is_launcher=is_launcher) if is_held else ""
+            yield Cause(f"Pod/{pod.name}", pod.message, cure)
     refused = list(refusals(seen.name, events, seen.missing))
     lag = None if refused else _lag(seen, job, is_seen=bool(events))
     yield from refused if lag is None else [lag_of_operator(seen.name, lag)]
@@ -228,6 +244,19 @@ def _pod_state(pod: Object, role: str) -> str:
         return "running"
     is_ready = _condition(status, "Ready").get("status") == "True"
     return "warm" if is_ready else "starting"
+
+
+def _hold(pod: Object, now: float) -> str:
+    """Why a pod that is being deleted is still there; empty while it may be ending."""
+    meta, status = pod["metadata"], pod.get("status") or {}
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return ""
+    # A cluster deletes the pods of a node that it has not heard of for some time.
+    disruption, ready = _condition(status, "DisruptionTarget"), _condition(status, "Ready")
+    is_lost = disruption.get("reason") == "DeletionByTaintManager" and ready.get("status") != "True"
+    if is_lost or now > seconds_of(meta["deletionTimestamp"]) + _OVERDUE_SECONDS:
+        return f"it is being deleted, but its node {pod['spec'].get('nodeName')} does not end it"
+    return ""
 
 
 def _trouble(status: Mapping[str, Any], role: str) -> str:

@@ -217,9 +217,9 @@ class ElasticConfig:
     """What an added rank must bring, in records/s, as a share of what a rank brought before."""
     wait_seconds: float = 600.0
     """How long the ring may stay below min_np before the job ends with an error."""
-    coordinator_away_seconds: float = 600.0
-    """How long a ring trains on without its coordinator; in a cluster longer than it takes to
-    notice a dead node and to start the launcher elsewhere."""
+    coordinator_away_seconds: float = 7200.0
+    """How long a ring trains on without its coordinator; in a cluster longer than it takes until a
+    lost node is repaired or declared lost, and the launcher has started elsewhere."""
     forming_seconds: float = 5.0
     """How long members may take to form a ring before the missing ones are left out."""
     join_share: float = 0.25

@@ -31,6 +31,8 @@ class Lab:
     def __init__(self, server, kubeconfig) -> None:
         self.server, self.kubeconfig = server, kubeconfig
         self.num_events = 0
+        self.lost_pods: set[str] = set()
+        """Their kubelets are gone."""
         self.cluster = Cluster(
             Place(namespace="default", kubeconfig=str(kubeconfig), context="test")
         )
@@ -85,8 +87,23 @@ class Lab:
     def pods(self) -> dict[str, dict]:
         return {pod["metadata"]["name"]: pod for pod in self.cluster.find("Pod")}
 
+    def lose_node_of(self, name: str) -> None:
+        """What a cluster does once it has not heard of a node for some time."""
+        self.lost_pods.add(name)
+        why = "DeletionByTaintManager"
+        target = {"type": "DisruptionTarget", "status": "True", "reason": why}
+        self.set_pod(name, "Running", conditions=[target])
+        self.cluster.delete("Pod", name)
+
+    def set_out_of_service(self, name: str) -> None:
+        """What a cluster does with a pod whose node got the taint of that name, or was deleted."""
+        self.set_pod(name, "Failed")
+        self.cluster.delete("Pod", name, grace_seconds=0)
+
     def _run_pods(self) -> None:
         for name, pod in self.pods().items():
+            if name in self.lost_pods:
+                continue
             if "deletionTimestamp" in pod["metadata"]:
                 self.set_pod(name, "Failed")
                 self.cluster.delete("Pod", name, grace_seconds=0)

@@ -304,6 +304,65 @@ def test_a_failed_job_says_how_its_last_launcher_ended(lab, capsys):
     assert "elastic.min_np" in capsys.readouterr().err
 
 
+# -- a launcher on a node that is lost
+
+TAINT = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+FIRST = "mnist-launcher-0"
+
+
+def launchers(lab) -> list[str]:
+    return [name for name in lab.pods() if "launcher" in name]
+
+
+@pytest.fixture
+def lost_launcher(lab):
+    grant(lab, "jobs")
+    lab.submit()
+    lab.control()
+    lab.lose_node_of(FIRST)
+
+
+def test_a_launcher_on_a_lost_node_is_told_with_the_node_and_the_cure(lab, lost_launcher, capsys):
+    lab.control()
+
+    (cause,) = causes(capsys)
+
+    assert cause["object"] == f"Pod/{FIRST}"
+    assert f"node-of-{FIRST}" in cause["reason"]
+    assert f"kubectl taint node node-of-{FIRST} {TAINT}" in cause["cure"]
+    assert f"kubectl delete node node-of-{FIRST}" in cause["cure"]
+    assert "elastic.coordinator_away_seconds" in cause["cure"]
+    printed = status(capsys)
+    assert f"waits for: Pod/{FIRST}: " in printed
+    assert TAINT in printed
+
+
+def test_what_is_said_of_a_lost_launcher_is_so(lab, lost_launcher, capsys):
+    lab.control()
+    lab.cluster.delete("Pod", FIRST, grace_seconds=0)  # kubectl delete pod --force
+    lab.control()
+    assert launchers(lab) == [FIRST], "the Job counts it first, and waits for its last phase"
+    assert TAINT in status(capsys)
+
+    lab.set_out_of_service(FIRST)
+    lab.control()
+
+    assert launchers(lab) == ["mnist-launcher-1"]
+    assert causes(capsys) == []
+
+
+def test_mpi_operator_0_8_0_replaces_a_launcher_on_a_lost_node(lab, capsys):
+    grant(lab, "jobs")
+    lab.submit()
+    lab.control(release="0.8.0")
+
+    lab.lose_node_of(FIRST)
+    lab.control(release="0.8.0")
+
+    assert launchers(lab) == [FIRST, "mnist-launcher-1"]
+    assert causes(capsys) == [], "there is another one"
+
+
 # -- a job in a queue of Kueue
 
 QUEUED = "kubernetes.labels={kueue.x-k8s.io/queue-name: team}"

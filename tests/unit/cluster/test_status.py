@@ -1,3 +1,7 @@
+from datetime import UTC, datetime
+
+import pytest
+
 from edl_horovod.cluster import status
 
 
@@ -59,3 +63,33 @@ def test_a_job_that_the_operator_has_not_seen_waits_for_it():
 
     assert "mpi-operator has not seen it" in str(reason)
     assert status.view(job(("Created", "MPIJobCreated"))).waits_for == ()
+
+
+def leaving(role, *, ends_at, phase="Running"):
+    seconds = datetime.fromtimestamp(ends_at, UTC).isoformat()
+    return {
+        "metadata": {
+            "name": f"mnist-{role}-0",
+            "labels": {"training.kubeflow.org/job-role": role},
+            "deletionTimestamp": seconds,
+        },
+        "spec": {"nodeName": "node-7"},
+        "status": {"phase": phase},
+    }
+
+
+NOW = 1_800_000_000.0
+
+
+@pytest.mark.parametrize("role", ["launcher", "worker"])
+def test_a_pod_that_its_node_does_not_end_is_named_once_it_is_overdue(role):
+    def causes(**more):
+        seen = status.view(job(("Running", "x")), [leaving(role, **more)], now=NOW)
+        return [cause for cause in seen.waits_for if cause.object == f"Pod/mnist-{role}-0"]
+
+    assert causes(ends_at=NOW + 20) == [], "it has its grace"
+    assert causes(ends_at=NOW - 3600, phase="Failed") == [], "it has ended"
+    (cause,) = causes(ends_at=NOW - 3600)
+    assert "node-7" in cause.reason
+    assert "kubectl delete node node-7" in cause.cure
+    assert ("--force does not help" in cause.cure) == (role == "launcher")
