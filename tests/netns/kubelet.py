@@ -178,6 +178,8 @@ class Nodes:
         self.pods = {}
         """By name, as the API server had them last."""
         self.failure = None
+        self._lost = set()
+        """UIDs of pods whose kubelets are gone."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
         self._kubeconfig = folder / "kubeconfig"
@@ -202,6 +204,29 @@ class Nodes:
         found = self.pods[pod]
         self.kill(pod)
         self._set_status(found, {"phase": "Failed", "reason": "Evicted", "conditions": []})
+
+    def lose(self, pod):
+        """Switch a node off, and do what a cluster does once it has not heard of it for some time.
+
+        Nobody hears of the end of what ran there.
+        """
+        found = self.pods[pod]
+        self._lost.add(found["metadata"]["uid"])
+        self.container_of(pod).host.cut()
+        self.kill(pod)
+        why = "DeletionByTaintManager"
+        target = {"type": "DisruptionTarget", "status": "True", "reason": why}
+        not_ready = {"type": "Ready", "status": "False"}
+        self._set_status(found, {"conditions": [target, not_ready]})
+        self.delete(pod)
+
+    def set_out_of_service(self, pod):
+        """What a cluster does with a pod whose node got the taint of that name, or was deleted."""
+        self._set_status(self.pods[pod], {"phase": "Failed"})
+        self.delete(pod, gracePeriodSeconds=0)
+
+    def delete(self, pod, **options):
+        self._server.do(lambda: self._server.store.delete("pods", "default", pod, options))
 
     def _run(self):
         enter(self._control)
@@ -233,6 +258,8 @@ class Nodes:
 
     def _keep(self, pod):
         meta = pod["metadata"]
+        if meta["uid"] in self._lost:
+            return
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
             if "deletionTimestamp" in meta:
                 self._cluster.delete("Pod", meta["name"], grace_seconds=0)

@@ -83,6 +83,35 @@ def test_workers_and_launcher_come_back(job, say):
     job.finish("count-launcher-1")
 
 
+def test_the_ring_outlasts_a_launcher_on_a_lost_node(job, say):
+    """Of mpi-operator 0.8.1 and later: the Job waits for the last phase of the launcher's pod."""
+    job.submit(**{"elastic.max_np": 2, "checkpoint.every_steps": 10})
+    job.ring(2)
+
+    lost, lost_at = "count-launcher-0", time.time()
+    host = job.nodes.container_of(lost).host
+    job.nodes.lose(lost)
+    job.nodes.delete(lost, gracePeriodSeconds=0)  # kubectl delete pod --force
+    away_at = time.time() + 15
+    job.train_on(size=2, since=away_at, seconds=60)
+    assert [name for name in job.nodes.pods if "launcher" in name] == [lost]
+    assert [e for e in job.events("checkpoint") if e.time > lost_at and e.event.step]
+    say("the ring trained on without a launcher, and saved its checkpoints")
+
+    job.nodes.set_out_of_service(lost)
+    told_at = time.time()
+    kubelet.wait_until(lambda: "count-launcher-1" in job.nodes.pods, "another launcher", job.nodes)
+    taken = job.wait_for(
+        lambda: [e for e in job.events("job") if e.event.state == "taken over"], "a takeover", 90
+    )[0].time
+    say(f"another launcher took over {taken - told_at:.1f} s after the node was given up")
+    job.train_on(size=2, since=taken)
+    for name in ("count-worker-0", "count-worker-1"):
+        assert job.nodes.container_of(name).num_starts == 1, "no worker was started anew for it"
+    host.mend()  # The machine is switched on again, and nothing runs there.
+    job.finish("count-launcher-1")
+
+
 def test_the_slots_of_a_pod_fail_one_by_one(job):
     job.submit(epochs=SHORT, **{"kubernetes.slots_per_worker": 2, "elastic.max_np": 2})
     job.ring(2)
