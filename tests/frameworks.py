@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["FRAMEWORKS", "HALVES", "is_there"]
+__all__ = ["FIRST_SOON", "FRAMEWORKS", "HALVES", "is_there"]
 
 HALVES = {"keras": "tensorflow", "torch": "torch"}
 """What the half of Horovod is called that a framework needs."""
@@ -25,3 +25,11 @@ FRAMEWORKS = [
     )
     for name, half in HALVES.items()
 ]
+FIRST = next((name for name, half in HALVES.items() if is_there(half)), "keras")
+FIRST_SOON = [
+    parameter
+    if parameter.values == (FIRST,)
+    else pytest.param(*parameter.values, marks=[*parameter.marks, pytest.mark.long])
+    for parameter in FRAMEWORKS
+]
+"""The first framework that is set up in `make test`, the others in `make test-all`."""

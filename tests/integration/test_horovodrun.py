@@ -148,6 +148,7 @@ def warm_workers(config):
     return [int(path.stem.split("-")[1]) for path in socket_folder(config).glob("*.sock")]
 
 
+@pytest.mark.long
 def test_an_earlier_result_is_not_replaced_unasked(horovodrun, tmp_path):
     earlier = tmp_path / "out"
 

@@ -20,6 +20,7 @@ def weights(output):
     return dict(read_params(trained_model.read(output).params_files))
 
 
+@pytest.mark.long
 def test_two_ranks_on_s3_train_what_one_does_on_the_disk(start, tmp_path):
     pattern = write_records(tmp_path / "data", NUM_RECORDS)
     start("train", *COMMON, f"data={pattern}", f"output={tmp_path}/local").succeed()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import edl_horovod
-from tests.frameworks import FRAMEWORKS
+from tests.frameworks import FIRST_SOON
 
 ROLES = ("clerk", "cook", "chief")
 TRAINED = """SELECT role, age, hired, paid FROM employee
@@ -35,7 +35,7 @@ def places(tmp_path):
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("written_in", FRAMEWORKS)
+@pytest.mark.parametrize("written_in", FIRST_SOON)
 def test_a_class_is_learned_measured_explained_and_predicted(places, written_in):
     edl_horovod.sql(TRAINED.format(written_in=written_in), **places)
     measured = edl_horovod.sql("SELECT * FROM employee TO EVALUATE pay", **places)

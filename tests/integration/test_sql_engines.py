@@ -39,6 +39,7 @@ def database(request):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_server_gets_predictions_of_a_boolean_label(database, tmp_path):
     places = {"db": database.url, "models": tmp_path / "models"}
     edl_horovod.sql(TRAINED.format(table="people"), **places)

@@ -109,6 +109,7 @@ def test_the_model_is_listed_described_and_measured(trained):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_training_goes_on_from_the_weights_of_a_model(trained):
     more = ", train.batch_size=40, engine.num_workers=2\nUSING my_trained_model"
     text = TRAINED.format(more=more).replace("INTO my_trained_model", "INTO better")
@@ -147,7 +148,12 @@ LABEL salary INTO tuned;"""
     ("rates", "more", "num_trials"),
     [
         ("HPARAM_CANDIDATES([0.01])", "", 2),
-        ("HPARAM_RANGE(0.0001, 0.05, 'log')", ", sweep.num_trials=3, sweep.seed=1", 3),
+        pytest.param(
+            "HPARAM_RANGE(0.0001, 0.05, 'log')",
+            ", sweep.num_trials=3, sweep.seed=1",
+            3,
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["combinations", "search"],
 )
@@ -200,10 +206,18 @@ ENDED = {
 }
 
 
-@pytest.mark.parametrize("case", ENDED.values(), ids=ENDED)
-@pytest.mark.parametrize("how", ["ctrl-c", "kill"])
+@pytest.mark.parametrize(
+    ("how", "name"),
+    [
+        ("ctrl-c", "one training"),
+        pytest.param("ctrl-c", "trials", marks=pytest.mark.long),
+        pytest.param("kill", "one training", marks=pytest.mark.long),
+        pytest.param("kill", "trials", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.timeout(600)
-def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how, case):
+def test_a_training_that_is_ended_leaves_nothing(trained, tmp_path, how, name):
+    case = ENDED[name]
     shutil.copy(trained / "hr.db", tmp_path)
     process = subprocess.Popen(
         command(tmp_path, case.text),
@@ -246,6 +260,7 @@ def trains(folder, what):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
     page = (REPOSITORY / "docs" / "tutorials" / "sql.md").read_text()
     script = page.partition("```bash\n")[2].partition("```")[0]

@@ -44,7 +44,8 @@ TORCH = pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=t
 @pytest.mark.parametrize(
     ("model_def", "written_in"),
     [
-        ("mnist_functional_api", "keras"),
+        # `make demo` trains this one.
+        pytest.param("mnist_functional_api", "keras", marks=pytest.mark.long),
         pytest.param("mnist_subclass", "keras", marks=pytest.mark.long),
         pytest.param("mnist_torch", "torch", marks=[pytest.mark.long, TORCH]),
     ],

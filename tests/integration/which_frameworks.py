@@ -1,8 +1,6 @@
 """Which tests of whole jobs run for each framework: every file of this folder is in the list."""
 
-import pytest
-
-from tests.frameworks import FRAMEWORKS, HALVES, is_there
+from tests.frameworks import FIRST_SOON, FRAMEWORKS
 
 __all__ = ["EACH", "EACH_SOON", "LONG", "ONCE", "frameworks_for"]
 
@@ -77,9 +75,4 @@ def frameworks_for(module, test):
         raise KeyError(f"{module} is in no list of {__name__}")
     if f"{module}.{test}" in EACH_SOON:
         return FRAMEWORKS
-    first = next((it for it in FRAMEWORKS if is_there(HALVES[it.values[0]])), FRAMEWORKS[0])
-    long = pytest.mark.long
-    return [
-        it if it is first else pytest.param(*it.values, marks=[*it.marks, long])
-        for it in FRAMEWORKS
-    ]
+    return FIRST_SOON

@@ -18,11 +18,19 @@ TIMEOUT_SECONDS = 900
 # Where the test ends the ring itself, it shows what that printed.
 @pytest.mark.timeout(TIMEOUT_SECONDS + 60)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_ring(framework, size, tmp_path):
+@pytest.mark.parametrize(
+    ("size", "which"),
+    [
+        (2, "not long"),
+        pytest.param(2, "long", marks=pytest.mark.long),
+        pytest.param(3, "long or not long", marks=pytest.mark.long),
+    ],
+)
+def test_ring(framework, size, which, tmp_path):
     command = [locate("horovodrun"), "-np", str(size), "-H", f"localhost:{size}"]
     command += ["--network-interfaces", "lo", "--gloo"]
     command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(RANKS)]
+    command += ["-m", which]
     variables = {
         "HOROVOD_ELASTIC": "1",
         "TF_NUM_INTRAOP_THREADS": "1",

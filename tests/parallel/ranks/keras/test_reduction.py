@@ -61,7 +61,7 @@ def assert_as_alone(world, optimizer, options, **tolerance):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("bucket_bytes", [1, 300, 1 << 20])
+@pytest.mark.parametrize("bucket_bytes", [1, 300, pytest.param(1 << 20, marks=pytest.mark.long)])
 def test_buckets_of_any_size_and_sparse_rows_give_the_same(world, optimizer, bucket_bytes):
     options = GradientOptions(clip_norm=0.5, reduction=Reduction(bucket_bytes=bucket_bytes))
     assert_as_alone(world, optimizer, options, rtol=2e-4, atol=2e-5)

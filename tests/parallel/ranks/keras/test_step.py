@@ -78,7 +78,7 @@ class Side:
 
 # keep_every=1: ranks of 3 hold equal parts, but not in the tail. 7: most ranks hold nothing in
 # some steps. 60: whole steps hold nothing.
-@pytest.mark.parametrize("keep_every", [1, 7, 60])
+@pytest.mark.parametrize("keep_every", [1, 7, pytest.param(60, marks=pytest.mark.long)])
 def test_ring_gives_the_weights_of_one_process(world, keep_every):
     ring = Side(world, keep_every=keep_every)
     in_ring = ring.train()

@@ -58,7 +58,9 @@ def small_slices(monkeypatch):
     monkeypatch.setattr(stream, "_MOST_BYTES", 60)
 
 
-@pytest.mark.parametrize("number", range(len(OPTIMIZERS)))
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, len(OPTIMIZERS)))]
+)
 def test_newcomers_have_the_bits_of_the_others_when_all_has_come(world, monkeypatch, number):
     from tests.zoo.tiny import TinySpec
 

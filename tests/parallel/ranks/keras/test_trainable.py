@@ -63,7 +63,14 @@ class Member:
 
 
 @pytest.mark.world_size(2, 3)
-@pytest.mark.parametrize("joins", ["before the change", "after it", "after it, beside the steps"])
+@pytest.mark.parametrize(
+    "joins",
+    [
+        pytest.param("before the change", marks=pytest.mark.long),
+        pytest.param("after it", marks=pytest.mark.long),
+        "after it, beside the steps",
+    ],
+)
 def test_a_newcomer_learns_what_is_trained(world, monkeypatch, joins):
     monkeypatch.setattr(ring_state, "_LEAST_STREAMED_BYTES", 1)
     monkeypatch.setattr(stream, "FIRST_BYTES", 60)

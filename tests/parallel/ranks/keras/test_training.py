@@ -89,6 +89,7 @@ def weights(work):
     return [variable.numpy() for variable in work._step.model_variables.values()]
 
 
+@pytest.mark.long
 def test_early_stopping_is_that_of_one_process(world):
     settings = [
         "train.epochs=30",
@@ -151,6 +152,7 @@ class Looks(keras.callbacks.Callback):
         Looks.seen.append((batch, logs["loss"]))
 
 
+@pytest.mark.long
 def test_callbacks_look_at_each_step_of_the_whole_ring_on_the_leader(world, monkeypatch):
     monkeypatch.setattr(LoadedSpec, "callbacks", lambda _: [Looks()])
     monkeypatch.setattr(Looks, "seen", [])
@@ -205,6 +207,7 @@ def plain_keras(first_weights, order, spans, *, num_steps, rates, num_lanes=6):
     return [variable.numpy() for variable in model.trainable_variables]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
     world, is_alone, monkeypatch
@@ -237,6 +240,7 @@ def test_a_batch_that_grows_with_the_ring_is_plain_keras_with_a_larger_one(
         assert_same_everywhere(weights(work))
 
 
+@pytest.mark.long
 def test_a_plateau_lowers_the_rate_that_a_growing_batch_multiplies(world, monkeypatch):
     monkeypatch.setattr(KerasStep, "rehearse", lambda *_: None)  # As above.
     plateau = {"monitor": "loss", "factor": 0.5, "patience": 1, "min_delta": 100.0}

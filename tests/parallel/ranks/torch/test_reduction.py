@@ -113,7 +113,7 @@ def assert_alike(found, expected, **tolerance):
 
 
 @pytest.mark.parametrize("num_parts", [1, 3])
-@pytest.mark.parametrize("bucket_bytes", [1, 300, 1 << 20])
+@pytest.mark.parametrize("bucket_bytes", [1, 300, pytest.param(1 << 20, marks=pytest.mark.long)])
 def test_buckets_of_any_size_give_the_sums_of_one_process(world, bucket_bytes, num_parts):
     options = Reduction(bucket_bytes=bucket_bytes)
     for found, expected, loss, its in train(world, options, num_parts=num_parts):

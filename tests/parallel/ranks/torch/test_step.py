@@ -88,7 +88,7 @@ def assert_as_alone(world, tolerance=1e-4, **settings):
 
 # keep_every=1: ranks of 3 hold equal parts, but not in the tail. 7: most ranks hold nothing in
 # some steps. 60: whole steps hold nothing.
-@pytest.mark.parametrize("keep_every", [1, 7, 60])
+@pytest.mark.parametrize("keep_every", [1, 7, pytest.param(60, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", ["SGD", "Adam"])
 def test_ring_gives_the_weights_of_one_process(world, keep_every, kind):
     assert_as_alone(world, keep_every=keep_every, kind=kind)
@@ -149,7 +149,7 @@ def test_batch_norm_and_dropout_are_each_ranks_own_and_the_state_is_one(world):
     assert ring.trainer.variables["norm.num_batches_tracked"].numpy() > 0
 
 
-@pytest.mark.parametrize("keep_every", [1, 7, 60])
+@pytest.mark.parametrize("keep_every", [1, 7, pytest.param(60, marks=pytest.mark.long)])
 def test_batch_norm_over_all_ranks_is_that_of_one_process(world, keep_every):
     """With a plain optimizer: Adam would magnify the rounding errors of a bias without a use."""
     model = {"batch_norm": True, "keep_every": keep_every, "kind": "SGD"}
