@@ -110,6 +110,10 @@ def script(commands: list[str]) -> str:
 
 def main() -> int:
     """Make the account, walk, and remove the account; returns the process' exit code."""
+    if os.getuid() != 0:
+        sys.exit(
+            "This makes an account, which needs root. The README's commands themselves do not."
+        )
     readme = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "README.md"
     walk = blocks(readme.read_text(encoding="utf-8"))
     if not walk:
@@ -135,7 +139,8 @@ def _walk(walk: list[Block], account: pwd.struct_passwd) -> int:
         subprocess.run(
             ["git", "-C", str(ROOT), "bundle", "create", "-q", str(bundle), "HEAD"], check=True
         )
-        code = _run([f"git clone -q {bundle} {clone}"], account, clone.parent)
+        clone_it = f"git -c advice.detachedHead=false clone -q {bundle} {clone}"
+        code = _run([clone_it], account, clone.parent)
     for is_root, together in itertools.groupby(walk, lambda block: block.kind == "root"):
         typed = [command for block in together for command in commands(block)]
         if code == 0 and is_root:
