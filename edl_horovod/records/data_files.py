@@ -25,10 +25,15 @@ class _Files(SourceKind):
     ) -> RecordSource:
         """Index the files and open a reader of them."""
         paths = expand(data)
+        folder = folders.index if folders is not None else None
         open_source = format_of(paths).open_source
         if open_source is not None:
             return open_source(
-                paths, columns=settings.columns, cache_bytes=cache_bytes, tell=tell or _nobody
+                paths,
+                columns=settings.columns,
+                folder=folder,
+                cache_bytes=cache_bytes,
+                tell=tell or _nobody,
             )
         # Imported here: NumPy is for those who read.
         from edl_horovod.records.index import Index
@@ -40,7 +45,6 @@ class _Files(SourceKind):
             max_chunk_bytes=settings.max_chunk_bytes,
             columns=tuple(settings.columns),
         )
-        folder = folders.index if folders is not None else None
         return Reader(Index.of(paths, how, folder=folder, tell=tell), cache_bytes=cache_bytes)
 
     def check(self, given: Sequence[str]) -> None:

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.chunks import ChunkInfo
 from edl_horovod.records.files.remote import reconnect
-from edl_horovod.records.kept_index import KeptIndex, state_of
+from edl_horovod.records.kept_index import indexed
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
-from edl_horovod.records.scanning import scan
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand
 from edl_horovod.records.sources.recordio_format import MAX_CHUNK_BYTES
@@ -111,12 +110,7 @@ class Index:
             "csv_header": settings.csv_header,
             "max_chunk_bytes": settings.max_chunk_bytes,
         }
-        tell = tell or _nobody
-        state = state_of(paths, indexed_by)
-        if state is None:
-            tables = scan(paths, record_format, known={}, tell=tell)
-        else:
-            tables = KeptIndex(state, record_format, folder, tell).tables()
+        tables = indexed(paths, record_format, indexed_by, folder=folder, tell=tell or _nobody)
         decode = record_format.decode
         if isinstance(decode, ColumnFormat):
             layout = decode.layout(tables.files)
@@ -127,6 +121,7 @@ class Index:
                 received={"data_plan.columns": ",".join(settings.columns)},
                 cure="Leave the setting out, and parse the records in create_dataset.",
             )
+        _check_headers(tables.files)
         return cls(record_format=record_format, tables=tables)
 
     @property
@@ -187,3 +182,17 @@ def _sorted_once(paths: Sequence[str]) -> list[str]:
     if twice:
         raise DataError("A file is given twice.", received=", ".join(twice), cure="Name it once.")
     return sorted(paths)
+
+
+def _check_headers(files: Sequence[IndexedFile]) -> None:
+    # A file without a line has no header, and no records that it could be wrong for.
+    headed = [file for file in files if file.header]
+    for file in headed:
+        if file.header != headed[0].header:
+            raise DataError(
+                "The CSV files have different headers, so their columns would be mixed up.",
+                received=f"{headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
+                f" with {file.header[:80]!r}",
+                cure="Give them the same columns in the same order, or set"
+                " data_plan.csv_header=false if the files have no header line.",
+            )

@@ -23,11 +23,11 @@ from edl_horovod.records.files import remote
 from edl_horovod.records.files.local import open_input
 from edl_horovod.records.index_file import FileState, SavedIndex, State
 from edl_horovod.records.index_lock import one_builder
-from edl_horovod.records.record_format import RecordFormat
+from edl_horovod.records.record_format import ChunkFormat
 from edl_horovod.records.scanning import FILES_AT_ONCE, file_tables, scan
 from edl_horovod.records.tables import Tables
 
-__all__ = ["SMALL_BYTES", "KeptIndex", "state_of"]
+__all__ = ["SMALL_BYTES", "indexed"]
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,33 @@ CACHE_DAYS = 90
 _MOST_NAMED = 3
 
 
-def state_of(paths: Sequence[str], settings: dict[str, object]) -> State | None:
+def indexed(
+    paths: Sequence[str],
+    chunk_format: ChunkFormat,
+    settings: dict[str, object],
+    *,
+    folder: Path | None,
+    tell: Callable[[str], None],
+) -> Tables:
+    """The tables of files, given by their sorted paths: of an index that fits, or by a scan.
+
+    Args:
+        paths: Sorted paths.
+        chunk_format: Finds the chunks of a file.
+        settings: What the chunks follow from besides the files.
+        folder: Of the job; None to keep nothing.
+        tell: For what people should know.
+
+    Raises:
+        DataError: A file cannot be read or is damaged, or there are no records.
+    """
+    state = _state_of(paths, settings)
+    if state is None:
+        return scan(paths, chunk_format, known={}, tell=tell)
+    return _KeptIndex(state, chunk_format, folder, tell).tables()
+
+
+def _state_of(paths: Sequence[str], settings: dict[str, object]) -> State | None:
     """The state of files, given by their sorted paths, to be taken before they are scanned.
 
     Returns:
@@ -72,11 +98,11 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class KeptIndex:
+class _KeptIndex:
     """Finds the index of some files, or makes and keeps it."""
 
     state: State
-    record_format: RecordFormat
+    chunk_format: ChunkFormat
     folder: Path | None
     """Of the job; None to keep nothing."""
     tell: Callable[[str], None]
@@ -113,7 +139,7 @@ class KeptIndex:
                 for table in file_tables(found.tables)
                 if table[0].path not in found.changed
             }
-        return scan(self.state.paths, self.record_format, known=known, tell=self._say)
+        return scan(self.state.paths, self.chunk_format, known=known, tell=self._say)
 
     def _tell_of_changes(self, changed: Mapping[str, str]) -> None:
         named = [f"{path} ({why})" for path, why in itertools.islice(changed.items(), _MOST_NAMED)]
@@ -259,7 +285,7 @@ class KeptIndex:
         # Of a remote file only the last, for each costs a request.
         chunks = {last} if remote.is_remote(path) else {first, last}
         with open_input(path) as file:
-            return all(self.record_format.holds(file, tables.chunk(one)) for one in chunks)
+            return all(self.chunk_format.holds(file, tables.chunk(one)) for one in chunks)
 
 
 _Ends = tuple[str, int, int]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from edl_horovod.records.source import RecordSource
     from edl_horovod.records.tables import IndexedFile
 
-__all__ = ["ColumnFormat", "FileFormat", "FormatSettings", "RecordFormat"]
+__all__ = ["ChunkFormat", "ColumnFormat", "FileFormat", "FormatSettings", "RecordFormat"]
 
 
 class Decode(Protocol):
@@ -40,6 +41,18 @@ class ColumnFormat:
     layout: Callable[[Sequence["IndexedFile"]], Layout]
     """The columns of some files; a DataError says where files differ, or what cannot be read."""
     decode: DecodeColumns
+
+
+class ChunkFormat(Protocol):
+    """What an index must know of a format."""
+
+    @property
+    def scan(self) -> Callable[[str], FileChunks]:
+        """The chunks of the file with this path."""
+
+    @property
+    def holds(self) -> Callable[[InputFile, ChunkInfo], bool]:
+        """Whether a chunk with this checksum is still there, by the least that must be read."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +99,18 @@ class OpenSource(Protocol):
         paths: Sequence[str],
         *,
         columns: Sequence[str],
+        folder: Path | None,
         cache_bytes: int,
         tell: Callable[[str], None],
     ) -> "RecordSource":
         """A source of files, given by their sorted paths.
+
+        Args:
+            paths: Sorted paths.
+            columns: The columns that are read, in this order; empty for all.
+            folder: Of the job, for an index; None to keep none.
+            cache_bytes: Memory for what was read and may be asked for again.
+            tell: Called with what people should know.
 
         Raises:
             DataError: They cannot be read, or not together.

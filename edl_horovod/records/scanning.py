@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edl_horovod.errors import DataError
 from edl_horovod.records.chunks import FileChunks
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import ColumnFormat, RecordFormat
+from edl_horovod.records.record_format import ChunkFormat
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 
 __all__ = ["FILES_AT_ONCE", "FileTable", "file_tables", "scan"]
@@ -31,7 +31,7 @@ FileTable = tuple[IndexedFile, NDArray[Any]]
 
 def scan(
     paths: Sequence[str],
-    record_format: RecordFormat,
+    chunk_format: ChunkFormat,
     *,
     known: Mapping[str, FileTable],
     tell: Callable[[str], None],
@@ -40,22 +40,20 @@ def scan(
 
     Args:
         paths: Sorted paths.
-        record_format: Reads them.
+        chunk_format: Finds their chunks.
         known: What need not be found out again, by path.
         tell: Called every few seconds with how far the scan is.
 
     Raises:
-        DataError: A file cannot be read or is damaged, CSV headers differ, or there are no records.
+        DataError: A file cannot be read or is damaged, or there are no records.
     """
     unknown = [path for path in paths if path not in known]
     found = dict(known)
     with _Progress(len(unknown), tell) as progress:
-        for table in _scanned(unknown, record_format):
+        for table in _scanned(unknown, chunk_format):
             progress.add(table)
             found[table[0].path] = table
     files = [found[path][0] for path in paths]
-    if not isinstance(record_format.decode, ColumnFormat):
-        _check_headers(files)
     chunks = np.concatenate([found[path][1] for path in paths])
     if not len(chunks):
         shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
@@ -77,9 +75,9 @@ def file_tables(tables: Tables) -> Iterator[FileTable]:
         start = end
 
 
-def _scanned(paths: Sequence[str], record_format: RecordFormat) -> Iterator[FileTable]:
+def _scanned(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[FileTable]:
     def table(path: str) -> FileTable:
-        return _table(record_format.scan(path))
+        return _table(chunk_format.scan(path))
 
     if not any(map(is_remote, paths)):
         yield from map(table, paths)
@@ -129,18 +127,4 @@ class _Progress:
             self._tell(
                 f"The data is indexed: {self._num_done:,} of {self._num_files:,} files,"
                 f" {self._num_chunks:,} chunks in {time.monotonic() - began:.0f} s"
-            )
-
-
-def _check_headers(files: Sequence[IndexedFile]) -> None:
-    # A file without a line has no header, and no records that it could be wrong for.
-    headed = [file for file in files if file.header]
-    for file in headed:
-        if file.header != headed[0].header:
-            raise DataError(
-                "The CSV files have different headers, so their columns would be mixed up.",
-                received=f"{headed[0].path} starts with {headed[0].header[:80]!r}, {file.path}"
-                f" with {file.header[:80]!r}",
-                cure="Give them the same columns in the same order, or set"
-                " data_plan.csv_header=false if the files have no header line.",
             )

@@ -3,6 +3,8 @@
 An `.npz` file is a zip archive of `.npy` files. Where it is not compressed (`numpy.savez`), an
 array in it is a run of bytes as in a file of its own; else (`numpy.savez_compressed`) no record of
 it can be reached without unpacking all before it, so a rank that needs the array unpacks all of it.
+The archive has a checksum of each array as a whole, which is verified where all of it is read: when
+it is unpacked, or when `checked_runs` notes the checksums of its runs.
 """
 
 import functools
@@ -10,7 +12,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
@@ -19,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.local import open_input
+from edl_horovod.records.read_ahead import ReadAhead
 from edl_horovod.records.sources.seekable import SeekableFile
 
-__all__ = ["StoredArray", "arrays_of", "damaged_array", "unpacked"]
+__all__ = ["StoredArray", "arrays_of", "checked_runs", "damaged_array", "unpacked"]
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 _EDGE_BYTES = 4096
@@ -42,7 +46,9 @@ class StoredArray:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     checksum: int
-    """Of its content where the file says it, else of the first and last bytes."""
+    """Of its member where it is one of an archive, else of the first and last bytes."""
+    member: tuple[int, int] | None = None
+    """Where its member of an archive begins and ends, if that is not compressed."""
 
     @property
     def is_packed(self) -> bool:
@@ -95,6 +101,45 @@ def unpacked(array: StoredArray) -> NDArray[Any]:
     return kept
 
 
+def checked_runs(path: str, arrays: Sequence[StoredArray], rows: int) -> FileChunks:
+    """Runs of records of uncompressed arrays of an archive, in the order of the file.
+
+    All of the arrays is read once, and the archive's checksums are verified.
+
+    Args:
+        path: The archive.
+        arrays: The arrays.
+        rows: Records of a run; the last of an array may have fewer.
+
+    Raises:
+        DataError: It cannot be read, or is damaged.
+    """
+    chunks: list[ChunkInfo] = []
+    with ReadAhead(open_input(path)) as file:
+        for array in arrays:
+            assert array.member is not None
+            start, end = array.member
+            checksum = zlib.crc32(file.read_at(start, num_bytes=array.offset - start))
+            at = array.offset
+            for first in range(0, array.shape[0] if array.row_bytes else 0, rows):
+                count = min(rows, array.shape[0] - first)
+                payload = file.read_at(at, num_bytes=count * array.row_bytes)
+                checksum = zlib.crc32(payload, checksum)
+                chunk = ChunkInfo(
+                    number=len(chunks),
+                    offset=at,
+                    checksum=zlib.crc32(payload),
+                    codec=Codec.NONE,
+                    compressed_bytes=len(payload),
+                    num_records=count,
+                )
+                chunks.append(chunk)
+                at += len(payload)
+            if zlib.crc32(file.read_at(at, num_bytes=end - at), checksum) != array.checksum:
+                raise damaged_array(path, f"Bad CRC-32 for {array.name + '.npy'!r}")
+        return FileChunks(path=path, size_bytes=file.size_bytes, chunks=tuple(chunks))
+
+
 def damaged_array(path: str, problem: str) -> DataError:
     """What is said of a file that cannot be read."""
     return DataError(
@@ -111,13 +156,14 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: InputFile) ->
     with archive.open(info) as stream:
         dtype, shape = _header(stream, file.path)
         header_bytes = stream.tell()
-    offset = -1
+    offset, member = -1, None
     if info.compress_type == zipfile.ZIP_STORED:
         local = file.read_at(info.header_offset, num_bytes=_LOCAL_HEADER.size)
         names_bytes = sum(_LOCAL_HEADER.unpack(local))
-        offset = info.header_offset + _LOCAL_HEADER.size + names_bytes + header_bytes
+        start = info.header_offset + _LOCAL_HEADER.size + names_bytes
+        offset, member = start + header_bytes, (start, start + info.file_size)
         _check_end(file.path, offset + _num_bytes(dtype, shape), file.size_bytes)
-    return StoredArray(file.path, name, offset, dtype, shape, info.CRC)
+    return StoredArray(file.path, name, offset, dtype, shape, info.CRC, member)
 
 
 def _header(stream: IO[bytes] | SeekableFile, path: str) -> tuple[np.dtype[Any], tuple[int, ...]]:

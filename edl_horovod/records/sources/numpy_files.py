@@ -1,6 +1,7 @@
 """Arrays that NumPy saved as a format of files."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from edl_horovod.records.record_format import FileFormat
 from edl_horovod.records.source import RecordSource
@@ -12,13 +13,14 @@ def _open(
     paths: Sequence[str],
     *,
     columns: Sequence[str],
+    folder: Path | None,
     cache_bytes: int,
     tell: Callable[[str], None],
 ) -> RecordSource:
     # Imported here: NumPy is for those who read.
     from edl_horovod.records.sources.numpy_source import ArraySource
 
-    return ArraySource(paths, columns=columns, cache_bytes=cache_bytes, tell=tell)
+    return ArraySource(paths, columns=columns, folder=folder, cache_bytes=cache_bytes, tell=tell)
 
 
 FORMAT = FileFormat(name="NumPy", open_source=_open, has_compression=True)

@@ -8,6 +8,8 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +17,20 @@ from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.records.chunk_source import ChunkSource
+from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_unchanged
 from edl_horovod.records.columns import ColumnChunk, Stored
+from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.local import FilePool
+from edl_horovod.records.kept_index import indexed
 from edl_horovod.records.layout import BYTES, Column, Layout
 from edl_horovod.records.sources.numpy_arrays import (
     StoredArray,
     arrays_of,
+    checked_runs,
     damaged_array,
     unpacked,
 )
+from edl_horovod.records.tables import Tables
 
 __all__ = ["ArraySource"]
 
@@ -42,6 +49,7 @@ class ArraySource(ChunkSource):
         paths: Sequence[str],
         *,
         columns: Sequence[str],
+        folder: Path | None,
         cache_bytes: int,
         tell: Callable[[str], None],
     ) -> None:
@@ -68,6 +76,7 @@ class ArraySource(ChunkSource):
         ]
         self._row_bytes = float(row_bytes)
         self._paths = paths
+        self._runs = _Runs.of(self._parts, rows, folder=folder, tell=tell)
         self._files = FilePool()
         self.block_counts = np.array([count for _, _, count in self._blocks], dtype=np.int64)
         self.block_starts = np.cumsum(self.block_counts) - self.block_counts
@@ -108,6 +117,7 @@ class ArraySource(ChunkSource):
             )
             if len(payload) != count * array.row_bytes:
                 raise damaged_array(array.path, "it has changed since the job indexed it")
+            self._runs.check(array, first, payload)
             rows = np.frombuffer(payload, array.dtype).reshape(count, *array.shape[1:])
         return _native(rows)
 
@@ -120,6 +130,84 @@ class ArraySource(ChunkSource):
                 f" each rank unpacks whole arrays, {size / 1e6:,.0f} MB in all. numpy.savez and"
                 " numpy.save write files that are read in parts."
             )
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The checksums of the runs of records in archives that are not compressed."""
+
+    rows: int
+    """Records of a run: those of a block."""
+    tables: Tables | None
+    """The runs as chunks; None where there are none."""
+    firsts: dict[tuple[str, str], int]
+    """The number of the first run of each array, by its file and its name."""
+
+    @classmethod
+    def of(
+        cls,
+        parts: Sequence[_Part],
+        rows: int,
+        *,
+        folder: Path | None,
+        tell: Callable[[str], None],
+    ) -> "_Runs":
+        """Take them from an index, or read the arrays once and verify them.
+
+        Raises:
+            DataError: An array cannot be read, or is damaged.
+        """
+        stored: dict[str, list[StoredArray]] = {}
+        for array in itertools.chain.from_iterable(part.values() for part in parts):
+            if array.member is not None:
+                stored.setdefault(array.path, []).append(array)
+        for arrays in stored.values():
+            arrays.sort(key=lambda array: array.offset)
+        if not any(
+            array.row_bytes * array.shape[0] for found in stored.values() for array in found
+        ):
+            return cls(rows, None, {})
+        paths = sorted(stored)
+        names = sorted(parts[0])  # The size of a block follows from them.
+        settings: dict[str, object] = {"format": "NumPy", "columns": names}
+        tables = indexed(paths, _Archives(stored, rows), settings, folder=folder, tell=tell)
+        firsts: dict[tuple[str, str], int] = {}
+        for path, first in zip(paths, [0, *tables.file_ends], strict=False):
+            for array in stored[path]:
+                firsts[path, array.name] = first
+                first += -(-array.shape[0] // rows) if array.row_bytes else 0
+        return cls(rows, tables, firsts)
+
+    def check(self, array: StoredArray, first: int, payload: bytes) -> None:
+        """Refuse a run that is not as it was when it was indexed.
+
+        Raises:
+            DataError: It is damaged, or has changed.
+        """
+        if array.member is None or self.tables is None or not payload:
+            return
+        run = self.tables.chunk(self.firsts[array.path, array.name] + first // self.rows)
+        if not is_unchanged(payload, run):
+            place = f"from byte {array.offset + first * array.row_bytes} on"
+            problem = f"{array.where} is damaged or has changed since it was indexed, {place}"
+            raise damaged_array(array.path, problem)
+
+
+@dataclass(frozen=True)
+class _Archives:
+    """How archives are indexed."""
+
+    stored: dict[str, list[StoredArray]]
+    """The uncompressed arrays, in the order of each file."""
+    rows: int
+
+    def scan(self, path: str) -> FileChunks:
+        """The runs of a file, which is read once."""
+        return checked_runs(path, self.stored[path], self.rows)
+
+    def holds(self, file: InputFile, chunk: ChunkInfo) -> bool:
+        """Whether a run is still there; all of it is read."""
+        return is_unchanged(file.read_at(chunk.offset, num_bytes=chunk.compressed_bytes), chunk)
 
 
 def _parts(paths: Sequence[str]) -> list[_Part]:

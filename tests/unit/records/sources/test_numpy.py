@@ -1,11 +1,15 @@
 """Arrays that NumPy saved: record i is row i of each, or one clear error."""
 
+import os
+import zipfile
+
 import numpy as np
 import pytest
 
 from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.job_data import open_source
+from edl_horovod.records.source import JobFolders
 from tests.columns import read_columns
 
 RANDOM = np.random.default_rng(4)
@@ -109,6 +113,62 @@ def test_damaged_files_are_one_sentence(tmp_path, name):
         path.write_bytes(content)
         with pytest.raises(DataError, match=rf"{name} cannot be read: "):
             read_columns(path)
+
+
+def flip_a_bit(path, at, *, keeps_time=False):
+    """Damage a file as a disk does, or a copy."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    if keeps_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def middle_of_data(path, member):
+    """A byte in the midst of what an array of an archive holds."""
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(member)
+    return info.header_offset + 128 + info.file_size // 2
+
+
+@pytest.mark.parametrize("num_records", [1000, 200_000], ids=["small", "large"])
+def test_a_flipped_bit_in_an_uncompressed_archive_is_refused_as_numpy_does(tmp_path, num_records):
+    path = save_npz(tmp_path / "a.npz", x=np.arange(num_records), y=np.ones((num_records, 4)))
+    flip_a_bit(path, middle_of_data(path, "x.npy"))
+    with pytest.raises(zipfile.BadZipFile, match="Bad CRC-32"), np.load(path) as archive:
+        archive["x"]
+    with pytest.raises(DataError, match=r"a\.npz cannot be read: Bad CRC-32 for 'x\.npy'"):
+        read_columns(path)
+
+
+def test_a_bit_that_flips_after_the_index_was_made_is_refused_where_it_is_read(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    path = save_npz(data / "a.npz", x=np.arange(200_000), y=np.ones((200_000, 4)))
+    folders = JobFolders(*(tmp_path / "job" / name for name in ("index", "records", "partial")))
+    with open_source(str(path), DataConfig(), folders=folders) as source:
+        assert len(list(data.glob(".edl_horovod.*.index"))) == 1
+        first = source.read(range(10))[0].tolist()
+    flip_a_bit(path, middle_of_data(path, "y.npy"), keeps_time=True)
+    with open_source(str(path), DataConfig(), folders=folders) as source:
+        assert source.read(range(10))[0].tolist() == first == [*range(10)]
+        with pytest.raises(DataError, match=r"'y' of .*a\.npz is damaged or has changed since"):
+            source.read([100_000])
+
+
+def test_arrays_that_are_not_read_are_not_verified(tmp_path):
+    path = save_npz(tmp_path / "a.npz", x=np.arange(5000), y=np.ones(5000))
+    flip_a_bit(path, middle_of_data(path, "y.npy"))
+    assert read_columns(path, columns=["x"])["x"] == list(range(5000))
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (3, 2, 0)])
+def test_records_without_a_value_are_records(tmp_path, shape):
+    path = save_npz(tmp_path / "a.npz", x=np.zeros(shape), y=np.arange(3))
+    assert read_columns(path) == {"x": np.zeros(shape).tolist(), "y": [0, 1, 2]}
+    path = save_npz(tmp_path / "b.npz", x=np.zeros(shape))
+    assert read_columns(path) == {"x": np.zeros(shape).tolist()}
 
 
 def test_a_compressed_file_says_that_it_is_read_as_a_whole(tmp_path):
