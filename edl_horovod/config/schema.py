@@ -49,7 +49,8 @@ class DataConfig:
     `validation_data`; at most prefetch_steps of them have work. 0 takes a thread of the rank
     (PyTorch)."""
     damaged: str = "raise"
-    """What to do with a damaged chunk of a file: `raise`, or `skip` (counted and logged)."""
+    """What to do with a damaged part of a file: `raise`, or `skip` (counted and logged), in formats
+    that can tell what is damaged."""
     max_chunk_bytes: int = 33554435
     """Most bytes of a RecordIO chunk before compression; the default is the most that edl_horovod
     writes. A chunk may have one record for each 32 of them."""

@@ -3,8 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from edl_horovod.records.files.remote import is_remote
-from edl_horovod.records.record_format import FormatSettings
-from edl_horovod.records.source import DataSettings, JobFolders, RecordSource, SourceKind
+from edl_horovod.records.record_format import FileFormat, FormatSettings
+from edl_horovod.records.source import (
+    DataSettings,
+    JobFolders,
+    RecordSource,
+    SourceKind,
+    refuse_skipping,
+)
 from edl_horovod.records.sources.files import format_of
 from edl_horovod.records.sources.finding import expand, parts_of
 
@@ -26,7 +32,7 @@ class _Files(SourceKind):
         """Index the files and open a reader of them."""
         paths = expand(data)
         folder = folders.index if folders is not None else None
-        open_source = format_of(paths).open_source
+        open_source = _format_of(paths, settings).open_source
         if open_source is not None:
             return open_source(
                 paths,
@@ -47,10 +53,10 @@ class _Files(SourceKind):
         )
         return Reader(Index.of(paths, how, folder=folder, tell=tell), cache_bytes=cache_bytes)
 
-    def check(self, given: Sequence[str]) -> None:
+    def check(self, given: Sequence[str], settings: DataSettings) -> None:
         """Find the files, all of one format."""
         sets = [expand(pattern) for pattern in given]
-        found = format_of([path for paths in sets for path in paths])
+        found = _format_of([path for paths in sets for path in paths], settings)
         if found.check_together is not None:
             found.check_together(sets)
 
@@ -62,6 +68,14 @@ class _Files(SourceKind):
     def local_patterns(self, data: str) -> Iterator[str]:
         """The parts of a list that are not URLs."""
         return (part for part in parts_of(data) if not is_remote(part))
+
+
+def _format_of(paths: Sequence[str], settings: DataSettings) -> FileFormat:
+    """The one format of some files, which can follow the settings."""
+    found = format_of(paths)
+    if found.no_skipping:
+        refuse_skipping(f"{found.name} files", settings, why=found.no_skipping)
+    return found
 
 
 def _nobody(_: str) -> None:

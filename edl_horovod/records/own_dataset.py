@@ -6,7 +6,13 @@ from types import ModuleType
 from typing import Any
 
 from edl_horovod.errors import ConfigError, DataError, UserCodeError
-from edl_horovod.records.source import DataSettings, JobFolders, RecordSource, SourceKind
+from edl_horovod.records.source import (
+    DataSettings,
+    JobFolders,
+    RecordSource,
+    SourceKind,
+    refuse_skipping,
+)
 
 __all__ = ["KIND", "SCHEME"]
 
@@ -37,6 +43,7 @@ class _OwnDataset(SourceKind):
         tell: Callable[[str], None] | None,
     ) -> RecordSource:
         """Import the module, and ask for the first records; a stream is read to its end."""
+        self._check_settings(data, settings)
         module, found = _made(data)
         if _gives_batches(found):
             raise UserCodeError(
@@ -64,10 +71,15 @@ class _OwnDataset(SourceKind):
         kept = keep_stream(found, data, digest_of(module), folders, tell or _nobody)
         return StreamRecords(kept, data, folders=folders, cache_bytes=cache_bytes)
 
-    def check(self, given: Sequence[str]) -> None:
+    def check(self, given: Sequence[str], settings: DataSettings) -> None:
         """Look whether a module and a name in it are given; user code runs on the ranks alone."""
         for data in given:
             _names(data)
+            self._check_settings(data, settings)
+
+    def _check_settings(self, data: str, settings: DataSettings) -> None:
+        why = "only your code knows what is damaged in them, and can leave it out"
+        refuse_skipping(f"records of your own ({data})", settings, why=why)
 
 
 def _nobody(_: str) -> None:

@@ -130,5 +130,7 @@ class FileFormat:
     open_source: OpenSource | None = None
     check_together: Callable[[Sequence[Sequence[str]]], None] | None = None
     """Refuses by a DataError data and validation data, as paths, that do not fit each other."""
+    no_skipping: str = ""
+    """Why nothing damaged can be left out of its files, a clause; "" where that is possible."""
     has_compression: bool = False
     """Whether it compresses by itself; else no record of a compressed file can be reached."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from edl_horovod.errors import ConfigError
 from edl_horovod.records.files.input_file import Closeable
 from edl_horovod.records.layout import Layout
 
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
 
     from edl_horovod.records.columns import Values
 
-__all__ = ["DataSettings", "JobFolders", "RecordSource", "Records", "SourceKind"]
+__all__ = [
+    "DataSettings",
+    "JobFolders",
+    "RecordSource",
+    "Records",
+    "SourceKind",
+    "refuse_skipping",
+]
 
 Records = list[bytes] | list["Values"]
 """Some records: their bytes, or the values of each column of a source that has a `layout`."""
@@ -138,10 +146,11 @@ class SourceKind(abc.ABC):
             DataError: There are no records, or they cannot be read.
         """
 
-    def check(self, given: Sequence[str]) -> None:
+    def check(self, given: Sequence[str], settings: DataSettings) -> None:
         """Find quickly what is wrong with all `data` of one job of this kind, before it starts.
 
         Raises:
+            ConfigError: A setting means nothing for it.
             DataError: Something is not there, or cannot be read together.
         """
 
@@ -152,3 +161,23 @@ class SourceKind(abc.ABC):
     def local_patterns(self, data: str) -> Iterator[str]:
         """The paths, folders and globs on file systems of this host that are read."""
         yield from ()
+
+
+def refuse_skipping(data: str, settings: DataSettings, *, why: str) -> None:
+    """Refuse `damaged=skip` for data in which nothing can be found damaged and left out.
+
+    Args:
+        data: What is read.
+        settings: The job's.
+        why: What keeps records from being left out, a clause.
+
+    Raises:
+        ConfigError: It is set.
+    """
+    if settings.damaged == "skip":
+        raise ConfigError(
+            f"data_plan.damaged=skip cannot be followed for {data}: {why}.",
+            received={"data_plan.damaged": settings.damaged},
+            cure="Leave the setting out: then damaged data ends the job with an error. RecordIO,"
+            " CSV, TFRecord, Parquet, JSON lines and pictures can leave out what is damaged.",
+        )

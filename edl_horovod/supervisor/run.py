@@ -167,10 +167,11 @@ def check_inputs(config: JobConfig) -> None:
 
     Raises:
         DataError: A glob matches nothing, or the files are of more than one record format.
-        ConfigError: The model zoo or the trained model is not there.
+        ConfigError: The model zoo or the trained model is not there, or the data cannot follow a
+            setting.
         OutputError: The output exists, cannot be written, or would replace what the job reads.
     """
-    check_sources([config.data, config.validation_data])
+    check_sources([config.data, config.validation_data], config.data_plan)
     if TASKS[config.task].takes_zoo:
         if not spec_zoo.is_needed(config) and git_zoo.parse(config.model_zoo) is None:
             lookup.require_zoo(config.model_zoo)

@@ -23,4 +23,9 @@ def _make(settings: FormatSettings) -> RecordFormat:
     return RecordFormat(FORMAT.name, arrow.read_chunks, decode, arrow.holds_chunk)
 
 
-FORMAT = FileFormat(name="Arrow", make=_make, has_compression=True)
+FORMAT = FileFormat(
+    name="Arrow",
+    make=_make,
+    no_skipping="they hold no checksums",
+    has_compression=True,
+)

@@ -21,7 +21,8 @@ def _make(settings: FormatSettings) -> RecordFormat:
 
     layout = functools.partial(json_lines.layout, wanted=settings.columns)
     decode = ColumnFormat(layout, json_lines.decode_chunk)
-    return RecordFormat(FORMAT.name, json_lines.read_chunks, decode, holds_chunk)
+    scan = functools.partial(json_lines.read_chunks, damaged=settings.damaged)
+    return RecordFormat(FORMAT.name, scan, decode, holds_chunk)
 
 
 FORMAT = FileFormat(name="JSON lines", make=_make)

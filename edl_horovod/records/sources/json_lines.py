@@ -6,15 +6,17 @@ stays text.
 """
 
 import io
+import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.json as pj
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_unchanged
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, check_policy, check_unchanged
 from edl_horovod.records.columns import ColumnChunk
+from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.local import open_input
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.sources.arrow_columns import chunk_of
@@ -24,20 +26,28 @@ from edl_horovod.records.tables import IndexedFile
 
 __all__ = ["decode_chunk", "layout", "read_chunks"]
 
+log = logging.getLogger(__name__)
 
-def read_chunks(path: str) -> FileChunks:
+
+def read_chunks(path: str, *, damaged: str = "raise") -> FileChunks:
     """The chunks of a file of JSON lines; all of it is read once.
+
+    Args:
+        path: A file of JSON lines.
+        damaged: `raise` at a line that is no object, or `skip` such lines.
 
     Raises:
         DataError: The file cannot be opened, is compressed, or has a line that is no object.
     """
+    check_policy(damaged)
     with open_input(path) as file:
         chunks: list[ChunkInfo] = []
         schemas: list[pa.Schema] = []
-        for offset, payload in line_chunks(file, "JSON lines"):
-            if not payload.strip():
+        num_skipped = 0
+        for offset, payload, table in _tables(file, is_skipping=damaged == "skip"):
+            if table is None:
+                num_skipped += 1
                 continue
-            table = _parse(payload, path, offset)
             schemas.append(_without_times(table.schema))
             chunk = ChunkInfo(
                 number=len(chunks),
@@ -52,6 +62,8 @@ def read_chunks(path: str) -> FileChunks:
             path=path,
             size_bytes=file.size_bytes,
             chunks=tuple(chunks),
+            skipped_chunks=num_skipped,
+            skipped_records=num_skipped,
             header=schema_bytes(_unified(schemas, path)) if schemas else b"",
         )
 
@@ -79,6 +91,39 @@ def decode_chunk(
     return chunk_of(table, layout=layout, path=file.path, chunk=chunk)
 
 
+def _tables(file: InputFile, *, is_skipping: bool) -> Iterator[tuple[int, bytes, pa.Table | None]]:
+    """Runs of lines that hold objects: the first byte, the bytes, and what they hold.
+
+    With `is_skipping` each line that cannot be read is a run without a table.
+    """
+    for offset, payload in line_chunks(file, "JSON lines"):
+        if payload.strip() and is_skipping:
+            yield from _readable(payload, file.path, offset)
+        elif payload.strip():
+            yield offset, payload, _parse(payload, file.path, offset)
+
+
+def _readable(
+    payload: bytes, path: str, offset: int
+) -> Iterator[tuple[int, bytes, pa.Table | None]]:
+    """The same of a run of lines: one that cannot be read is halved, down to single lines."""
+    try:
+        table = _parse(payload, path, offset)
+    except DataError as error:
+        half = len(payload) // 2
+        middle = payload.rfind(b"\n", 0, half) + 1 or payload.find(b"\n", half) + 1
+        if middle in (0, len(payload)):
+            what = error.what
+            log.warning("%s: left out a line: %s (data_plan.damaged=skip)", path, what)
+            yield offset, payload, None
+            return
+        for start, part in ((0, payload[:middle]), (middle, payload[middle:])):
+            if part.strip():
+                yield from _readable(part, path, offset + start)
+    else:
+        yield offset, payload, table
+
+
 def _parse(
     payload: bytes, path: str, offset: int, options: pj.ParseOptions | None = None
 ) -> pa.Table:
@@ -90,7 +135,8 @@ def _parse(
             f"{path} cannot be read as JSON lines in the {len(payload):,} bytes from byte"
             f" {offset}: {e}",
             received={"path": path},
-            cure="Write one object a line, with the same names and types in each.",
+            cure="Write one object a line, with the same names and types in each, or set"
+            " data_plan.damaged=skip to leave out lines that hold none.",
         ) from e
 
 

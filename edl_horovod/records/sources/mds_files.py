@@ -21,4 +21,4 @@ def _make(settings: FormatSettings) -> RecordFormat:
     return RecordFormat(FORMAT.name, mds_shards.read_chunks, decode, mds_shards.holds_chunk)
 
 
-FORMAT = FileFormat(name="MDS", make=_make)
+FORMAT = FileFormat(name="MDS", make=_make, no_skipping="they hold no checksums")

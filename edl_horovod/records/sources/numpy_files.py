@@ -23,4 +23,9 @@ def _open(
     return ArraySource(paths, columns=columns, folder=folder, cache_bytes=cache_bytes, tell=tell)
 
 
-FORMAT = FileFormat(name="NumPy", open_source=_open, has_compression=True)
+FORMAT = FileFormat(
+    name="NumPy",
+    open_source=_open,
+    no_skipping="an array has one checksum or none, so no damaged part of it can be told",
+    has_compression=True,
+)

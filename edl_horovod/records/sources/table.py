@@ -8,7 +8,7 @@ from edl_horovod.records.files.names import without_part
 
 if TYPE_CHECKING:
     from edl_horovod.records.record_format import FileFormat
-    from edl_horovod.records.source import SourceKind
+    from edl_horovod.records.source import DataSettings, SourceKind
 
 __all__ = [
     "FOLDER_ENDINGS",
@@ -63,17 +63,18 @@ def kind_of(data: str) -> "SourceKind":
     return kind
 
 
-def check_sources(given: Sequence[str]) -> None:
+def check_sources(given: Sequence[str], settings: "DataSettings") -> None:
     """Find quickly what is wrong with a job's `data` and `validation_data`; "" is passed over.
 
     Raises:
+        ConfigError: A setting means nothing for it.
         DataError: Something is not there, or cannot be read together.
     """
     by_kind: dict[SourceKind, list[str]] = {}
     for data in filter(None, given):
         by_kind.setdefault(kind_of(data), []).append(data)
     for kind, all_of_it in by_kind.items():
-        kind.check(all_of_it)
+        kind.check(all_of_it, settings)
 
 
 def file_format(name: str) -> "FileFormat":

@@ -15,4 +15,4 @@ def _make(settings: FormatSettings) -> RecordFormat:
     return RecordFormat(FORMAT.name, scan, decode_chunk, holds_chunk)
 
 
-FORMAT = FileFormat(name="text", make=_make)
+FORMAT = FileFormat(name="text", make=_make, no_skipping="any line is a record")

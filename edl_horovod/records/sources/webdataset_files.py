@@ -21,4 +21,6 @@ def _make(settings: FormatSettings) -> RecordFormat:
     return RecordFormat(FORMAT.name, webdataset.read_chunks, decode, webdataset.holds_chunk)
 
 
-FORMAT = FileFormat(name="WebDataset", make=_make)
+FORMAT = FileFormat(
+    name="WebDataset", make=_make, no_skipping="they hold no checksums of what is in a record"
+)

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from edl_horovod.config.schema import DataConfig
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.reader import Reader
 from edl_horovod.records.sources.table import check_sources
@@ -56,11 +57,11 @@ def test_data_beside_folders_with_pictures_is_what_a_folder_means(pictures):
 
 
 def test_classes_of_validation_data_must_be_those_of_the_data(pictures, tmp_path):
-    check_sources([str(pictures), str(pictures)])
+    check_sources([str(pictures), str(pictures)], DataConfig())
     (tmp_path / "val" / "dog").mkdir(parents=True)
     Image.new("RGB", (2, 2)).save(tmp_path / "val" / "dog" / "a.png")
     with pytest.raises(DataError, match=r"different classes.*Cat, ant"):
-        check_sources([str(pictures), str(tmp_path / "val")])
+        check_sources([str(pictures), str(tmp_path / "val")], DataConfig())
 
 
 def test_what_is_no_picture_is_an_error_or_left_out(pictures):

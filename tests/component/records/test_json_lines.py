@@ -56,3 +56,32 @@ def test_what_is_wrong_is_one_sentence(tmp_path, text, what):
     (tmp_path / "a.jsonl").write_text(text)
     with pytest.raises(DataError, match=what):
         read_columns(tmp_path / "a.jsonl")
+
+
+DAMAGE = ['{"x": 1', "x", "[1]", '{"x": 2}, ', "\x00\x01"]
+
+
+@pytest.mark.parametrize("places", [[0], [7], [19], [3, 4], [0, 9, 19], range(20)])
+def test_lines_that_are_no_objects_are_left_out_if_asked(tmp_path, caplog, places):
+    lines = [json.dumps({"x": n, "t": f"line {n}"}) for n in range(20)]
+    for number, place in enumerate(places):
+        lines[place] = DAMAGE[number % len(DAMAGE)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(DataError, match=r"cannot be read as JSON lines.*damaged=skip"):
+        read_columns(path)
+    kept = [n for n in range(20) if n not in places]
+    if not kept:
+        with pytest.raises(DataError, match="There are no records"):
+            read_columns(path, damaged="skip")
+        return
+    assert read_columns(path, damaged="skip")["x"] == kept
+    with Reader.open(str(path), damaged="skip") as reader:
+        assert reader.index.files[0].skipped_records == len(places)
+    assert caplog.text.count("data_plan.damaged=skip") == 2 * len(places)
+
+
+def test_values_of_differing_types_are_no_damage(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n{"x": "one"}\n')
+    with pytest.raises(DataError, match="differ in the types"):
+        read_columns(tmp_path / "a.jsonl", damaged="skip")

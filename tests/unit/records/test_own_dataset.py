@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_one_sentence(name, error, said):
 @pytest.mark.parametrize("data", ["dataset:", "dataset:train", "dataset:a b.c", "dataset:a/b.c"])
 def test_a_name_that_none_can_be_is_refused_before_the_job_starts(data):
     with pytest.raises(DataError, match="the names of a module"):
-        check_sources([data])
+        check_sources([data], DataConfig())
 
 
 def test_columns_of_what_is_no_dict_are_refused():

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.errors import DataError
+from edl_horovod.config.schema import DataConfig
+from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.preparation.inputs import find
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.records.sources.table import SCHEMES, check_sources, file_format, kind_of
@@ -22,7 +23,7 @@ def _with_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_reads_every_record_of_a_source_in_memory_once_an_epoch() -> None:
     config = compose("train", ["data=numbers:1000", "train.batch_size=16", *TRAIN])
-    check_sources([config.data, config.validation_data])
+    check_sources([config.data, config.validation_data], config.data_plan)
     with open_source(config.data, config.data_plan) as source:
         plan = plan_of(source, config.data_plan, global_batch=16, num_lanes=16, is_training=True)
         records = StepRecords(source, plan)
@@ -49,9 +50,9 @@ def test_what_begins_with_no_scheme_of_the_table_names_files(data: str) -> None:
 def test_files_are_checked_together_and_sources_of_other_kinds_by_themselves(tmp_path) -> None:
     for name in ("a.csv", "b.recordio"):
         (tmp_path / name).touch()
-    check_sources([f"{tmp_path}/a.csv", "numbers:7"])
+    check_sources([f"{tmp_path}/a.csv", "numbers:7"], DataConfig())
     with pytest.raises(DataError, match="one record format only"):
-        check_sources([f"{tmp_path}/a.csv", f"{tmp_path}/b.recordio"])
+        check_sources([f"{tmp_path}/a.csv", f"{tmp_path}/b.recordio"], DataConfig())
 
 
 @pytest.mark.parametrize(
@@ -62,10 +63,33 @@ def test_the_end_of_a_name_says_the_format(path: str, name: str) -> None:
     assert file_format(path).name == name
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["a.arrow", "a.feather", "a.txt", "a.tar", "a.mds", "a.npy", "a.npz", "dataset:own.train"],
+)
+def test_damage_that_no_format_can_leave_out_is_refused_before_the_job_starts(
+    tmp_path, monkeypatch, name
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).touch()
+    settings = DataConfig(damaged="skip")
+    for refusing in (lambda: check_sources([name], settings), lambda: open_source(name, settings)):
+        with pytest.raises(ConfigError, match=r"data_plan\.damaged=skip cannot be followed for"):
+            refusing()
+
+
+@pytest.mark.parametrize(
+    "name", ["a.recordio", "a.csv", "a.tfrecord", "a.parquet", "a.jsonl", "a.jpg"]
+)
+def test_what_is_damaged_in_other_formats_may_be_left_out(tmp_path, name) -> None:
+    (tmp_path / name).touch()
+    check_sources([str(tmp_path / name)], DataConfig(damaged="skip"))
+
+
 def test_commands_find_and_check_data_without_numpy(tmp_path) -> None:
     (tmp_path / "a.csv").touch()
     code = (
         "import sys; from edl_horovod.records.sources.table import check_sources\n"
-        "check_sources([sys.argv[1]]); assert 'numpy' not in sys.modules"
+        "check_sources([sys.argv[1]], None); assert 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.csv")], check=True, timeout=60)
