@@ -4,15 +4,16 @@ import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.records.chunks import ChunkInfo
+from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.remote import reconnect
-from edl_horovod.records.kept_index import indexed
+from edl_horovod.records.kept_index import indexed, states_of
 from edl_horovod.records.layout import Layout
 from edl_horovod.records.record_format import ColumnFormat, FormatSettings, RecordFormat
 from edl_horovod.records.sources.files import format_of
@@ -36,6 +37,9 @@ class Index:
     record_format: RecordFormat
     """How chunks become records."""
     tables: Tables
+    versions: NDArray[Any] | None = None
+    """What changes with the content of each file, as `FileState` has it, of a format without
+    checksums."""
     layout: Layout | None = None
     """The columns of a record; None where records are bytes."""
 
@@ -110,11 +114,22 @@ class Index:
             "csv_header": settings.csv_header,
             "max_chunk_bytes": settings.max_chunk_bytes,
         }
-        tables = indexed(paths, record_format, indexed_by, folder=folder, tell=tell or _nobody)
+        if record_format.content == "samples":
+            indexed_by["content"] = record_format.content
+        states = states_of(paths)
+        tables = indexed(
+            paths, states, record_format, indexed_by, folder=folder, tell=tell or _nobody
+        )
+        versions = None
+        if states is not None and record_format.content != "checksums":
+            # Not the files' states themselves: of a million pictures these take 100 MB.
+            changed = [state.changed for state in states]
+            are_times = all(isinstance(one, int) for one in changed)
+            versions = np.array(changed, dtype=np.int64 if are_times else object)
         decode = record_format.decode
         if isinstance(decode, ColumnFormat):
             layout = decode.layout(tables.files)
-            return cls(record_format=record_format, tables=tables, layout=layout)
+            return cls(record_format=record_format, tables=tables, versions=versions, layout=layout)
         if settings.columns:
             raise ConfigError(
                 f"{record_format.name} files have no columns that could be left out.",
@@ -122,7 +137,7 @@ class Index:
                 cure="Leave the setting out, and parse the records in create_dataset.",
             )
         _check_headers(tables.files)
-        return cls(record_format=record_format, tables=tables)
+        return cls(record_format=record_format, tables=tables, versions=versions)
 
     @property
     def files(self) -> tuple[IndexedFile, ...]:
@@ -146,7 +161,7 @@ class Index:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of names, sizes, counts and checksums, wherever the files are."""
+        """Hex digest of names, sizes, counts and checksums, wherever the files are, of any time."""
         return self.tables.fingerprint
 
     @property
@@ -170,7 +185,19 @@ class Index:
 
     def file_of_chunk(self, chunk_number: int) -> IndexedFile:
         """The file that holds a chunk."""
-        return self.files[bisect.bisect_right(self.tables.file_ends, chunk_number)]
+        return self.files[self._file_number(chunk_number)]
+
+    def expected_state(self, chunk_number: int) -> FileState | None:
+        """What the file that holds a chunk must be when it is read; None where checksums tell."""
+        if self.versions is None:
+            return None
+        number = self._file_number(chunk_number)
+        version = self.versions[number]
+        changed = version if isinstance(version, str) else int(version)
+        return FileState(self.files[number].size_bytes, changed)
+
+    def _file_number(self, chunk_number: int) -> int:
+        return bisect.bisect_right(self.tables.file_ends, chunk_number)
 
 
 def _nobody(_: str) -> None:

@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.files.whole_file import write_bytes
+from edl_horovod.records.files.input_file import FileState
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
 
 __all__ = [
     "ENDING",
-    "FileState",
     "SavedIndex",
     "State",
     "is_index",
@@ -48,16 +48,6 @@ _ALIGNMENT = 64
 _ARRAYS = {"chunks": CHUNK} | {
     name: np.dtype("<i8") for name in ("chunk_starts", "block_starts", "block_counts")
 }
-
-
-@dataclass(frozen=True)
-class FileState:
-    """What tells cheaply whether a file is as it was."""
-
-    size_bytes: int
-    changed: int | str
-    """Time of the last change in nanoseconds; of an object in a store what changes with its
-    content, or "" where the store says nothing."""
 
 
 @dataclass(frozen=True)

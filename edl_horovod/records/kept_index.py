@@ -20,14 +20,15 @@ from edl_horovod.files import marker
 from edl_horovod.files.user_cache import user_cache
 from edl_horovod.records import index_file
 from edl_horovod.records.files import remote
-from edl_horovod.records.files.local import open_input
-from edl_horovod.records.index_file import FileState, SavedIndex, State
+from edl_horovod.records.files.input_file import FileState
+from edl_horovod.records.files.local import file_state, open_input
+from edl_horovod.records.index_file import SavedIndex, State
 from edl_horovod.records.index_lock import one_builder
 from edl_horovod.records.record_format import ChunkFormat
 from edl_horovod.records.scanning import FILES_AT_ONCE, file_tables, scan
 from edl_horovod.records.tables import Tables
 
-__all__ = ["SMALL_BYTES", "indexed"]
+__all__ = ["SMALL_BYTES", "indexed", "states_of"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ _MOST_NAMED = 3
 
 def indexed(
     paths: Sequence[str],
+    states: Sequence[FileState] | None,
     chunk_format: ChunkFormat,
     settings: dict[str, object],
     *,
@@ -50,6 +52,7 @@ def indexed(
 
     Args:
         paths: Sorted paths.
+        states: What the files are, as `states_of` gives it.
         chunk_format: Finds the chunks of a file.
         settings: What the chunks follow from besides the files.
         folder: Of the job; None to keep nothing.
@@ -58,34 +61,35 @@ def indexed(
     Raises:
         DataError: A file cannot be read or is damaged, or there are no records.
     """
-    state = _state_of(paths, settings)
-    if state is None:
+    is_small = not any(map(remote.is_remote, paths)) and (
+        sum(state.size_bytes for state in states or ()) < SMALL_BYTES
+    )
+    if states is None or is_small:
         return scan(paths, chunk_format, known={}, tell=tell)
+    state = State(tuple(paths), tuple(states), settings)
     return _KeptIndex(state, chunk_format, folder, tell).tables()
 
 
-def _state_of(paths: Sequence[str], settings: dict[str, object]) -> State | None:
-    """The state of files, given by their sorted paths, to be taken before they are scanned.
+def states_of(paths: Sequence[str]) -> list[FileState] | None:
+    """What files are, to be found out before they are scanned; see `file_state`.
 
     Returns:
-        None where no index is kept: the data is small and local, or the scan will say what is wrong
-        with a file.
+        None where a local file cannot be looked at: the scan will say what is wrong with it.
 
     Raises:
         DataError: A remote file is not there or may not be read.
     """
-    is_remote = any(map(remote.is_remote, paths))
+    if any(map(remote.is_remote, paths)):
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
+            return _states(pool.map(file_state, paths))
+    return _states(map(file_state, paths))
+
+
+def _states(found: Iterator[FileState]) -> list[FileState] | None:
     try:
-        if is_remote:
-            with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index") as pool:
-                files = tuple(pool.map(_file_state, paths))
-        else:
-            files = tuple(map(_file_state, paths))
+        return list(found)
     except OSError:
         return None
-    if not is_remote and sum(file.size_bytes for file in files) < SMALL_BYTES:
-        return None
-    return State(tuple(paths), files, settings)
 
 
 @dataclass(frozen=True)
@@ -294,13 +298,6 @@ _Ends = tuple[str, int, int]
 
 def _is_digest(changed: int | str) -> bool:
     return isinstance(changed, str) and changed != ""
-
-
-def _file_state(path: str) -> FileState:
-    if remote.is_remote(path):
-        return FileState(*remote.size_and_version(path))
-    found = os.stat(path)
-    return FileState(found.st_size, found.st_mtime_ns)
 
 
 def _is_ours(folder: Path) -> bool:

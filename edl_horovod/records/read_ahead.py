@@ -1,6 +1,6 @@
 """Few large reads in place of many small ones: each read of a remote file costs a round trip."""
 
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import FileState, InputFile
 
 __all__ = ["MOST_BYTES", "ReadAhead"]
 
@@ -35,6 +35,10 @@ class ReadAhead(InputFile):
             self._window = self._file.read_at(offset, num_bytes=max(num_bytes, room))
         self._num_reads += 1
         return self._window[begin : begin + num_bytes]
+
+    def state(self) -> FileState:
+        """What the file is now."""
+        return self._file.state()
 
     def close(self) -> None:
         """Close the file."""

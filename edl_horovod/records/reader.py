@@ -64,7 +64,10 @@ class Reader(ChunkSource):
         chunk = self.index.chunk(number)
         file = self.index.file_of_chunk(number)
         payload = self._files.read_at(
-            file.path, offset=chunk.payload_offset, num_bytes=chunk.compressed_bytes
+            file.path,
+            offset=chunk.payload_offset,
+            num_bytes=chunk.compressed_bytes,
+            expected=self.index.expected_state(number),
         )
         decode = self.index.record_format.decode
         if isinstance(decode, ColumnFormat):

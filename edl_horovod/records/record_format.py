@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from edl_horovod.records.chunks import ChunkInfo, FileChunks
 from edl_horovod.records.files.input_file import InputFile
@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from edl_horovod.records.source import RecordSource
     from edl_horovod.records.tables import IndexedFile
 
-__all__ = ["ChunkFormat", "ColumnFormat", "FileFormat", "FormatSettings", "RecordFormat"]
+__all__ = ["ChunkFormat", "Content", "ColumnFormat", "FileFormat", "FormatSettings", "RecordFormat"]
+
+
+Content = Literal["checksums", "samples", "time"]
+"""What tells whether files hold what they held: the checksums of their chunks; samples of each file
+and the time of its last change; or that time alone."""
 
 
 class Decode(Protocol):
@@ -54,6 +59,10 @@ class ChunkFormat(Protocol):
     def holds(self) -> Callable[[InputFile, ChunkInfo], bool]:
         """Whether a chunk with this checksum is still there, by the least that must be read."""
 
+    @property
+    def content(self) -> Content:
+        """What tells whether files hold what they held."""
+
 
 @dataclass(frozen=True)
 class RecordFormat:
@@ -67,6 +76,8 @@ class RecordFormat:
     """How chunks become records: bytes, or columns."""
     holds: Callable[[InputFile, ChunkInfo], bool]
     """Whether a chunk with this checksum is still there, by the least that must be read for it."""
+    content: Content = "checksums"
+    """What tells whether files hold what they held."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Make the tables of an index from the files themselves."""
 
+import dataclasses
 import operator
 import threading
 import time
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import FileChunks
+from edl_horovod.records.chunks import FileChunks, sampled_checksum
+from edl_horovod.records.files.local import open_input
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import ChunkFormat
 from edl_horovod.records.tables import CHUNK, IndexedFile, Tables
@@ -77,7 +79,11 @@ def file_tables(tables: Tables) -> Iterator[FileTable]:
 
 def _scanned(paths: Sequence[str], chunk_format: ChunkFormat) -> Iterator[FileTable]:
     def table(path: str) -> FileTable:
-        return _table(chunk_format.scan(path))
+        file, chunks = _table(chunk_format.scan(path))
+        if chunk_format.content == "samples":
+            with open_input(path) as content:
+                file = dataclasses.replace(file, sampled=sampled_checksum(content))
+        return file, chunks
 
     if not any(map(is_remote, paths)):
         yield from map(table, paths)

@@ -58,6 +58,8 @@ class IndexedFile:
     """Records left out with the damaged chunks, as far as their headers tell."""
     header: bytes
     """What it says of all its chunks: the first line of a CSV file, the schema of others."""
+    sampled: int = 0
+    """Checksum of samples of its content, in a format whose chunks have none; else 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -224,7 +226,7 @@ def _blocks(
 
 
 def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
-    """Digest of names, sizes, counts and checksums; the folder above all files is not in it."""
+    """Digest of names, sizes, counts and checksums; no folder above all files, and no times."""
     places = [
         os.path.abspath(f"/{file.path}" if is_remote(file.path) else file.path) for file in files
     ]
@@ -233,7 +235,8 @@ def _fingerprint(files: Sequence[IndexedFile], chunks: NDArray[Any]) -> str:
     start = 0
     for file, place in zip(files, places, strict=True):
         name = place[len(above) :].lstrip("/")
-        digest.update(json.dumps([name, file.size_bytes, file.num_chunks]).encode())
+        facts = [name, file.size_bytes, file.num_chunks]
+        digest.update(json.dumps(facts + [file.sampled] * (file.sampled != 0)).encode())
         end = start + file.num_chunks
         for first in range(start, end, _CHUNKS_AT_ONCE):
             digest.update(_columns(chunks[first : min(first + _CHUNKS_AT_ONCE, end)]))

@@ -2,11 +2,22 @@
 
 import abc
 import os
+from dataclasses import dataclass
 from typing import Self
 
 from edl_horovod.errors import DataError
 
-__all__ = ["Closeable", "InputFile", "LocalFile"]
+__all__ = ["Closeable", "FileState", "InputFile", "LocalFile"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """What tells cheaply whether a file is as it was."""
+
+    size_bytes: int
+    changed: int | str
+    """Time of the last change in nanoseconds; of an object in a store what changes with its
+    content, or "" where the store says nothing."""
 
 
 class Closeable(abc.ABC):
@@ -40,6 +51,14 @@ class InputFile(Closeable):
 
         Raises:
             DataError: The read failed.
+        """
+
+    @abc.abstractmethod
+    def state(self) -> FileState:
+        """What the file is now.
+
+        Raises:
+            DataError: It cannot be found out.
         """
 
 
@@ -79,6 +98,11 @@ class LocalFile(InputFile):
                 cure="Check the disk or the mount of this host.",
             ) from e
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def state(self) -> FileState:
+        """The size and time of the open file, wherever its name leads by now."""
+        found = os.fstat(self._file)
+        return FileState(found.st_size, found.st_mtime_ns)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

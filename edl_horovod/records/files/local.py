@@ -1,11 +1,13 @@
 """The one place that opens input files, wherever they are."""
 
+import os
 import threading
 
+from edl_horovod.errors import DataError
 from edl_horovod.records.files import remote
-from edl_horovod.records.files.input_file import InputFile, LocalFile
+from edl_horovod.records.files.input_file import FileState, InputFile, LocalFile
 
-__all__ = ["FilePool", "open_input"]
+__all__ = ["FilePool", "file_state", "open_input"]
 
 
 class FilePool:
@@ -21,15 +23,26 @@ class FilePool:
         """The least recently read one first."""
         self._is_closed = False
 
-    def read_at(self, path: str, *, offset: int, num_bytes: int) -> bytes:
+    def read_at(
+        self, path: str, *, offset: int, num_bytes: int, expected: FileState | None = None
+    ) -> bytes:
         """Read bytes of a file; fewer than asked for only where the file ends.
 
+        Args:
+            path: The file.
+            offset: The first byte.
+            num_bytes: The number of bytes.
+            expected: What the file must be once they are read; None where their checksum tells.
+
         Raises:
-            DataError: The file cannot be opened or read.
+            DataError: The file cannot be opened or read, or is not as expected.
         """
         file = self._take(path)
         try:
-            return file.read_at(offset, num_bytes=num_bytes)
+            data = file.read_at(offset, num_bytes=num_bytes)
+            if expected is not None and (found := file.state()) != expected:
+                raise _changed(path, expected, found)
+            return data
         finally:
             self._give_back(file)
 
@@ -68,3 +81,27 @@ def open_input(path: str) -> InputFile:
             when its size or its bytes are.
     """
     return remote.RemoteFile(path) if remote.is_remote(path) else LocalFile(path)
+
+
+def file_state(path: str) -> FileState:
+    """What a file is now; of a remote one what was listed since the last `reconnect`.
+
+    Raises:
+        DataError: A remote file is not there or may not be read.
+        OSError: A local one is not.
+    """
+    if remote.is_remote(path):
+        return remote.state_of(path)
+    found = os.stat(path)
+    return FileState(found.st_size, found.st_mtime_ns)
+
+
+def _changed(path: str, expected: FileState, found: FileState) -> DataError:
+    how = "another time or content"
+    if found.size_bytes != expected.size_bytes:
+        how = f"{found.size_bytes} bytes instead of {expected.size_bytes}"
+    return DataError(
+        f"{path} has changed since the job indexed it.",
+        received=how,
+        cure="Start the job again, and leave its data alone meanwhile.",
+    )

@@ -6,12 +6,13 @@ look for them, never from our settings.
 
 import functools
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.errors import DataError, MissingDependency, did_you_mean, how_to_install
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import FileState, InputFile
 from edl_horovod.records.files.names import without_part
 from edl_horovod.records.files.remote_errors import FailureKind, as_data_errors, failure_kind
 
@@ -25,7 +26,7 @@ __all__ = [
     "matches",
     "read_if_there",
     "reconnect",
-    "size_and_version",
+    "state_of",
 ]
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ FIRST_WAIT_SECONDS = 0.5
 LONGEST_WAIT_SECONDS = 8.0
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
+STATE_SECONDS = 60.0
+"""What a store says of a file counts for so long: to ask costs as much as a small read."""
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "LastModified", "updated", "modified", "created")
 """What file systems of fsspec call what changes with a file, the most exact first."""
 _PASSING = (FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.BUSY)
@@ -74,7 +77,7 @@ class RemoteFile(InputFile):
         Raises:
             DataError: It is not there, may not be read, or has no known size.
         """
-        return size_and_version(self.path)[0]
+        return state_of(self.path).size_bytes
 
     def read_at(self, offset: int, *, num_bytes: int) -> bytes:
         """Read bytes by one request; fewer than asked for only where the file ends."""
@@ -89,6 +92,16 @@ class RemoteFile(InputFile):
             )
         return data
 
+    def state(self) -> FileState:
+        """What the store said of the file in the last minute, or says now."""
+        asked = _asked(_system(self.path))
+        now = time.monotonic()
+        if now - asked.setdefault(self.path, now) >= STATE_SECONDS:
+            asked[self.path] = now
+            _infos(_system(self.path)).pop(self.path, None)
+            _ask(self.path, "invalidate_cache", self.path)
+        return state_of(self.path)
+
     def close(self) -> None:
         """Do nothing: a connection belongs to the file system, not to the file."""
 
@@ -102,13 +115,13 @@ def reconnect() -> None:
     """Forget connections and listings, so that changed files and credentials are seen."""
     _file_system.cache_clear()
     _infos.cache_clear()
+    _asked.cache_clear()
 
 
-def size_and_version(path: str) -> tuple[int, str]:
+def state_of(path: str) -> FileState:
     """The size of a file, and what changes whenever its content does.
 
-    That is "" where the server says nothing of the kind. Nothing is asked for where the file was
-    listed since the last `reconnect`.
+    Nothing is asked for where the file was listed since the last `reconnect`.
 
     Raises:
         DataError: The file is not there, may not be read, or has no known size.
@@ -124,7 +137,7 @@ def size_and_version(path: str) -> tuple[int, str]:
             cure="Serve it from a place that says Content-Length.",
         )
     found = (info[key] for key in _VERSION_KEYS if info.get(key))
-    return int(info["size"]), str(next(found, "")).strip('"')
+    return FileState(int(info["size"]), str(next(found, "")).strip('"'))
 
 
 def read_if_there(path: str) -> bytes | None:
@@ -234,6 +247,12 @@ def _system(url: str) -> _System:
 @functools.cache
 def _infos(system: _System) -> dict[str, dict[str, Any]]:
     """What was found out about single files, by URL; listings are kept by the file system."""
+    return {}
+
+
+@functools.cache
+def _asked(system: _System) -> dict[str, float]:
+    """When the store was last asked about single files, by URL."""
     return {}
 
 

@@ -20,7 +20,9 @@ def _make(settings: FormatSettings) -> RecordFormat:
 
     layout = functools.partial(arrow.layout, wanted=settings.columns)
     decode = ColumnFormat(layout, arrow.decode_chunk)
-    return RecordFormat(FORMAT.name, arrow.read_chunks, decode, arrow.holds_chunk)
+    return RecordFormat(
+        FORMAT.name, arrow.read_chunks, decode, arrow.holds_chunk, content="samples"
+    )
 
 
 FORMAT = FileFormat(

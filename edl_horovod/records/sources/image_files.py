@@ -17,7 +17,7 @@ def _make(settings: FormatSettings) -> RecordFormat:
 
     folders = ImageFolders(settings)
     decode = ColumnFormat(folders.layout, folders.decode)
-    return RecordFormat(FORMAT.name, folders.scan, decode, folders.holds)
+    return RecordFormat(FORMAT.name, folders.scan, decode, folders.holds, content="time")
 
 
 FORMAT = FileFormat(

@@ -18,7 +18,9 @@ def _make(settings: FormatSettings) -> RecordFormat:
 
     layout = functools.partial(mds_shards.layout, wanted=settings.columns)
     decode = ColumnFormat(layout, mds_shards.decode_chunk)
-    return RecordFormat(FORMAT.name, mds_shards.read_chunks, decode, mds_shards.holds_chunk)
+    return RecordFormat(
+        FORMAT.name, mds_shards.read_chunks, decode, mds_shards.holds_chunk, content="samples"
+    )
 
 
 FORMAT = FileFormat(name="MDS", make=_make, no_skipping="they hold no checksums")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError
-from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks
+from edl_horovod.records.chunks import ChunkInfo, Codec, FileChunks, sampled_checksum
 from edl_horovod.records.files.input_file import InputFile
 from edl_horovod.records.files.local import open_input
 from edl_horovod.records.read_ahead import ReadAhead
@@ -30,8 +30,6 @@ from edl_horovod.records.sources.seekable import SeekableFile
 __all__ = ["StoredArray", "arrays_of", "checked_runs", "damaged_array", "unpacked"]
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
-_EDGE_BYTES = 4096
-"""Of an `.npy` file, which has no checksum, so many first and last bytes tell it from another."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class StoredArray:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     checksum: int
-    """Of its member where it is one of an archive, else of the first and last bytes."""
+    """Of its member where it is one of an archive, else of samples of its file."""
     member: tuple[int, int] | None = None
     """Where its member of an archive begins and ends, if that is not compressed."""
 
@@ -79,7 +77,7 @@ def arrays_of(path: str) -> list[StoredArray]:
             offset, num_bytes = stream.tell(), _num_bytes(dtype, shape)
             _check_end(path, offset + num_bytes, file.size_bytes)
             name = path.rpartition("/")[2].rpartition(".")[0]
-            return [StoredArray(path, name, offset, dtype, shape, _edges(file, offset, num_bytes))]
+            return [StoredArray(path, name, offset, dtype, shape, sampled_checksum(file))]
         with zipfile.ZipFile(SeekableFile(file)) as archive:
             return [_member(archive, one, file) for one in archive.infolist()]
 
@@ -93,9 +91,10 @@ def unpacked(array: StoredArray) -> NDArray[Any]:
     """
     with open_input(array.path) as file, _reading(array.path):
         with zipfile.ZipFile(SeekableFile(file)) as archive:
-            content = archive.read(f"{array.name}.npy")
+            info = archive.getinfo(f"{array.name}.npy")
+            content = archive.read(info)
         found = np.load(io.BytesIO(content), allow_pickle=False)
-    if (found.dtype, found.shape) != (array.dtype, array.shape):
+    if (found.dtype, found.shape, info.CRC) != (array.dtype, array.shape, array.checksum):
         raise damaged_array(array.path, f"{array.where} has changed since the job indexed it")
     kept: NDArray[Any] = found
     return kept
@@ -192,13 +191,6 @@ def _num_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 def _check_end(path: str, end: int, size_bytes: int) -> None:
     if end > size_bytes:
         raise damaged_array(path, f"it ends {end - size_bytes} bytes before its last record does")
-
-
-def _edges(file: InputFile, offset: int, num_bytes: int) -> int:
-    first = file.read_at(offset, num_bytes=min(_EDGE_BYTES, num_bytes)) if num_bytes else b""
-    last = max(offset, offset + num_bytes - _EDGE_BYTES)
-    rest = file.read_at(last, num_bytes=offset + num_bytes - last) if num_bytes else b""
-    return zlib.crc32(rest, zlib.crc32(first))
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from edl_horovod.errors import ConfigError, DataError, did_you_mean
 from edl_horovod.records.chunk_source import ChunkSource
 from edl_horovod.records.chunks import ChunkInfo, FileChunks, is_unchanged
 from edl_horovod.records.columns import ColumnChunk, Stored
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import FileState, InputFile
 from edl_horovod.records.files.local import FilePool
-from edl_horovod.records.kept_index import indexed
+from edl_horovod.records.kept_index import indexed, states_of
 from edl_horovod.records.layout import BYTES, Column, Layout
+from edl_horovod.records.record_format import Content
 from edl_horovod.records.sources.numpy_arrays import (
     StoredArray,
     arrays_of,
@@ -59,6 +60,8 @@ class ArraySource(ChunkSource):
             ConfigError: There is no such column.
             DataError: A file cannot be read, arrays do not fit each other, or have no records.
         """
+        states = states_of(paths)
+        self._states = dict(zip(paths, states or (), strict=False))
         self._parts = [_chosen(part, columns) for part in _parts(paths)]
         _check_alike(self._parts)
         counts = [next(iter(part.values())).shape[0] for part in self._parts]
@@ -76,7 +79,7 @@ class ArraySource(ChunkSource):
         ]
         self._row_bytes = float(row_bytes)
         self._paths = paths
-        self._runs = _Runs.of(self._parts, rows, folder=folder, tell=tell)
+        self._runs = _Runs.of(self._parts, self._states, rows, folder=folder, tell=tell)
         self._files = FilePool()
         self.block_counts = np.array([count for _, _, count in self._blocks], dtype=np.int64)
         self.block_starts = np.cumsum(self.block_counts) - self.block_counts
@@ -114,6 +117,7 @@ class ArraySource(ChunkSource):
                 array.path,
                 offset=array.offset + first * array.row_bytes,
                 num_bytes=count * array.row_bytes,
+                expected=self._states.get(array.path) if array.member is None else None,
             )
             if len(payload) != count * array.row_bytes:
                 raise damaged_array(array.path, "it has changed since the job indexed it")
@@ -147,6 +151,7 @@ class _Runs:
     def of(
         cls,
         parts: Sequence[_Part],
+        states: dict[str, FileState],
         rows: int,
         *,
         folder: Path | None,
@@ -170,7 +175,9 @@ class _Runs:
         paths = sorted(stored)
         names = sorted(parts[0])  # The size of a block follows from them.
         settings: dict[str, object] = {"format": "NumPy", "columns": names}
-        tables = indexed(paths, _Archives(stored, rows), settings, folder=folder, tell=tell)
+        found = [states[path] for path in paths] if states else None
+        archives = _Archives(stored, rows)
+        tables = indexed(paths, found, archives, settings, folder=folder, tell=tell)
         firsts: dict[tuple[str, str], int] = {}
         for path, first in zip(paths, [0, *tables.file_ends], strict=False):
             for array in stored[path]:
@@ -200,6 +207,7 @@ class _Archives:
     stored: dict[str, list[StoredArray]]
     """The uncompressed arrays, in the order of each file."""
     rows: int
+    content: Content = "checksums"
 
     def scan(self, path: str) -> FileChunks:
         """The runs of a file, which is read once."""

@@ -21,7 +21,7 @@ def _make(settings: FormatSettings) -> RecordFormat:
     scan = functools.partial(parquet.read_chunks, damaged=settings.damaged)
     layout = functools.partial(parquet.layout, wanted=settings.columns)
     decode = ColumnFormat(layout, parquet.decode_chunk)
-    return RecordFormat(FORMAT.name, scan, decode, parquet.holds_chunk)
+    return RecordFormat(FORMAT.name, scan, decode, parquet.holds_chunk, content="samples")
 
 
 FORMAT = FileFormat(name="Parquet", make=_make, has_compression=True)

@@ -18,7 +18,9 @@ def _make(settings: FormatSettings) -> RecordFormat:
 
     layout = functools.partial(webdataset.layout, wanted=settings.columns)
     decode = ColumnFormat(layout, webdataset.decode_chunk)
-    return RecordFormat(FORMAT.name, webdataset.read_chunks, decode, webdataset.holds_chunk)
+    return RecordFormat(
+        FORMAT.name, webdataset.read_chunks, decode, webdataset.holds_chunk, content="samples"
+    )
 
 
 FORMAT = FileFormat(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edl_horovod.records.files.input_file import InputFile
+from edl_horovod.records.files.input_file import FileState, InputFile
 from edl_horovod.records.read_ahead import MOST_BYTES, ReadAhead
 
 
@@ -25,6 +25,9 @@ class Sparse(InputFile):
         assert offset + num_bytes <= self._size_bytes
         self.reads.append(num_bytes)
         return bytes(num_bytes)
+
+    def state(self) -> FileState:
+        return FileState(self._size_bytes, 0)
 
     def close(self) -> None:
         pass
