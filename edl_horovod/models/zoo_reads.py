@@ -9,13 +9,14 @@ import ast
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from edl_horovod.models.lookup import import_root
+from edl_horovod.models.lookup import file_groups, import_root
 from edl_horovod.models.modules import loaded_files
+from edl_horovod.records.source_digest import imported_files
 
-__all__ = ["CODE", "ZooReads", "hearing_opens"]
+__all__ = ["CODE", "ZooReads", "files_of", "hearing_opens"]
 
 _MAX_NAME = 255
 CODE = (".py", ".pyc")
@@ -82,6 +83,30 @@ class ZooReads:
             found.update(_named_by(code, import_root(self._zoo)))
         others = {file for file in found if file.suffix not in CODE and file.is_file()}
         return sorted({*modules, *others})
+
+
+def files_of(zoo: Path, model_def: str, modules: Sequence[str] = ()) -> list[Path]:
+    """The files of a zoo that a model is made of, as far as code tells that does not run.
+
+    Args:
+        zoo: Absolute path of the zoo.
+        model_def: The model.
+        modules: Further modules that its job imports; those that do not lie in the zoo are left
+            out.
+
+    Returns:
+        Absolute paths, sorted: the code that may define the model, what it imports of the zoo, and
+        the files that are named in all this.
+
+    Raises:
+        ConfigError: The name is none that a model can have.
+        UserCodeError: The zoo has no such model, or a file that may define it is not Python.
+    """
+    root = import_root(zoo)
+    first = {file for group in file_groups(zoo, model_def) for file in group.files}
+    own = (root.joinpath(*name.split(".")).with_suffix(".py") for name in modules)
+    code = imported_files(sorted({*first, *filter(Path.is_file, own)}), [root])
+    return sorted({*code, *(file for each in code for file in _named_by(each, root))})
 
 
 def _named_by(code: Path, root: Path) -> Iterator[Path]:

@@ -1,7 +1,12 @@
 """Files of records, as paths, folders, globs and URLs name them."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 
+from edl_horovod.errors import DataError
+from edl_horovod.records.files.local import file_state
 from edl_horovod.records.files.remote import is_remote
 from edl_horovod.records.record_format import FileFormat, FormatSettings
 from edl_horovod.records.source import (
@@ -59,6 +64,14 @@ class _Files(SourceKind):
         found = _format_of([path for paths in sets for path in paths], settings)
         if found.check_together is not None:
             found.check_together(sets)
+
+    def state(self, data: str) -> str:
+        """A digest of the paths of the files, their sizes, and their times or ETags."""
+        try:
+            states = [[path, *astuple(file_state(path))] for path in expand(data)]
+        except (DataError, OSError):
+            return ""  # There are no such files.
+        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     def absolute(self, data: str, make_absolute: Callable[[str], str]) -> str:
         """Make each path of a list absolute."""

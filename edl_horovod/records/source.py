@@ -154,6 +154,10 @@ class SourceKind(abc.ABC):
             DataError: Something is not there, or cannot be read together.
         """
 
+    def state(self, data: str) -> str:
+        """What tells without reading any record whether `data` is as it was; "" if nothing does."""
+        return ""
+
     def absolute(self, data: str, make_absolute: Callable[[str], str]) -> str:
         """The same `data` with paths made absolute; `make_absolute` leaves a URL as it is."""
         return data

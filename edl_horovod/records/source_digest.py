@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["digest_of"]
+__all__ = ["digest_of", "imported_files"]
 
 _OURS = __name__.partition(".")[0]
 
@@ -24,18 +24,27 @@ def digest_of(module: ModuleType) -> str:
     file = getattr(module, "__file__", None)
     if file is None or not file.endswith(".py"):
         return hashlib.sha256(module.__name__.encode()).hexdigest()
-    roots = _roots()
-    first = Path(file).resolve()
-    found = {first: first.read_bytes()}
-    todo = [first]
+    found = imported_files([Path(file).resolve()], _roots())
+    digests = sorted(hashlib.sha256(content).hexdigest() for content in found.values())
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def imported_files(first: Sequence[Path], roots: Sequence[Path]) -> dict[Path, bytes]:
+    """What some Python files and the files that they and these import contain, by their paths.
+
+    Args:
+        first: The files.
+        roots: Folders from which modules are imported; what is imported from elsewhere is left out.
+    """
+    found = {file: file.read_bytes() for file in first}
+    todo = [*first]
     while todo:
         importing = todo.pop()
         for other in _imported(found[importing], importing, roots):
             if other not in found:
                 found[other] = other.read_bytes()
                 todo.append(other)
-    digests = sorted(hashlib.sha256(content).hexdigest() for content in found.values())
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+    return found
 
 
 def _roots() -> list[Path]:
@@ -53,7 +62,11 @@ def _roots() -> list[Path]:
 
 
 def _imported(code: bytes, importing: Path, roots: Sequence[Path]) -> Iterator[Path]:
-    for node in ast.walk(ast.parse(code)):
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError):
+        return  # Who runs it will be told.
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
             folders = roots

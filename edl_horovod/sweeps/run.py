@@ -1,17 +1,20 @@
 """A sweep: one training after another, each in its own folder, and a table of how they ended."""
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
 import io
+import json
 import math
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edl_horovod.config import resolved
+from edl_horovod.config import model_spec, resolved
 from edl_horovod.config.compose import compose_sweep
 from edl_horovod.config.conf_files import NO_FILES, ConfigFiles
 from edl_horovod.config.schema import JobConfig
@@ -21,13 +24,17 @@ from edl_horovod.errors import ConfigError, EdlError, Interrupted, OutputError, 
 from edl_horovod.files import json_text, marker
 from edl_horovod.files.output_dir import check_name, writing
 from edl_horovod.files.url_secrets import without_secrets
-from edl_horovod.files.whole_file import write_text
+from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir, with_job_dir
 from edl_horovod.job.events import JobEvent, StepEvent
 from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
+from edl_horovod.models.lookup import require_zoo
+from edl_horovod.models.zoo_reads import CODE, files_of
+from edl_horovod.records import own_dataset
+from edl_horovod.records.sources.table import kind_of
 
 __all__ = [
     "SweepJob",
@@ -54,6 +61,17 @@ _WITHOUT_EFFECT = (
     "model_zoo_commit",
 )
 """Settings and sections that do not make an earlier result another one."""
+_INPUTS = "inputs.json"
+"""In the sweep's folder: what the jobs that have finished had read."""
+_Inputs = dict[str, str]
+"""Digests of what a job reads, by the setting that names it."""
+_WHAT = {
+    "data": "the files of data",
+    "validation_data": "the files of validation_data",
+    "model_def": "the code of the model, or a file that it names,",
+    "model": "the files of model.spec",
+    "init_from": "the files of init_from",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,12 +154,17 @@ def make_plan(
         {key: without_secrets(value) for key, value in point.chosen.items()} for point in points
     ]
     names = _names(all_chosen, is_part=is_part)
+    recorded = _recorded_inputs(Path(output))
+    inputs_of = _InputsOfJobs()
     jobs, placed = [], []
     for name, chosen, config in zip(names, all_chosen, configs, strict=True):
         job_dir = config.job_dir and f"{config.job_dir}/{name}"
         config = replace(config, output=f"{output}/{name}", job_dir=job_dir)
         job = SweepJob(name=name, chosen=chosen, output=config.output)
-        jobs.append(_read_back(job, config, state="earlier") if _is_done(config) else job)
+        if _is_done(config):
+            _check_inputs(config, recorded.get(name), inputs_of(config))
+            job = _read_back(job, config, state="earlier")
+        jobs.append(job)
         placed.append(config)
     return SweepPlan(output=output, jobs=tuple(jobs), configs=tuple(placed))
 
@@ -197,12 +220,16 @@ def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:
 def _run_one(
     job: SweepJob, config: JobConfig, run_job: Callable[[SweepJob, JobConfig], object]
 ) -> SweepJob:
+    folder = Path(config.output).parent
+    inputs = _InputsOfJobs()(config)  # As they are now: they may change while it runs.
+    _record_inputs(folder, job.name, None)
     try:
         run_job(job, config)
     except (Interrupted, KeyboardInterrupt):
         return replace(job, state="interrupted")
     except EdlError as error:
         return replace(job, state="failed", error=str(error))
+    _record_inputs(folder, job.name, inputs)
     return _read_back(job, config, state="finished")
 
 
@@ -245,6 +272,109 @@ def _is_done(config: JobConfig) -> bool:
             cure="Give another output, or overwrite=true to train all jobs again.",
         )
     return True
+
+
+def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> None:
+    """Refuse the result of a job whose data or model is not what the job had read.
+
+    Raises:
+        OutputError: It is not, or nobody knows.
+    """
+    cure = "Give another output, or overwrite=true to train all jobs again."
+    if before is None:
+        raise OutputError(
+            f"Nothing says which data and model the result in {config.output} was trained with.",
+            received={"output": config.output},
+            cure=f"An earlier version trained it, or its sweep was killed. {cure}",
+        )
+    other = [key for key in now if now[key] != before.get(key)]
+    if other:
+        what = " and ".join(_WHAT[key] for key in other)
+        raise OutputError(
+            f"{what[0].upper()}{what[1:]} changed after the result in {config.output} was trained.",
+            received={key: getattr(config, key) for key in other},
+            cure=cure,
+        )
+
+
+class _InputsOfJobs:
+    """Finds out what jobs read; what several jobs have in common is looked at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], str] = {}
+
+    def __call__(self, config: JobConfig) -> _Inputs:
+        """Digests by setting; "" where nothing is there, or nothing could change."""
+        data = [config.data, config.validation_data]
+        found = {
+            "data": self._state_of_data(config.data),
+            "validation_data": self._state_of_data(config.validation_data),
+            "init_from": _states_below([config.init_from]),
+        }
+        if config.model:
+            found["model"] = _states_below(model_spec.paths_in(config.model))
+        elif git_zoo.parse(config.model_zoo) is None and not config.model_zoo_source:
+            key = (config.model_zoo, config.model_def, *data)
+            if key not in self._known:
+                self._known[key] = _code_of(config.model_zoo, config.model_def, data)
+            found["model_def"] = self._known[key]
+        return found
+
+    def _state_of_data(self, data: str) -> str:
+        if (data,) not in self._known:
+            self._known[data,] = kind_of(data).state(data) if data else ""
+        return self._known[data,]
+
+
+def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
+    """A digest of a model's code, and of the code of records that lies beside it."""
+    scheme = f"{own_dataset.SCHEME}:"
+    modules = [
+        one.removeprefix(scheme).rpartition(".")[0] for one in data if one.startswith(scheme)
+    ]
+    digest = hashlib.sha256()
+    try:
+        files = files_of(require_zoo(model_zoo), model_def, modules)
+    except EdlError:
+        return ""  # The job will say what is wrong.
+    for file in files:
+        content = file.read_bytes() if file.suffix in CODE else _states_below([str(file)]).encode()
+        digest.update(f"{file}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _states_below(paths: Sequence[str]) -> str:
+    """A digest of the names, sizes and times of files, and of those in folders."""
+    states = [
+        [path, found.st_size, found.st_mtime_ns]
+        for path in sorted(_files_below(paths))
+        for found in (os.stat(path),)
+    ]
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest() if states else ""
+
+
+def _files_below(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        if os.path.isfile(path):
+            yield path
+        for folder, _, names in os.walk(path):
+            yield from (os.path.join(folder, name) for name in names)
+
+
+def _recorded_inputs(folder: Path) -> dict[str, _Inputs]:
+    """What the finished jobs of a sweep had read, by the names of the jobs."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads((folder / _INPUTS).read_bytes())
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _record_inputs(folder: Path, name: str, inputs: Mapping[str, str] | None) -> None:
+    """Note what a job that has finished had read; None before it runs."""
+    others = {key: value for key, value in _recorded_inputs(folder).items() if key != name}
+    with writing(folder):
+        write_json(folder / _INPUTS, others | ({name: dict(inputs)} if inputs is not None else {}))
 
 
 def result_settings(config: JobConfig) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 import csv
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +140,132 @@ def test_overwrite_trains_all_again(edl, trainings, tmp_path: Path):
 
     assert code == 0
     assert len(trainings.rates) == 6
+
+
+MODEL = """
+from helper import WIDTH
+from edl_horovod import ElasticDLSpec
+
+class Model(ElasticDLSpec):
+    words = "words.txt"
+"""
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Path]:
+    """What a job reads, by what is in it."""
+    files = {
+        "model": tmp_path / "zoo" / "mine.py",
+        "import": tmp_path / "zoo" / "helper.py",
+        "named": tmp_path / "zoo" / "words.txt",
+        "another model": tmp_path / "zoo" / "another.py",
+        "notes": tmp_path / "zoo" / "README.md",
+        "data": tmp_path / "d" / "a.csv",
+        "validation data": tmp_path / "v" / "a.csv",
+        "start": tmp_path / "first" / "trained_model.pb",
+    }
+    for file in files.values():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("x,y\n1,2\n" if file.suffix == ".csv" else "WIDTH = 3\n")
+    files["model"].write_text(MODEL)
+    return files
+
+
+@pytest.fixture
+def sweep(edl, inputs, tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    def run(*argv: str) -> tuple[int, str, str]:
+        read = {"model_zoo": "zoo", "data": "d", "validation_data": "v", "init_from": "first"}
+        given = [f"{key}={tmp_path}/{name}" for key, name in read.items()]
+        return edl(RATES, *given, "model_def=mine.Model", *argv)
+
+    return run
+
+
+def change(file: Path) -> None:
+    """Write a file again, a second later, with as many bytes."""
+    before = file.stat()
+    text = file.read_text()
+    file.write_text(text.replace("3", "4").replace("2", "5").replace("words =", "texts ="))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("model", "model_def"),
+        ("import", "model_def"),
+        ("named", "model_def"),
+        ("data", "data"),
+        ("validation data", "validation_data"),
+        ("start", "init_from"),
+    ],
+)
+def test_results_of_another_model_or_of_other_data_are_refused(
+    sweep, inputs, trainings, name: str, key: str
+):
+    assert sweep()[0] == 0
+    change(inputs[name])
+    code, _, err = sweep()
+    assert (code, len(trainings.rates)) == (7, 3)
+    assert "changed after the result in" in err
+    assert f"Received: {key}=" in err
+    assert "overwrite=true" in err
+
+
+def test_results_that_were_trained_again_are_those_of_what_is_there_now(sweep, inputs, trainings):
+    sweep()
+    change(inputs["model"])
+    assert sweep("overwrite=true")[0] == 0
+    assert sweep()[0] == 0
+    assert len(trainings.rates) == 6
+
+
+def test_a_file_of_data_that_comes_or_goes_is_a_change(sweep, inputs, trainings):
+    sweep()
+    another = inputs["data"].with_name("b.csv")
+    shutil.copy(inputs["data"], another)
+    assert sweep()[0] == 7
+    another.unlink()
+    assert sweep()[0] == 0
+    assert len(trainings.rates) == 3
+
+
+@pytest.mark.parametrize("name", ["another model", "notes"])
+def test_what_a_model_does_not_read_may_change(sweep, inputs, trainings, name: str):
+    sweep()
+    change(inputs[name])
+    assert sweep()[0] == 0
+    assert len(trainings.rates) == 3
+
+
+def test_code_that_is_written_again_as_it_was_is_no_change(sweep, inputs, trainings):
+    sweep()
+    os.utime(inputs["model"])
+    assert sweep()[0] == 0
+    assert len(trainings.rates) == 3
+
+
+def test_a_change_while_a_job_runs_is_noticed(sweep, inputs, trainings, monkeypatch):
+    launch = Trainings.launch
+
+    def changing(self: Trainings, *args: Any, **more: Any) -> Any:
+        if len(self.rates) == 1:
+            change(inputs["data"])
+        return launch(self, *args, **more)
+
+    monkeypatch.setattr(Trainings, "launch", changing)
+    sweep()
+    code, _, err = sweep()
+    assert code == 7
+    assert "learning_rate=0.1 " in err or "learning_rate=0.2 " in err
+
+
+def test_a_result_of_which_nobody_knows_what_it_read_is_refused(sweep, trainings, tmp_path: Path):
+    sweep()
+    (tmp_path / "s" / "inputs.json").unlink()
+    code, _, err = sweep()
+    assert (code, len(trainings.rates)) == (7, 3)
+    assert "overwrite=true" in err
 
 
 def test_results_of_other_settings_are_refused_before_the_first_job(edl, trainings):
