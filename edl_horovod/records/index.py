@@ -124,8 +124,11 @@ class Index:
         if states is not None and record_format.content != "checksums":
             # Not the files' states themselves: of a million pictures these take 100 MB.
             changed = [state.changed for state in states]
-            are_times = all(isinstance(one, int) for one in changed)
-            versions = np.array(changed, dtype=np.int64 if are_times else object)
+            if all(isinstance(one, int) for one in changed):
+                versions = np.array(changed, dtype=np.int64)
+            elif record_format.content == "samples":
+                versions = np.array(changed, dtype=object)
+            # A file that is read once an epoch, as a picture, would be asked for each time.
         decode = record_format.decode
         if isinstance(decode, ColumnFormat):
             layout = decode.layout(tables.files)

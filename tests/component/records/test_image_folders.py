@@ -1,5 +1,7 @@
 """Pictures in a folder for each class, as PIL wrote them, numbered as Keras numbers them."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
@@ -81,3 +83,13 @@ def test_another_class_is_other_data(pictures):
     (pictures / "dog").rename(pictures / "wolf")
     with Reader.open(str(pictures)) as reader:
         assert reader.fingerprint != first
+
+
+def test_a_picture_that_is_rewritten_while_a_job_reads_is_an_error(pictures):
+    path = sorted(pictures.rglob("*.*"))[0]
+    with Reader.open(str(pictures)) as reader:
+        content, before = path.read_bytes(), path.stat()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
+        with pytest.raises(DataError, match="has changed since the job indexed it"):
+            reader.read(range(len(reader)))
