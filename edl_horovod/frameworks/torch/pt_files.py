@@ -7,14 +7,14 @@ import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.pt_inspection import PtFile, global_path, inspect_pt
+from edl_horovod.frameworks.torch.pt_inspection import PtFile, global_path, inspected_pt
 from edl_horovod.models.custom_objects import imported
 from edl_horovod.models.file_model import CustomObject
 
@@ -64,32 +64,33 @@ def load_pt(path: Path, objects: Iterable[CustomObject] = (), *, is_trusted: boo
     Raises:
         UserCodeError: It is no such file, is damaged, or names what it may not.
     """
-    found = inspect_pt(path)
-    own = _own_globals(found, objects, is_trusted=is_trusted)
-    unsafe = [name for name in unsafe_globals(found) if name not in own]
-    if unsafe and not is_trusted:
-        raise _refusal(found, unsafe)
-    if found.damage:
-        raise _damaged(path, found.damage)
-    allowed = {name: own.get(name, _resolved(name)) for name in found.globals}
-    allowed = {name: value for name, value in allowed.items() if value is not None}
-    try:
-        if unsafe:
-            log.warning("%s names %s, which runs because it is trusted", path, ", ".join(unsafe))
-            return torch.load(path, map_location="cpu", weights_only=False)
-        if found.is_legacy:
-            return _load_legacy(path, allowed)
-        known = [(value, name) for name, value in allowed.items()]
-        with torch.serialization.safe_globals(known):
-            return torch.load(path, map_location="cpu", weights_only=True)
-    except (ArithmeticError, AttributeError, EOFError, ImportError, LookupError) as e:
-        raise _damaged(path, f"{type(e).__name__}: {e}") from e
-    except (OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as e:
-        # PyTorch's own text is about a switch that users here do not have.
-        raise _damaged(path, str(e.__context__ or e).strip().partition("\n")[0]) from e
+    with inspected_pt(path) as (found, stream):
+        own = _own_globals(found, objects, is_trusted=is_trusted)
+        unsafe = [name for name in unsafe_globals(found) if name not in own]
+        if unsafe and not is_trusted:
+            raise _refusal(found, unsafe)
+        if found.damage:
+            raise _damaged(path, found.damage)
+        allowed = {name: own.get(name, _resolved(name)) for name in found.globals}
+        allowed = {name: value for name, value in allowed.items() if value is not None}
+        try:
+            if unsafe:
+                names = ", ".join(unsafe)
+                log.warning("%s names %s, which runs because it is trusted", path, names)
+                return torch.load(stream, map_location="cpu", weights_only=False)
+            if found.is_legacy:
+                return _load_legacy(stream, allowed)
+            known = [(value, name) for name, value in allowed.items()]
+            with torch.serialization.safe_globals(known):
+                return torch.load(stream, map_location="cpu", weights_only=True)
+        except (ArithmeticError, AttributeError, EOFError, ImportError, LookupError) as e:
+            raise _damaged(path, f"{type(e).__name__}: {e}") from e
+        except (OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as e:
+            # PyTorch's own text is about a switch that users here do not have.
+            raise _damaged(path, str(e.__context__ or e).strip().partition("\n")[0]) from e
 
 
-def _load_legacy(path: Path, allowed: Mapping[str, Any]) -> Any:
+def _load_legacy(stream: BinaryIO, allowed: Mapping[str, Any]) -> Any:
     """Load a file of PyTorch before 1.6, whose modules `weights_only` does not load."""
 
     class Unpickler(pickle.Unpickler):
@@ -108,7 +109,7 @@ def _load_legacy(path: Path, allowed: Mapping[str, Any]) -> Any:
     with warnings.catch_warnings():
         # It compares the source of each layer with that of the PyTorch which saved it.
         warnings.simplefilter("ignore", torch.serialization.SourceChangeWarning)
-        return torch.load(path, map_location="cpu", weights_only=False, pickle_module=limited)
+        return torch.load(stream, map_location="cpu", weights_only=False, pickle_module=limited)
 
 
 def unsafe_globals(found: PtFile) -> list[str]:

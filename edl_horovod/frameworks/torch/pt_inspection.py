@@ -9,9 +9,12 @@ import pickle
 import pickletools
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import torch
 
 from edl_horovod.errors import UserCodeError
 
@@ -22,6 +25,7 @@ __all__ = [
     "entries_of",
     "global_path",
     "inspect_pt",
+    "inspected_pt",
     "modules_of",
     "shape_of",
 ]
@@ -37,6 +41,7 @@ _MAX_PICKLE_BYTES = 256 << 20
 _OF_OTHERS = {
     b"\x89HDF": "an HDF5 file, as Keras writes",
     b"GGUF": "a GGUF file",
+    b"sys_": "a tar archive, as the first versions of PyTorch wrote",
 }
 
 
@@ -103,18 +108,39 @@ def inspect_pt(path: Path) -> PtFile:
     Raises:
         UserCodeError: It is not there, or is no file of `torch.save`.
     """
+    with inspected_pt(path) as (found, _):
+        return found
+
+
+@contextmanager
+def inspected_pt(path: Path) -> Iterator[tuple[PtFile, BinaryIO]]:
+    """What a file holds, and the inspected bytes for `torch.load`; nothing in it runs.
+
+    Raises:
+        UserCodeError: It is not there, or is no file of `torch.save`.
+    """
     try:
-        with path.open("rb") as stream:
+        stream: BinaryIO = path.open("rb")
+    except OSError as e:
+        raise _unreadable(path, e) from e
+    with stream:
+        try:
             start = stream.read(4)
             stream.seek(0)
-            if start == b"PK\x03\x04":
-                return _inspect_archive(path, stream)
             if start[:1] == pickle.PROTO:
-                return _inspect_legacy(path, stream)
-    except OSError as e:
-        raise UserCodeError(f"{path} cannot be read: {e.strerror}.") from e
-    what = _OF_OTHERS.get(start, "neither a zip archive nor a pickle")
-    raise _no_pt(path, f"it is {what if start else 'empty'}")
+                # A file on a disk is unpacked by torch.load as a tar archive if it is one as well,
+                # links and modes of files elsewhere included. It never does that in memory.
+                stream = io.BytesIO(stream.read())
+                found = _inspect_legacy(path, stream)
+            elif start == b"PK\x03\x04":
+                found = _inspect_archive(path, stream)
+            else:
+                what = _OF_OTHERS.get(start, "neither a zip archive nor a pickle")
+                raise _no_pt(path, f"it is {what if start else 'empty'}")
+            stream.seek(0)
+        except OSError as e:
+            raise _unreadable(path, e) from e
+        yield found, stream
 
 
 def _inspect_archive(path: Path, stream: BinaryIO) -> PtFile:
@@ -122,11 +148,20 @@ def _inspect_archive(path: Path, stream: BinaryIO) -> PtFile:
         with zipfile.ZipFile(stream) as archive:
             names = archive.namelist()
             content = _pickle_of(path, archive, names)
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as e:
+        stream.seek(0)
+        # Readers find the directory of an archive in different ways, and a file may hold two.
+        loaded = torch._C.PyTorchFileReader(stream).get_record("data.pkl")
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as e:
+        why = str(e).partition("\n")[0].removesuffix(".")
         raise UserCodeError(
-            f"{path} is damaged: {e}. It was probably cut off.",
+            f"{path} is damaged: {why}. It was probably cut off.",
             cure="Copy it again, or save the model again.",
         ) from e
+    if loaded != content:
+        raise UserCodeError(
+            f"{path} is two archives in one: PyTorch would load another one than was inspected.",
+            cure="Save the model again.",
+        )
     return _inspected(path, io.BytesIO(content), is_legacy=False)
 
 
@@ -221,6 +256,10 @@ class _Reader(pickle.Unpickler):
         if isinstance(pid, tuple) and len(pid) > 1 and pid[0] == "module":
             return pid[1]
         return Storage(pid)
+
+
+def _unreadable(path: Path, error: OSError) -> UserCodeError:
+    return UserCodeError(f"{path} cannot be read: {error.strerror}.")
 
 
 def _no_pt(path: Path, why: str) -> UserCodeError:

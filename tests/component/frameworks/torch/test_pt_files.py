@@ -1,10 +1,12 @@
 """Files of torch.save: real ones load, and what would run code does not, whatever it is made of."""
 
+import collections
 import copyreg
 import io
 import os
 import pickle
 import struct
+import tarfile
 import zipfile
 
 import pytest
@@ -195,6 +197,85 @@ def test_a_layer_that_this_pytorch_lacks_is_told(tmp_path):
     file.write_bytes(in_archive(b"\x80\x02ctorch.nn.modules.linear\nQuadratic\n)R."))
     with pytest.raises(UserCodeError, match=r"has no such layer: install the version"):
         load_pt(file)
+
+
+def of_a_tar_with_a_link(victim):
+    """A tar archive that sets the mode of a file elsewhere where it is unpacked."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        link = tarfile.TarInfo("storages")
+        link.type, link.linkname, link.mode = tarfile.LNKTYPE, str(victim), 0o666
+        archive.addfile(link)
+    return stream.getvalue()
+
+
+def in_a_tar(pickles, archive):
+    """Pickles that are the first member of a tar archive as well, before its other members."""
+    member = b"0" + pickles.removeprefix(b"\x80\x02")
+    info = tarfile.TarInfo("x")
+    info.size = len(member)
+    header = bytearray(info.tobuf(tarfile.USTAR_FORMAT))
+    # For the pickle the header is a string, which the member's first byte drops.
+    header[:7] = b"\x80\x02T" + struct.pack("<I", len(header) - 7)
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    padding = b"\0" * (-len(member) % tarfile.BLOCKSIZE)
+    return bytes(header) + member + padding + archive
+
+
+@pytest.mark.parametrize("is_trusted", [False, True], ids=["as it is", "trusted"])
+def test_a_pickle_that_is_a_tar_archive_too_is_not_unpacked(is_trusted, tmp_path):
+    file, victim = tmp_path / "model.pt", tmp_path / "victim"
+    victim.touch(0o600)
+    stream = io.BytesIO()
+    model = Own() if is_trusted else nn.Linear(2, 1)
+    torch.save(model, stream, _use_new_zipfile_serialization=False)
+    file.write_bytes(in_a_tar(stream.getvalue(), of_a_tar_with_a_link(victim)))
+    assert tarfile.is_tarfile(file)
+    loaded = load_pt(file, is_trusted=is_trusted)
+    x = torch.randn(3, 2)
+    torch.testing.assert_close(loaded(x), model(x), rtol=0, atol=0)
+    assert victim.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("is_trusted", [False, True], ids=["as it is", "trusted"])
+def test_a_tar_archive_is_refused(is_trusted, tmp_path):
+    file, victim = tmp_path / "model.pt", tmp_path / "victim"
+    victim.touch(0o600)
+    file.write_bytes(of_a_tar_with_a_link(victim))
+    with pytest.raises(UserCodeError, match=r"no file of torch\.save"):
+        load_pt(file, is_trusted=is_trusted)
+    assert victim.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pickle_before_an_archive_loads_as_it_was_inspected(tmp_path):
+    file, stream, model = tmp_path / "model.pt", io.BytesIO(), nn.Linear(2, 1)
+    torch.save(model, stream, _use_new_zipfile_serialization=False)
+    file.write_bytes(stream.getvalue() + in_archive(of_memoised_strings("touch marker")))
+    assert zipfile.is_zipfile(file)
+    found = inspect_pt(file)
+    assert (found.is_legacy, unsafe_globals(found)) == (True, [])
+    assert torch.equal(load_pt(file).weight, model.weight)
+
+
+def test_two_archives_in_one_are_refused(tmp_path):
+    """Python reads the last one; PyTorch the first, where the last one's place in itself points."""
+    file = tmp_path / "model.pt"
+    first, last = (in_archive(pickle.dumps({name: 1}, 2)) for name in ("one", "two"))
+    file.write_bytes(first + last)
+    assert torch.load(file) == {"one": 1}
+    with pytest.raises(UserCodeError, match="two archives in one"):
+        inspect_pt(file)
+
+
+def test_a_pickle_that_changes_a_class_does_not_load(tmp_path):
+    """The older format compares sources, and a class may have it write a file where they differ."""
+    file = tmp_path / "model.pt"
+    change = b"\x80\x02ccollections\nCounter\n(N}X\x0c\x00\x00\x00dump_patches\x88stb."
+    file.write_bytes(as_legacy(change))
+    with pytest.raises(UserCodeError, match="cannot be loaded"):
+        load_pt(file)
+    assert not hasattr(collections.Counter, "dump_patches")
 
 
 class Own(nn.Module):
