@@ -5,8 +5,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from edl_horovod.displays.text import ago
+from edl_horovod.errors import JobFailed
+from edl_horovod.job import outcome
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.state import JobState
+from edl_horovod.job.events import JobEvent, Recorded
+from edl_horovod.job.outcome import Failure, Success
+from edl_horovod.job.state import JobState, advance
 
 if TYPE_CHECKING:
     from edl_horovod.cluster.status import JobView
@@ -44,11 +48,26 @@ def local_state(
         return state
     if not is_ours:
         return dataclasses.replace(state, message=_last_sign(last_time))
-    if not is_running:
-        return dataclasses.replace(
-            state, state="lost", message="the launcher is gone and did not say how the job ended"
-        )
-    return state
+    return state if is_running else _ended_unseen(job_dir, state)
+
+
+def _ended_unseen(job_dir: JobDir, state: JobState) -> JobState:
+    """The state of a job whose launcher is gone and wrote no last event, as on a full disk."""
+    try:
+        ended = outcome.load(job_dir.result)
+    except JobFailed:
+        ended = None
+    match ended:
+        case Success():
+            event = JobEvent(
+                state="finished", steps=ended.steps, metrics=ended.metrics, output=ended.output
+            )
+        case Failure():
+            event = JobEvent(state="failed", message=ended.message)
+        case None:
+            message = "the launcher is gone and did not say how the job ended"
+            event = JobEvent(state="lost", message=message)
+    return advance(state, Recorded(time.time(), "launcher", event))
 
 
 def as_json(state: JobState, job: "JobView | None") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Small files that appear complete or not at all, even after a power loss."""
 
+import errno
 import json
 import os
 import secrets
@@ -10,18 +11,56 @@ from typing import Any, TypeVar
 from edl_horovod.errors import JobFailed
 from edl_horovod.files import json_text
 
-__all__ = ["read_json", "sync", "write_bytes", "write_json", "write_text"]
+__all__ = [
+    "FULL",
+    "read_json",
+    "reserve",
+    "room_of",
+    "sync",
+    "write_bytes",
+    "write_json",
+    "write_text",
+]
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk without room says."""
 
 _Value = TypeVar("_Value")
 
 
+def room_of(path: Path) -> Path:
+    """The file that `reserve` writes beside another."""
+    return path.with_name(f".{path.name}.reserved")
+
+
+def reserve(path: Path, num_bytes: int) -> None:
+    """Take room for a text that `write_text` writes later, also if the disk is full then.
+
+    Raises:
+        OSError: The disk is full already, or cannot be written.
+    """
+    write_bytes(room_of(path), [bytes(num_bytes)])
+
+
 def write_text(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Write a text as one file; see `write_bytes`.
+    """Write a text as one file; see `write_bytes`. On a full disk it goes into reserved room.
 
     Raises:
         OSError: The file cannot be written; the old one is unchanged.
     """
-    write_bytes(path, [text.encode()], is_private=is_private)
+    try:
+        write_bytes(path, [text.encode()], is_private=is_private)
+    except OSError as error:
+        if error.errno not in FULL or not room_of(path).exists():
+            raise
+        # The room is not given back first: another process would take it.
+        with room_of(path).open("r+b") as stream:
+            stream.write(text.encode())
+            stream.truncate()
+            stream.flush()
+            os.fsync(stream.fileno())
+        room_of(path).replace(path)
+        sync(path.parent)
 
 
 def write_bytes(

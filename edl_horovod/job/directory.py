@@ -15,7 +15,7 @@ from typing import Literal
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, OutputError, cure_of
-from edl_horovod.files import marker
+from edl_horovod.files import marker, whole_file
 from edl_horovod.job import checkpoint_files, handover
 from edl_horovod.records.source import JobFolders
 
@@ -68,6 +68,10 @@ class JobDir:
         "result.json", at_start=Fate.REMOVED, at_takeover=Fate.REMOVED, is_of_workers=True
     )
     """How the job ended."""
+    result_room = _Entry(
+        whole_file.room_of(Path("result.json")).name, at_start=Fate.REMOVED, at_end=Fate.REMOVED
+    )
+    """Room on the disk for that, taken at the start."""
     coordinator_state = _Entry("coordinator.json", at_start=Fate.REMOVED)
     """What outlives the coordinator's process."""
     hosts = _Entry("hosts", at_start=Fate.REMOVED)

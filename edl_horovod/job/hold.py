@@ -12,11 +12,15 @@ from typing import TextIO
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError
+from edl_horovod.files import whole_file
 from edl_horovod.job import earlier
 from edl_horovod.job import hosts as hosts_file
 from edl_horovod.job.directory import JobDir
 
 __all__ = ["hold", "is_of_job"]
+
+_RESULT_BYTES = 64 << 10
+"""Room that is kept for how the job ended."""
 
 
 def is_of_job(job_dir: JobDir, secret_file: Path | None) -> bool:
@@ -104,6 +108,7 @@ def _fill(
 ) -> None:
     job_dir.clear("at_start")
     job_dir.logs.mkdir()
+    whole_file.reserve(job_dir.result, _RESULT_BYTES)
     if secret_file is not None:
         job_dir.job_id.write_text(_identity(secret_file))
     else:

@@ -119,6 +119,8 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 message=event.message,
                 output=state.output if event.output is None else event.output,
                 metrics=state.metrics if event.metrics is None else event.metrics,
+                # Its last steps may have found no room on the disk.
+                step=max(state.step, event.steps or 0) if state.total_steps else state.step,
             )
         case WorkerEvent():
             worker = WorkerState(event.state, time, event.message)

@@ -115,6 +115,12 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
                 on_events(found)
             return found
 
+        def end(event: JobEvent) -> None:
+            # The processes have ended: on a full disk the room that is given back is this event's.
+            plan.job_dir.result_room.unlink(missing_ok=True)
+            events.write(event)
+            show()
+
         try:
             with _signals_interrupt(), _own_temporary_files(plan) as run_as:
                 run_ring = _run_static if plan.coordinator is None else _run_elastic
@@ -129,21 +135,18 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
                 if isinstance(ended, Failure):
                     raise ended.as_error()
         except _StopRequested as error:
-            events.write(JobEvent(state="suspended", task=config.task, message=str(error)))
-            show()
+            end(JobEvent(state="suspended", task=config.task, message=str(error)))
             raise
         except EdlError as error:
-            events.write(JobEvent(state="failed", task=config.task, message=str(error)))
-            show()
+            end(JobEvent(state="failed", task=config.task, message=str(error)))
             raise error.with_more_cure(how_to_go_on(config, plan.job_dir)) from error
         except KeyboardInterrupt as error:
-            events.write(JobEvent(state="failed", task=config.task, message="interrupted"))
-            show()
+            end(JobEvent(state="failed", task=config.task, message="interrupted"))
             raise Interrupted(
                 "The job was interrupted; all its processes have ended.",
                 cure=how_to_go_on(config, plan.job_dir),
             ) from error
-        events.write(
+        end(
             JobEvent(
                 state="finished",
                 task=config.task,
@@ -152,7 +155,6 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
                 output=ended.output,
             )
         )
-        show()
     return JobResult(
         output=ended.output,
         job_dir=str(plan.job_dir),

@@ -1,5 +1,6 @@
 """Memory that runs out, a full disk, Ctrl-C at once: nothing is lost, and people are told."""
 
+import contextlib
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from edl_horovod.errors import Interrupted, OutputError
 from edl_horovod.job.directory import JobDir
+from edl_horovod.launch.local_jobs import LocalJobs
 from edl_horovod.ledger.prove import prove
 from tests.integration.conftest import REPOSITORY, ZOO
 from tests.records import write_records
@@ -109,6 +111,63 @@ def test_a_disk_that_is_full_at_the_end_leaves_a_checkpoint_to_go_on_from(
     finally:
         os.system(f"umount {small}")
     start("train", *common, "resume=auto", f"output={tmp_path}/model").succeed()
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A folder with little room."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.system(f"mount -t tmpfs -o size=600k tmpfs {folder}") != 0:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    os.system(f"umount {folder}")
+
+
+def fill(folder):
+    """Take all room that is left; returns the file that takes it."""
+    with (folder / "full").open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(bytes(512))
+    return folder / "full"
+
+
+PACED = (
+    "model_def=paced.PacedSpec",
+    "launch.np=2",
+    "debug.ledger=true",
+    "checkpoint.every_steps=2",
+)
+
+
+@NEEDS_ROOT
+def test_a_disk_that_is_full_while_a_ledger_is_written_ends_no_job(start, settings, small):
+    job = start("train", *settings, *PACED, f"job_dir={small}/job")
+    job.wait_for_step(3)
+    fill(small)
+    job.succeed()
+    assert "No space left" in job.printed
+    progress = LocalJobs().status(str(job.job_dir)).progress
+    assert (progress.state, progress.step) == ("finished", 15)
+
+
+@pytest.mark.long
+@NEEDS_ROOT
+def test_a_job_that_a_full_disk_ended_goes_on_and_its_ledger_is_a_proof(start, settings, small):
+    given = [*settings, *PACED, f"job_dir={small}/job", f"output={small}/out"]
+    job = start("train", *given)
+    job.wait_for_step(5)
+    full = fill(small)
+    assert job.end() == OutputError.exit_code, job.describe()
+    status = LocalJobs().status(str(job.job_dir))
+    assert status.state == "failed"
+    assert "No space left" in status.message
+    full.unlink()
+    start("train", *given, "resume=auto").succeed()
+    assert LocalJobs().status(str(job.job_dir)).state == "finished"
+    proof = prove(JobDir(job.job_dir))
+    assert proof.is_good, proof.violations
+    assert (proof.is_finished, proof.num_records) == (True, EPOCHS * NUM_RECORDS)
 
 
 @NEEDS_ROOT

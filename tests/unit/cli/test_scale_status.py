@@ -13,7 +13,9 @@ from edl_horovod.cli.main import main
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import ElasticConfig, JobConfig, LaunchConfig
 from edl_horovod.files import marker
+from edl_horovod.job import outcome
 from edl_horovod.job.events import EventLog
+from edl_horovod.job.outcome import Failure, Success
 from tests.job_events import event
 
 
@@ -211,6 +213,23 @@ def test_status_of_a_killed_launcher_is_lost(job_dir: Path, capsys: pytest.Captu
 
     assert main(["status", str(job_dir)]) == 0
     assert capsys.readouterr().out.startswith("state      lost: the launcher is gone")
+
+
+@pytest.mark.parametrize(
+    ("ended", "line"),
+    [
+        (Success(steps=7, metrics={}, output="/out"), "state      finished"),
+        (Failure(error="OutputError", message="no room"), "state      failed: no room"),
+    ],
+)
+def test_status_of_a_job_whose_last_events_found_no_room_says_how_it_ended(
+    job_dir: Path, ended: Success | Failure, line: str, capsys: pytest.CaptureFixture[str]
+):
+    write_events(job_dir, is_finished=False)
+    outcome.save(job_dir / "result.json", ended)
+
+    assert main(["status", str(job_dir)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == line
 
 
 def test_status_of_a_job_of_plain_horovodrun_says_what_is_known(

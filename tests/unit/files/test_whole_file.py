@@ -3,12 +3,13 @@
 import json
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.errors import JobFailed
-from edl_horovod.files.whole_file import read_json, write_json, write_text
+from edl_horovod.files.whole_file import read_json, reserve, write_json, write_text
 
 
 def test_the_text_is_there_and_nothing_else(tmp_path):
@@ -32,6 +33,24 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
         write_text(target, "new")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
     assert (target / "old").read_text() == "still here"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted by root only")
+def test_a_full_disk_has_the_room_that_was_reserved(tmp_path):
+    if os.system(f"mount -t tmpfs -o size=64k tmpfs {tmp_path}") != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        reserve(tmp_path / "result.json", 16 << 10)
+        with suppress(OSError), (tmp_path / "full").open("wb", buffering=0) as stream:
+            while True:
+                stream.write(bytes(512))
+        with pytest.raises(OSError, match="No space left"):
+            write_text(tmp_path / "other.json", "x")
+        write_json(tmp_path / "result.json", {"state": "finished"})
+        assert json.loads((tmp_path / "result.json").read_text()) == {"state": "finished"}
+        assert {path.name for path in tmp_path.iterdir()} == {"full", "result.json"}
+    finally:
+        os.system(f"umount {tmp_path}")
 
 
 def test_a_missing_directory_is_told(tmp_path):
