@@ -6,6 +6,9 @@ ring left (the digest says which) and does one step after the other; the records
 give to a step are exactly those that the data plan assigns to it, from where the ring before it
 ended. Then the last ring's state contains each of its steps once. A step that no later ring started
 from (all members that had it died) is done again and counts once.
+
+Entries may be missing, because a disk was full or a file is damaged. Where the last state contains
+the step that they belong to, nothing is proven, but nothing is contradicted either.
 """
 
 import dataclasses
@@ -34,10 +37,11 @@ MOST_RECORDS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """A fact in the ledger that contradicts the proof."""
+    """A fact in the ledger that contradicts the proof, or what the proof lacks."""
 
     kind: str
-    """`missing`, `doubled`, `foreign` (records); `gap`, `rolled back`, `differs` (states)."""
+    """`missing`, `doubled`, `foreign` (records); `rolled back`, `differs` (states); `gap` (entries
+    that are not there)."""
     generation: int
     step: int
     rank: int | None
@@ -53,6 +57,8 @@ class Proof:
 
     violations: tuple[Violation, ...]
     num_violations: int
+    num_gaps: int
+    """Violations that are no more than missing entries."""
     is_finished: bool
     """Whether a ring reported the end of the job; if not, the proof covers the steps so far."""
     num_steps: int
@@ -108,6 +114,8 @@ class _Ring:
     parent: int | None = None
     """The ring whose state it started from; None for the first state and for a checkpoint."""
     is_over: bool = False
+    gaps: list[tuple[int, int | None, str]] = field(default_factory=list)
+    """Steps whose entries are missing, with the rank and what is missing."""
     left: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Digests that members left with, by step."""
 
@@ -120,7 +128,7 @@ class _Check:
         """The ring that a state was left by."""
         self._restored: set[int] = set()
         self._violations: list[Violation] = []
-        self._num_violations = 0
+        self._num_violations = self._num_gaps = 0
         self._order: tuple[int, EpochOrder] | None = None
 
     def run(self, entries: Iterable[tuple[Source, Entry]]) -> Proof:
@@ -173,9 +181,12 @@ class _Check:
             # A rank was lost at the very end, after the leader may have restored the best weights.
             ring.parent = max(r.number for r in self._rings.values() if r.is_over)
             return
-        if most == ring.start:
+        if most == ring.start and any(step == ring.start for step, _ in self._left_by):
             what = "the ring's state is not the one that its member had left"
             self._note(ring, "differs", ring.start, rank, what)
+        elif most == ring.start:
+            what = "it is not known with which state a member came"
+            self._note(ring, "gap", ring.start, rank, what)
         self._restore(ring)
 
     def _restore(self, ring: _Ring) -> None:
@@ -198,9 +209,11 @@ class _Check:
     def _leave(self, ring: _Ring, leaves: Sequence[tuple[int, Leave]]) -> None:
         for source, leave in leaves:
             rank = ring.ranks.get(source)
-            if leave.step != ring.done_by.get(source, leave.step):
-                what = f"a member left with {leave.step} steps, and had said otherwise"
-                self._note(ring, "gap", leave.step, rank, what)
+            if leave.step < ring.done_by.get(source, leave.step):
+                what = f"a member left with {leave.step} steps, and had said that more are done"
+                self._note(ring, "rolled back", leave.step, rank, what)
+            if leave.step > ring.end:
+                self._skip(ring, leave.step)
             known = ring.left[leave.step]
             if any(digest != leave.digest for digest in known):
                 what = "ranks left the same step with different variables"
@@ -215,9 +228,12 @@ class _Check:
         self, ring: _Ring, gives: Sequence[tuple[int, Give]], dones: Sequence[tuple[int, Done]]
     ) -> None:
         step = dones[0][1].step
-        if step != ring.end:
-            what = f"no rank said that the steps before {step} are done"
-            self._note(ring, "gap", ring.end, None, what)
+        if step < ring.start:
+            what = f"a step was done in a ring that began at step {ring.start}"
+            self._note(ring, "rolled back", step, ring.ranks.get(dones[0][0]), what)
+            return
+        if step > ring.end:
+            self._skip(ring, step)
         ring.end = step + 1
         for source, _ in dones:
             ring.done_by[source] = step + 1
@@ -226,18 +242,26 @@ class _Check:
             self._note(ring, "differs", step, None, "ranks counted different examples or losses")
         self._check_records(ring, step, gives)
 
+    def _skip(self, ring: _Ring, step: int) -> None:
+        """Note that the entries of the steps before this one are missing."""
+        what = f"no rank said that the steps before {step} are done"
+        ring.gaps.append((ring.end, None, what))
+        ring.end = step
+
     def _check_records(self, ring: _Ring, step: int, gives: Sequence[tuple[int, Give]]) -> None:
-        if step < ring.start:
-            return  # Said already: it is none of the steps that the ring was to do.
         expected = np.sort(self._expected(ring, step, range(self._plan.num_lanes)))
         parts = [give.ids for _, give in gives]
         given = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
         if np.array_equal(given, expected):
             return
+        known = {ring.ranks.get(source) for source, _ in gives}
         for rank in range(ring.size):
             lanes = self._plan.lanes_of(rank, ring.size)
             lost = np.setdiff1d(self._expected(ring, step, lanes), given)
-            self._name(ring, "missing", step, rank, lost)
+            if rank in known:
+                self._name(ring, "missing", step, rank, lost)
+            elif len(lost):
+                ring.gaps.append((step, rank, "it is not known which records the rank gave"))
         twice = np.unique(given[1:][given[1:] == given[:-1]])
         for source, give in gives:
             rank_of_source = ring.ranks.get(source)
@@ -270,6 +294,7 @@ class _Check:
         records: tuple[int, ...] = (),
     ) -> None:
         self._num_violations += 1
+        self._num_gaps += kind == "gap"
         if len(self._violations) < MOST_VIOLATIONS:
             self._violations.append(
                 Violation(
@@ -293,6 +318,7 @@ class _Check:
         return Proof(
             violations=tuple(self._violations),
             num_violations=self._num_violations,
+            num_gaps=self._num_gaps,
             is_finished=last is not None and last.is_over,
             num_steps=num_steps,
             num_epochs=num_records // self._plan.num_records,
@@ -314,14 +340,21 @@ class _Check:
         lineage = [max(candidates, key=lambda ring: (ring.end, ring.number))]
         while (parent := lineage[-1].parent) is not None:
             lineage.append(self._rings[parent])
+        self._note_gaps(lineage[0], lineage[0].end)
         for later, earlier in pairwise(lineage):
             if earlier.end < later.start:
-                what = f"no rank said that the steps before {later.start} are done"
-                self._note(earlier, "gap", earlier.end, None, what)
+                self._skip(earlier, later.start)
+            self._note_gaps(earlier, later.start)
             self._check_place(later, earlier.spans.records_before(later.start))
         if lineage[-1].start == 0:
             self._check_place(lineage[-1], 0)
         return lineage
+
+    def _note_gaps(self, ring: _Ring, end: int) -> None:
+        """Name the missing entries of the steps that a later state contains."""
+        for step, rank, what in ring.gaps:
+            if step < end:
+                self._note(ring, "gap", step, rank, what)
 
     def _check_place(self, ring: _Ring, taken: int) -> None:
         """See that a ring began with the record that follows those that were taken before."""

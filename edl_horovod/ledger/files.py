@@ -1,6 +1,5 @@
 """The files of a ledger: each worker process writes its own, and a reader merges them in order."""
 
-import errno
 import heapq
 import logging
 import os
@@ -19,9 +18,15 @@ log = logging.getLogger(__name__)
 SETTLE_SECONDS = 5.0
 """How long `read` waits for a moment at which nothing is written."""
 
+MOST_PENDING_BYTES = 64 << 20
+"""Entries that wait in memory while the disk is full; what comes after them is lost."""
+
 
 class LedgerFile:
-    """Appends the entries of one process; they survive the end of the process."""
+    """Appends the entries of one process; they survive the end of the process.
+
+    Training goes on where they cannot be written: they wait in memory until there is room again.
+    """
 
     def __init__(self, folder: Path, worker: str) -> None:
         """Create the file.
@@ -46,30 +51,41 @@ class LedgerFile:
                 received="debug.ledger=true",
                 cure=f"{cure_of(error)} Or go without a ledger.",
             ) from error
-        self._is_failing = self._is_torn = False
+        self._pending = bytearray()
+        self._is_failing = self._has_gap = False
 
     def write(self, entry: Entry) -> None:
-        """Append an entry. If that fails, training goes on, and the proof will fail."""
+        """Append an entry, after those that could not be written before."""
         line = encode(entry)
-        try:
-            if self._is_torn:
-                line = b"\n" + line
-            written = os.write(self._file, line)
-            self._is_torn = 0 < written < len(line)
-            if written < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            if not self._is_failing:
-                log.warning("%s cannot be written: %s; the ledger has a gap", self._path, error)
-            self._is_failing = True
+        if len(self._pending) + len(line) <= MOST_PENDING_BYTES:
+            self._pending += line
         else:
-            self._is_failing = False
+            self._note_gap()
+        self._flush()
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         if self._file >= 0:
+            self._flush()
+            if self._pending:
+                self._note_gap()
             os.close(self._file)
             self._file = -1
+
+    def _flush(self) -> None:
+        try:
+            while self._pending:
+                del self._pending[: os.write(self._file, self._pending)]
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("%s cannot be written: %s; entries wait for room", self._path, error)
+            self._is_failing = True
+
+    def _note_gap(self) -> None:
+        if not self._has_gap:
+            log.warning("%s lacks entries that could not be written", self._path)
+        self._has_gap = True
 
 
 @dataclass

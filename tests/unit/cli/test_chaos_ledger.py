@@ -72,6 +72,20 @@ def test_a_lost_record_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFix
     assert "missing: generation 3, step 2, rank 0: 1 records are missing" in told.err
 
 
+def test_missing_entries_are_an_exit_code_and_no_lost_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write_ledger(tmp_path, make_job(tmp_path))
+    file = next((tmp_path / "job" / "ledger").iterdir())
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:3], *lines[5:]]))
+
+    assert main(["ledger", str(tmp_path / "job")]) == 9
+    told = capsys.readouterr()
+    assert "proof      incomplete: entries are missing" in told.out
+    assert "gap: generation 3, step 1" in told.err
+
+
 def test_a_job_without_a_ledger_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     make_job(tmp_path)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import resource
 from random import Random
 
 import numpy as np
@@ -295,6 +296,71 @@ def test_a_leader_that_took_the_best_weights_at_the_end_is_no_violation(job):
     assert proof.digest == "the best"
 
 
+@pytest.fixture
+def full_disk():
+    """A function that lets no file of this process grow, and one that lets them grow again."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield (
+        lambda num_bytes=0: resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard)),
+        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard)),
+    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_what_a_full_disk_had_no_room_for_is_written_when_there_is_room_again(job, full_disk):
+    fill, make_room = full_disk
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 2)
+    size = max(path.stat().st_size for path in job.folder.iterdir())
+    fill(size + 30)  # In the midst of a line.
+    job.steps(["a", "b"], 2, 4)
+    job.leave(["a", "b"], 4)
+    job.begin(["a", "b"], 4)
+    make_room()
+    job.steps(["a", "b"], 4, STEPS)
+    job.leave(["a", "b"], STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert (proof.is_finished, proof.num_damaged) == (True, 0)
+
+
+def test_entries_that_a_full_disk_lost_do_not_matter_where_the_steps_were_done_again(
+    job, full_disk
+):
+    fill, make_room = full_disk
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 3)
+    # The disk has room for the entries of one rank alone, and all ranks end.
+    job.write("a", Give(ring=1, step=3, ids=job.ids(3, 0, 2)))
+    job.done(["a"], 3)
+    fill()
+    job.steps(["a", "b"], 4, 6)
+    job.lose("a", "b")
+    make_room()
+    job.ring(["c", "d"], 2, STEPS, is_over=True)
+    proof = job.prove()
+    assert proof.is_good, proof.violations
+    assert (proof.is_finished, proof.restored) == (True, (2,))
+
+
+def test_entries_that_are_missing_are_told_from_records_that_are_lost(job, full_disk):
+    fill, make_room = full_disk
+    job.begin(["a", "b"], 0)
+    job.steps(["a", "b"], 0, 3)
+    job.write("a", Give(ring=1, step=3, ids=job.ids(3, 0, 2)))
+    fill()
+    job.write("b", Give(ring=1, step=3, ids=job.ids(3, 1, 2)))
+    job.lose("b")
+    make_room()
+    job.done(["a"], 3)
+    job.leave(["a"], 4)
+    job.ring(["a"], 4, STEPS, is_over=True)
+    proof = job.prove()
+    assert not proof.is_good
+    assert proof.num_gaps == proof.num_violations
+    assert (only(proof).kind, only(proof).step, only(proof).rank) == ("gap", 3, 1)
+
+
 def test_a_lost_entry_in_the_middle_is_found(job):
     job.ring(["a", "b"], 0, STEPS, is_over=True)
     path = next(job.folder.glob("*.b.*"))
@@ -302,8 +368,7 @@ def test_a_lost_entry_in_the_middle_is_found(job):
     assert isinstance(decode(lines[3]), Give)
     path.write_bytes(b"".join([*lines[:3], lines[3][:9] + b"\n", *lines[4:]]))
     found = only(job.prove())
-    assert (found.kind, found.step, found.rank) == ("missing", 1, 1)
-    assert found.message == "6 records are missing"
+    assert (found.kind, found.step, found.rank) == ("gap", 1, 1)
 
 
 @pytest.mark.parametrize("line", [b"", b"{}\n", b"[]\n", b'{"kind":"give","ids":"?"}\n', b"\xff\n"])
