@@ -150,7 +150,7 @@ class Client:
         timeout_seconds: float | None = None,
         on_status: OnStatus | None = None,
     ) -> JobStatus | None:
-        """Wait until a job reaches a state.
+        """Wait until a job reaches a state; one that is not there yet may be being started.
 
         Args:
             job: Its directory or its name.
@@ -162,13 +162,16 @@ class Client:
             The status; None where the job is deleted.
 
         Raises:
-            ConfigError: There is no such condition.
+            ConfigError: There is no such condition, or no such job after 30 seconds.
             JobFailed: The job failed, and so cannot reach the state.
             TimedOut: It took longer.
         """
-        jobs, name = self._find(job)
         return waiting.wait(
-            jobs, name, condition, timeout_seconds=timeout_seconds, on_status=on_status
+            lambda: self._find(job)[0],
+            os.fspath(job),
+            condition,
+            timeout_seconds=timeout_seconds,
+            on_status=on_status,
         )
 
     # -- changing

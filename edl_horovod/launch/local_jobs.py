@@ -40,8 +40,9 @@ class LocalJobs(Jobs):
         return [self._row(job) for job in sorted(found)]
 
     def exists(self, job: str) -> bool:
-        """Whether the directory is there."""
-        return os.path.isdir(job)
+        """Whether the directory is there, and is that of a job."""
+        _refuse_results(job)
+        return JobDir(Path(job)).config.is_file()
 
     def config(self, job: str) -> JobConfig:
         """The settings of the job, where this is the directory of one."""

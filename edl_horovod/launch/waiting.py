@@ -1,15 +1,21 @@
 """Wait until a job reaches a state."""
 
+import logging
 import time
+from collections.abc import Callable
 
-from edl_horovod.errors import ConfigError, JobFailed, TimedOut
+from edl_horovod.errors import ConfigError, JobFailed, MissingDependency, NoCluster, TimedOut
 from edl_horovod.launch.jobs import Jobs, JobStatus, OnStatus
 
 __all__ = ["CONDITIONS", "wait", "wait_until_at_rest"]
 
+log = logging.getLogger(__name__)
+
 CONDITIONS = ("running", "finished", "ended", "deleted")
 """What can be waited for of a job."""
 POLL_SECONDS = 1.0
+START_SECONDS = 30.0
+"""How long a job that was started beside the wait may take to be there."""
 
 _FAILED = {"failed": "has failed", "lost": "is lost"}
 _REACHED = {
@@ -22,19 +28,26 @@ _REACHED = {
 
 
 def wait(
-    jobs: Jobs,
+    find: Callable[[], Jobs],
     job: str,
     condition: str,
     *,
     timeout_seconds: float | None = None,
     on_status: OnStatus | None = None,
 ) -> JobStatus | None:
-    """Wait until a job reaches a state; see `Client.wait`."""
+    """Wait until a job reaches a state; see `Client.wait`.
+
+    `find` returns the jobs of the place where the job is, which may change until it is there.
+    """
     if condition not in CONDITIONS:
         raise ConfigError(
             f"condition must be one of {', '.join(CONDITIONS)}.", received=repr(condition)
         )
     limit = _Limit(timeout_seconds, f"job {job} to be {condition}")
+    if condition != "deleted":
+        most = START_SECONDS if timeout_seconds is None else min(START_SECONDS, timeout_seconds)
+        _wait_until_there(find, job, most)
+    jobs = find()
     while condition != "deleted" or jobs.exists(job):
         now = jobs.status(job, is_brief=True)
         if on_status is not None:
@@ -48,6 +61,24 @@ def wait(
             raise JobFailed(f"Job {job} {_FAILED[now.state]}{reason}.", cure=f"See edl logs {job}.")
         limit.sleep(now)
     return None
+
+
+def _wait_until_there(find: Callable[[], Jobs], job: str, seconds: float) -> None:
+    """Give a job that is being started the time to be there; say so."""
+    end = time.monotonic() + seconds
+    is_said = False
+    while not _is_there(find, job) and time.monotonic() < end:
+        if not is_said:
+            log.warning("There is no job %s yet; waiting up to %g s for its start.", job, seconds)
+        is_said = True
+        time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+
+
+def _is_there(find: Callable[[], Jobs], job: str) -> bool:
+    try:
+        return find().exists(job)
+    except (NoCluster, MissingDependency):
+        return False
 
 
 def wait_until_at_rest(

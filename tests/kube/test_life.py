@@ -371,7 +371,7 @@ def test_who_stops_looking_is_told_how_to_come_back(lab, capsys, words):
         ["stop", "x"],
         ["resume", "x"],
         ["delete", "x", "-y"],
-        ["wait", "x"],
+        ["wait", "x", "--timeout", "0"],
     ],
 )
 def test_a_job_that_is_not_there_is_named(lab, capsys, words):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from edl_horovod.cli.jobs import StatusDisplay, client_of, detaching, job_parser
 from edl_horovod.errors import ConfigError
+from edl_horovod.job import log
 from edl_horovod.launch.waiting import CONDITIONS
 
 __all__ = ["run"]
@@ -27,6 +28,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     flags = parser.parse_all(argv)
     seconds = _seconds(flags.timeout)
     show = None if flags.quiet else StatusDisplay(flags.job)
+    log.setup("edl", level="error" if flags.quiet else "warning")
     with client_of(flags) as client, detaching(verb, argv):
         client.wait(flags.job, flags.condition, timeout_seconds=seconds, on_status=show)
     return 0

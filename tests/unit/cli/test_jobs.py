@@ -12,7 +12,7 @@ VERBS = {
     "dashboard": ["--port", "0"],
     "logs": [],
     "events": [],
-    "wait": [],
+    "wait": ["--timeout", "0"],
     "scale": ["--np", "2"],
     "stop": [],
     "resume": [],

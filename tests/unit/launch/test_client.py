@@ -3,6 +3,7 @@
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +174,45 @@ def test_wait_ends_when_the_state_is_reached(
     assert status is not None
     assert status.state == state
     launcher.end()
+
+
+@pytest.mark.parametrize("name", ["job", "models/mnist.job"])
+def test_wait_gives_a_job_the_time_to_start(
+    tmp_path: Path,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+) -> None:
+    """Also where its name may be that of one in a cluster, as long as it is not there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", os.devnull)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(waiting, "POLL_SECONDS", 0.01)
+    (tmp_path / "models").mkdir()
+
+    def begin() -> None:
+        end = time.monotonic() + 10
+        while "no job" not in caplog.text and time.monotonic() < end:
+            time.sleep(0.01)
+        make_job(tmp_path / "begun", state="finished").path.rename(tmp_path / name)
+
+    starting = threading.Thread(target=begin)
+    starting.start()
+    status = client.wait(name)
+    starting.join()
+    assert status is not None
+    assert status.state == "finished"
+
+
+def test_wait_for_a_job_that_never_starts_ends(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "START_SECONDS", 0.1)
+    (tmp_path / "other").mkdir()
+    for name in ("nowhere", "other"):
+        with pytest.raises(ConfigError, match=r"no config\.yaml"):
+            client.wait(tmp_path / name)
 
 
 def test_wait_says_why_it_gives_up(
