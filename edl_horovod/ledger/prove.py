@@ -1,5 +1,9 @@
 """The proof from the ledger of one job."""
 
+import contextlib
+import os
+from collections.abc import Iterator
+
 from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.errors import ConfigError
 from edl_horovod.job.directory import JobDir
@@ -8,6 +12,9 @@ from edl_horovod.ledger.check import Proof, check
 from edl_horovod.ledger.files import read
 
 __all__ = ["prove"]
+
+_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1"}
+"""Keeps TensorFlow's notices from the terminal, and the GPU free: nothing is computed here."""
 
 
 def prove(job_dir: JobDir) -> Proof:
@@ -23,6 +30,12 @@ def prove(job_dir: JobDir) -> Proof:
     from edl_horovod.records.sources.table import kind_of
 
     config = with_kept_lanes(job_dir.read_config())
+    if config.debug.ledger and not any(job_dir.ledger.glob("*.jsonl")):
+        raise ConfigError(
+            "The job's ledger has no entries yet: no rank of it has reached the first step.",
+            received=repr(str(job_dir)),
+            cure=f"See edl status {job_dir}",
+        )
     if not job_dir.ledger.is_dir():
         raise ConfigError(
             "The job has no ledger.",
@@ -31,7 +44,11 @@ def prove(job_dir: JobDir) -> Proof:
         )
     if kind_of(config.data).runs_user_code:
         make_importable(require_zoo(config.model_zoo).absolute())
-    with open_source(config.data, config.data_plan, folders=job_dir.folders) as source:
+    # What the user's own data imports reads these variables while it is imported.
+    with (
+        _environment(_QUIET),
+        open_source(config.data, config.data_plan, folders=job_dir.folders) as source,
+    ):
         plan = plan_of(
             source,
             config.data_plan,
@@ -40,3 +57,15 @@ def prove(job_dir: JobDir) -> Proof:
             **training_batch(config),
         )
     return check(read(job_dir.ledger), plan)
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set variables that the user has not set, for a while."""
+    new = [name for name in variables if name not in os.environ]
+    os.environ.update({name: variables[name] for name in new})
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]

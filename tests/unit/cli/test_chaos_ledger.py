@@ -1,6 +1,8 @@
 import fcntl
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,17 @@ NUM_RECORDS, BATCH = 40, 8
 
 def make_job(folder: Path, **changes: Any) -> JobConfig:
     (folder / "job").mkdir()
+    settings = {
+        "data": write_records(folder / "data", NUM_RECORDS),
+        "debug": DebugConfig(ledger=True),
+        **changes,
+    }
     config = JobConfig(
         task="train",
-        data=write_records(folder / "data", NUM_RECORDS),
         output="/o",
         model_def="m",
         train=TrainConfig(batch_size=BATCH),
-        debug=DebugConfig(ledger=True),
-        **changes,
+        **settings,
     )
     resolved.dump(config, folder / "job" / "config.yaml")
     (folder / "job" / "hosts").write_text("localhost:2\n")
@@ -87,10 +92,39 @@ def test_missing_entries_are_an_exit_code_and_no_lost_record(
 
 
 def test_a_job_without_a_ledger_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    make_job(tmp_path)
+    make_job(tmp_path, debug=DebugConfig())
 
     assert main(["ledger", str(tmp_path / "job")]) == 2
     assert "debug.ledger=true" in capsys.readouterr().err
+
+
+def test_a_job_that_ended_before_its_first_step_has_an_empty_ledger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    make_job(tmp_path)
+
+    assert main(["ledger", str(tmp_path / "job")]) == 2
+    told = capsys.readouterr().err
+    assert "has no entries yet" in told
+    assert "debug.ledger" not in told
+
+
+def test_data_of_ones_own_that_imports_tensorflow_adds_no_noise(tmp_path: Path):
+    pytest.importorskip("tensorflow")
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "own.py").write_text("import tensorflow as tf\n\nrows = [1, 2, 3]\n")
+    make_job(tmp_path, data="dataset:own.rows", model_zoo=str(tmp_path / "zoo"))
+    file = LedgerFile(tmp_path / "job" / "ledger", "localhost:0")
+    file.write(Begin(ring=5, generation=3, rank=0, size=1, step=0, own_step=-1, digest="a"))
+    file.close()
+    quiet = {"TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS"}
+    done = subprocess.run(
+        [sys.executable, "-m", "edl_horovod", "ledger", str(tmp_path / "job")],
+        env={name: value for name, value in os.environ.items() if name not in quiet},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.fixture
