@@ -3,9 +3,11 @@
 import contextlib
 import inspect
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +98,7 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
     except EdlError:
         raise
     except (Exception, SystemExit) as e:  # The boundary to the user's code.
-        raise UserCodeError(f"{doing} failed{_place(e, root)}: {_error_text(e)}") from e
+        raise UserCodeError(f"{doing} failed{_place(e, root)}: {_error_text(e, root)}") from e
 
 
 def first_paragraph(error: BaseException) -> str:
@@ -132,7 +134,7 @@ def _place(error: BaseException, root: Path) -> str:
     return f" at {inside[-1].filename}:{inside[-1].lineno}" if inside else ""
 
 
-def _error_text(error: BaseException) -> str:
+def _error_text(error: BaseException, root: Path) -> str:
     # The text of a KeyError is the repr of its key, in which Keras' marks are escaped.
     in_call = _IN_CALL.search(
         str(error.args[0] if isinstance(error, KeyError) and error.args else error)
@@ -142,9 +144,29 @@ def _error_text(error: BaseException) -> str:
         text = f"{type(error).__name__}: {_GRAPH_NODE.sub('', text).rstrip().splitlines()[-1]}"
     if "in user code:" in text:  # Frames of autograph with the error as the last paragraph.
         text = text.rstrip().rpartition("\n\n")[2].strip()
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ImportError) and (hidden := _hidden_package(error, root)):
+        text += f". {hidden}"
+    elif isinstance(error, ModuleNotFoundError):
         text += ". Install it, and name it in the model zoo's requirements.txt"
     if "tf.function only supports singleton tf.Variables" in text:
         text = "It makes variables at each call. Make Keras metrics and layers once, in __init__"
     cure = cure_for(text)
     return f"{text.rstrip('. ')}. {cure}" if cure else text
+
+
+def _hidden_package(error: ImportError, root: Path) -> str:
+    """What to do where a name was looked for in the zoo's own module of a package's name."""
+    package = (error.name or "").partition(".")[0]
+    module = sys.modules.get(package)
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    own = next((place for place in places if place and Path(place).is_relative_to(root)), None)
+    if own is None:
+        return ""
+    outside = [path for path in sys.path if path and not Path(path).is_relative_to(root)]
+    installed = PathFinder.find_spec(package, outside)
+    if installed is not None and installed.has_location:
+        return f"The model zoo's own {own} hides the installed package {package!r}: rename it"
+    return (
+        f"{package!r} is the model zoo's own {own}, which lacks that: write it there, or rename it"
+        " if a package that is to be installed is meant"
+    )

@@ -185,6 +185,38 @@ def test_an_error_at_import_names_file_line_and_message(write, load):
         load("broken")
 
 
+def test_a_module_that_is_not_there_is_to_be_installed(write, load):
+    write("mnist.py", "import no_such_package\n" + SPEC.format(name="Mnist"))
+    with pytest.raises(UserCodeError, match=r"Install it.*requirements\.txt"):
+        load("mnist")
+
+
+@pytest.mark.parametrize(
+    ("own", "line", "hint"),
+    [
+        ("yaml/loader_of_mine.py", "import yaml.nodes\n", ""),
+        ("numpydoc/__init__.py", "import numpydoc.docscrape\n", "lacks that: write it there"),
+        ("hydra.py", "from hydra import compose\n", "hides the installed package 'hydra'"),
+        ("omegaconf/__init__.py", "import omegaconf.errors\n", "hides the installed package"),
+    ],
+)
+def test_a_package_that_the_zoo_itself_hides_is_not_to_be_installed(
+    write, load, monkeypatch, own, line, hint
+):
+    top = own.partition("/")[0].removesuffix(".py")
+    for name in [name for name in sys.modules if name.partition(".")[0] == top]:
+        monkeypatch.delitem(sys.modules, name)
+    place = write(own, "")
+    write("mnist.py", line + SPEC.format(name="Mnist"))
+    if not hint:  # A folder of files hides no package.
+        assert load("mnist").symbol == "Mnist"
+        return
+    with pytest.raises(UserCodeError, match=hint) as caught:
+        load("mnist")
+    assert "requirements.txt" not in str(caught.value)
+    assert str(place) in str(caught.value)
+
+
 def test_a_file_that_failed_can_be_mended_and_loaded(write, load):
     write("mnist.py", "1 / 0\n" + SPEC.format(name="Mnist"))
     with pytest.raises(UserCodeError):
