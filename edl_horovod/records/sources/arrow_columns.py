@@ -86,9 +86,9 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
 
 
 def _empty_values(count: int, where: str, path: str) -> DataError:
+    are = "is 1 empty value" if count == 1 else f"are {count:,} empty values"
     return DataError(
-        f"There are {count:,} empty values (null) in {where}, and no number or text stands for"
-        " one.",
+        f"There {are} (null) in {where}, and no number or text stands for it.",
         received={"path": path},
         cure="Fill them when the file is written, or name the columns that are needed in"
         " data_plan.columns=[...].",

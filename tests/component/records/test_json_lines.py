@@ -47,7 +47,7 @@ def test_the_type_of_a_column_holds_for_all_lines_of_all_files(tmp_path, monkeyp
         ('{"x": 1}\n{"x": \n', "cannot be read as JSON lines"),
         ('{"x": 1}\n{"x": "one"}\n', "cannot be read as JSON lines"),
         ("[1, 2]\n", "cannot be read as JSON lines"),
-        ('{"x": 1}\n{"y": 1}\n', r"empty values \(null\) in the column 'x'"),
+        ('{"x": 1}\n{"y": 1}\n', r"is 1 empty value \(null\) in the column 'x'"),
         ("\n\n", "There are no records"),
         ("", "There are no records"),
     ],

@@ -131,7 +131,9 @@ def test_an_index_is_kept_and_a_file_that_changed_is_indexed_anew(tmp_path):
 
 def test_an_empty_value_that_nothing_stands_for_is_an_error_with_its_column(tmp_path):
     path = write(tmp_path / "a.parquet", {"id": pa.array([1, None]), "x": [1.0, 2.0]})
-    with pytest.raises(DataError, match=r"1 empty values \(null\) in the column 'id' of .*part 1"):
+    with pytest.raises(
+        DataError, match=r"is 1 empty value \(null\) in the column 'id' of .*part 1"
+    ):
         read_columns(path)
     assert read_columns(path, columns=["x"]) == {"x": [1.0, 2.0]}
 
