@@ -61,7 +61,7 @@ class EdlError(Exception):
         self.received = received
         self.cure = cure.strip(" ")
         if isinstance(received, Mapping):
-            received = ", ".join(f"{key}={_shown(value)}" for key, value in received.items())
+            received = _settings(received)
         found = f"Received: {received.removesuffix('.')}." if received else ""
         # A cure may begin a line of its own.
         parts = filter(None, (self.what, found, self.cure))
@@ -70,6 +70,13 @@ class EdlError(Exception):
     def with_more_cure(self, more: str) -> Self:
         """The same error with more sentences about what to do; they bring their own space."""
         return type(self)(self.what, received=self.received, cure=f"{self.cure}{more}")
+
+    def with_received(self, more: Mapping[str, object]) -> Self:
+        """The same error with more settings at fault."""
+        if isinstance(self.received, Mapping):
+            return type(self)(self.what, received={**self.received, **more}, cure=self.cure)
+        received = f"{self.received.removesuffix('.')}; " if self.received else ""
+        return type(self)(self.what, received=f"{received}{_settings(more)}", cure=self.cure)
 
     def reworded(self, change: Callable[[str], str]) -> Self:
         """The same error with all of its texts changed, and the values that show such a text."""
@@ -220,6 +227,10 @@ class Interrupted(EdlError):
     """The user ended the job (Ctrl-C or SIGTERM to the launcher)."""
 
     exit_code = 130
+
+
+def _settings(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={_shown(value)}" for key, value in values.items())
 
 
 def _shown(value: object) -> str:

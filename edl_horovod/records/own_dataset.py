@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-from edl_horovod.errors import ConfigError, DataError, UserCodeError
+from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError
 from edl_horovod.records.source import (
     DataSettings,
     JobFolders,
@@ -106,11 +106,14 @@ def _made(data: str) -> tuple[ModuleType, Any]:
         is_maker = callable(found) and not _is_random_access(found) and not _is_stream(found)
         if isinstance(found, type) or is_maker:
             found = found()
+    except EdlError:
+        raise
     except Exception as e:
+        is_missing = isinstance(e, ModuleNotFoundError) and e.name == module_name
         raise UserCodeError(
             f"{data} cannot be made: {type(e).__name__}: {e}.",
             received={"data": data},
-            cure="The module must lie beside the model, or be installed.",
+            cure="The module must lie beside the model, or be installed." if is_missing else "",
         ) from e
     if found is None:
         raise UserCodeError(

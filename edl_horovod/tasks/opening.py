@@ -111,7 +111,7 @@ def open_data(
     try:
         first = batches.try_first()
     except DataError as e:
-        raise DataError(str(e), received={key: pattern}) from e
+        raise e.with_received({key: pattern}) from e
     columns = source.layout.columns if source.layout is not None else ()
     return OpenData(batches, plan, first, columns)
 

@@ -67,6 +67,20 @@ def test_an_error_that_is_changed_keeps_its_kind_and_its_other_fields():
     assert str(changed) == "It is wrong. Received: data='/x', np=3. Mend it. Try again."
 
 
+def test_an_error_that_gets_more_settings_says_received_once():
+    settings = Damaged("It is wrong.", received={"path": "/d"}, cure="Mend it.")
+    phrase = Damaged("It is wrong.", received="three.", cure="Mend it.")
+    nothing = Damaged("It is wrong.")
+
+    texts = [str(error.with_received({"np": 3})) for error in (settings, phrase, nothing)]
+
+    assert texts == [
+        "It is wrong. Received: path='/d', np=3. Mend it.",
+        "It is wrong. Received: three; np=3. Mend it.",
+        "It is wrong. Received: np=3.",
+    ]
+
+
 def test_only_the_error_classes_spell_how_received_values_are_shown():
     package = Path(errors.__file__).parent
     modules = package.rglob("*.py")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edl_horovod.errors import ConfigError, DataError, UserCodeError, did_you_mean
+from edl_horovod.errors import ConfigError, DataError, EdlError, UserCodeError, did_you_mean
 from edl_horovod.records.array_bytes import text_array
 from edl_horovod.records.columns import Ragged, Values, empty
 from edl_horovod.records.layout import BYTES, Column, Layout
@@ -82,6 +82,8 @@ class OwnRecords(RecordSource):
     def _length(self) -> int:
         try:
             length = len(self._records)
+        except EdlError:
+            raise
         except Exception as e:
             raise self._failed("its length", e) from e
         if length < 1:
@@ -91,6 +93,8 @@ class OwnRecords(RecordSource):
     def _record(self, number: int) -> Any:
         try:
             return self._records[number]
+        except EdlError:
+            raise
         except Exception as e:
             raise self._failed(f"record {number}", e) from e
 

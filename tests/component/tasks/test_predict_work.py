@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from edl_horovod.config.schema import JobConfig, TrainConfig
-from edl_horovod.errors import ConfigError, OutputError, UserCodeError
+from edl_horovod.errors import ConfigError, DataError, OutputError, UserCodeError
 from edl_horovod.files import marker
 from edl_horovod.files.output_dir import staged
 from edl_horovod.frameworks.base import CollectiveFailed
@@ -105,7 +105,9 @@ def make_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             )
             config = replace(config, **settings)
             loaded = zoo.load_spec(str(zoo_folder), f"{name}.Spec", params={})
-            opened = open_data(config, FRAMEWORK, data, loaded, Mode.PREDICTION, events, stack)
+            opened = open_data(
+                config, FRAMEWORK, config.data, loaded, Mode.PREDICTION, events, stack
+            )
             model = FRAMEWORK.model(loaded, opened.batches.element_spec)
             trained = Trained(loaded, model, opened)
             work = PredictWork(config, trained, FRAMEWORK.collectives, events)
@@ -225,6 +227,17 @@ def test_what_another_job_put_in_the_output_s_place_meanwhile_stays(make_work, t
     with pytest.raises(OutputError, match="earlier result"):
         work.finish(LEADER)
     assert (tmp_path / "out" / "trained_model.pb").read_text() == "another job's"
+
+
+def test_what_is_wrong_with_the_first_records_says_once_what_was_received(make_work, tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"x": 1, "y": 1}\n{"x": 2}\n')
+    code = MODEL_FILE.replace("tf.io.parse_single_example(record, features)", "record")
+    with pytest.raises(DataError) as caught:
+        make_work(code, data=str(tmp_path / "x.jsonl"))
+    error = caught.value
+    assert str(error).count("Received: ") == 1
+    assert set(error.received) == {"path", "data"}
+    assert str(error).count("data_plan.columns") == 1
 
 
 def test_a_full_disk_leaves_the_older_output_and_the_segments(make_work, tmp_path, monkeypatch):

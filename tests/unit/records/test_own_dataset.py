@@ -38,6 +38,11 @@ class Fails(Squares):
             raise OSError("the disk is gone")
         return super().__getitem__(n)
 late = Fails()
+class Damaged(Squares):
+    def __getitem__(self, n):
+        from edl_horovod.errors import DataError
+        raise DataError("It is damaged.", received={"path": "/d"}, cure="Copy it again.")
+damaged = Damaged()
 """
 
 
@@ -94,8 +99,24 @@ def test_the_fingerprint_follows_the_records():
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(name, error, said):
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=said) as caught:
         read_columns(f"dataset:my_data.{name}")
+    assert "must lie beside" not in str(caught.value)
+
+
+def test_an_error_of_ours_within_ones_own_data_stays_as_it_is():
+    with pytest.raises(DataError) as caught:
+        read_columns("dataset:my_data.damaged")
+    assert str(caught.value) == "It is damaged. Received: path='/d'. Copy it again."
+
+
+def test_only_a_module_that_is_not_there_must_be_put_there(tmp_path):
+    (tmp_path / "imports_other.py").write_text("import no_such_package\n")
+    with pytest.raises(UserCodeError, match="no_such_package") as caught:
+        read_columns("dataset:imports_other.rows")
+    assert "must lie beside" not in str(caught.value)
+    with pytest.raises(UserCodeError, match="must lie beside the model"):
+        read_columns("dataset:no_such_module.rows")
 
 
 @pytest.mark.parametrize("data", ["dataset:", "dataset:train", "dataset:a b.c", "dataset:a/b.c"])
