@@ -1,13 +1,23 @@
 """Model files in the style of ElasticDL: functions of the module, found by their names."""
 
+import re
 from pathlib import Path
 from types import ModuleType
 
+from edl_horovod.errors import ConfigError
+from edl_horovod.models.lookup import file_groups
 from edl_horovod.models.parts import Parts, part_of
 
-__all__ = ["OUTPUTS_PROCESSOR", "module_parts"]
+__all__ = [
+    "OUTPUTS_PROCESSOR",
+    "may_process_outputs",
+    "module_parts",
+    "no_place_for_outputs",
+]
 
 OUTPUTS_PROCESSOR = "PredictionOutputsProcessor"
+_MAY_BIND = re.compile(rf"\b{OUTPUTS_PROCESSOR}\b|\bimport \*")
+_ATTRIBUTE = re.compile(r"\boutputs_processor\b")
 _NAMES = {
     "input_fn": ("feed", "dataset_fn", "input_fn"),
     "loss": ("loss",),
@@ -29,3 +39,27 @@ def module_parts(module: ModuleType, *, zoo: Path) -> Parts:
         for key, name in found.items()
         if name
     }
+
+
+def may_process_outputs(zoo: Path, model_def: str) -> bool:
+    """Whether a model may have a processor of predictions, as far as the text of its files shows.
+
+    Raises:
+        EdlError: There is no such model in the zoo.
+    """
+    own = {file for group in file_groups(zoo, model_def) for file in group.files}
+    if any(_MAY_BIND.search(file.read_text(errors="replace")) for file in own):
+        return True
+    # The attribute may come from a base class in another file.
+    texts = (file.read_text(errors="replace") for file in zoo.rglob("*.py"))
+    return any(map(_ATTRIBUTE.search, texts))
+
+
+def no_place_for_outputs(model_file: Path) -> ConfigError:
+    """The error for a prediction without an output whose model has no such processor."""
+    return ConfigError(
+        f"output must name where predictions go: the model's file has no {OUTPUTS_PROCESSOR} that"
+        " takes them.",
+        received={"output": "", "model file": model_file},
+        cure="Write output=... .",
+    )

@@ -15,7 +15,14 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.coordinator import saved
 from edl_horovod.coordinator.ring_size import largest_ring, num_workers
-from edl_horovod.errors import ConfigError, EdlError, Interrupted, JobFailed
+from edl_horovod.errors import (
+    ConfigError,
+    DataError,
+    EdlError,
+    Interrupted,
+    JobFailed,
+    UserCodeError,
+)
 from edl_horovod.job import hosts, outcome
 from edl_horovod.job import log as logs
 from edl_horovod.job.directory import JobDir
@@ -169,8 +176,8 @@ def check_inputs(config: JobConfig) -> None:
 
     Raises:
         DataError: A glob matches nothing, or the files are of more than one record format.
-        ConfigError: The model zoo or the trained model is not there, or the data cannot follow a
-            setting.
+        ConfigError: The model zoo or the trained model is not there; the data cannot follow a
+            setting; or there is no output, and nothing else that takes predictions.
         OutputError: The output exists, cannot be written, or would replace what the job reads.
     """
     check_sources([config.data, config.validation_data], config.data_plan)
@@ -182,6 +189,8 @@ def check_inputs(config: JobConfig) -> None:
             "trained_model must be a directory, and this is not one.",
             received={"trained_model": config.trained_model},
         )
+    if config.task == "predict" and not config.output:
+        _check_outputs_are_taken(Path(config.trained_model))
     if config.init_from and not os.path.isdir(config.init_from):
         raise ConfigError(
             "init_from must be the directory of a trained model, and this is no directory.",
@@ -190,6 +199,22 @@ def check_inputs(config: JobConfig) -> None:
     check_is_free(config)
     check_places(config)
     check_can_be_written(config)
+
+
+def _check_outputs_are_taken(trained_model: Path) -> None:
+    # Here, because no other start of a job needs protocol buffers or the files of a zoo.
+    from edl_horovod.models.elasticdl_module import may_process_outputs, no_place_for_outputs
+    from edl_horovod.models.trained_model_file import read_message
+
+    zoo = trained_model / "zoo"
+    try:
+        model_def = read_message(trained_model).model_def
+        file = lookup.file_groups(zoo, model_def)[0].files[0]
+        is_taken = may_process_outputs(zoo, model_def)
+    except (OSError, DataError, ConfigError, UserCodeError):
+        return  # What is wrong with the trained model is told where the task opens it.
+    if not is_taken:
+        raise no_place_for_outputs(file)
 
 
 def _with_local_zoo(config: JobConfig) -> JobConfig:

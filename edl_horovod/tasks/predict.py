@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.errors import ConfigError, UserCodeError
+from edl_horovod.errors import UserCodeError
 from edl_horovod.files.output_dir import SINGLE_FILE_SUFFIX, staged
 from edl_horovod.files.whole_file import write_json
 from edl_horovod.frameworks.base import Collectives, Framework
@@ -31,6 +31,7 @@ from edl_horovod.job.events import EventLog, LogEvent, ProgressEvent
 from edl_horovod.job.identity import WorkerIdentity
 from edl_horovod.job.outcome import Success
 from edl_horovod.models.calling import user_code
+from edl_horovod.models.elasticdl_module import no_place_for_outputs
 from edl_horovod.records.plan import Ids
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.ring.loop import Work
@@ -96,12 +97,7 @@ class PredictWork(Work):
         kind = loaded.outputs_processor
         self._processor = None if kind is None else Processor(kind, loaded)
         if not config.output and self._processor is None:
-            raise ConfigError(
-                "output must name where predictions go: the model's file has no"
-                " PredictionOutputsProcessor that takes them.",
-                received={"output": "", "model file": loaded.source_file},
-                cure="Write output=... .",
-            )
+            raise no_place_for_outputs(loaded.source_file)
         self._prediction = trained.model.prediction(self._batches.element_spec)
         self._encoder: ExampleEncoder | None = None
         if config.output:

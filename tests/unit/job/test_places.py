@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edl_horovod.config.compose import compose
-from edl_horovod.errors import OutputError
+from edl_horovod.errors import ConfigError, OutputError
 from edl_horovod.job.directory import with_job_dir
 from edl_horovod.supervisor.run import check_inputs
 
@@ -192,3 +192,41 @@ def test_a_path_of_what_is_there_that_goes_over_a_link_out_of_the_output_is_refu
     mark(place / "out")
     with pytest.raises(OutputError, match="holds what data names"):
         check("train", "output=out", "data=out/link/train.recordio", "overwrite=true")
+
+
+TAKES_OUTPUTS = "class PredictionOutputsProcessor:\n    def process(self, *_): ...\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "is_taken"),
+    [
+        ({"m.py": "class M: ...\n"}, False),
+        ({"m.py": "class M: ...\n", "other.py": TAKES_OUTPUTS}, False),
+        ({"m.py": f"class M: ...\n{TAKES_OUTPUTS}"}, True),
+        ({"m.py": "from base import *\n", "base.py": f"class M: ...\n{TAKES_OUTPUTS}"}, True),
+        (
+            {
+                "m.py": "import base\nclass M(base.B): ...\n",
+                "base.py": "class B:\n    outputs_processor = dict\n",
+            },
+            True,
+        ),
+    ],
+    ids=["none", "another model's", "its own", "imported", "inherited"],
+)
+def test_predictions_that_nothing_takes_are_refused_before_there_is_a_job(place, files, is_taken):
+    from edl_horovod.proto.trained_model_pb2 import TrainedModel
+
+    (place / "model" / "trained_model.pb").write_bytes(
+        TrainedModel(model_def="m").SerializeToString()
+    )
+    (place / "model" / "zoo").mkdir()
+    for name, text in files.items():
+        (place / "model" / "zoo" / name).write_text(text)
+    if is_taken:
+        check("predict")
+    else:
+        with pytest.raises(ConfigError, match="output must name where predictions go"):
+            check("predict")
+    check("predict", "output=out")
+    assert not list(place.glob("*.job"))
