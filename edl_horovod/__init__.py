@@ -1,4 +1,4 @@
-"""Elastic training of Keras models on a ring of Horovod workers.
+"""Elastic training of Keras and PyTorch models on a ring of Horovod workers.
 
 The names below are imported when they are first used, so that importing the package costs nothing.
 """

@@ -120,7 +120,7 @@ def _help() -> str:
     codes = "\n".join(f"  {code:<5} {meaning}" for code, meaning in _exit_codes().items())
     return (
         "usage: edl VERB [FLAGS] [key=value ...]\n\n"
-        "Elastic training of Keras models on a ring of Horovod workers.\n\n"
+        "Elastic training of Keras and PyTorch models on a ring of Horovod workers.\n\n"
         f"verbs:\n{verbs}\n\n"
         "  edl VERB --help shows the flags, the settings and examples. All verbs take --debug.\n\n"
         f"exit codes:\n{codes}"
