@@ -19,7 +19,6 @@ from edl_horovod.config.fields import FILE_LISTS, SET_BY_US, flat, is_within, ne
 from edl_horovod.config.given import Given, Sorter
 from edl_horovod.config.overrides import Override, split
 from edl_horovod.config.paths import check_no_secrets, make_absolute
-from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SearchConfig
 from edl_horovod.config.secrets import secrets_in
 from edl_horovod.config.session import origins
@@ -29,7 +28,6 @@ from edl_horovod.files.url_secrets import without_secrets
 __all__ = ["Composer", "Sweeper"]
 
 _MISSING = "???"
-_FRAMEWORK = JobConfig.framework
 _HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError)
 
 
@@ -75,8 +73,7 @@ class Composer:
         plain = {str(key): value for key, value in found.items() if value != _MISSING}
         try:
             if "model" in self._sorter.annotations:
-                is_set = "framework" in given.typed or plain["framework"] != _FRAMEWORK
-                model_spec.expand(plain, is_framework_given=is_set)
+                model_spec.expand(plain)
             self._check_needed(plain)
             check_no_secrets(plain)
             make_absolute(plain)

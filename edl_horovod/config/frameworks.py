@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edl_horovod.errors import ConfigError
 
-__all__ = ["FRAMEWORKS", "FrameworkEntry", "require_backend"]
+__all__ = ["DEFAULT", "FRAMEWORKS", "FrameworkEntry", "require_backend"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,8 @@ class FrameworkEntry:
     """
     extra: str
     """The extra of this package that installs them."""
+    imports: tuple[str, ...] = ()
+    """What only a model file that is written in it imports, by the first part of the name."""
     horovod: str = ""
     """The package of its half of Horovod; empty where none is needed."""
     file_models: str = ""
@@ -36,6 +38,7 @@ FRAMEWORKS = {
         module="edl_horovod.frameworks.keras.framework",
         packages=("keras", "tensorflow"),
         extra="tensorflow",
+        imports=("keras", "tensorflow", "tf_keras"),
         horovod="horovod.tensorflow",
         file_models="edl_horovod.frameworks.keras.file_models",
         keras_backend="tensorflow",
@@ -44,10 +47,13 @@ FRAMEWORKS = {
         module="edl_horovod.frameworks.torch.ring",
         packages=("torch", "safetensors"),
         extra="torch",
+        imports=("torch", "torchaudio", "torchvision"),
         horovod="horovod.torch",
         file_models="edl_horovod.frameworks.torch.file_models",
     ),
 }
+DEFAULT = "keras"
+"""What a model is written in where its file imports no framework."""
 
 
 def require_backend(framework: str, variables: Mapping[str, str]) -> None:

@@ -172,12 +172,12 @@ def check_spec(name: str, spec: Mapping[str, Any]) -> None:
     _check_custom_objects(spec.get("custom_objects", ()))
 
 
-def expand(values: dict[str, Any], *, is_framework_given: bool) -> None:
+def expand(values: dict[str, Any]) -> None:
     """Put what the files of a model spec hold into composed settings, with absolute paths.
 
     Args:
-        values: The settings; `model`, `model_spec` and `framework` in it are changed.
-        is_framework_given: Whether the user set `framework`; else the model's name sets it.
+        values: The settings; `model`, `model_spec` and `framework` in it are changed. The model's
+            name sets `framework` unless the user did.
 
     Raises:
         ConfigError: A file cannot be read, or the settings contradict each other.
@@ -203,7 +203,7 @@ def expand(values: dict[str, Any], *, is_framework_given: bool) -> None:
         )
     values["model"] = section = _with_spec(section, Path.cwd())
     check(section)
-    if not is_framework_given:
+    if not values.get("framework"):
         values["framework"] = MODEL_KINDS[section["name"]].framework
 
 

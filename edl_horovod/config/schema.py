@@ -281,9 +281,10 @@ class JobConfig:
     TensorFlowFLModel or PytorchFLModel) and `spec` (its keys, or a file that holds them)."""
     model_spec: str = ""
     """A YAML or JSON file whose section `model` is this setting."""
-    framework: str = "keras"
-    """The framework that the model is written in, `keras` or `torch`; a trained model records its
-    own, and the name of a model in files says it."""
+    framework: str = ""
+    """The framework that the model is written in, `keras` or `torch`; empty takes the one that the
+    model's file imports. A trained model records its own, and the name of a model in files says
+    it."""
     input_fn: str = ""
     """Function that makes examples of records, in place of the model's own: `file.function`, or
     a function of the model's file."""
@@ -328,7 +329,8 @@ class JobConfig:
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, tuple(TASKS))
-        check_choice("framework", self.framework, tuple(FRAMEWORKS))
+        if self.framework:
+            check_choice("framework", self.framework, tuple(FRAMEWORKS))
         check_choice("log_level", self.log_level, LOG_LEVELS)
         check_choice("resume", self.resume, ("never", "auto", "must"))
         params_text.check(self.params)
@@ -356,12 +358,12 @@ class JobConfig:
             check_given("output", self.output, "a directory for the result")
         if task.keeps_state and self.train.early_stopping.metric:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
+        # Checked once more when the framework is known (`models.framework_name`).
+        is_torch = self.framework in ("", "torch") or not task.keeps_state
         is_own = self.train.batch_norm == "own"
         rule = "is for framework=torch; Keras' BatchNormalization takes each rank's own examples"
-        is_taken = is_own or self.framework == "torch" or not task.keeps_state
-        check(is_taken, "train.batch_norm", self.train.batch_norm, rule)
+        check(is_torch or is_own, "train.batch_norm", self.train.batch_norm, rule)
         rule = "is for framework=torch; train.saved_model is Keras' form for servers"
-        is_torch = self.framework == "torch" or not task.keeps_state
         check(is_torch or not self.train.onnx, "train.onnx", True, rule)
         rule = "is for framework=torch; the steps of Keras models are graphs of TensorFlow already"
         check(is_torch or not self.train.compile, "train.compile", True, rule)

@@ -11,6 +11,7 @@ from edl_horovod.errors import ConfigError
 from edl_horovod.image import engine, reference
 from edl_horovod.image.plan import ZOO, ImagePlan, make_plan
 from edl_horovod.models import git_zoo, spec_zoo
+from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.git_zoo import FetchedZoo
 
 __all__ = ["BuiltImage", "as_if_built", "build", "ensure", "plan_of"]
@@ -92,10 +93,12 @@ def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
             return replace(config, image=unbuilt, model_zoo=ZOO, model_def=spec_zoo.MODEL_DEF)
         config = spec_zoo.with_zoo(config)
     if is_dry_run:
+        config = with_framework(config)
         name = PurePath(config.model_zoo).name
         is_file = name.endswith(".py") and git_zoo.parse(config.model_zoo) is None
         return replace(config, image=unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
     zoo = git_zoo.ensure_local(config.model_zoo)
+    config = with_framework(replace(config, model_zoo=str(zoo.path)))
     made = _make(_job_plan(config, zoo), push=True)
     return replace(
         config,

@@ -15,7 +15,7 @@ from edl_horovod.job.kept_lanes import with_kept_lanes
 from edl_horovod.job.places import check_is_free, check_places
 from edl_horovod.launch.target import DryRun, LaunchTarget
 from edl_horovod.models import git_zoo, spec_zoo
-from edl_horovod.supervisor.needs import require_worker_packages
+from edl_horovod.models.framework_name import with_framework
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan, thread_variables
 from edl_horovod.supervisor.run import JobResult, run_plan
 
@@ -33,7 +33,7 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def plan(self, config: JobConfig) -> LaunchPlan:
         """The coordinator and the workers; see `LaunchTarget`."""
-        config = with_kept_lanes(with_job_dir(config))
+        config = with_framework(with_kept_lanes(with_job_dir(config)))
         check_start(config)
         job_dir = JobDir.of(config)
         coordinator = (sys.executable, "-m", "edl_horovod.coordinator", "--job-dir", str(job_dir))
@@ -79,10 +79,6 @@ class LocalTarget(LaunchTarget[LaunchPlan, JobResult]):
 
     def launch(self, plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResult:
         """Run the job to its end."""
-        # Here, because what a dry run prints needs no protocol buffers.
-        from edl_horovod.models.trained_model_file import framework_name
-
-        require_worker_packages(framework_name(plan.config))
         return run_plan(plan, on_events=on_events)
 
     def names(self, job: str) -> bool:

@@ -15,6 +15,7 @@ __all__ = [
     "FileGroup",
     "files_defining",
     "import_root",
+    "imported_names",
     "list_definitions",
     "list_functions",
     "list_parameters",
@@ -140,6 +141,29 @@ def list_parameters(zoo: Path, model_def: str) -> frozenset[str] | None:
     if outside - {ElasticDLSpec.__name__} or None in parameters:
         return None
     return frozenset[str]().union(*(names for names in parameters if names is not None))
+
+
+def imported_names(file: Path, *, in_functions: bool) -> list[str]:
+    """The dotted names that a file imports; none where it is not Python, which its loading tells.
+
+    Args:
+        file: A Python file.
+        in_functions: Whether imports count that only a call of a function runs.
+    """
+    names: list[str] = []
+    waiting: list[ast.AST] = []
+    with contextlib.suppress(UserCodeError):
+        waiting.append(_parsed(file))
+    while waiting:
+        node = waiting.pop()
+        match node:
+            case ast.Import():
+                names += [alias.name for alias in node.names]
+            case ast.ImportFrom(level=0, module=str(module)):
+                names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        if in_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += ast.iter_child_nodes(node)
+    return names
 
 
 def list_functions(file: Path) -> list[str]:

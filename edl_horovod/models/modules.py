@@ -11,11 +11,11 @@ from edl_horovod.models import elasticdl_imports
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.lookup import import_root
 
-__all__ = ["load_module", "loaded_files", "make_importable", "zoo_in_use"]
+__all__ = ["PACKAGE", "load_module", "loaded_files", "make_importable", "zoo_in_use"]
 
 _PREFIX = "_edl_zoo_"
 _MARK = "__edl_zoo__"
-_PACKAGE = "model_zoo"
+PACKAGE = "model_zoo"
 """The package name through which files of ElasticDL's own zoo import each other."""
 
 
@@ -117,11 +117,11 @@ def _enter(zoo: Path, folder: Path) -> _Entered:
         if path not in sys.path:
             sys.path.insert(0, path)
             entered.added_paths.append(path)
-    if zoo.is_dir() and _PACKAGE not in sys.modules:
-        package = ModuleType(_PACKAGE)
+    if zoo.is_dir() and PACKAGE not in sys.modules:
+        package = ModuleType(PACKAGE)
         package.__path__ = [str(zoo)]
         vars(package)[_MARK] = entered
-        sys.modules[_PACKAGE] = package
+        sys.modules[PACKAGE] = package
     importlib.invalidate_caches()
     return entered
 
@@ -130,9 +130,9 @@ def _leave(entered: _Entered) -> None:
     for name in _names_inside(entered.root):
         if name not in entered.foreign and not name.startswith(_PREFIX):
             del sys.modules[name]
-    package = sys.modules.get(_PACKAGE)
+    package = sys.modules.get(PACKAGE)
     if package is not None and vars(package).get(_MARK) is entered:
-        del sys.modules[_PACKAGE]
+        del sys.modules[PACKAGE]
     for path in entered.added_paths:
         if path in sys.path:
             sys.path.remove(path)

@@ -1,17 +1,13 @@
 """Read the description of a trained model, without its parameters and without a framework."""
 
-import contextlib
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from edl_horovod.config.frameworks import FRAMEWORKS
-from edl_horovod.config.schema import JobConfig
-from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import DataError
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 
-__all__ = ["FILE_NAME", "damaged_model", "framework_name", "read_message"]
+__all__ = ["FILE_NAME", "damaged_model", "read_message"]
 
 FILE_NAME = "trained_model.pb"
 
@@ -27,18 +23,6 @@ def read_message(path: Path) -> TrainedModel:
         return TrainedModel.FromString((path / FILE_NAME).read_bytes())
     except DecodeError as e:
         raise damaged_model(path, f"{FILE_NAME}: {e}") from e
-
-
-def framework_name(config: JobConfig) -> str:
-    """What the model of a job is written in; a trained model says so itself.
-
-    What is wrong with a trained model is told where the task opens it.
-    """
-    name = ""
-    if not TASKS[config.task].takes_zoo:
-        with contextlib.suppress(OSError, DataError):
-            name = read_message(Path(config.trained_model)).framework
-    return name if name in FRAMEWORKS else config.framework
 
 
 def damaged_model(path: Path, why: str) -> DataError:

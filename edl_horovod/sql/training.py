@@ -10,6 +10,7 @@ from typing import Any
 from edl_horovod.errors import DataError
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.models import git_zoo
+from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
 from edl_horovod.sql.dividing import divide, parts_of
 from edl_horovod.sql.export import ExportedTable, records_of
@@ -49,7 +50,11 @@ def train(work: Work, statement: Train) -> Result:
         table = _export(work, statement, plan, job)
         trained = run()
         about = _about(work, statement, plan, table, trained)
-        about = replace(about, seconds=round(time.monotonic() - began, 1))
+        about = replace(
+            about,
+            framework=framework_name(replace(trained.config, model_zoo=str(zoo))),
+            seconds=round(time.monotonic() - began, 1),
+        )
         made = work.store.add(name, job.version, about, replace=statement.or_replace)
     return Result(
         message=f"{made} is trained on {about.num_rows:,} rows{trained.told}, and it is live.",
@@ -121,7 +126,7 @@ def _about(
         statement=without_secrets(statement.text),
         select=without_secrets(statement.select),
         model_def=trained.config.model_def,
-        framework=trained.config.framework,
+        framework="",
         label=plan.label,
         columns=tuple(
             ModelColumn(name=it.name, kind=it.kind, declared_type=it.declared_type)

@@ -43,9 +43,10 @@ from edl_horovod.job.hold import hold, is_of_job
 from edl_horovod.job.outcome import Failure, Outcome, Success
 from edl_horovod.job.places import check_can_be_written, check_is_free, check_places
 from edl_horovod.models import git_zoo, lookup, spec_zoo
+from edl_horovod.models.framework_name import framework_name, with_framework
 from edl_horovod.records.sources.table import check_sources
 from edl_horovod.supervisor.deaths import Memory, exit_text, what_killed
-from edl_horovod.supervisor.needs import require_mpi
+from edl_horovod.supervisor.needs import require_mpi, require_worker_packages
 from edl_horovod.supervisor.plan import LOCAL_HOST, Command, LaunchPlan
 from edl_horovod.supervisor.processes import Child, end_all
 from edl_horovod.supervisor.restarting import RestartingChild
@@ -96,7 +97,9 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
     is_left = is_of_job(plan.job_dir, plan.secret_file)
     if not is_left:
         check_inputs(config)
-        plan = replace(plan, config=_with_local_zoo(config))
+        plan = replace(plan, config=with_framework(_with_local_zoo(config)))
+        if LOCAL_HOST in plan.hosts:
+            require_worker_packages(framework_name(plan.config))
     with (
         hold(
             plan.job_dir,

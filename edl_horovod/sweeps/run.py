@@ -31,6 +31,7 @@ from edl_horovod.job.events import JobEvent, StepEvent
 from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
+from edl_horovod.models.framework_name import with_framework
 from edl_horovod.models.lookup import require_zoo
 from edl_horovod.models.zoo_reads import CODE, files_of
 from edl_horovod.records import own_dataset
@@ -142,7 +143,8 @@ def make_plan(
         OutputError: A folder holds the result of other settings, or something that is not a
             sweep's, or is one that the jobs read.
     """
-    configs = compose_sweep([(point.overrides, point.values) for point in points], files)
+    composed = compose_sweep([(point.overrides, point.values) for point in points], files)
+    configs = [with_framework(config) for config in composed]
     for config in configs if not may_be_submitted else ():
         require_here(config)
     output = configs[0].output
@@ -386,6 +388,8 @@ def result_settings(config: JobConfig) -> dict[str, Any]:
         flat = {"model_zoo": "", "model_def": ""}
     for key, value in resolved.to_dict(config).items():
         if key in (*_WITHOUT_EFFECT, *flat):
+            continue
+        if key == "framework" and not value:  # A zoo that is not fetched yet will say it.
             continue
         if isinstance(value, dict) and key != "params":
             flat |= {f"{key}.{name}": inner for name, inner in value.items()}

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Framework
 from edl_horovod.job.events import EventLog, LogEvent
 from edl_horovod.job.identity import WorkerIdentity
-from edl_horovod.models.trained_model_file import framework_name
+from edl_horovod.models.framework_name import framework_name, other_framework
 from edl_horovod.ring.loop import Work
 from edl_horovod.tasks.proof import Prover, forked_prover
 
@@ -70,10 +71,19 @@ def make_warm(
     task = importlib.import_module(TASKS[config.task].module)
     with contextlib.ExitStack() as stack:
         work: Work
-        if TASKS[config.task].takes_zoo:
-            work = task.make_warm(config, framework, events, identity, stack, prover)
-        else:
-            work = task.make_warm(config, framework, events, identity, stack)
+        try:
+            if TASKS[config.task].takes_zoo:
+                work = task.make_warm(config, framework, events, identity, stack, prover)
+            else:
+                work = task.make_warm(config, framework, events, identity, stack)
+        except UserCodeError as e:
+            if not (other := other_framework(config)):
+                raise
+            more = (
+                f" The model's file imports {other}, and framework={framework.name} was set: set"
+                f" framework={other}, or leave it out."
+            )
+            raise e.with_more_cure(more) from e
         log.info("warm")
         yield work
 

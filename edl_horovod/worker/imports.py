@@ -6,7 +6,7 @@ import os
 
 from edl_horovod.config.frameworks import require_backend
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.models.trained_model_file import framework_name
+from edl_horovod.models.framework_name import framework_name
 
 __all__ = ["import_all"]
 

@@ -72,7 +72,6 @@ def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
     held_out = "data=dataset:torch_modules.held_out"
     job = start(
         "train",
-        "framework=torch",
         "model_def=torch_modules.Regression",
         "data=dataset:torch_modules.Points",
         f"validation_{held_out}",
@@ -90,6 +89,15 @@ def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
     start("predict", f"trained_model={model}", held_out, "launch.np=2").succeed()
     with Reader.open(str(tmp_path / "out")) as reader:
         assert len(reader) == 32
+
+
+@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
+    job = train(start, data, "model_def=torch_tiny", "framework=keras")
+    assert job.end() == 3, job.describe()
+    message = job.events("job")[-1].event.message
+    assert "imports torch" in message
+    assert "set framework=torch" in message
 
 
 @pytest.mark.long

@@ -115,7 +115,7 @@ def with_model_of(framework, code):
     """The same code with the model that another framework has for that of Keras."""
     if framework == "keras":
         return code
-    named = f'model_def="{framework}_tiny", framework="{framework}"'
+    named = f'model_def="{framework}_tiny"'
     return code.replace('model_def="tiny"', named)
 
 

@@ -42,19 +42,18 @@ TORCH = pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=t
 
 
 @pytest.mark.parametrize(
-    ("model_def", "written_in"),
+    "model_def",
     [
         # `make demo` trains this one.
-        pytest.param("mnist_functional_api", "keras", marks=pytest.mark.long),
-        pytest.param("mnist_subclass", "keras", marks=pytest.mark.long),
-        pytest.param("mnist_torch", "torch", marks=[pytest.mark.long, TORCH]),
+        pytest.param("mnist_functional_api", marks=pytest.mark.long),
+        pytest.param("mnist_subclass", marks=pytest.mark.long),
+        pytest.param("mnist_torch", marks=[pytest.mark.long, TORCH]),
     ],
 )
-def test_digits(start, records, model_def, written_in):
+def test_digits(start, records, model_def):
     folder = records("digits", model_def)
     job = start(
         "train",
-        f"framework={written_in}",
         f"model_zoo={ZOO}",
         f"model_def={model_def}",
         f"data={folder}/train",

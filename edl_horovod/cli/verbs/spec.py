@@ -18,7 +18,7 @@ _EXAMPLES = """\
 examples:
   edl spec show config.yml
   edl spec show config.yml -o json
-  edl spec write mnist_torch --framework torch --output digits
+  edl spec write mnist_torch --output digits
   edl spec write cifar10_functional_api --params "filters=[32, 64]" --output cifar
 """
 _USAGE = """\
@@ -37,7 +37,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_argument("model", metavar="MODEL", help=what)
     parser.add_format()
     parser.add_argument("--model-zoo", default="model_zoo", help="folder, file or Git URL")
-    parser.add_argument("--framework", default="keras", help="keras or torch")
+    parser.add_argument("--framework", default="", help="keras or torch, if the file does not say")
     parser.add_argument("--params", default="", help="parameters of the model: name=value, ...")
     parser.add_argument("--output", default="", help="new folder for the files and their spec")
     flags = parser.parse_all(argv)
@@ -66,27 +66,31 @@ def _show(flags: argparse.Namespace) -> int:
 def _write(flags: argparse.Namespace) -> int:
     from edl_horovod.config import params
     from edl_horovod.config.checks import check_choice, check_given
-    from edl_horovod.config.frameworks import FRAMEWORKS
+    from edl_horovod.config.frameworks import DEFAULT, FRAMEWORKS
     from edl_horovod.config.model_spec import section_of
     from edl_horovod.files.output_dir import staged
     from edl_horovod.models import git_zoo
+    from edl_horovod.models.framework_name import imported_framework
     from edl_horovod.models.own_process import ask
     from edl_horovod.supervisor.needs import require_worker_packages
 
-    check_choice("--framework", flags.framework, tuple(FRAMEWORKS))
+    if flags.framework:
+        check_choice("--framework", flags.framework, tuple(FRAMEWORKS))
     check_given("--output", flags.output, "a new folder")
     output = Path(flags.output).absolute()
-    require_worker_packages(flags.framework)
+    zoo = str(git_zoo.ensure_local(flags.model_zoo).path)
+    framework = flags.framework or imported_framework(zoo, flags.model) or DEFAULT
+    require_worker_packages(framework)
     request = {
-        "framework": flags.framework,
-        "model_zoo": str(git_zoo.ensure_local(flags.model_zoo).path),
+        "framework": framework,
+        "model_zoo": zoo,
         "model_def": flags.model,
         "params": params.parse(flags.params),
     }
     with staged(output, "model spec", overwrite=False) as folder:
         written = ask(_WRITING, {**request, "folder": str(folder)})
         spec = {"model_name": flags.model, **written["spec"]}
-        section = section_of(flags.framework, spec)
+        section = section_of(framework, spec)
         (folder / _FILE).write_text(yaml.safe_dump({"model": section}, sort_keys=False))
     rows = {"model_spec": str(output / _FILE)}
     print_rows(rows | {f"without {n + 1}": text for n, text in enumerate(written["left_out"])})

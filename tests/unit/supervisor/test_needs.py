@@ -10,8 +10,19 @@ from edl_horovod import api
 from edl_horovod.config.frameworks import FRAMEWORKS, require_backend
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, MissingDependency
-from edl_horovod.models.trained_model_file import framework_name
+from edl_horovod.models.framework_name import framework_name
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+
+ZOO = Path(__file__).parents[2] / "zoo"
+
+
+def a_job(folder: Path, **more: str) -> JobConfig:
+    """A training of a model that is there, on data that are there."""
+    data = folder / "data.csv"
+    data.write_text("x,y\n1,2\n")
+    output = str(folder / "out")
+    given = {"data": str(data), "output": output, "model_zoo": str(ZOO), "model_def": "tiny"}
+    return JobConfig(task="train", **{**given, **more})
 
 
 @pytest.mark.parametrize(
@@ -26,16 +37,15 @@ def test_a_job_here_without_what_its_workers_import_starts_nothing(
 ) -> None:
     for package in missing:
         monkeypatch.setitem(sys.modules, package, None)
-    config = JobConfig(
-        task="train", data=str(tmp_path), output=str(tmp_path / "out"), model_def="m"
-    )
+    config = a_job(tmp_path)
 
     with pytest.raises(MissingDependency, match=told) as found:
         api.run(config)
 
     assert "make setup" in str(found.value)
     assert "pip install -c constraints.txt '.[tensorflow,horovod-build]'" in str(found.value)
-    assert list(tmp_path.iterdir()) == []
+    assert not Path(config.output).exists()
+    assert list(tmp_path.iterdir()) == [Path(config.data)]
 
 
 def test_a_job_whose_half_of_horovod_was_not_built_starts_nothing(
@@ -43,19 +53,14 @@ def test_a_job_whose_half_of_horovod_was_not_built_starts_nothing(
 ) -> None:
     entry = replace(FRAMEWORKS["torch"], packages=("numpy",), horovod="horovod.mxnet")
     monkeypatch.setitem(FRAMEWORKS, "torch", entry)
-    config = JobConfig(
-        task="train",
-        framework="torch",
-        data=str(tmp_path),
-        output=str(tmp_path / "out"),
-        model_def="m",
-    )
+    config = a_job(tmp_path, framework="torch")
 
     with pytest.raises(MissingDependency, match="Horovod that is installed was built without") as e:
         api.run(config)
 
     assert "make setup FRAMEWORK=torch" in str(e.value)
-    assert list(tmp_path.iterdir()) == []
+    assert not Path(config.output).exists()
+    assert list(tmp_path.iterdir()) == [Path(config.data)]
 
 
 @pytest.mark.parametrize("by_file", [False, True])
@@ -68,9 +73,7 @@ def test_a_backend_of_keras_without_a_ring_is_one_sentence(
         monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     else:
         monkeypatch.setenv("KERAS_BACKEND", "torch")
-    config = JobConfig(
-        task="train", data=str(tmp_path), output=str(tmp_path / "out"), model_def="m"
-    )
+    config = a_job(tmp_path)
 
     with pytest.raises(
         ConfigError, match=r"torch.*Set KERAS_BACKEND=tensorflow.*framework=t"

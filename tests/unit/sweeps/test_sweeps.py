@@ -113,7 +113,8 @@ def test_a_model_zoo_in_git_is_the_same_if_its_url_is(edl, trainings, tmp_path: 
     edl(RATES, f"model_zoo={url}")
     for file in (tmp_path / "s").glob("*/config.yaml"):
         before = replace(resolved.load(file), model_zoo="/cache/zoo/abc", model_zoo_commit="abc")
-        resolved.dump(replace(before, model_zoo_source="git+https://host/zoo@v1"), file)
+        source = "git+https://host/zoo@v1"
+        resolved.dump(replace(before, model_zoo_source=source, framework="torch"), file)
 
     assert edl(RATES, f"model_zoo={url}")[0] == 0
     code, _, err = edl(RATES, "model_zoo=https://host/zoo@v2")

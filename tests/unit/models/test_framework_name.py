@@ -1,0 +1,193 @@
+"""Where nobody says what a model is written in, the imports of its file do."""
+
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from edl_horovod import image
+from edl_horovod.cli.main import main
+from edl_horovod.config import resolved
+from edl_horovod.config.compose import compose
+from edl_horovod.config.conf_files import zoo_dir
+from edl_horovod.config.schema import JobConfig
+from edl_horovod.errors import ConfigError
+from edl_horovod.launch.target import find
+from edl_horovod.models.framework_name import framework_name, other_framework, with_framework
+from edl_horovod.proto.trained_model_pb2 import TrainedModel
+
+SPEC = "from edl_horovod import ElasticDLSpec\n"
+MODEL = "class Net: pass\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    files: dict[str, str]
+    expected: str
+    model_def: str = "net"
+
+
+CASES = {
+    "torch": Case({"net.py": "import torch\n" + MODEL}, "torch"),
+    "a part of it": Case({"net.py": "from torch.nn import Module\n" + MODEL}, "torch"),
+    "its pictures": Case({"net.py": "from torchvision.models import resnet18\n" + MODEL}, "torch"),
+    "keras": Case({"net.py": "import keras\n" + MODEL}, "keras"),
+    "tensorflow": Case({"net.py": "import tensorflow as tf\n" + MODEL}, "keras"),
+    "neither": Case({"net.py": SPEC + MODEL}, "keras"),
+    "another package of a like name": Case({"net.py": "import torchless\n" + MODEL}, "keras"),
+    "under a condition": Case({"net.py": "if True:\n    import torch\n" + MODEL}, "torch"),
+    "in a function": Case({"net.py": "def make():\n    import torch\n" + MODEL}, "torch"),
+    "in a function beside another": Case(
+        {"net.py": "import keras\ndef make():\n    import torch\n" + MODEL}, "keras"
+    ),
+    "functions choose": Case(
+        {"net.py": "def make(self):\n    import torch\n    import keras\n" + MODEL}, "keras"
+    ),
+    "a sibling": Case(
+        {"net.py": "from base import B\n" + MODEL, "base.py": "import torch"}, "torch"
+    ),
+    "a sibling in a folder": Case(
+        {"a/net.py": "import base\n" + MODEL, "a/base.py": "import torch"}, "torch", "a.net"
+    ),
+    "as ElasticDL names siblings": Case(
+        {"a/net.py": "from model_zoo.a import base\n" + MODEL, "a/base.py": "import torch"},
+        "torch",
+        "a.net.Net",
+    ),
+    "siblings in a circle": Case(
+        {"net.py": "import base\n" + MODEL, "base.py": "import net, torch"}, "torch"
+    ),
+    "a broken sibling": Case({"net.py": "import torch, base\n" + MODEL, "base.py": "("}, "torch"),
+    "another file of the zoo": Case(
+        {"net.py": "import torch\n" + MODEL, "other.py": "import keras\n" + MODEL}, "torch"
+    ),
+    "a symbol in a folder": Case(
+        {"a/x.py": "import torch\n" + MODEL, "a/y.py": "import keras\nclass K: pass"},
+        "torch",
+        "a.Net",
+    ),
+}
+
+
+def job(zoo: Path, *settings: str, model_def: str = "net") -> JobConfig:
+    given = [f"model_zoo={zoo}", f"model_def={model_def}", f"data={zoo}", f"output={zoo}/out"]
+    return compose("train", [*given, *settings])
+
+
+def write(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_imports_of_the_file_say_it(tmp_path: Path, case: Case) -> None:
+    zoo = write(tmp_path, case.files)
+    assert framework_name(job(zoo, model_def=case.model_def)) == case.expected
+
+
+def test_a_zoo_of_one_file_has_no_siblings(tmp_path: Path) -> None:
+    write(tmp_path, {"net.py": "import torch, base\n" + MODEL, "base.py": "import keras"})
+    assert framework_name(job(tmp_path / "net.py", model_def="")) == "torch"
+
+
+BOTH = {"net.py": "import base\nimport torch\n" + MODEL, "base.py": "import keras"}
+
+
+def test_a_file_that_imports_both_needs_the_setting(tmp_path: Path) -> None:
+    zoo = write(tmp_path, BOTH)
+    with pytest.raises(ConfigError, match=r"framework") as found:
+        framework_name(job(zoo))
+    text = str(found.value)
+    assert "framework=keras or framework=torch" in text
+    assert f"{zoo}/net.py" in text
+    assert f"{zoo}/base.py" in text
+    for name in ("keras", "torch"):
+        assert framework_name(job(zoo, f"framework={name}")) == name
+
+
+@pytest.mark.parametrize("model_def", ["regressor.DNN", "classifier.LinearModel"])
+def test_the_models_of_tables_are_those_of_keras_unless_somebody_says_torch(model_def: str) -> None:
+    assert framework_name(job(zoo_dir(), model_def=model_def)) == "keras"
+    chosen = job(zoo_dir(), "framework=torch", model_def=model_def)
+    assert framework_name(chosen) == "torch"
+    assert other_framework(chosen) == ""
+
+
+def test_the_setting_counts_and_what_the_file_imports_is_known_to_differ(tmp_path: Path) -> None:
+    config = job(write(tmp_path, CASES["torch"].files), "framework=keras")
+    assert framework_name(config) == "keras"
+    assert other_framework(config) == "torch"
+    assert other_framework(replace(config, framework="torch")) == ""
+
+
+def test_a_setting_of_the_other_framework_is_refused_when_the_file_is_known(tmp_path: Path) -> None:
+    config = job(write(tmp_path, CASES["keras"].files), "train.onnx=true")
+    with pytest.raises(ConfigError, match=r"train.onnx .*is for framework=torch"):
+        with_framework(config)
+    write(tmp_path, CASES["torch"].files)
+    assert with_framework(config).train.onnx
+
+
+@pytest.mark.parametrize("kind", ["local", "mpi"])
+def test_a_job_here_has_it_in_its_settings(tmp_path: Path, kind: str) -> None:
+    zoo = write(tmp_path, CASES["torch"].files)
+    plan = find(kind).plan(job(zoo, f"launch={kind}"))
+    assert plan.config.framework == "torch"
+
+
+def test_a_dry_run_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zoo = write(tmp_path / "zoo", CASES["torch"].files)
+    (tmp_path / "d.csv").write_text("x\n1\n")
+    words = [f"model_zoo={zoo}", "model_def=net", f"data={tmp_path}/d.csv"]
+    assert main(["train", "--dry-run", *words, f"output={tmp_path}/out"]) == 0
+    assert "\nframework: torch\n" in capsys.readouterr().out
+
+
+def test_a_job_in_a_cluster_has_it_where_its_image_is_made_here(tmp_path: Path) -> None:
+    zoo = write(tmp_path, CASES["torch"].files)
+    parts = ("base_image=host/base:1", "image_repository=host/zoo")
+    assert image.as_if_built(job(zoo, *parts)).framework == "torch"
+    # The zoo is in the image, where the job's launcher will look.
+    given = image.ensure(job(zoo, "image=host/zoo:1", "model_zoo=/mnt/zoo"))
+    assert given.framework == ""
+    assert with_framework(replace(given, model_zoo=str(zoo))).framework == "torch"
+
+
+def test_a_trained_model_says_its_own(tmp_path: Path) -> None:
+    (tmp_path / "trained_model.pb").write_bytes(TrainedModel(framework="torch").SerializeToString())
+    for task, more in (("evaluate", []), ("predict", [f"output={tmp_path}/out"])):
+        config = compose(task, [f"trained_model={tmp_path}", "data=d", *more])
+        assert with_framework(config).framework == "torch"
+
+
+def test_each_job_of_a_sweep_has_that_of_its_model(tmp_path: Path) -> None:
+    from edl_horovod.config.sweep import expand
+    from edl_horovod.sweeps.run import make_plan
+
+    files = {"a.py": "import torch\n" + MODEL, "b.py": "import keras\n" + MODEL}
+    zoo = write(tmp_path / "zoo", files)
+    words = [f"model_zoo={zoo}", "model_def=a,b", "data=d", f"output={tmp_path}/out"]
+    plan = make_plan(expand(words))
+    assert [config.framework for config in plan.configs] == ["torch", "keras"]
+
+
+def test_a_zoo_in_git_says_it_when_it_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edl_horovod.models.git_zoo import ensure_local
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    repository = write(tmp_path / "repository", CASES["torch"].files)
+    git = ["git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-q", "-m", "zoo"]):
+        subprocess.run([*git, *command], check=True)
+    url = f"git+file://{repository}@main"
+    config = compose("train", [f"model_zoo={url}", "model_def=net", "data=d", "output=o"])
+    assert with_framework(config).framework == ""
+    fetched = replace(config, model_zoo=str(ensure_local(url).path))
+    assert with_framework(fetched).framework == "torch"
+    assert resolved.from_dict(resolved.to_dict(with_framework(fetched))).framework == "torch"
