@@ -33,6 +33,8 @@ class Look:
     """Size of the ring over seconds since the epoch; one point for each change."""
     notable: tuple[tuple[float, str], ...] = ()
     """Times and texts of notable events, the newest last."""
+    ended: float | None = None
+    """When the last was heard of a job that is over, in seconds since the epoch; else None."""
     trouble: str = ""
     """Why no state, or no newer state, is known."""
     http_status: int = 200

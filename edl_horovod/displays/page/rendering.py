@@ -72,9 +72,10 @@ def _shipped(name: str) -> str:
 
 def _charts(look: Look) -> list[chart.Chart]:
     began = look.ring[0][0] if look.ring else 0.0
-    # The size has not changed since the last point, so the line extends until now.
+    # The size has not changed since the last point, so the line extends until now, or to the end.
+    until = look.time if look.ended is None else look.ended
     ring = stairs(
-        [*look.ring, (max(look.time, look.ring[-1][0]), look.ring[-1][1])] if look.ring else ()
+        [*look.ring, (max(until, look.ring[-1][0]), look.ring[-1][1])] if look.ring else ()
     )
     drawn = [
         chart.draw("loss over steps", look.loss, x_text=lambda x: f"step {x:,.0f}", y_text=_number),

@@ -101,7 +101,7 @@ class ClusterSource:
             job = self._view()
             state = self._last.state or JobState()
             self._last = replace(self._last, time=time.time(), state=state, job=job)
-            self._last = replace(_seen(self._events()), job=job)
+            self._last = _seen(self._events(), job)
         except ObjectNotFound as error:
             self._last = Look(time=time.time(), trouble=str(error), http_status=NOT_FOUND)
         except ClusterError as error:
@@ -109,11 +109,14 @@ class ClusterSource:
         return self._last
 
 
-def _seen(events: Iterable[Recorded]) -> Look:
+def _seen(events: Iterable[Recorded], job: "JobView") -> Look:
     history = History()
     for recorded in events:
         history.add(recorded)
-    return _look(history, history.state)
+    look = _look(history, history.state)
+    # Its last launcher may have ended without a word.
+    is_over = job.state in ("finished", "failed", "suspended")
+    return replace(look, job=job, ended=history.last_time if is_over else look.ended)
 
 
 def _look(history: History, state: JobState) -> Look:
@@ -122,5 +125,6 @@ def _look(history: History, state: JobState) -> Look:
         state=state,
         loss=history.loss.points,
         ring=history.ring.points,
+        ended=history.last_time if state.is_over else None,
         notable=tuple(history.notable),
     )

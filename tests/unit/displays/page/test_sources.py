@@ -1,15 +1,17 @@
 """Looks at a job by its directory: there, not yet there, torn, begun anew."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from edl_horovod.config import resolved
 from edl_horovod.config.schema import JobConfig
-from edl_horovod.displays.page.look import History
+from edl_horovod.displays.page.look import History, Look
+from edl_horovod.displays.page.rendering import PageTemplate
 from edl_horovod.displays.page.sources import DirectorySource
 from edl_horovod.job.directory import JobDir
-from edl_horovod.job.events import EventLog, Recorded
+from edl_horovod.job.events import EventLog, Recorded, line_of
 from tests.job_events import recorded
 
 
@@ -119,3 +121,29 @@ def test_only_changes_of_the_ring_are_kept():
         history.add(step(number, size=size))
 
     assert history.ring.points == ((1.0, 2), (3.0, 3), (5.0, 1))
+
+
+def test_the_curve_of_the_ring_of_a_job_that_is_over_ends_with_the_job(tmp_path: Path):
+    make_job(tmp_path)
+    source = DirectorySource(JobDir(tmp_path))
+    path = tmp_path / "events.jsonl"
+    ended = time.time() - 3600
+    lines = [recorded("step", ended - 120 + number, size=2, step=number) for number in (1, 2)]
+    lines.append(recorded("job", ended, state="finished", steps=2))
+    path.write_text("".join(map(line_of, lines)))
+
+    look = source.look()
+
+    assert look.ended == ended
+    shown = PageTemplate().render("m", look, now=time.time()).decode()
+    assert "ranks in the ring over time" in shown
+    assert "0:01:59" in shown
+    assert "1:01:" not in shown
+
+
+def test_the_curve_of_the_ring_of_a_job_that_runs_extends_until_now(tmp_path: Path):
+    history = History()
+    history.add(recorded("step", time.time() - 600, size=2, step=1))
+    look = Look(time=time.time(), state=history.state, ring=history.ring.points)
+
+    assert "0:10:0" in PageTemplate().render("m", look, now=time.time()).decode()
