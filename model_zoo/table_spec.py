@@ -17,7 +17,7 @@ from edl_horovod.columns.summary import TableSummary, summarize
 from edl_horovod.errors import ConfigError
 from edl_horovod.records.examples import example
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("edl_horovod.model_zoo.table_spec")
 
 
 def records_from_csv(filename):

@@ -9,7 +9,9 @@ this version does not know, and so is a field.
 A number that is not finite is null, here as in all JSON of ours.
 """
 
+import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -283,6 +285,16 @@ class EventLog:
             self._is_failing = True
         else:
             self._is_failing = False
+
+    def write_once(self, event: Event) -> None:
+        """Append an event unless the log has an equal one, whoever wrote it; reads all of it."""
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # Then two may write at once, which is no harm.
+                # A forked process shares the locks of its parent's files, so this opens another.
+                file = stack.enter_context(self._path.open("rb"))
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not self.has(lambda other: other == event):
+                self.write(event)
 
     def has(self, is_it: Callable[[Event], bool]) -> bool:
         """Whether anybody wrote such an event to this log; reads all of it.

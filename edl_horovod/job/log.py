@@ -7,7 +7,22 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["also_to", "setup"]
+from edl_horovod.job.events import EventLog, LogEvent
+
+__all__ = ["also_to", "setup", "warnings_to"]
+
+_ABOUT_RESULTS = (
+    "columns",
+    "frameworks",
+    "model_zoo",
+    "models",
+    "records",
+    "tasks",
+    "trained_model",
+)
+"""The packages whose warnings concern what a job computes; those of the ring have events."""
+_PASSING = "edl_horovod.records.files."
+"""Tries again, by itself."""
 
 
 def setup(who: str, *, level: str = "info") -> None:
@@ -46,6 +61,32 @@ def also_to(path: Path, who: str) -> Iterator[None]:
         logger.removeHandler(handler)
         with contextlib.suppress(OSError):  # It writes what is left of a line.
             handler.close()
+
+
+@contextlib.contextmanager
+def warnings_to(events: EventLog) -> Iterator[None]:
+    """Write warnings that concern the job's result into its events as well, each once a job.
+
+    A worker's log is read by nobody while the job goes well.
+    """
+    handler = _EventHandler(events)
+    logger = logging.getLogger("edl_horovod")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _EventHandler(logging.Handler):
+    def __init__(self, events: EventLog) -> None:
+        super().__init__(logging.WARNING)
+        self._events = events
+        self._names = tuple(f"edl_horovod.{package}" for package in _ABOUT_RESULTS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(self._names) and not record.name.startswith(_PASSING):
+            self._events.write_once(LogEvent(message=record.getMessage()))
 
 
 class _SilentFileHandler(logging.FileHandler):

@@ -2,9 +2,11 @@
 
 import contextlib
 import inspect
+import logging
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -19,10 +21,15 @@ __all__ = [
     "call_declared",
     "declared",
     "first_paragraph",
+    "logging_warnings",
     "user_code",
     "wrong_optimizer",
 ]
 
+log = logging.getLogger(__name__)
+
+_ABOUT_VALUES = (UserWarning, RuntimeWarning, SyntaxWarning)
+"""What PyTorch, NumPy and Keras warn with where values have a shape or a size that is not meant."""
 _NAMED = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -99,6 +106,23 @@ def user_code(doing: str, *, root: Path) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as e:  # The boundary to the user's code.
         raise UserCodeError(f"{doing} failed{_place(e, root)}: {_error_text(e, root)}") from e
+
+
+@contextlib.contextmanager
+def logging_warnings(doing: str) -> Iterator[None]:
+    """Log what is warned of while user code is tried, each sentence once.
+
+    What concerns only who writes code, as a deprecation, is left to the training itself.
+
+    Args:
+        doing: The start of the message.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    told = [each for each in caught if issubclass(each.category, _ABOUT_VALUES)]
+    for text in dict.fromkeys(" ".join(str(each.message).split()) for each in told):
+        log.warning("%s: %s", doing, text)
 
 
 def first_paragraph(error: BaseException) -> str:

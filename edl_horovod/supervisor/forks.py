@@ -90,7 +90,7 @@ class ForkServer:
                 "what forks workers ended with %s before it was ready: workers are started from "
                 "nothing. %s",
                 server.exit_code,
-                f"Its log ({self._log_path}) ends:\n{server.tail()}" if self._log_path else "",
+                server.last_words() if self._log_path else "",
             )
         server.close()
         self._server = None

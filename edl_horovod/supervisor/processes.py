@@ -18,6 +18,8 @@ __all__ = ["Child", "Process", "end_all", "start_process"]
 
 log = logging.getLogger(__name__)
 
+_TRACEBACK = "Traceback (most recent call last):"
+
 
 class Process(Protocol):
     """The part of `subprocess.Popen` that a `Child` needs of its process."""
@@ -92,6 +94,7 @@ class Child:
         self.log_path = log_path
         with contextlib.ExitStack() as stack:
             stream = stack.enter_context(log_path.open("ab")) if log_path is not None else None
+            self._log_start = stream.tell() if stream is not None else 0
             variables = {LIFELINE_VARIABLE: "stdin", **more_environment}
             self._process = start(command, variables, stream)
         self.pid = self._process.pid
@@ -116,6 +119,23 @@ class Child:
             return ""
         lines = self.log_path.read_text(errors="replace").splitlines()
         return "\n".join(lines[-num_lines:])
+
+    def fault(self) -> str:
+        """The error below the last traceback that it logged, on one line; empty without one."""
+        if self.log_path is None:
+            return ""
+        with self.log_path.open(errors="replace") as stream:
+            stream.seek(self._log_start)
+            lines = stream.read().splitlines()
+        starts = [place for place, line in enumerate(lines) if line == _TRACEBACK]
+        below = lines[starts[-1] + 1 :] if starts else []
+        return next((line for line in below if line[:1].strip()), "")
+
+    def last_words(self) -> str:
+        """Sentences on how it ended, for a message: its error, or else the end of its log."""
+        if fault := self.fault():
+            return f"It ended with {fault.rstrip('.')}. Its log has the traceback: {self.log_path}."
+        return f"Its log ({self.log_path}) ends:\n{self.tail()}"
 
     def wait(self, seconds: float) -> bool:
         """Wait for its end; false if it still runs."""

@@ -343,7 +343,7 @@ def _address(job_dir: JobDir, coordinator: Child) -> str:
     deadline = time.monotonic() + ADDRESS_SECONDS
     while (ring := saved.load(job_dir.coordinator_state)) is None:
         if coordinator.exit_code is not None or time.monotonic() > deadline:
-            raise JobFailed(f"The coordinator did not start. Its log ends:\n{coordinator.tail()}")
+            raise JobFailed(f"The coordinator did not start. {coordinator.last_words()}")
         time.sleep(0.01)
     return f"{ring.address}:{ring.port}"
 
@@ -375,11 +375,10 @@ def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
     Raises:
         JobFailed: A slot failed again and again, and the others are too few for a ring.
     """
-    failures, child, why = slots.most_new_failures()
-    if failures >= HOPELESS_FAILURES and child is not None and slots.num_healthy() < min_np:
+    failures, why = slots.most_new_failures()
+    if failures >= HOPELESS_FAILURES and slots.num_healthy() < min_np:
         raise JobFailed(
-            f"A worker ended {failures} times in a row while the job made no progress."
-            f"{why and ' '}{why} Its log ({child.log_path}) ends:\n{child.tail()}"
+            f"A worker ended {failures} times in a row while the job made no progress. {why}"
         )
 
 
@@ -418,7 +417,6 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
         killed = what_killed(128 - code if code > 128 else code, Memory(ring.pid))
         raise JobFailed(
             f"{program} ended with {exit_text(code)} before the job was done."
-            f"{killed and ' A rank may be meant. '}{killed} Its log "
-            f"({ring.log_path}) ends:\n{ring.tail()}"
+            f"{killed and ' A rank may be meant. '}{killed} {ring.last_words()}"
         )
     return ended

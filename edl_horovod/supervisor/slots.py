@@ -36,8 +36,8 @@ class _Slot:
     num_failures: int = 0
     num_new_failures: int = 0
     """Failures since the job last got on."""
-    killed_by: str = ""
-    """A sentence on the signal that ended the last process that failed; empty without one."""
+    why: str = ""
+    """Sentences on how the last process that failed ended; empty without one."""
     is_in_ring: bool = False
     """Whether this process was in the last ring that was formed."""
     start_again_at: float | None = None
@@ -117,15 +117,10 @@ class Slots:
             for slot in self._slots.values()
         )
 
-    def most_new_failures(self) -> tuple[int, Child | None, str]:
-        """Most failures of a slot since the job last got on.
-
-        With that slot's last process, and a sentence on the signal that ended one of it last.
-        """
+    def most_new_failures(self) -> tuple[int, str]:
+        """Most failures of a slot since the job last got on, and how the last of them ended."""
         worst = max(self._slots.values(), key=lambda slot: slot.num_new_failures, default=None)
-        if worst is None:
-            return 0, None, ""
-        return worst.num_new_failures, worst.child, worst.killed_by
+        return (0, "") if worst is None else (worst.num_new_failures, worst.why)
 
     def keep(self) -> None:
         """Start what is missing, note what ended; call it often."""
@@ -164,16 +159,17 @@ class Slots:
             slot.is_in_ring = False
             slot.start_again_at = now + wait
             code = slot.child.exit_code or 0
-            message = f"ended with {exit_text(code)}; starts again in {wait:.0f} s"
+            fault = slot.child.fault() if code > 0 and code not in LEFT else ""
+            fault = f": {fault}" if fault else ""
+            message = f"ended with {exit_text(code)}{fault}; starts again in {wait:.0f} s"
             if code in LEFT:
                 self._write_event(number, "left", message)
-                log.info("worker %s:%d %s", self._host, number, message)
             else:
                 slot.num_new_failures += 1
-                slot.killed_by = what_killed(code, slot.memory)
-                message = ". ".join(filter(None, (message, slot.killed_by)))
+                killed_by = what_killed(code, slot.memory)
+                slot.why = " ".join(filter(None, (killed_by, slot.child.last_words())))
+                message = ". ".join(filter(None, (message, killed_by)))
                 self._write_event(number, "failed", message)
-                log.warning("worker %s:%d %s", self._host, number, message)
         if now >= slot.start_again_at and self._can_start():
             slot.child.close()
             slot.child, slot.started_at, slot.start_again_at = self._start(number), now, None
@@ -197,3 +193,5 @@ class Slots:
     ) -> None:
         name = f"{self._host}:{number}"
         self._events.write(WorkerEvent(worker=name, state=state, message=message, pid=pid))
+        if self._log_dir is None and state != "started":  # Below what the worker itself wrote.
+            log.info("worker %s %s: %s", name, state, message)

@@ -11,8 +11,9 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.tasks import TASKS
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Framework
-from edl_horovod.job.events import EventLog, LogEvent
+from edl_horovod.job.events import EventLog
 from edl_horovod.job.identity import WorkerIdentity
+from edl_horovod.job.log import warnings_to
 from edl_horovod.models.framework_name import framework_name, other_framework
 from edl_horovod.ring.loop import Work
 from edl_horovod.tasks.proof import Prover, forked_prover
@@ -60,16 +61,18 @@ def make_warm(
     """
     framework = framework_of(config)
     num_gpus = framework.begin(slot=identity.slot, seed=config.data_plan.seed)
-    if not num_gpus and (asked := _asked_for_gpu(config)):
-        message = (
-            f"worker {identity.label}: a GPU is asked for ({asked}), and {framework.name} sees none"
-            " here, so this rank computes on the processor; look for its driver, and for a build"
-            " of the framework that has GPUs"
-        )
-        log.warning("%s", message)
-        events.write(LogEvent(message=message))
     task = importlib.import_module(TASKS[config.task].module)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings_to(events))
+        if not num_gpus and (asked := _asked_for_gpu(config)):
+            log.warning(
+                "worker %s: a GPU is asked for (%s), and %s sees none here, so this rank computes"
+                " on the processor; look for its driver, and for a build of the framework that has"
+                " GPUs",
+                identity.label,
+                asked,
+                framework.name,
+            )
         work: Work
         try:
             if TASKS[config.task].takes_zoo:

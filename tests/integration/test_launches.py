@@ -121,6 +121,19 @@ def test_a_mistake_is_one_message(start, data, tmp_path, overrides, code, senten
     assert not (tmp_path / "out").exists()
 
 
+def test_what_is_left_out_of_the_data_is_told_once(start, tmp_path):
+    data = write_records(tmp_path / "data", 300)
+    damaged = tmp_path / "data" / "part-1.recordio"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    settings = ("launch.np=2", "train.max_steps=3", "data_plan.damaged=skip")
+    job = start("train", *COMMON, *settings, f"data={data}").succeed()
+    told = [each.event.message for each in job.events("log")]
+    assert len([message for message in told if str(damaged) in message]) == 1
+    assert job.printed.count(str(damaged)) == 1
+
+
 def test_an_existing_output_is_not_touched(start, data, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("precious")

@@ -21,7 +21,7 @@ from edl_horovod.frameworks.keras.functional import (
     without_effects,
 )
 from edl_horovod.frameworks.keras.own_parts import OwnParts, overrides
-from edl_horovod.models.calling import call_declared, declared, user_code
+from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
@@ -124,7 +124,8 @@ class Objective:
             loss = None
             if own is not None:
                 if self._brings_loss:
-                    loss = own.loss(features, labels, outputs, weights, training=training)
+                    with logging_warnings(f"the loss of {self._loaded.label}"):
+                        loss = own.loss(features, labels, outputs, weights, training=training)
                 if self._brings_metrics:
                     metrics = own.measure(scope, features, labels, outputs, weights, count)
         after = [scope.get_current_value(variable) for variable in variables]
@@ -153,7 +154,8 @@ class Objective:
                     " taking the mean, or give none.",
                 )
             given["sample_weight"] = weights
-        loss = tf.convert_to_tensor(call_declared(create_loss, given))
+        with logging_warnings(f"create_loss of {self._loaded.label}"):
+            loss = tf.convert_to_tensor(call_declared(create_loss, given))
         return self._scalar(loss)
 
     def _scalar(self, loss: tf.Tensor) -> tf.Tensor:

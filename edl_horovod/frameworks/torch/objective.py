@@ -15,7 +15,7 @@ from torch import nn
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.structures import described, doubled, map_leaves, repeated
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.calling import call_declared, declared, user_code
+from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
@@ -89,7 +89,8 @@ class Objective:
             with user_code(doing, root=self._loaded.zoo):
                 made = self._call_metrics(batch, outputs)
             self.metric_names = sorted(made)
-            once = float(self.of_batch(batch, outputs).loss_sum)
+            with logging_warnings(f"{self._loss_name} of {self._loaded.label}"):
+                once = float(self.of_batch(batch, outputs).loss_sum)
             twice = float(self.of_batch(doubled(batch), repeated(outputs)).loss_sum)
         self._require_mean(once / batch.num_examples, twice / (2 * batch.num_examples))
 

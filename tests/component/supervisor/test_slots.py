@@ -18,6 +18,7 @@ from tests.job_events import recorded
 LIMIT_SECONDS = 8.0
 SLEEP = "import os, time; print(os.environ['EDL_SLOT'], flush=True); time.sleep(60)"
 FAIL = "raise SystemExit(3)"
+RAISE = "def step():\n    raise RuntimeError('out of\\nmemory')\nstep()"
 
 
 class Clock:
@@ -122,10 +123,9 @@ def test_failures_are_counted_until_the_job_gets_on(make):
     slots.keep()
     fail(slots, clock)
     fail(slots, clock)
-    failures, child, why = slots.most_new_failures()
+    failures, why = slots.most_new_failures()
     assert failures == 2
-    assert child is slots.children[0]
-    assert why == ""
+    assert str(slots.children[0].log_path) in why
     slots.note_progress()
     assert slots.most_new_failures()[0] == 0
 
@@ -192,9 +192,37 @@ def test_one_that_is_killed_again_and_again_is_given_up_with_the_likely_cause(ma
     assert failed[0].message.startswith("ended with SIGKILL; starts again in 0 s. It was killed by")
 
 
+def test_one_that_raises_is_one_line_and_its_traceback_stays_in_its_log(make, tmp_path, capfd):
+    slots, clock = make(RAISE)
+    slots.num_wanted = 1
+    slots.keep()
+    fail_without_progress(slots, clock, number=0, times=3)
+    failed = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.state == "failed"]
+    assert failed[0].message == "ended with 1: RuntimeError: out of; starts again in 0 s"
+    with pytest.raises(JobFailed) as found:
+        job._give_up_if_hopeless(slots, 1)
+    log = tmp_path / "worker-0.log"
+    assert "RuntimeError: out of" in str(found.value)
+    assert str(log) in str(found.value)
+    assert "\n" not in str(found.value)
+    assert log.read_text().count("Traceback") >= 3
+    assert capfd.readouterr().err == ""
+
+
+def test_the_fault_of_an_earlier_process_of_the_slot_is_not_told_again(make, tmp_path):
+    once = f"import os\nif os.path.exists({str(tmp_path / 'once')!r}): {FAIL}\n"
+    slots, clock = make(f"{once}open({str(tmp_path / 'once')!r}, 'x')\n{RAISE}")
+    slots.num_wanted = 1
+    slots.keep()
+    fail(slots, clock)
+    fail(slots, clock)
+    failed = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.state == "failed"]
+    assert failed[1].message == "ended with 3; starts again in 1 s"
+
+
 def test_no_slot_has_no_failures(make):
     slots, _ = make(FAIL)
-    assert slots.most_new_failures() == (0, None, "")
+    assert slots.most_new_failures() == (0, "")
 
 
 @pytest.mark.parametrize("code", ["pass", "raise SystemExit(143)", "os.kill(os.getpid(), 15)"])

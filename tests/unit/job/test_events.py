@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -236,3 +238,17 @@ def test_closing_twice_is_nothing(path):
     log = EventLog(path, "a")
     log.close()
     log.close()
+
+
+def test_an_event_that_several_processes_have_is_written_once(path):
+    code = (
+        "import pathlib, sys\nfrom edl_horovod.job.events import EventLog, LogEvent\n"
+        "with EventLog(pathlib.Path(sys.argv[1]), 'w') as log:\n"
+        "    for number in range(50): log.write_once(LogEvent(message=str(number)))\n"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    started = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait(60) for process in started] == [0] * 4
+    assert [each.event.message for each in events.read(path)] == [
+        str(number) for number in range(50)
+    ]

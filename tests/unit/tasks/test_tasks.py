@@ -21,6 +21,7 @@ from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.tasks.warm import make_warm
 from tests.alone import ME, Alone
 from tests.numpy_framework import ENTRY
+from tests.records import write_records
 
 ZOO = Path(__file__).parents[2] / "zoo"
 TRAIN = ("model_def=line", "framework=numpy", "train.epochs=20", "train.batch_size=20")
@@ -55,6 +56,22 @@ def test_a_gpu_that_is_asked_for_and_absent_is_told(run, tmp_path, monkeypatch, 
     told = [e.event for e in events.read(tmp_path / "events.jsonl") if e.event.kind == "log"]
     said = [each.message for each in told if "CUDA_VISIBLE_DEVICES=0" in each.message]
     assert len(said) == is_told
+
+
+def test_what_is_left_out_of_the_data_is_told_once_a_job(run, tmp_path):
+    data = write_records(tmp_path / "data", 300)
+    damaged = tmp_path / "data" / "part-1.recordio"
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    settings = (*TRAIN, "train.max_steps=2", "data_plan.damaged=skip")
+    # As two workers of a job do, each with an index of its own.
+    for name in ("a", "b"):
+        run("train", *settings, data=data, output=name, job=f"{name}.job")
+    told = [
+        e.event.message for e in events.read(tmp_path / "events.jsonl") if e.event.kind == "log"
+    ]
+    assert len([each for each in told if str(damaged) in each]) == 1
 
 
 def test_it_trains_evaluates_and_predicts_with_two_lines_in_tables(run, tmp_path):

@@ -66,6 +66,17 @@ def test_a_loss_of_the_whole_batch_is_that_of_fit_on_one_rank_and_warned_of(capl
     assert_same_weights(step.model.keras, model)
 
 
+def test_what_keras_warns_of_when_the_loss_is_traced_is_told(caplog, monkeypatch):
+    def create_loss(outputs, labels):
+        return keras.ops.mean(keras.losses.categorical_crossentropy(labels, outputs))
+
+    loaded = loaded_with("own.OwnSpec", kind="compiled")
+    monkeypatch.setattr(type(loaded.spec), "create_loss", staticmethod(create_loss))
+    by_us(loaded)
+    assert "create_loss of" in caplog.text
+    assert "binary_crossentropy" in caplog.text
+
+
 def test_how_fit_was_to_execute_makes_no_difference():
     step, _ = by_us(loaded_with("own.OwnSpec", kind="executed_otherwise"))
     loaded_with("own")

@@ -74,6 +74,15 @@ def test_a_loss_of_the_whole_batch_is_told(tried, caplog):
     assert "is no mean over the examples" in caplog.text
 
 
+def test_labels_that_are_broadcast_are_told(tried, caplog):
+    caplog.set_level(logging.WARNING)
+    with pytest.warns(UserWarning, match="broadcasting"):  # As each step does into the log.
+        tried(lambda outputs, labels: F.mse_loss(outputs, labels[:, 0]))
+    told = [record.getMessage() for record in caplog.records if "broadcasting" in record.message]
+    assert len(told) == 1
+    assert told[0].startswith("create_loss of ")
+
+
 def test_metrics_are_means_or_one_value_an_example(tried):
     outcome = tried(
         create_metrics=lambda outputs, labels: {
