@@ -38,6 +38,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """Let the interpreter's end find it again: bindings report what is left then as leaks."""
+    gc.unfreeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     """Skip a file of tests that imports a framework which is not set up."""

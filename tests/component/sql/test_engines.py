@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 
 import psycopg
@@ -146,3 +148,11 @@ def test_ctrl_c_in_a_running_query(postgresql, tmp_path):
     with open_engine(postgresql.url) as engine, pytest.raises(KeyboardInterrupt):
         export(engine, select, tmp_path / "out", nulls={}, tell=print, on_progress=press)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_run_of_tests_ends_without_a_report_of_what_a_binding_left():
+    test = f"{__file__}::{test_files_of_duckdb.__name__}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stdout
+    assert "leaked" not in run.stdout + run.stderr
