@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["FIRST_SOON", "FRAMEWORKS", "HALVES", "is_there"]
+__all__ = ["FIRST_SOON", "FRAMEWORKS", "HALVES", "NEEDS_KERAS", "NEEDS_TORCH", "is_there"]
 
 HALVES = {"keras": "tensorflow", "torch": "torch"}
 """What the half of Horovod is called that a framework needs."""
@@ -18,13 +18,13 @@ def is_there(half):
     return any(any(Path(folder).glob("mpi_lib*")) for folder in folders)
 
 
-FRAMEWORKS = [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(not is_there(half), reason=f"make setup FRAMEWORKS={half}"),
-    )
-    for name, half in HALVES.items()
-]
+def _needs(name):
+    half = HALVES[name]
+    return pytest.mark.skipif(not is_there(half), reason=f"make setup FRAMEWORKS={half}")
+
+
+NEEDS_KERAS, NEEDS_TORCH = _needs("keras"), _needs("torch")
+FRAMEWORKS = [pytest.param("keras", marks=NEEDS_KERAS), pytest.param("torch", marks=NEEDS_TORCH)]
 FIRST = next((name for name, half in HALVES.items() if is_there(half)), "keras")
 FIRST_SOON = [
     parameter

@@ -15,6 +15,7 @@ from edl_horovod.errors import Interrupted, OutputError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.launch.local_jobs import LocalJobs
 from edl_horovod.ledger.prove import prove
+from tests.frameworks import NEEDS_KERAS
 from tests.integration.conftest import REPOSITORY, ZOO
 from tests.records import write_records
 
@@ -205,6 +206,7 @@ def test_ctrl_c_while_a_stream_is_read_leaves_none_of_it(start, settings, tmp_pa
 
 
 @pytest.mark.parametrize("tenths", range(1, 6))
+@NEEDS_KERAS
 def test_ctrl_c_within_the_first_half_second_leaves_a_line_and_nothing_else(
     settings, tmp_path, tenths
 ):

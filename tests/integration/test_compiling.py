@@ -5,11 +5,11 @@ import signal
 import pytest
 
 from tests import counting_job
-from tests.frameworks import is_there
+from tests.frameworks import NEEDS_TORCH
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch"),
+    NEEDS_TORCH,
 ]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests import counting_job
-from tests.frameworks import is_there
+from tests.frameworks import NEEDS_TORCH
 
-pytestmark = pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+pytestmark = NEEDS_TORCH
 
 
 def children_of(pid):

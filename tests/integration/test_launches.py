@@ -10,6 +10,7 @@ import pytest
 
 from edl_horovod import trained_model
 from edl_horovod.trained_model.params import read_params
+from tests.frameworks import NEEDS_KERAS
 from tests.records import write_records
 
 NUM_RECORDS = 100
@@ -110,6 +111,7 @@ def test_a_bad_loss_ends_the_job_with_its_step(start, data, tmp_path):
     ],
     ids=lambda value: str(value)[:40],
 )
+@NEEDS_KERAS
 def test_a_mistake_is_one_message(start, data, tmp_path, overrides, code, sentence):
     given = (
         overrides if any(o.startswith("data=") for o in overrides) else [*overrides, f"data={data}"]

@@ -12,7 +12,7 @@ import pytest
 from edl_horovod.config import resolved
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
 from edl_horovod.records.reader import Reader
-from tests.frameworks import is_there
+from tests.frameworks import NEEDS_KERAS, NEEDS_TORCH
 from tests.integration.conftest import ZOO
 from tests.records import write_records
 
@@ -33,6 +33,7 @@ def losses(job):
     return [recorded.event.loss for recorded in job.succeed().events("step")]
 
 
+@NEEDS_KERAS
 def test_a_keras_class_learns_on_two_ranks(start, data):
     job = train(
         start,
@@ -67,7 +68,7 @@ def test_a_released_module_learns_and_is_evaluated_and_predicts(start, data, tmp
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+@NEEDS_TORCH
 def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
     held_out = "data=dataset:torch_modules.held_out"
     job = start(
@@ -91,7 +92,7 @@ def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
         assert len(reader) == 32
 
 
-@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+@NEEDS_TORCH
 def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
     job = train(start, data, "model_def=torch_tiny", "framework=keras")
     assert job.end() == 3, job.describe()
@@ -167,6 +168,7 @@ def read_outputs(path):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@NEEDS_KERAS
 def test_a_zoo_in_git_is_fetched_once_and_its_commit_recorded(start, data, tmp_path):
     repository = tmp_path / "repository"
     shutil.copytree(ZOO, repository / "zoo")

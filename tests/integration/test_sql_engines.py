@@ -6,6 +6,7 @@ import pytest
 
 import edl_horovod
 from tests import databases
+from tests.frameworks import NEEDS_KERAS
 
 ROWS = [(number, f"role {number % 4}", 20 + number % 40) for number in range(160)]
 TRAINED = """SELECT role, age, stays FROM {table}
@@ -40,6 +41,7 @@ def database(request):
 
 @pytest.mark.timeout(600)
 @pytest.mark.long
+@NEEDS_KERAS
 def test_a_server_gets_predictions_of_a_boolean_label(database, tmp_path):
     places = {"db": database.url, "models": tmp_path / "models"}
     edl_horovod.sql(TRAINED.format(table="people"), **places)
@@ -54,6 +56,7 @@ def test_a_server_gets_predictions_of_a_boolean_label(database, tmp_path):
 
 @long
 @pytest.mark.timeout(600)
+@NEEDS_KERAS
 def test_the_best_of_several_trainings_on_rows_of_a_server(database, tmp_path):
     varied = TRAINED.replace("0.03", "HPARAM_CANDIDATES([0.000001, 0.03])")
     places = {"db": database.url, "models": tmp_path / "models"}
@@ -70,6 +73,7 @@ def test_the_best_of_several_trainings_on_rows_of_a_server(database, tmp_path):
 
 @long
 @pytest.mark.timeout(600)
+@NEEDS_KERAS
 def test_files_of_parquet_are_learned_from_with_duckdb(tmp_path):
     file = tmp_path / "people.parquet"
     columns = {"role": [row[1] for row in ROWS], "age": [row[2] for row in ROWS]}

@@ -4,6 +4,7 @@ import sqlite3
 
 import pytest
 
+from tests.frameworks import NEEDS_KERAS
 from tests.sql_service import children_of, in_background, is_running, service, wait_until
 
 TRAIN = """SELECT a, b, c FROM numbers TRAIN regressor.DNN
@@ -11,6 +12,7 @@ WITH hidden_units=[16, 8], train.epochs=100000, train.batch_size=20, engine.num_
 
 
 @pytest.mark.timeout(280)
+@NEEDS_KERAS
 def test_a_cancelled_call_leaves_no_process_and_no_file_of_its_job(tmp_path):
     with sqlite3.connect(tmp_path / "hr.db") as connection:
         connection.execute("CREATE TABLE numbers (a REAL, b REAL, c REAL)")

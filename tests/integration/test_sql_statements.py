@@ -18,6 +18,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql.jobs import find_jobs
 from edl_horovod.sql.problems import StatementError
 from tests import databases
+from tests.frameworks import NEEDS_KERAS
 
 REPOSITORY = Path(__file__).parents[2]
 TRAINED = """SELECT name, role, salary FROM employee
@@ -39,6 +40,7 @@ def rows_of(database, table):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with a database, and a model that the command trained."""
+    pytest.importorskip("keras", reason="make setup FRAMEWORKS=tensorflow")
     folder = tmp_path_factory.mktemp("sql")
     with sqlite3.connect(folder / "hr.db") as connection:
         connection.execute("CREATE TABLE employee (name TEXT, role TEXT, salary REAL)")
@@ -261,6 +263,7 @@ def trains(folder, what):
 
 @pytest.mark.timeout(900)
 @pytest.mark.long
+@NEEDS_KERAS
 def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
     page = (REPOSITORY / "docs" / "tutorials" / "sql.md").read_text()
     script = page.partition("```bash\n")[2].partition("```")[0]
@@ -294,6 +297,7 @@ def test_the_tutorial_goes_from_nothing_to_a_predicted_column(tmp_path):
 
 
 @pytest.mark.timeout(900)
+@NEEDS_KERAS
 def test_the_reference_on_postgresql_leaves_no_password_anywhere(postgresql_server, tmp_path):
     database = databases.new_database(postgresql_server, "postgres")
     rows = ", ".join(

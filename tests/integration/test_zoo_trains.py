@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.records.reader import Reader
-from tests.frameworks import is_there
+from tests.frameworks import NEEDS_KERAS, NEEDS_TORCH
 
 REPOSITORY = Path(__file__).parents[2]
 ZOO = REPOSITORY / "model_zoo"
@@ -38,16 +38,13 @@ def _make_records(folder, kind, model_def):
         subprocess.run(prepare, check=True, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
 
 
-TORCH = pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
-
-
 @pytest.mark.parametrize(
     "model_def",
     [
         # `make demo` trains this one.
-        pytest.param("mnist_functional_api", marks=pytest.mark.long),
-        pytest.param("mnist_subclass", marks=pytest.mark.long),
-        pytest.param("mnist_torch", marks=[pytest.mark.long, TORCH]),
+        pytest.param("mnist_functional_api", marks=[pytest.mark.long, NEEDS_KERAS]),
+        pytest.param("mnist_subclass", marks=[pytest.mark.long, NEEDS_KERAS]),
+        pytest.param("mnist_torch", marks=[pytest.mark.long, NEEDS_TORCH]),
     ],
 )
 def test_digits(start, records, model_def):
@@ -67,6 +64,7 @@ def test_digits(start, records, model_def):
 
 @pytest.mark.long
 @pytest.mark.parametrize("model_def", ["cifar10_functional_api", "cifar10_subclass"])
+@NEEDS_KERAS
 def test_patches_of_photographs(start, records, model_def):
     folder = records("patches", model_def)
     job = start(
@@ -102,6 +100,7 @@ def write_table(path, num_rows, *, has_label=True):
 
 @pytest.mark.long
 @pytest.mark.parametrize("model_def", ["regressor.DNN", "regressor.wide_and_deep.MagicalWAD"])
+@NEEDS_KERAS
 def test_a_table_with_text_and_numbers(start, tmp_path, model_def):
     zoo = (f"model_zoo={ZOO}", f"model_def={model_def}")
     write_table(tmp_path / "train.csv", 400)
@@ -143,6 +142,7 @@ zip,age,name,rooms
 """
 
 
+@NEEDS_KERAS
 def test_a_table_of_which_no_cell_tells_what_its_column_holds(start, tmp_path):
     zoo = (f"model_zoo={ZOO}", "model_def=regressor.DNN")
     for part, text in (("train", MIXED), ("new", NEW)):
@@ -176,6 +176,7 @@ def test_a_table_of_which_no_cell_tells_what_its_column_holds(start, tmp_path):
 
 
 @pytest.mark.long
+@NEEDS_KERAS
 def test_dropout_sleeps_at_prediction(start, records, tmp_path):
     folder = records("digits", "mnist_subclass")
     model = tmp_path / "model"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.frameworks import FRAMEWORKS, is_there
+from tests.frameworks import FRAMEWORKS, NEEDS_TORCH
 from tests.parallel.programs import run
 
 NUM_RINGS = 4
@@ -18,7 +18,7 @@ def test_survivors_of_a_broken_collective_get_an_error_soon(framework, kind, siz
     _lose_members(framework, kind, size)
 
 
-@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+@NEEDS_TORCH
 def test_survivors_that_begin_further_sums_while_their_ring_ends_get_an_error_soon():
     # Horovod's thread and the interpreter's lock used to wait for each other there, for ever.
     _lose_members("torch", "begun", 3)
@@ -45,7 +45,7 @@ def test_a_rank_that_waits_for_a_lost_member_to_connect_gives_up_when_told_or_by
     assert foreign == "serves", "a server of the same process is no part of the ring"
 
 
-@pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
+@NEEDS_TORCH
 @pytest.mark.parametrize(("how", "soon"), [("killed", 2.0), ("stopped", 10.0)])
 def test_a_pytorch_step_that_breaks_between_two_buckets_is_repeated_in_the_next_ring(how, soon):
     output, log = run("broken_steps", how, RING_FRAMEWORK="torch")

@@ -14,14 +14,13 @@ from edl_horovod.columns.infer import Column
 from edl_horovod.errors import ConfigError, DataError, UserCodeError
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Mode
-from tests.frameworks import is_there
+from tests.frameworks import FRAMEWORKS
 
 ZOO = Path(__file__).parents[3] / "model_zoo"
 NUM_ROWS = 120
-TORCH = pytest.mark.skipif(not is_there("torch"), reason="make setup FRAMEWORK=torch")
 
 
-@pytest.fixture(params=["keras", pytest.param("torch", marks=TORCH)])
+@pytest.fixture(params=FRAMEWORKS)
 def framework(request):
     return request.param
 

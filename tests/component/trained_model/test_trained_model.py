@@ -28,6 +28,10 @@ from edl_horovod.trained_model import (
 )
 from edl_horovod.trained_model.adapted import write_adapted
 from edl_horovod.trained_model.params import write_params
+from tests.frameworks import NEEDS_KERAS
+
+# The models here are of Keras, whose version is written with them.
+pytestmark = NEEDS_KERAS
 
 SPEC = """
 from edl_horovod.spec import ElasticDLSpec

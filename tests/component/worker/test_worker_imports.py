@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import edl_horovod
+from tests.frameworks import NEEDS_KERAS
 
+pytestmark = NEEDS_KERAS
 JOB = 'JobConfig(task="train", data="d", model_def="m", output="o")'
 ROOT = str(Path(edl_horovod.__file__).parent.parent)
 NOTHING_RUNS = """

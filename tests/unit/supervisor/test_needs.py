@@ -12,6 +12,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, MissingDependency
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.proto.trained_model_pb2 import TrainedModel
+from tests.frameworks import NEEDS_KERAS
 
 ZOO = Path(__file__).parents[2] / "zoo"
 
@@ -32,6 +33,7 @@ def a_job(folder: Path, **more: str) -> JobConfig:
         (("keras", "tensorflow", "horovod"), "and keras and tensorflow and horovod are not"),
     ],
 )
+@NEEDS_KERAS
 def test_a_job_here_without_what_its_workers_import_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], told: str
 ) -> None:
