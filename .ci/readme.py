@@ -29,8 +29,8 @@ MARK = re.compile(r"<!-- newcomer: (.*) -->")
 OPEN_FILES = 1024
 ENDING_SECONDS = 10
 ACCOUNT = f"edl-newcomer-{os.getpid()}"
-KEPT = re.compile(r"PIP_.*|.*_PROXY|.*_proxy|SSL_CERT_.*|OPENBLAS_.*|CI|LANG|LC_.*|TERM")
-"""Variables that say how this machine reaches an index, and the like."""
+KEPT = re.compile(r"EDL_.*|PIP_.*|.*_PROXY|.*_proxy|SSL_CERT_.*|OPENBLAS_.*|CI|LANG|LC_.*|TERM")
+"""Variables that say how this machine reaches an index, what the tests find on it, and the like."""
 
 
 @dataclasses.dataclass(frozen=True)
