@@ -19,6 +19,7 @@ __all__ = [
     "Variable",
     "checksum",
     "flatten_outputs",
+    "is_sum_over_batch",
     "num_bytes",
 ]
 
@@ -98,6 +99,24 @@ class Rows:
         """Sizes of the part."""
         shape = tuple(self.variable.shape)
         return shape if self.last is None else (self.last - self.first, *shape[1:])
+
+
+def is_sum_over_batch(once: float, twice: float, thrice: float) -> bool:
+    """Whether a loss has a part that is a sum over the batch, by what it is for repeated examples.
+
+    A mean stays what it is, and a loss that depends on the batch as a whole changes less and less,
+    or more and more. What else the loss has (means, a penalty on the weights) makes no difference.
+
+    Args:
+        once: The loss of some examples.
+        twice: Of the same, each there twice.
+        thrice: Of the same, each there three times.
+    """
+    growth, next_growth = twice - once, thrice - twice
+    rounding = 1e-5 * max(abs(once), abs(twice), abs(thrice))
+    return abs(growth) > 10 * rounding and abs(next_growth - growth) <= (
+        rounding + 1e-4 * abs(growth)
+    )
 
 
 def num_bytes(shape: Iterable[int], dtype: Any) -> int:

@@ -147,6 +147,7 @@ def varying():
 
 MODELS = {
     "weighted": None,
+    "adding_a_mean": None,
     "compiled": None,
     "own_loss": None,
     "own_metrics": None,
@@ -176,6 +177,40 @@ def summed():
     model = keras.Model(features, output)
     model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"))
     return model
+
+
+def partly_summed():
+    features, outputs = layers(2)
+    model = keras.Model(features, outputs)
+    model.compile("adam", ["mse", keras.losses.MeanAbsoluteError(reduction="sum")])
+    return model
+
+
+class Adding(keras.layers.Layer):
+    """Adds to the loss what `add` makes of its inputs."""
+
+    def __init__(self, add):
+        super().__init__()
+        self._add = add
+
+    def call(self, x):
+        self.add_loss(self._add(x**2))
+        return x
+
+
+def adding(add):
+    features, (output,) = layers()
+    model = keras.Model(features, Adding(add)(output))
+    model.compile("adam", "mse")
+    return model
+
+
+def adding_a_sum():
+    return adding(ops.sum)
+
+
+def adding_a_mean():
+    return adding(ops.mean)
 
 
 class Largest(keras.metrics.Metric):

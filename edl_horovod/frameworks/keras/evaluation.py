@@ -39,6 +39,7 @@ class KerasEvaluation:
 
     def sums(self, batch: Batch) -> EvaluationSums:
         """The sums of a batch; see `base.Evaluation`."""
+        self._objective.require_mean(batch.examples)
         with running("The evaluation", self._loaded, batch.examples):
             count, loss, *metrics = self._sums(batch.examples).numpy()
         return EvaluationSums(count, loss, np.array(metrics))

@@ -19,6 +19,7 @@ __all__ = [
     "at_least_float32",
     "metric_sums",
     "num_examples",
+    "repeated",
     "running",
     "some_examples",
     "without_effects",
@@ -157,6 +158,17 @@ def some_examples(batch: Any, first: Any, last: Any) -> Any:
         return tf.sparse.slice(value, tf.concat([[begin], tf.zeros_like(rest)], 0), size)
 
     return tf.nest.map_structure(some, batch)
+
+
+def repeated(batch: Any, times: int) -> Any:
+    """The examples of a batch, several times one after the other."""
+
+    def again(value: Any) -> Any:
+        if isinstance(value, tf.SparseTensor):
+            return tf.sparse.concat(0, [value] * times)
+        return tf.concat([value] * times, 0)
+
+    return tf.nest.map_structure(again, batch)
 
 
 def at_least_float32(outputs: Any) -> Any:

@@ -18,14 +18,19 @@ from edl_horovod.frameworks.keras.functional import (
     at_least_float32,
     metric_sums,
     num_examples,
+    repeated,
+    some_examples,
     without_effects,
 )
-from edl_horovod.frameworks.keras.own_parts import OwnParts, overrides
+from edl_horovod.frameworks.keras.own_parts import OwnParts, any_number, overrides, sum_over_batch
+from edl_horovod.frameworks.values import is_sum_over_batch
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
 __all__ = ["Objective", "Outcome"]
+
+_TRIED_EXAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,61 @@ class Objective:
         self._brings_metrics = _choose(loaded, model, "create_metrics", "compute_metrics") and (
             brings_loss or model.compiled or overrides(model, "compute_metrics")
         )
+        self._is_mean = False
         self._own: OwnParts | None = None
         if brings_loss or self._brings_metrics:
             doing = f"Trying loss and metrics of the model of {loaded.label}"
             with user_code(doing, root=loaded.zoo):
                 self._own = OwnParts(model, element_spec, has_loss=brings_loss, label=loaded.label)
+
+    def require_mean(self, examples: tuple[Any, ...]) -> None:
+        """Refuse a loss that is a sum over the batch; only the first call looks at it.
+
+        Args:
+            examples: Features, labels, and weights if any; of at least one example of the data, as
+                labels that are made up may well be masked.
+
+        Raises:
+            UserCodeError: It is a sum, or a part of it is.
+        """
+        if self._is_mean:
+            return
+        few = some_examples(examples, 0, _TRIED_EXAMPLES)
+        with user_code(f"Trying the loss of {self._loaded.label}", root=self._loaded.zoo):
+            outputs, added = self._tried(few[0])
+            losses = [self._losses_of(few, outputs)]
+            if added and not overrides(self._model, "compute_loss"):
+                again = [self._tried(repeated(few[0], times))[1] for times in (2, 3)]
+                losses += map(list, zip(added, *again, strict=True))
+        if any(is_sum_over_batch(*map(float, each)) for each in losses):
+            raise sum_over_batch(self._loaded.label)
+        self._is_mean = True
+
+    def _tried(self, features: Any) -> tuple[Any, list[Any]]:
+        """What the model gives for examples, and the losses that its layers add."""
+        with without_effects(self._model):
+            outputs = at_least_float32(self._model(features, training=False))
+            return outputs, list(self._model.losses)
+
+    def _losses_of(self, examples: tuple[Any, ...], outputs: Any) -> list[Any]:
+        """The loss, without what layers add, of the same examples once, twice and three times."""
+
+        def loss(outputs: Any, examples: tuple[Any, ...]) -> Any:
+            features, labels, weights = (*examples, None)[:3]
+            if self._class_weight:
+                label = self._loaded.label
+                weights = weights_of_classes(labels, self._class_weight, label=label)
+            with without_effects(self._model):
+                if self._own is None or not self._brings_loss:
+                    return self._loss_of_spec(outputs, labels, weights)
+                is_training = self._mode is Mode.TRAINING
+                return self._own.loss(features, labels, outputs, weights, training=is_training)
+
+        # As the step is traced: for any number of examples.
+        traced = tf.function(loss, autograph=False).get_concrete_function(
+            *tf.nest.map_structure(any_number, (outputs, examples))
+        )
+        return [traced(*repeated((outputs, examples), times)) for times in (1, 2, 3)]
 
     def of_batch(
         self,

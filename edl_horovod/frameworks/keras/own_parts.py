@@ -23,8 +23,9 @@ from edl_horovod.frameworks.keras.metrics import (
     result_of,
     row_of,
 )
+from edl_horovod.frameworks.values import is_sum_over_batch
 
-__all__ = ["OwnParts", "overrides"]
+__all__ = ["OwnParts", "any_number", "overrides", "sum_over_batch"]
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +171,7 @@ class OwnParts:
 
         # As the step is traced: for any number of examples, on which some of Keras' sums depend.
         traced = tf.function(numbers, autograph=False).get_concrete_function(
-            *tf.nest.map_structure(_any_number, (outputs, examples))
+            *tf.nest.map_structure(any_number, (outputs, examples))
         )
 
         def of(chosen: list[int]) -> Any:
@@ -182,7 +183,8 @@ class OwnParts:
         whole = list(range(sum(_TRIED_EXAMPLES)))
         parts = [whole[: _TRIED_EXAMPLES[0]], whole[_TRIED_EXAMPLES[0] :], whole]
         tried = [of(part) for part in parts]
-        self._require_mean(*(float(loss) for loss, _ in tried), twice=float(of(whole * 2)[0]))
+        again = [float(of(whole * times)[0]) for times in (2, 3)]
+        self._require_mean(*(float(loss) for loss, _ in tried), again=again)
         for place, metric in enumerate(self._metrics):
             rows = [rows[place].numpy() for _, rows in tried]
             if _is_sum(*rows):
@@ -197,23 +199,27 @@ class OwnParts:
                 )
             self._per_batch[place] = True
 
-    def _require_mean(self, first: float, last: float, whole: float, *, twice: float) -> None:
+    def _require_mean(self, first: float, last: float, whole: float, *, again: list[float]) -> None:
         if _is_mean(first, last, whole):
             return
-        # In each there is what does not depend on the examples, such as a penalty on the weights.
-        if _is_sum(whole, whole - (first + last - whole), twice):
-            raise UserCodeError(
-                f"The loss of {self._label} must be the mean over a batch.",
-                received="the sum over it",
-                cure="Compile with Keras' own reduction, 'sum_over_batch_size', or have"
-                " compute_loss take keras.ops.mean.",
-            )
+        if is_sum_over_batch(whole, *again):
+            raise sum_over_batch(self._label)
         log.warning(
             "the loss of %s is no mean over the examples: it is random, or depends on the batch as"
             " a whole. Each rank of a ring computes it of its own examples, so the training"
             " depends on the number of ranks",
             self._label,
         )
+
+
+def sum_over_batch(label: str) -> UserCodeError:
+    """What to say of a loss that grows with the batch."""
+    return UserCodeError(
+        f"The loss of {label} must be the mean over a batch.",
+        received="a sum over it, or one as a part of the loss",
+        cure="Take keras.ops.mean over the examples, also in add_loss, and leave a Keras loss its"
+        " own reduction, 'sum_over_batch_size'.",
+    )
 
 
 @contextlib.contextmanager
@@ -238,7 +244,8 @@ def _culprit(metric: keras.metrics.Metric, rows: list[Any]) -> keras.metrics.Met
     return metric
 
 
-def _any_number(tensor: Any) -> Any:
+def any_number(tensor: Any) -> Any:
+    """The `tf.TypeSpec` of a tensor with any number of examples."""
     shape = [None, *tensor.shape[1:]]
     if isinstance(tensor, tf.RaggedTensor):
         return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank)

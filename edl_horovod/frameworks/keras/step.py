@@ -117,6 +117,7 @@ class KerasStep:
             with catch_failures():
                 values = self._graph.empty_steps[not is_alone](flag, self._zero).numpy().tolist()
         else:
+            self._objective.require_mean(batch.examples)
             with running("The training step", self._loaded, batch.examples), catch_failures():
                 run = self._graph.steps[not is_alone]
                 salted = tf.constant(salt, tf.uint32)
@@ -145,6 +146,7 @@ class KerasStep:
 
         TensorFlow optimises a function's graph, and makes its kernels, when it runs the first time.
         """
+        self._objective.require_mean(batch.examples)
         flag, salt = tf.constant(0.0), tf.constant(0, tf.uint32)
         none = some_examples(batch.examples, 0, 0)
         # What is wrong with the step is wrong with its first true run, too.

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.structures import described, doubled, map_leaves, repeated
-from edl_horovod.frameworks.values import Batch
+from edl_horovod.frameworks.torch.structures import described, map_leaves, repeated, repeated_batch
+from edl_horovod.frameworks.values import Batch, is_sum_over_batch
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
@@ -90,9 +90,9 @@ class Objective:
                 made = self._call_metrics(batch, outputs)
             self.metric_names = sorted(made)
             with logging_warnings(f"{self._loss_name} of {self._loaded.label}"):
-                once = float(self.of_batch(batch, outputs).loss_sum)
-            twice = float(self.of_batch(doubled(batch), repeated(outputs)).loss_sum)
-        self._require_mean(once / batch.num_examples, twice / (2 * batch.num_examples))
+                once = self._loss_of(batch, outputs, 1)
+            more = (self._loss_of(batch, outputs, times) for times in (2, 3))
+            self._require_mean(once, *more)
 
     def of_batch(self, batch: Batch, outputs: Any) -> Outcome:
         """The sums of a batch.
@@ -219,16 +219,21 @@ class Objective:
         is_weighted = (classes >= 0) & (classes < len(table))
         return torch.where(is_weighted, table[torch.where(is_weighted, classes, 0)], 1.0)
 
-    def _require_mean(self, once: float, twice: float) -> None:
+    def _loss_of(self, batch: Batch, outputs: Any, times: int) -> float:
+        """The loss of a batch whose examples are all there so many times."""
+        batch, outputs = repeated_batch(batch, times), repeated(outputs, times)
+        return float(self.of_batch(batch, outputs).loss_sum) / batch.num_examples
+
+    def _require_mean(self, once: float, twice: float, thrice: float) -> None:
         """Refuse a sum: the mean over examples that are all there twice is what it was."""
-        if not once or abs(twice - once) <= 1e-3 * abs(once) or twice != twice:
-            return
-        if abs(twice - 2 * once) <= 1e-3 * abs(once):
+        if is_sum_over_batch(once, twice, thrice):
             raise self._unusable(
                 "must return the mean over the batch, or one value for each example",
                 "the sum over the batch",
-                "Write reduction='mean' or 'none'.",
+                "Write reduction='mean' or 'none', in each part of the loss.",
             )
+        if not once or abs(twice - once) <= 1e-3 * abs(once) or twice != twice:
+            return
         log.warning(
             "the loss of %s is no mean over the examples: it is random, or depends on the batch as"
             " a whole. Each rank of a ring computes it of its own examples, so the training"

@@ -33,7 +33,12 @@ from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import Computing
-from edl_horovod.frameworks.torch.structures import described, doubled, part_of, repeated
+from edl_horovod.frameworks.torch.structures import (
+    described,
+    part_of,
+    repeated,
+    repeated_batch,
+)
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
@@ -312,7 +317,7 @@ class TorchStep:
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
             # Twice the same has the same mean, and no variance, as one alone has none.
-            part = doubled(part)
+            part = repeated_batch(part)
         doing = (
             f"Running the model of {self._loaded.label} for {described(part.features)} in training"
         )

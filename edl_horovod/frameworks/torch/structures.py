@@ -10,12 +10,12 @@ from edl_horovod.frameworks.values import Batch
 __all__ = [
     "at_least_float32",
     "described",
-    "doubled",
     "leaves",
     "map_leaves",
     "num_examples",
     "part_of",
     "repeated",
+    "repeated_batch",
     "some_examples",
 ]
 
@@ -65,21 +65,21 @@ def part_of(batch: Batch, first: int, last: int) -> Batch:
     return Batch(features, labels, last - first, weights)
 
 
-def repeated(value: Any) -> Any:
-    """The same examples twice, one after the other; what is no row of examples stays."""
+def repeated(value: Any, times: int = 2) -> Any:
+    """The same examples several times, one after the other; what is no row of examples stays."""
 
-    def twice(leaf: Any) -> Any:
+    def again(leaf: Any) -> Any:
         is_row = isinstance(leaf, torch.Tensor) and leaf.ndim > 0
-        return torch.cat([leaf, leaf]) if is_row else leaf
+        return torch.cat([leaf] * times) if is_row else leaf
 
-    return map_leaves(twice, value)
+    return map_leaves(again, value)
 
 
-def doubled(batch: Batch) -> Batch:
-    """The examples of a batch, each there twice."""
-    weights = None if batch.weights is None else repeated(batch.weights)
-    labels = repeated(batch.labels)
-    return Batch(repeated(batch.features), labels, 2 * batch.num_examples, weights)
+def repeated_batch(batch: Batch, times: int = 2) -> Batch:
+    """The examples of a batch, each there several times."""
+    features, labels = (repeated(each, times) for each in (batch.features, batch.labels))
+    weights = None if batch.weights is None else repeated(batch.weights, times)
+    return Batch(features, labels, times * batch.num_examples, weights)
 
 
 def at_least_float32(outputs: Any) -> Any:

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.step import KerasStep
@@ -111,6 +112,62 @@ def test_what_a_ring_cannot_do_as_fit_does_is_refused(model_def, kind, says):
     loaded = loaded_with(model_def, kind=kind)
     with pytest.raises(UserCodeError, match=says):
         KerasStep(loaded, SPEC, learning_rate=None)
+
+
+def masked(outputs, labels):
+    """Of examples whose class is not 0."""
+    return ops.sum(ops.where(labels != 0, ops.abs(outputs - ops.cast(labels, "float32")), 0.0))
+
+
+SUMS = {
+    "a sum": lambda outputs, labels: ops.sum(ops.abs(outputs - labels)),
+    "by a fixed size": lambda outputs, labels: ops.sum((outputs - labels) ** 2) / 16,
+    "a masked sum": masked,
+    "a sum as a part": lambda outputs, labels: (
+        ops.mean(ops.abs(outputs - labels)) + 0.1 * ops.sum(outputs**2)
+    ),
+    "a loss of Keras": keras.losses.MeanSquaredError(reduction="sum").call,
+}
+
+
+def classes():
+    features, labels = examples(num_steps=1)
+    return features, (labels > 0).astype(np.int64)
+
+
+@pytest.mark.parametrize("loss", SUMS)
+def test_a_sum_in_a_spec_is_refused(loss):
+    data = classes() if loss == "a masked sum" else examples(num_steps=1)
+    loaded = loaded_with("own.SpokenFor", kind="measured")
+    create_loss = SUMS[loss]
+    loaded.spec.create_loss = lambda outputs, labels: create_loss(outputs, labels)
+    if loss == "a loss of Keras":
+        loaded.spec.create_loss = lambda outputs, labels: ops.sum(create_loss(labels, outputs))
+    with pytest.raises(UserCodeError, match=r"mean over a batch.*Received: a sum"):
+        by_us(loaded, data=data)
+    batch = Batch(*map(tf.constant, data), BATCH)
+    step = KerasStep(loaded, specs_of(data), learning_rate=None)
+    with pytest.raises(UserCodeError, match="mean over a batch"):
+        step.rehearse(batch)
+    with pytest.raises(UserCodeError, match="mean over a batch"):
+        step.model.evaluation(specs_of(data)).sums(batch)
+
+
+@pytest.mark.parametrize("kind", ["partly_summed", "adding_a_sum"])
+def test_a_part_that_is_a_sum_is_refused_of_a_model(kind):
+    features, labels = examples(num_steps=1)
+    data = features, (labels, labels**2) if kind == "partly_summed" else labels
+    with pytest.raises(UserCodeError, match="a sum over it"):
+        by_us(loaded_with("own.OwnSpec", kind=kind), data=data)
+
+
+def test_a_loss_by_the_sum_of_weights_or_with_a_penalty_is_no_sum():
+    features, labels = examples(num_steps=1)
+    loaded = loaded_with("own.SpokenFor", kind="adding_a_mean")
+    loaded.spec.create_loss = lambda outputs, labels, sample_weight: (
+        ops.sum(sample_weight[:, None] * ops.abs(outputs - labels)) / ops.sum(sample_weight)
+    )
+    by_us(loaded, data=(features, labels, np.abs(features[:, 0])))
 
 
 def test_a_test_step_is_refused_in_evaluations():

@@ -55,6 +55,8 @@ def test_a_mean_and_one_value_an_example_give_the_same_sum(tried, loss):
     ("loss", "message"),
     [
         (lambda o, y: F.mse_loss(o, y, reduction="sum"), r"the sum over the batch.*reduction"),
+        (lambda o, y: F.mse_loss(o, y, reduction="sum") / 16, "the sum over the batch"),
+        (lambda o, y: F.l1_loss(o, y) + 0.1 * (o**2).sum(), "the sum over the batch"),
         (lambda o, y: (o - y).expand(-1, 5), r"Received: shape \[3, 5\].*flatten\(1\)"),
         (lambda o, y: torch.ones(5), r"Received: shape \[5\]"),
         (lambda o, y: 3.0, r"must return a tensor.*Received: float"),
