@@ -5,7 +5,9 @@ the model, in the optimizer and in their own numbers reaches every rank.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from edl_horovod.frameworks.torch.optimizer import Schedule
 from edl_horovod.frameworks.values import StepSums
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["TorchCallbacks"]
+__all__ = ["TorchCallbacks", "may_add_groups"]
 
 _GIVEN = ("model", "optimizer")
 _STEP_HOOKS = ("on_train_batch_begin", "on_train_batch_end")
@@ -39,6 +41,7 @@ class TorchCallbacks(EpochCallbacks):
         schedules: Sequence[Schedule],
         metric_names: Sequence[str],
         per_step: bool,
+        require_groups: Callable[[], None],
         loaded: LoadedSpec,
     ) -> None:
         """Call nothing yet.
@@ -50,6 +53,7 @@ class TorchCallbacks(EpochCallbacks):
             schedules: Those that go on with each epoch.
             metric_names: Of the training's metrics.
             per_step: Whether hooks of single steps are called (`callbacks.per_step`).
+            require_groups: Raises an error where the optimizer's groups were changed wrongly.
             loaded: The user's spec.
 
         Raises:
@@ -67,7 +71,7 @@ class TorchCallbacks(EpochCallbacks):
             _require_usable(callback, per_step=per_step)
         self._by_step = [each for each in self._callbacks if _step_hooks_of(each)]
         self._module, self._optimizer = module, optimizer
-        self._schedules = list(schedules)
+        self._schedules, self._require_groups = list(schedules), require_groups
         self._metric_names = list(metric_names)
         self._has_begun = False
 
@@ -135,6 +139,7 @@ class TorchCallbacks(EpochCallbacks):
         """The callbacks between epochs: what they note then is for all ranks."""
         self._make_ready()
         yield
+        self._require_groups()
         self._save()
 
     def _make_ready(self) -> None:
@@ -190,6 +195,20 @@ class TorchCallbacks(EpochCallbacks):
         for parameter, is_trained in zip(self._parameters, flags.tolist(), strict=True):
             if parameter.requires_grad != bool(is_trained):
                 parameter.requires_grad_(bool(is_trained))
+
+
+def may_add_groups(callback: Any) -> bool:
+    """Whether a callback's own code calls `add_param_group` of the optimizer.
+
+    What it may add needs room in the ring's state from the start, and only then gets it.
+    """
+    functions = [each for _, each in inspect.getmembers(type(callback), inspect.isfunction)]
+    return any(_names(each.__code__, "add_param_group") for each in functions)
+
+
+def _names(code: CodeType, name: str) -> bool:
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return name in code.co_names or any(_names(each, name) for each in inner)
 
 
 def _require_usable(callback: Any, *, per_step: bool) -> None:

@@ -54,13 +54,22 @@ class OptimizerState:
         self._tensors: dict[str, dict[str, torch.Tensor]] = {}
         self._numbers: dict[str, dict[str, _Number]] = {}
         """What stands in for numbers that are not there yet."""
-        groups = self._settings()
+        self._first_groups = [list(group["params"]) for group in self._optimizer.param_groups]
+        held = {id(each) for group in self._first_groups for each in group}
+        self._late = {name: p for name, p in self._parameters.items() if id(p) not in held}
+        """Those that a callback may add in a group of their own."""
+        settings = list(numbers_in(self._parts()))
         for parameter in self._parameters.values():
             parameter.grad = None
+        if self._late:
+            self._add_group(self._late)
         for name, parameter in self._parameters.items():
             with user_code(f"Trying {self._label}", root=loaded.zoo), torch.no_grad():
                 self._try(name, parameter)
-        self._put_settings(iter(groups))
+        del self._optimizer.param_groups[len(self._first_groups) :]
+        self._take_parts(iter(settings))
+        more = len(list(numbers_in(self._optimizer.defaults))) + len(self._schedules)
+        self._num_settings = len(settings) + len(self._late) * more
         foreign = set(map(id, self._optimizer.state)) - set(map(id, self._parameters.values()))
         if foreign:
             raise self._unusable("something that belongs to no parameter")
@@ -73,15 +82,55 @@ class OptimizerState:
             for key, tensor in kept.items():
                 full = f"optimizer/{name}/{key}"
                 found[full] = TorchVariable(full, tensor)
-        found["optimizer/settings"] = LiveVariable(
-            self._settings, lambda v: self._put_settings(iter(v.tolist()))
-        )
+        if self._late:
+            # Before the settings of these groups.
+            found["optimizer/groups"] = LiveVariable(self._group_of, self._put_groups, np.int64)
+        found["optimizer/settings"] = LiveVariable(self._settings, self._put_settings)
         found["optimizer/begun"] = LiveVariable(self._begun, self._put_begun)
         return found
 
     def slots_of(self, name: str) -> dict[str, torch.Tensor]:
         """The tensors that are kept of a parameter, by the optimizer's names of them."""
         return self._tensors[name]
+
+    @property
+    def waiting(self) -> list[nn.Parameter]:
+        """Parameters that no group holds yet."""
+        if not self._late:
+            return []
+        places = zip(self._late.values(), self._group_of(), strict=True)
+        return [parameter for parameter, place in places if place < 0]
+
+    def require_groups(self) -> None:
+        """Refuse groups that cannot be had on every rank; to be called after callbacks.
+
+        Raises:
+            UserCodeError: A callback changed the optimizer's groups in another way than by adding
+                some of the module's parameters in a group with the optimizer's own settings.
+        """
+        groups = self._optimizer.param_groups
+        num_first = len(self._first_groups)
+        late = set(map(id, self._late.values()))
+        known = {"params", "param_names", *self._optimizer.defaults}
+        is_first_kept = len(groups) >= num_first and all(
+            list(map(id, group["params"])) == list(map(id, first))
+            for group, first in zip(groups, self._first_groups, strict=False)
+        )
+        if is_first_kept and all(
+            known.issuperset(group) and late.issuperset(map(id, group["params"]))
+            for group in groups[num_first:]
+        ):
+            return
+        raise UserCodeError(
+            f"A callback changed the parameter groups of {self._label} in a way that cannot reach"
+            " the other ranks.",
+            received=f"groups of {[len(group['params']) for group in groups]} parameters, which"
+            f" were {list(map(len, self._first_groups))} at the beginning",
+            cure="Have the callback call self.optimizer.add_param_group itself, with parameters of"
+            " the module that are in no group, and settings that the optimizer has. Or make the"
+            " optimizer of all parameters, set requires_grad of some to False, and have the"
+            " callback set it to True: until then the optimizer passes them over.",
+        )
 
     def begin(self) -> None:
         """Make the steps of parameters that have made none yet, one after the other.
@@ -183,21 +232,68 @@ class OptimizerState:
     # Settings: the numbers of groups and schedules.
 
     def _parts(self) -> list[Any]:
+        num_first = len(self._first_groups)
         groups = [
             {key: value for key, value in group.items() if key != "params"}
-            for group in self._optimizer.param_groups
+            for group in self._optimizer.param_groups[:num_first]
         ]
-        return [groups, [each.scheduler.state_dict() for each in self._schedules]]
+        # A group that was added has its settings in the order in which they were given.
+        groups += [
+            {key: group[key] for key in self._optimizer.defaults}
+            for group in self._optimizer.param_groups[num_first:]
+        ]
+        states = [each.scheduler.state_dict() for each in self._schedules]
+        for state in states:
+            if self._late and "_last_lr" in state:
+                # Where a group was added since the scheduler's last step, it lacks that one.
+                rates = [group["lr"] for group in groups]
+                state["_last_lr"] = [*state["_last_lr"], *rates[len(state["_last_lr"]) :]]
+        return [groups, states]
 
-    def _settings(self) -> list[float]:
-        return list(numbers_in(self._parts()))
-
-    def _put_settings(self, numbers: Iterator[float]) -> None:
+    def _take_parts(self, numbers: Iterator[float]) -> None:
         groups, states = with_numbers(self._parts(), numbers)
         for group, changed in zip(self._optimizer.param_groups, groups, strict=True):
             group.update(changed)
         for each, state in zip(self._schedules, states, strict=True):
             each.scheduler.load_state_dict(state)
+
+    def _settings(self) -> list[float]:
+        numbers = list(numbers_in(self._parts()))
+        if not self._late:
+            return numbers
+        if len(numbers) > self._num_settings:
+            raise self._unusable("more numbers of its schedulers for each added group than one,")
+        return [len(numbers), *numbers, *[0.0] * (self._num_settings - len(numbers))]
+
+    def _put_settings(self, values: NDArray[Any]) -> None:
+        numbers = iter(values.tolist())
+        if self._late and next(numbers) != len(list(numbers_in(self._parts()))):
+            raise self._unusable("other numbers of its schedulers since a group was added,")
+        self._take_parts(numbers)
+
+    # Groups that callbacks have added.
+
+    def _add_group(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        is_named = "param_names" in self._optimizer.param_groups[0]
+        added = list(parameters.items()) if is_named else list(parameters.values())
+        self._optimizer.add_param_group({"params": added})
+
+    def _group_of(self) -> list[int]:
+        """The place of the group of each parameter that may be added; -1 for none."""
+        place_of = {
+            id(parameter): place
+            for place, group in enumerate(self._optimizer.param_groups)
+            for parameter in group["params"]
+        }
+        return [place_of.get(id(parameter), -1) for parameter in self._late.values()]
+
+    def _put_groups(self, places: NDArray[Any]) -> None:
+        if places.tolist() == self._group_of():
+            return
+        del self._optimizer.param_groups[len(self._first_groups) :]
+        for place in range(len(self._first_groups), max(places.tolist()) + 1):
+            named = zip(self._late.items(), places.tolist(), strict=True)
+            self._add_group(dict(item for item, its_place in named if its_place == place))
 
     # Which parameters have made a step, and the numbers that are kept of them.
 

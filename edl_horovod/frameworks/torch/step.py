@@ -16,7 +16,7 @@ from edl_horovod.frameworks.torch.batch_norm import (
     RingStatistics,
     with_ring_statistics,
 )
-from edl_horovod.frameworks.torch.callbacks import TorchCallbacks
+from edl_horovod.frameworks.torch.callbacks import TorchCallbacks, may_add_groups
 from edl_horovod.frameworks.torch.gradients import (
     StepOptions,
     StepReducer,
@@ -210,6 +210,7 @@ class TorchStep:
             schedules=schedules,
             metric_names=self._objective.metric_names,
             per_step=per_step,
+            require_groups=self._state.require_groups,
             loaded=self._loaded,
         )
 
@@ -240,17 +241,22 @@ class TorchStep:
         held = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
         named = dict(self._running.module.named_parameters())
         left = [name for name, each in named.items() if each.requires_grad and id(each) not in held]
-        if left:
+        may_add = any(map(may_add_groups, self._callbacks))
+        if left and not may_add:
             log.warning(
                 "the optimizer of %s does not hold %s: they stay as they are",
                 self._loaded.label,
                 ", ".join(left),
             )
         may_thaw = bool(self._callbacks)
+        addable = set()
+        if may_add:
+            moving = self._moving.tensors
+            addable = {n for n, p in named.items() if p.is_floating_point() and n not in moving}
         found = {
             name: each
             for name, each in named.items()
-            if id(each) in held and (each.requires_grad or may_thaw)
+            if name in addable or (id(each) in held and (each.requires_grad or may_thaw))
         }
         if not found:
             raise UserCodeError(
@@ -341,6 +347,8 @@ class TorchStep:
     def _change(self, totals: NDArray[np.float64]) -> None:
         """Update parameters and buffers by the ring's sums, the same on all ranks."""
         count = float(totals[EXAMPLES])
+        for parameter in self._state.waiting:
+            parameter.grad = None
         # What the loss does not depend on is not even decayed.
         parameters = [each for each in self._trained.values() if each.grad is not None]
         if not parameters and any(each.requires_grad for each in self._trained.values()):

@@ -1,16 +1,21 @@
 """Callbacks and schedules by the epoch of a PyTorch training, whoever leads it."""
 
 import types
+from pathlib import Path
 
 import pytest
 import torch
 
 from edl_horovod.callbacks import Callback, LearningRateScheduler, MaxSteps
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.values import Batch
 from edl_horovod.models import zoo
+from tests.torch_ring import Meeting, make_step, part_of, train_in_ring
 from tests.zoo import torch_tiny
 
 EPOCHS = "train.epochs=6"
+ZOO = Path(torch_tiny.__file__).parent
 
 
 @pytest.fixture
@@ -101,6 +106,121 @@ def test_what_is_frozen_and_freed_holds_after_a_restart(run, with_spec):
     assert second.losses == pytest.approx(
         {step: loss for step, loss in whole.losses.items() if step > 13}, rel=1e-5
     )
+
+
+class Unfreeze(Callback):
+    """Adds the layer before the last to what is trained after the first epoch."""
+
+    def on_epoch_end(self, epoch, logs):
+        if epoch == 0:
+            unfreeze(self.model, self.optimizer)
+
+
+def unfreeze(model, optimizer):
+    model.hidden.requires_grad_(True)
+    # Not in the order in which the optimizer has them.
+    group = {"weight_decay": 0.1, "lr": 0.02, "params": [model.hidden.bias, model.hidden.weight]}
+    optimizer.add_param_group(group)
+
+
+class UnfreezesHere(Unfreeze):
+    def on_epoch_end(self, epoch, logs):
+        if epoch == 0:
+            self.model.hidden.requires_grad_(True)
+            parameters = [self.model.hidden.bias, self.model.hidden.weight]
+            self.optimizer.add_param_group({"weight_decay": 0.1, "lr": 0.02, "params": parameters})
+
+
+def head_alone(self, model, lr=0.05, kind="AdamW"):
+    model.hidden.requires_grad_(False)
+    optimizer = getattr(torch.optim, kind)(model.output.parameters(), lr)
+    return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(monkeypatch, size, kind):
+    loaded = zoo.load_spec(str(ZOO), "torch_tiny", params={})
+    kind_of = type(loaded.spec)
+    monkeypatch.setattr(
+        kind_of, "create_optimizer", lambda self, model: head_alone(self, model, kind=kind)
+    )
+    monkeypatch.setattr(kind_of, "create_callbacks", lambda self: [UnfreezesHere()])
+    random = torch.Generator().manual_seed(1)
+    batches = [
+        Batch({"x": x}, torch.sin(x.sum(1, keepdim=True)), 12)
+        for x in torch.randn(8, 12, 4, generator=random)
+    ]
+    meeting = Meeting(size)
+    options = StepOptions(clip_norm=0.1)
+    steps = [
+        make_step(loaded, batches[0], options=options, meeting=meeting, rank=rank)
+        for rank in range(size)
+    ]
+    callbacks = [each.callbacks(num_epochs=4, steps_per_epoch=2, per_step=False) for each in steps]
+    net = loaded.spec.create_model()
+    net.load_state_dict(steps[0].model.running.module.state_dict())
+    [optimizer], [schedule] = head_alone(None, net, kind=kind)
+    for epoch in range(4):
+        epochs_own = batches[2 * epoch : 2 * epoch + 2]
+        train_in_ring(steps, lambda rank, own=epochs_own: [part_of(b, rank, size) for b in own])
+        callbacks[0].end_epoch(epoch, {})
+        states = [
+            {**step.variables, **its.variables} for step, its in zip(steps, callbacks, strict=True)
+        ]
+        for name, variable in states[0].items():
+            for other in states[1:]:
+                other[name].assign(variable.numpy())
+        for batch in epochs_own:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(net(batch.features), batch.labels).backward()
+            held = [each for group in optimizer.param_groups for each in group["params"]]
+            torch.nn.utils.clip_grad_norm_(held, 0.1)
+            optimizer.step()
+        schedule.step()
+        if epoch == 0:
+            unfreeze(net, optimizer)
+        for step in steps:
+            for name, tensor in step.model.running.module.state_dict().items():
+                torch.testing.assert_close(tensor, net.state_dict()[name], rtol=1e-5, atol=1e-6)
+            rates = [group["lr"] for group in step.optimizer.param_groups]
+            assert rates == [group["lr"] for group in optimizer.param_groups]
+
+
+def test_a_group_that_is_added_is_there_after_a_restart(run, with_spec):
+    with_spec(create_optimizer=head_alone, create_callbacks=lambda self: [UnfreezesHere()])
+    whole = run("train", EPOCHS, job="whole")
+    for until in (4, 7, 18):
+        job = f"until{until}"
+        run("train", EPOCHS, until=until, job=job)
+        second = run("train", EPOCHS, "resume=must", job=job)
+        assert second.losses == pytest.approx(
+            {step: loss for step, loss in whole.losses.items() if step > until}, rel=1e-5
+        )
+        assert len(second.step.optimizer.param_groups) == 2
+
+
+class Foreign(Callback):
+    def on_epoch_end(self, epoch, logs):
+        self.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+
+
+class Removes(Callback):
+    def on_epoch_end(self, epoch, logs):
+        self.optimizer.param_groups[0]["params"].pop()
+
+
+class Annotates(UnfreezesHere):
+    def on_epoch_end(self, epoch, logs):
+        super().on_epoch_end(epoch, logs)
+        self.optimizer.param_groups[-1]["cycle"] = 3
+
+
+@pytest.mark.parametrize("kind", [Unfreeze, Foreign, Removes, Annotates])
+def test_groups_that_cannot_reach_the_other_ranks_are_refused(run, with_spec, kind):
+    with_spec(create_optimizer=head_alone, create_callbacks=lambda self: [kind()])
+    with pytest.raises(UserCodeError, match=r"changed the parameter groups.*add_param_group"):
+        run("train", EPOCHS)
 
 
 class Batches(Callback):
