@@ -226,7 +226,7 @@ class TorchStep:
             features = repeated(features)
         module.train()
         with user_code(doing, root=loaded.zoo), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            moving = Moving(module, lambda: self._running.run(features))
+            moving = Moving(module, lambda times: self._running.run(repeated(features, times)))
         module.eval()
         with torch.no_grad():
             outputs = self._running.run(example.features)

@@ -240,6 +240,114 @@ def test_a_buffer_that_changes_only_later_is_refused(monkeypatch):
         step.step(batch, wants_change=False, is_alone=True, salt=0)
 
 
+class Rotating(nn.Module):
+    """It keeps a mean of complex numbers, and counts passes and examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+        self.register_buffer("mean", torch.full((4,), 1 + 2j, dtype=torch.complex64))
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("examples", torch.zeros((), dtype=torch.int32))
+        self.register_buffer("positive", torch.zeros(4, dtype=torch.int64))
+
+    def forward(self, features):
+        x, mean = features["x"], self.mean.clone()
+        turned = x * torch.exp(1j * x.mean(1, keepdim=True))
+        if self.training:
+            self.mean.mul_(0.9).add_(turned.mean(0), alpha=0.1)
+            self.passes += 1
+            self.examples += len(x)
+            self.positive += (x > 0).sum(0)
+        return self.layer(torch.view_as_real(turned + mean).flatten(1))
+
+
+@pytest.mark.parametrize("keep", [lambda number: True, lambda number: number % 5 < 2])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_complex_buffers_and_counters_are_those_of_a_loop_by_hand(monkeypatch, size, keep):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", Rotating)
+    monkeypatch.setattr(
+        loaded.spec, "create_optimizer", lambda model: torch.optim.SGD(model.parameters(), 0.1)
+    )
+    module = make_step(loaded, EXAMPLE).model.running.module.train()
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for batch in batches():
+        part = part_of(batch, 0, 1, keep)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(module(part.features), part.labels).backward()
+        optimizer.step()
+    states, _ = ring_of(size, loaded, keep=keep)
+    for name, tensor in module.state_dict().items():
+        for state in states:
+            np.testing.assert_allclose(state[name], tensor.numpy(), rtol=1e-5, err_msg=name)
+
+
+class Queue(nn.Module):
+    """It keeps the last examples, as MoCo does."""
+
+    def __init__(self, is_bounded=True):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.is_bounded = is_bounded
+        self.register_buffer("queue", torch.randn(48, 4))
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, features):
+        x = features["x"]
+        if self.training:
+            start = int(self.pointer)
+            if not self.is_bounded:
+                start %= 48
+            self.queue[start : start + len(x)] = x
+            self.pointer[0] = start + len(x)
+            if self.is_bounded:
+                self.pointer[0] %= 48
+        return self.layer(x)
+
+
+class PointerAlone(nn.Linear):
+    def __init__(self, bound=48):
+        super().__init__(4, 1)
+        self.bound = bound
+        self.register_buffer("pointer", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, features):
+        if self.training:
+            self.pointer[0] = (self.pointer + len(features["x"])) % self.bound
+        return super().forward(features["x"])
+
+
+class Sums(nn.Linear):
+    """It keeps a moving sum over a batch, as the codebooks of a VQ-VAE do."""
+
+    def __init__(self):
+        super().__init__(4, 1)
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, features):
+        if self.training:
+            self.total.mul_(0.9).add_(features["x"].sum(0), alpha=0.1)
+        return super().forward(features["x"])
+
+
+@pytest.mark.parametrize(
+    ("create_model", "name"),
+    [
+        (Queue, "queue"),
+        (lambda: Queue(is_bounded=False), "queue"),
+        (PointerAlone, "pointer"),
+        (lambda: PointerAlone(bound=3), "pointer"),
+        (Sums, "total"),
+    ],
+)
+def test_a_buffer_that_no_ring_can_keep_is_refused(monkeypatch, create_model, name):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", create_model)
+    with pytest.raises(UserCodeError, match=f"changes its buffer '{name}' by the number of"):
+        make_step(loaded, EXAMPLE)
+
+
 class Empty(nn.Module):
     def forward(self, features):
         return features["x"][:, :1]
