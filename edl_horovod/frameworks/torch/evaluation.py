@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from edl_horovod.frameworks.torch.moving import unchanged
 from edl_horovod.frameworks.torch.objective import Objective
 from edl_horovod.frameworks.torch.running import Running
 from edl_horovod.frameworks.values import Batch, EvaluationSums
@@ -25,7 +26,8 @@ class TorchEvaluation:
         self._objective = Objective(running.loaded, running.module, Mode.EVALUATION)
         self._doing = f"The evaluation of {running.loaded.label}"
         example = running.batch_here(example)
-        self._objective.begin(example, self._outputs(example))
+        with unchanged(running.module):
+            self._objective.begin(example, self._outputs(example))
         self.names = ["loss", *self._objective.metric_names]
         self.zeros = EvaluationSums.zeros(len(self._objective.metric_names))
 

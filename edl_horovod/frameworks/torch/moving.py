@@ -1,7 +1,7 @@
 """What the forward pass changes, as sums over a ring: statistics and counters.
 
 Mostly these are buffers. Some modules, as those of Keras, keep them as parameters that are never
-trained; both are called buffers here.
+trained, and some write into what is trained (a bound, a norm); all are called buffers here.
 
 A rank's forward pass changes its own; the step takes them back until all sums are there. Then every
 rank has the mean over the examples. Whole numbers go on as they did on one rank where they count
@@ -9,7 +9,8 @@ passes, and by the sum where they count examples. What is neither, such as a que
 the pointer into it, no ring can keep, and a trial finds it.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,9 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.structures import map_leaves, repeated, some_examples
 
-__all__ = ["Kept", "Moving"]
+__all__ = ["Kept", "Moving", "unchanged"]
 
 _OF_NORMS = ("num_batches_tracked", "running_mean", "running_var")
 """Buffers of PyTorch's own layers, whose rule is known."""
@@ -40,6 +42,10 @@ class _Place:
         found = self.holder[self.key]
         assert found is not None
         return found
+
+    @property
+    def kind(self) -> str:
+        return "parameter" if isinstance(self.tensor, nn.Parameter) else "buffer"
 
     @property
     def is_mean(self) -> bool:
@@ -66,40 +72,36 @@ class Kept:
 class Moving:
     """The buffers of a module that change in training."""
 
-    def __init__(self, module: nn.Module, forward: Callable[[int], object]) -> None:
+    def __init__(self, module: nn.Module, forward: Callable[[Any], object], features: Any) -> None:
         """Find them by forward passes, which nothing shows of afterwards.
 
         Args:
             module: In training.
-            forward: Runs it on the same examples, all of them there so many times.
+            forward: Runs it.
+            features: Of some examples, at least two.
 
         Raises:
             UserCodeError: One of them is nothing that a ring can keep.
         """
         self._label = type(module).__name__
+        self._module, self._forward = module, forward
         places: dict[int, _Place] = {}
         for prefix, owner in module.named_modules():
             for holder in (owner._buffers, owner._parameters):
                 for key, buffer in holder.items():
-                    if buffer is not None and not buffer.requires_grad:
+                    if buffer is not None:
                         name = f"{prefix}.{key}" if prefix else key
                         places.setdefault(id(buffer), _Place(name, holder, key))
         self._places, self._constant = list(places.values()), []
-        before = self.keep()
-        forward(1)
-        changed = [
-            place.tensor is not tensor or not torch.equal(tensor, value)
-            for place, tensor, value in zip(
-                self._places, before.tensors, before.values, strict=True
-            )
-        ]
-        self.put_back(before)
+        changed = self._tried(features)
         self._constant = [p for p, is_one in zip(self._places, changed, strict=True) if not is_one]
         self._places = [p for p, is_one in zip(self._places, changed, strict=True) if is_one]
         self._count_examples: set[str] = set()
         """Names of whole numbers that count examples; the others count passes."""
         if any(place.key not in _OF_NORMS for place in self._places):
-            self._try_rules(forward)
+            self._try_rules(features)
+        if any(place.tensor.requires_grad for place in self._places):
+            self._require_same_for_all_examples(features)
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -137,10 +139,9 @@ class Moving:
         for place, (tensor, version) in zip(self._constant, kept.constant, strict=True):
             if place.tensor is not tensor or tensor._version != version:
                 raise UserCodeError(
-                    f"The forward pass of {self._label} changes its buffer {place.name!r} now, and"
-                    " did not when it was tried, so the ring does not add it up.",
-                    cure="Change it in every forward pass of the training, or keep it as an"
-                    " attribute that is no buffer.",
+                    f"The forward pass of {self._label} changes its {place.kind} {place.name!r}"
+                    " now, and did not when it was tried, so the ring does not add it up.",
+                    cure="Change it in every forward pass of the training, from the first one on.",
                 )
         found = []
         for place, before in zip(self._places, kept.values, strict=True):
@@ -173,10 +174,55 @@ class Moving:
                     total = torch.round(total / num_ranks)
                 tensor.copy_(tensor.double() + total.reshape(tensor.shape).to(tensor.device))
 
-    def _try_rules(self, forward: Callable[[int], object]) -> None:
+    def _tried(self, features: Any) -> list[bool]:
+        """Which of the buffers a pass changes; it must change no attribute that is none."""
+        before, numbers = self.keep(), _attributes(self._module)
+        with unchanged(self._module):
+            self._forward(features)
+            changed = [
+                place.tensor is not tensor or not torch.equal(tensor, value)
+                for place, tensor, value in zip(
+                    self._places, before.tensors, before.values, strict=True
+                )
+            ]
+            first = _attributes(self._module)
+            if first == numbers:
+                return changed
+            self._forward(features)
+            second = _attributes(self._module)
+        for name, value in numbers.items():
+            way = first.get(name, value) - value
+            if way and second.get(name) == value + 2 * way:
+                raise UserCodeError(
+                    f"The forward pass of {self._label} counts in the attribute {name!r}, which"
+                    " is no part of the ring's state: ranks that join, and a training that goes"
+                    " on, would count from the beginning.",
+                    received=f"{value}, then {value + way} and {value + 2 * way}",
+                    cure="Count in a buffer: self.register_buffer('num_passes', torch.zeros((),"
+                    " dtype=torch.int64)).",
+                )
+        return changed
+
+    def _require_same_for_all_examples(self, features: Any) -> None:
+        """Refuse what writes into trained parameters by the examples, of which ranks have some."""
+        whole = self._after(features)
+        few = repeated(some_examples(features, 0, 1))
+        for others in (few, map_leaves(_another, features)):
+            for place, one, other in zip(self._places, whole, self._after(others), strict=True):
+                if place.tensor.requires_grad and not torch.equal(one, other):
+                    raise UserCodeError(
+                        f"The forward pass of {self._label} writes into its parameter"
+                        f" {place.name!r} by the examples that it is given. Each rank of a ring has"
+                        " some of the examples, so the ranks would train different models.",
+                        cure="Where the first batch is to initialise it, compute it of the data in"
+                        " adapt(self, examples) of the spec, which one process of a job calls, and"
+                        " set it in create_model from self.adapted.",
+                    )
+
+    def _try_rules(self, features: Any) -> None:
         """Find out by repeated examples what each buffer is of them."""
         before = [_numbers(place.tensor) for place in self._places]
-        once, twice, thrice = (self._after(forward, times) for times in (1, 2, 3))
+        once, twice, thrice = (self._after(repeated(features, n)) for n in (1, 2, 3))
         for place, start, one, two, three in zip(
             self._places, before, once, twice, thrice, strict=True
         ):
@@ -192,45 +238,100 @@ class Moving:
                 self._count_examples.add(place.name)
             else:
                 raise self._unusable(place, "counts neither them nor passes")
-        far = self._ways_from_far(forward)
+        far = self._ways_from_far(features)
         for place, start, one, way in zip(self._places, before, once, far, strict=True):
             if place.name in self._count_examples and not torch.equal(one - start, way):
                 raise self._unusable(place, "points at one of them")
 
-    def _after(self, forward: Callable[[int], object], times: int) -> list[torch.Tensor]:
-        kept = self.keep()
-        forward(times)
-        found = [_numbers(place.tensor) for place in self._places]
-        self.put_back(kept)
-        return found
+    def _after(self, features: Any) -> list[torch.Tensor]:
+        with unchanged(self._module):
+            self._forward(features)
+            return [_numbers(place.tensor) for place in self._places]
 
-    def _ways_from_far(self, forward: Callable[[int], object]) -> list[torch.Tensor]:
+    def _ways_from_far(self, features: Any) -> list[torch.Tensor]:
         """By how much buffers change where those that count examples have counted many."""
         counting = [each for each in self._places if each.name in self._count_examples]
         if not counting:
             return [torch.zeros(()) for _ in self._places]
-        kept = self.keep()
-        for place in counting:
-            place.tensor.add_(min(_FAR, torch.iinfo(place.tensor.dtype).max // 2))
-        starts = [_numbers(place.tensor) for place in self._places]
-        try:
-            forward(1)
-        except Exception as e:
-            # What a pointer beyond its bound does is up to the user's code.
-            raise self._unusable(counting[0], "points at one of them") from e
-        found = [_numbers(p.tensor) - start for p, start in zip(self._places, starts, strict=True)]
-        self.put_back(kept)
-        return found
+        with unchanged(self._module):
+            for place in counting:
+                place.tensor.add_(min(_FAR, torch.iinfo(place.tensor.dtype).max // 2))
+            starts = [_numbers(place.tensor) for place in self._places]
+            try:
+                self._forward(features)
+            except Exception as e:
+                # What a pointer beyond its bound does is up to the user's code.
+                raise self._unusable(counting[0], "points at one of them") from e
+            ends = [_numbers(place.tensor) for place in self._places]
+        return [end - start for end, start in zip(ends, starts, strict=True)]
 
     def _unusable(self, place: _Place, what: str) -> UserCodeError:
         return UserCodeError(
-            f"The forward pass of {self._label} changes its buffer {place.name!r} by the number of"
-            f" examples that it is given: it {what}. Each rank of a ring has some of the examples,"
-            " so the buffer would be another one than in one process.",
+            f"The forward pass of {self._label} changes its {place.kind} {place.name!r} by the"
+            f" number of examples that it is given: it {what}. Each rank of a ring has some of"
+            " the examples, so it would be another one than in one process.",
             cure="Keep means over the examples (in the place of sums), and whole numbers that count"
             " passes or examples without a bound. A queue of examples cannot be kept in a buffer:"
             " compare the examples of a batch with each other.",
         )
+
+
+@contextlib.contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Take back what trial passes change in a module: tensors, and numbers that are attributes.
+
+    What builds a module, so that lazy layers get their shapes or there are new ones, stays.
+    """
+    parts, tensors = _parts_of(module), _tensors_of(module)
+    kept = [(holder, key, each, each.detach().clone()) for holder, key, each in tensors.values()]
+    numbers = [(owner, _numbers_of(owner)) for owner in module.modules()]
+    yield
+    if parts is None or _parts_of(module) != parts:
+        return
+    with torch.no_grad():
+        for holder, key, tensor, value in kept:
+            holder[key] = tensor
+            if not torch.equal(tensor, value):
+                tensor.copy_(value)
+    for owner, values in numbers:
+        vars(owner).update(values)
+
+
+def _parts_of(module: nn.Module) -> list[str] | None:
+    """The names of all that a module consists of; None where that has no shape yet."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    if any(nn.parameter.is_lazy(each) for _, each in named):
+        return None
+    return [*(name for name, _ in named), *(name for name, _ in module.named_modules())]
+
+
+def _tensors_of(module: nn.Module) -> dict[int, tuple[dict[str, Any], str, torch.Tensor]]:
+    found: dict[int, tuple[dict[str, Any], str, torch.Tensor]] = {}
+    for owner in module.modules():
+        for holder in (owner._buffers, owner._parameters):
+            for key, each in holder.items():
+                if each is not None and not nn.parameter.is_lazy(each):
+                    found.setdefault(id(each), (holder, key, each))
+    return found
+
+
+def _numbers_of(owner: nn.Module) -> dict[str, Any]:
+    return {key: value for key, value in vars(owner).items() if type(value) in (bool, int, float)}
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """The numbers that a module and those in it keep as attributes, by name."""
+    return {
+        f"{prefix}.{key}" if prefix else key: value
+        for prefix, owner in module.named_modules()
+        for key, value in _numbers_of(owner).items()
+    }
+
+
+def _another(leaf: Any) -> Any:
+    """Other numbers in the place of an example's."""
+    is_number = isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+    return leaf * 1.5 + 0.25 if is_number else leaf
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:

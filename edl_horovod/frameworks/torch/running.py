@@ -10,6 +10,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.compiling import compiled
+from edl_horovod.frameworks.torch.moving import unchanged
 from edl_horovod.frameworks.torch.structures import at_least_float32, described, map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import call_declared, user_code
@@ -70,7 +71,7 @@ class Running:
             f"Running the model of {name} on what create_dataset gives"
             f" ({described(example.features)})"
         )
-        with user_code(doing, root=loaded.zoo), torch.no_grad():
+        with user_code(doing, root=loaded.zoo), torch.no_grad(), unchanged(self.module):
             self.run(self.here(example.features))
 
     def here(self, value: Any) -> Any:

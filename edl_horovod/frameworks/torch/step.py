@@ -27,7 +27,7 @@ from edl_horovod.frameworks.torch.gradients import (
 from edl_horovod.frameworks.torch.groups import groups_of
 from edl_horovod.frameworks.torch.loss_scale import LossScale
 from edl_horovod.frameworks.torch.model import TorchModel
-from edl_horovod.frameworks.torch.moving import Kept, Moving
+from edl_horovod.frameworks.torch.moving import Kept, Moving, unchanged
 from edl_horovod.frameworks.torch.objective import Objective
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
@@ -184,12 +184,10 @@ class TorchStep:
 
     def rehearse(self, batch: Batch) -> None:
         """Make the sums of a batch once, so that the first true step is quick."""
-        kept = self._moving.keep()
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), unchanged(self._running.module):
             self._random.begin_step(0)
             self._forget_gradients()
-            self._sums_of(batch, kept, is_alone=True)
-        self._moving.put_back(kept)
+            self._sums_of(batch, self._moving.keep(), is_alone=True)
         self._forget_gradients()
 
     def has_come(self) -> bool:
@@ -226,9 +224,9 @@ class TorchStep:
             features = repeated(features)
         module.train()
         with user_code(doing, root=loaded.zoo), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            moving = Moving(module, lambda times: self._running.run(repeated(features, times)))
+            moving = Moving(module, self._running.run, features)
         module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), unchanged(module):
             outputs = self._running.run(example.features)
         self._objective.begin(example, outputs)
         return moving
@@ -357,6 +355,12 @@ class TorchStep:
                 " trained.",
                 cure="Compute it of the model's outputs, without .detach(), .item() and no_grad.",
             )
+        # Before the optimizer: it goes on from what the forward pass has written into parameters.
+        self._moving.move(
+            torch.from_numpy(totals[self._metrics_at.stop :].copy()),
+            count,
+            float(totals[CONTRIBUTORS]),
+        )
         with torch.no_grad():
             for parameter in parameters:
                 parameter.grad.mul_(1.0 / (self._factor * count))
@@ -364,11 +368,6 @@ class TorchStep:
                 bound(parameters, self._options)
                 with user_code(f"The optimizer of {self._loaded.label}", root=self._loaded.zoo):
                     self._apply()
-        self._moving.move(
-            torch.from_numpy(totals[self._metrics_at.stop :].copy()),
-            count,
-            float(totals[CONTRIBUTORS]),
-        )
 
     def _may_apply(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether float16 could hold the gradients, where they were scaled for it."""

@@ -216,16 +216,14 @@ def test_a_loss_that_depends_on_no_parameter_is_refused(monkeypatch):
 
 
 class Counting(nn.Linear):
-    """It counts in a buffer, from its third forward pass on."""
+    """It counts in a buffer, but only examples that the first ones have none of."""
 
     def __init__(self):
         super().__init__(4, 1)
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-        self.passes = 0
 
     def forward(self, features):
-        self.passes += 1
-        if self.passes > 4:
+        if float(features["x"][0, 0]) > 1e3:
             self.count += 1
         return super().forward(features["x"])
 
@@ -236,8 +234,104 @@ def test_a_buffer_that_changes_only_later_is_refused(monkeypatch):
     step = make_step(loaded, EXAMPLE)
     (batch,) = batches(1)
     step.step(batch, wants_change=False, is_alone=True, salt=0)
-    with pytest.raises(UserCodeError, match=r"changes its buffer 'count' now.*no buffer"):
+    batch.features["x"][0, 0] = 2e3
+    with pytest.raises(UserCodeError, match=r"changes its buffer 'count' now.*from the first"):
         step.step(batch, wants_change=False, is_alone=True, salt=0)
+
+
+class Shrinking(nn.Module):
+    """It writes into what is trained, and notes how wide its input is."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.output = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.width = 0
+        self.has_run = False
+
+    def forward(self, features):
+        self.width, self.has_run = features["x"].shape[1], True
+        with torch.no_grad():
+            self.layer.weight.mul_(0.9)
+            self.layer.bias.data = self.layer.bias.data.clamp(-0.1, 0.1)
+        return self.output(torch.tanh(self.layer(features["x"])))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_what_is_written_into_parameters_is_that_of_a_loop_by_hand(monkeypatch, size):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", Shrinking)
+    torch.manual_seed(3)
+    module = Shrinking()
+    optimizer = torch.optim.Adam(module.parameters(), 0.05)
+    meeting = Meeting(size)
+    steps = [make_step(loaded, EXAMPLE, meeting=meeting, rank=rank) for rank in range(size)]
+    for step in steps:
+        step.rehearse(next(batches()))
+        step.model.evaluation(EXAMPLE)
+        trained = step.model.running.module
+        assert (trained.width, trained.has_run) == (0, False)
+        for name, tensor in trained.state_dict().items():
+            torch.testing.assert_close(tensor, module.state_dict()[name], rtol=0, atol=0)
+
+    # The last rank lacks examples at times.
+    def keep(number):
+        return number % 5 < 2
+
+    train_in_ring(steps, lambda rank: [part_of(batch, rank, size, keep) for batch in batches()])
+    for batch in batches():
+        part = part_of(batch, 0, 1, keep)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(module(part.features), part.labels).backward()
+        optimizer.step()
+    for step in steps:
+        for name, tensor in step.model.running.module.state_dict().items():
+            torch.testing.assert_close(tensor, module.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+class ActNorm(nn.Module):
+    """Its first batch says how it begins."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.shift, self.layer = nn.Parameter(torch.zeros(4)), nn.Linear(4, 1)
+        self.kind = kind
+        self.is_begun = False
+        if kind == "buffer":
+            self.register_buffer("begun", torch.zeros((), dtype=torch.uint8))
+
+    def forward(self, features):
+        x = features["x"]
+        if not (self.begun.item() if self.kind == "buffer" else self.is_begun):
+            self.shift.data.copy_(-x.mean(0))
+            if self.kind == "buffer":
+                self.begun.fill_(1)
+            self.is_begun = True
+        return self.layer(x + self.shift)
+
+
+@pytest.mark.parametrize("kind", ["buffer", "attribute"])
+def test_parameters_that_begin_by_the_first_batch_are_refused(monkeypatch, kind):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", lambda: ActNorm(kind))
+    with pytest.raises(UserCodeError, match=r"writes into its parameter 'shift' by.*adapt"):
+        make_step(loaded, EXAMPLE)
+
+
+class CountsPasses(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 1)
+        self.num_passes = 0
+
+    def forward(self, features):
+        self.num_passes += 1
+        return super().forward(features["x"]) / self.num_passes
+
+
+def test_a_count_that_is_no_buffer_is_refused(monkeypatch):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_model", CountsPasses)
+    with pytest.raises(UserCodeError, match=r"attribute 'num_passes'.*register_buffer"):
+        make_step(loaded, EXAMPLE)
 
 
 class Rotating(nn.Module):
