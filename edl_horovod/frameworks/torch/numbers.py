@@ -5,12 +5,13 @@ the same ones from the same code, so the numbers alone say where they differ.
 """
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
-__all__ = ["numbers_in", "with_numbers"]
+__all__ = ["like", "numbers_in", "with_numbers"]
 
 
 def numbers_in(value: Any) -> Iterator[float]:
@@ -27,6 +28,15 @@ def numbers_in(value: Any) -> Iterator[float]:
             yield from numbers_in(part)
 
 
+def like(value: bool | int | float, number: float) -> bool | int | float:
+    """A number of the type of another one, unless that type cannot hold it.
+
+    `SGD(lr=1)` begins with a whole number, and its schedule makes 0.5 of it.
+    """
+    same = type(value)(number) if math.isfinite(number) else number
+    return same if same == number else number
+
+
 def with_numbers(value: Any, numbers: Iterator[float]) -> Any:
     """The same structure with other numbers; tensors in it are changed in place.
 
@@ -35,7 +45,7 @@ def with_numbers(value: Any, numbers: Iterator[float]) -> Any:
         numbers: As many as it has, in the same order.
     """
     if isinstance(value, bool | int | float):
-        return type(value)(next(numbers))
+        return like(value, next(numbers))
     if isinstance(value, torch.Tensor):
         found = torch.tensor([next(numbers) for _ in range(value.numel())], dtype=torch.float64)
         value.copy_(found.reshape(value.shape))

@@ -15,7 +15,7 @@ from torch import nn
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.live import LiveVariable
-from edl_horovod.frameworks.torch.numbers import numbers_in, with_numbers
+from edl_horovod.frameworks.torch.numbers import like, numbers_in, with_numbers
 from edl_horovod.frameworks.torch.optimizer import BY_ELEMENTS, BY_PARAMETERS, Optimization
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Variable
@@ -185,6 +185,8 @@ class OptimizerState:
                 continue
             if mine is None or not isinstance(value, torch.Tensor):
                 raise self._unusable(f"{key!r}, which it did not keep at its first step")
+            if not torch.can_cast(value.dtype, mine.dtype):
+                raise self._unusable(f"{key!r} as {value.dtype}, first as {mine.dtype},")
             mine.copy_(value)
             state[key] = mine
 
@@ -309,7 +311,7 @@ class OptimizerState:
         numbers = iter(np.asarray(values).tolist())
         for name, parameter in self._parameters.items():
             has_begun = bool(next(numbers))
-            kept = {key: type(zero)(next(numbers)) for key, zero in self._numbers[name].items()}
+            kept = {key: like(zero, next(numbers)) for key, zero in self._numbers[name].items()}
             if has_begun:
                 self._optimizer.state[parameter] = {**self._tensors[name], **kept}
             else:

@@ -1,10 +1,12 @@
 """Tasks on PyTorch in this process, as the only rank of its ring, without a launcher."""
 
 import contextlib
+import copy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
@@ -21,10 +23,12 @@ ZOO = Path(__file__).parents[3] / "zoo"
 
 
 class Run:
-    """What a task did, step by step."""
+    """What a task did, step by step; a training's batches, and its module before the first."""
 
     def __init__(self):
         self.losses = {}
+        self.batches = {}
+        self.module = None
         self.result = None
         self.state = {}
         self.step = None
@@ -68,6 +72,9 @@ def run(tmp_path, monkeypatch):
 
                 def recorded(*arguments, **keywords):
                     work._checkpoints.wait()
+                    if done.module is None:
+                        done.module = copy.deepcopy(work._step.model.running.module)
+                    done.batches[work.state.step + 1] = arguments[0]
                     sums = step(*arguments, **keywords)
                     done.losses[work.state.step + 1] = sums.loss
                     return sums
@@ -79,3 +86,17 @@ def run(tmp_path, monkeypatch):
         return done
 
     return run_it
+
+
+def by_hand(run, create_optimizer, create_loss=torch.nn.functional.mse_loss):
+    """The weights after a training's batches in a loop as in PyTorch's own tutorials."""
+    module = run.module.train()
+    (optimizer,), (scheduler,) = create_optimizer(None, module)
+    num_steps = -(-100 // 24)
+    for step, batch in run.batches.items():
+        optimizer.zero_grad()
+        create_loss(module(batch.features), batch.labels).backward()
+        optimizer.step()
+        if step % num_steps == 0:
+            scheduler.step()
+    return {name: each.detach().numpy() for name, each in module.named_parameters()}

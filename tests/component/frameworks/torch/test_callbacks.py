@@ -3,6 +3,7 @@
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models import zoo
+from tests.component.frameworks.torch.conftest import by_hand
 from tests.torch_ring import Meeting, make_step, part_of, train_in_ring
 from tests.zoo import torch_tiny
 
@@ -281,6 +283,25 @@ def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, create_opt
     assert second.losses == pytest.approx(
         {step: loss for step, loss in whole.losses.items() if step > 17}, rel=1e-5
     )
+
+
+def whole_rate(self, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1)
+    return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+def small_loss(outputs, labels):
+    return 0.01 * torch.nn.functional.mse_loss(outputs, labels)
+
+
+def test_a_whole_learning_rate_that_gets_a_fraction_goes_on_after_a_restart(run, with_spec):
+    with_spec(create_optimizer=whole_rate, create_loss=staticmethod(small_loss))
+    whole = run("train", EPOCHS, job="whole")
+    run("train", EPOCHS, until=7)
+    second = run("train", EPOCHS, "resume=must")
+    for name, weights in by_hand(whole, whole_rate, small_loss).items():
+        np.testing.assert_allclose(whole.state[name], weights, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(second.state[name], weights, rtol=1e-5, atol=1e-6)
 
 
 def test_early_stopping_keeps_the_best_weights(run, tmp_path):

@@ -131,6 +131,52 @@ def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule
         np.testing.assert_array_equal(state_of(second)[name], value, err_msg=name)
 
 
+class Counting(torch.optim.SGD):
+    """It keeps a whole number of each parameter that has a fraction later."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["size"] = state.get("size", 1) + 0.25 * float(parameter.grad.norm() > 0)
+                    parameter -= group["lr"] * state["size"] * parameter.grad
+
+
+def test_whole_numbers_that_get_a_fraction_go_on_elsewhere(monkeypatch):
+    def create_optimizer(model):
+        optimizer = Counting(model.parameters(), lr=1)
+        scheduler = schedulers.ExponentialLR(optimizer, 0.5)
+        return optimizer, {"scheduler": scheduler, "interval": "step"}
+
+    loaded = load(create_optimizer, monkeypatch)
+    first, second = by_us(loaded, batches(5)), make_step(loaded, EXAMPLE)
+    for name, variable in second.variables.items():
+        variable.assign(first.variables[name].numpy())
+    for batch in itertools.islice(batches(), 5, None):
+        second.step(batch, wants_change=False, is_alone=True, salt=0)
+    assert_same_weights(second, by_hand(loaded), rtol=2e-5, atol=1e-6)
+
+
+class Widening(torch.optim.SGD):
+    """It keeps a tensor of whole numbers, and later one of others in its place."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                size = self.state[parameter].setdefault("size", torch.tensor(2))
+                if parameter.grad.norm() > 0:
+                    self.state[parameter]["size"] = 0.7 * size
+
+
+def test_a_tensor_that_cannot_hold_what_replaces_it_is_refused(monkeypatch):
+    loaded = load(lambda model: Widening(model.parameters(), 0.1), monkeypatch)
+    with pytest.raises(UserCodeError, match=r"'size' as torch.float32, first as torch.int64"):
+        by_us(loaded, batches(1))
+
+
 def test_parameter_groups_keep_their_settings(monkeypatch):
     def create_optimizer(model):
         return torch.optim.SGD(

@@ -90,3 +90,15 @@ def test_a_newcomer_that_has_made_no_step_takes_all_at_once(world, kind):
     for _ in range(3):
         side.step(side.stream.next_batch())
     assert_same_everywhere(side.weights())
+
+
+def test_a_whole_learning_rate_to_which_the_leader_gave_a_fraction_is_that_everywhere(world):
+    side = Side(world, kind="SGD", lr=1)
+    state = RingState(side.trainer.variables, Counters(), FRAMEWORK.collectives)
+    if world.is_leader:
+        # As a schedule by the epoch does.
+        side.trainer.optimizer.param_groups[0]["lr"] = 0.5
+    state.sync(world)
+    assert side.trainer.optimizer.param_groups[0]["lr"] == 0.5
+    side.train()
+    assert_same_everywhere(side.weights())
