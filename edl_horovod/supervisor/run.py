@@ -365,8 +365,10 @@ def _note(events: list[Recorded], slots: Slots) -> None:
                 slots.note_ring(event.members)
             case WorkerEvent(state="hung", pid=int(pid)):
                 slots.note_hung(event.worker, pid)
-            case StepEvent() | EvaluationEvent() | ProgressEvent():
-                slots.note_progress()
+            case StepEvent(step=done) | ProgressEvent(records=done):
+                slots.note_progress((done, 0))
+            case EvaluationEvent(step=done):
+                slots.note_progress((done, 1))
 
 
 def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
@@ -378,7 +380,7 @@ def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
     failures, why = slots.most_new_failures()
     if failures >= HOPELESS_FAILURES and slots.num_healthy() < min_np:
         raise JobFailed(
-            f"A worker ended {failures} times in a row while the job made no progress. {why}"
+            f"A worker ended {failures} times in a row while the job got no further than before. {why}"
         )
 
 

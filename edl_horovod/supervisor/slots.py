@@ -77,6 +77,7 @@ class Slots:
             self._forks = ForkServer(command, log_path)
         self._slots: dict[int, _Slot] = {}
         self._leaving: dict[int, _Slot] = {}
+        self._furthest = (0, 0)
         self.num_wanted = 0
 
     @property
@@ -89,8 +90,17 @@ class Slots:
         """All workers, and what forks them."""
         return [*self.children, *(self._forks.children if self._forks is not None else [])]
 
-    def note_progress(self) -> None:
-        """Note that the job got on: failures before this count no longer."""
+    def note_progress(self, place: tuple[int, int]) -> None:
+        """Note where the job is: where it has never been as far, earlier failures count no longer.
+
+        A job that goes back at each failure, and only makes the same steps again, gets nowhere.
+
+        Args:
+            place: Steps or records that are done, and evaluations after them.
+        """
+        if place <= self._furthest:
+            return
+        self._furthest = place
         for slot in self._slots.values():
             slot.num_new_failures = 0
 

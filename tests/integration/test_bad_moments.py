@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edl_horovod.errors import Interrupted, OutputError
+from edl_horovod.errors import Interrupted, JobFailed, OutputError
 from edl_horovod.job.directory import JobDir
 from edl_horovod.launch.local_jobs import LocalJobs
 from edl_horovod.ledger.prove import prove
@@ -91,6 +91,15 @@ def test_a_worker_that_the_kernel_kills_for_memory_costs_no_record(
     proof = prove(JobDir(job.job_dir))
     assert proof.is_good, proof.violations
     assert (proof.is_finished, proof.num_records) == (True, EPOCHS * NUM_RECORDS)
+
+
+def test_a_worker_that_is_killed_at_the_same_step_in_each_life_ends_the_job(start, settings):
+    job = start("train", *settings, "model_def=dying", "params.bad_id=70", "launch.np=1")
+    assert job.end(60) == JobFailed.exit_code, job.describe()
+    assert "ended 3 times in a row" in job.printed
+    lives = [e for e in job.events("step") if e.event.step == 1]
+    # The first death may be seen before what was done until then.
+    assert 3 <= len(lives) <= 4
 
 
 @NEEDS_ROOT

@@ -126,7 +126,7 @@ def test_failures_are_counted_until_the_job_gets_on(make):
     failures, why = slots.most_new_failures()
     assert failures == 2
     assert str(slots.children[0].log_path) in why
-    slots.note_progress()
+    slots.note_progress((1, 0))
     assert slots.most_new_failures()[0] == 0
 
 
@@ -179,6 +179,22 @@ def test_one_that_dies_in_every_ring_is_given_up(make):
         fail_without_progress(slots, clock, number=0, times=1)
     with pytest.raises(JobFailed, match="3 times"):
         job._give_up_if_hopeless(slots, 1)
+
+
+def test_steps_that_are_made_once_more_are_no_progress(make):
+    slots, clock = make(FAIL)
+    slots.num_wanted = 1
+    slots.keep()
+    job._note([recorded("step", step=2), recorded("evaluation", step=2)], slots)
+    for _ in range(job.HOPELESS_FAILURES):
+        job._give_up_if_hopeless(slots, 1)
+        fail_without_progress(slots, clock, number=0, times=1)
+        again = [recorded("step", step=step) for step in (1, 2)]
+        job._note([*again, recorded("evaluation", step=2)], slots)
+    with pytest.raises(JobFailed, match="3 times"):
+        job._give_up_if_hopeless(slots, 1)
+    job._note([recorded("step", step=3)], slots)
+    job._give_up_if_hopeless(slots, 1)
 
 
 def test_one_that_is_killed_again_and_again_is_given_up_with_the_likely_cause(make, tmp_path):
