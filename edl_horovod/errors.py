@@ -116,7 +116,7 @@ class DataError(EdlError):
 
 
 class TrainingError(EdlError):
-    """Training itself went wrong: a loss that is not finite."""
+    """Training itself went wrong: a loss or gradients that are not finite."""
 
     exit_code = 5
 

@@ -180,11 +180,14 @@ class StepSums:
     metrics: dict[str, float]
     metric_sums: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     """What the metrics have counted, which adds up over steps; the framework knows what it is."""
+    has_finite_gradients: bool = True
+    """False means that NaN or infinite gradients were found, and that nothing was changed."""
 
     @property
     def is_finite(self) -> bool:
-        """Whether the variables were changed; false means the loss was NaN or infinite."""
-        return self.num_examples == 0 or bool(np.isfinite(self.loss))
+        """Whether the variables were changed; false means a loss or gradients that are not."""
+        is_loss_finite = bool(np.isfinite(self.loss))
+        return self.num_examples == 0 or (is_loss_finite and self.has_finite_gradients)
 
 
 @dataclass(frozen=True)

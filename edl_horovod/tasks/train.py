@@ -387,13 +387,24 @@ class TrainWork(Work):
             self.state.sync(world)
 
     def _check(self, sums: StepSums) -> None:
-        if not sums.is_finite:
+        if sums.is_finite:
+            return
+        step = self.state.step + 1
+        if np.isfinite(sums.loss):
             raise TrainingError(
-                f"The loss of step {self.state.step + 1} is not finite.",
+                f"The gradients of step {step} are not finite, although its loss is.",
                 received={"loss": sums.loss},
-                cure="The variables are still those before it. Lower the learning rate"
-                " (train.learning_rate), or look for bad values in the data.",
+                cure="The variables are still those before it. Look for a function in the model or"
+                " the loss whose derivative is infinite somewhere, as those of a square root and of"
+                " a norm are at 0 (add a small number inside), or lower the learning rate"
+                " (train.learning_rate).",
             )
+        raise TrainingError(
+            f"The loss of step {step} is not finite.",
+            received={"loss": sums.loss},
+            cure="The variables are still those before it. Lower the learning rate"
+            " (train.learning_rate), or look for bad values in the data.",
+        )
 
 
 def _max_steps(config: JobConfig, callbacks: Callbacks | None) -> int | None:

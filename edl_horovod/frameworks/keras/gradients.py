@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from edl_horovod.frameworks.buckets import Reduction
 from edl_horovod.frameworks.keras.functional import num_examples, some_examples
 from edl_horovod.frameworks.keras.reduction import Sum, with_values
 
-__all__ = ["GradientOptions", "add_over_parts", "clip"]
+__all__ = ["GradientOptions", "add_over_parts", "are_usable", "clip"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,25 @@ def clip(gradients: Sequence[Sum], options: GradientOptions, scale: tf.Tensor | 
     if options.clip_norm:
         bounded, _ = tf.clip_by_global_norm(bounded, options.clip_norm * scale)
     return list(bounded)
+
+
+def are_usable(gradients: Sequence[Sum], optimizer: keras.optimizers.Optimizer) -> tf.Tensor:
+    """Whether an optimizer can make a step by gradients: all are finite numbers.
+
+    One that scales the loss leaves a step out by itself where they are not.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or not gradients:
+        return tf.constant(True)
+    values = [each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients]
+    # A sum takes less time than to look at each number, and only large ones overflow in it.
+    total = tf.add_n([tf.cast(tf.reduce_sum(each), tf.float32) for each in values])
+    # A bound of each value makes a large number of an infinite one.
+    is_bad = tf.math.is_nan if optimizer.clipvalue else lambda x: ~tf.math.is_finite(x)
+    return tf.cond(
+        tf.math.is_finite(total),
+        lambda: tf.constant(True),
+        lambda: ~tf.reduce_any([tf.reduce_any(is_bad(each)) for each in values]),
+    )
 
 
 def _cut(values: tf.Tensor, most: tf.Tensor | float) -> tf.Tensor:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
-from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
+from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
 from edl_horovod.frameworks.keras.inlined import inlined
 from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.moving import as_sum, move, salted, sum_dtype
@@ -240,9 +240,10 @@ class StepGraph:
         return with_values(gradient, lambda values: values * tf.cast(factor, values.dtype))
 
     def _change_if_good(self, reduced: list[Sum]) -> tf.Tensor:
-        """Change the variables, if the step's loss is finite; returns the step's numbers.
+        """Change the variables, if the step's loss and gradients are finite; returns its numbers.
 
-        What the metrics have counted, and then their values, stand at the end.
+        What the metrics have counted, their values, and whether the gradients are finite stand at
+        the end.
         """
         *totals, numbers = reduced
         gradient_sums, moved = totals[: len(self._trained)], totals[len(self._trained) :]
@@ -264,16 +265,16 @@ class StepGraph:
                 move(variable.value, total, count, numbers[CONTRIBUTORS])
             return tf.constant(True)
 
-        is_good = tf.math.is_finite(numbers[LOSS]) & (count > 0)
+        are_good = are_usable(gradient_sums, self._optimizer)
+        is_good = tf.math.is_finite(numbers[LOSS]) & (count > 0) & are_good
         done = tf.cond(is_good, change, lambda: tf.constant(False))
         its = zip(self._metrics, self._split(numbers[METRICS:]), strict=True)
         counted = tf.concat([numbers[:METRICS], *(each.counted(of, count) for each, of in its)], 0)
         values = self._values(counted[METRICS:], count)
         self.metric_names = list(values)
         with tf.control_dependencies([done]):
-            return tf.concat(
-                [counted, *(tf.reshape(tf.cast(v, tf.float32), [1]) for v in values.values())], 0
-            )
+            row = [tf.reshape(tf.cast(v, tf.float32), [1]) for v in (*values.values(), are_good)]
+            return tf.concat([counted, *row], 0)
 
     @property
     def _is_scaling(self) -> bool:

@@ -124,12 +124,14 @@ class KerasStep:
                 values = run(flag, batch.examples, salted, self._zero).numpy().tolist()
         count = values[EXAMPLES]
         after_sums = METRICS + self._graph.num_metric_sums
+        *metrics, are_good = values[after_sums:]
         return StepSums(
             num_examples=round(count),
             loss=values[LOSS] / count if count else float("nan"),
             wants_change=values[WANTS_CHANGE] > 0,
-            metrics=dict(zip(self._graph.metric_names, values[after_sums:], strict=True)),
+            metrics=dict(zip(self._graph.metric_names, metrics, strict=True)),
             metric_sums=np.array(values[METRICS:after_sums]),
+            has_finite_gradients=bool(are_good),
         )
 
     def scale_learning_rate(self, factor: float) -> None:

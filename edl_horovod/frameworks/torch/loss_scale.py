@@ -26,6 +26,11 @@ class LossScale:
         """The present factor."""
         return float(self.variable.numpy()[0])
 
+    @property
+    def is_least(self) -> bool:
+        """Whether it cannot be halved once more."""
+        return self.factor <= 1.0
+
     def note(self, *, is_finite: bool) -> None:
         """Take note of a step's gradients."""
         factor, num_steps = self.variable.numpy().tolist()

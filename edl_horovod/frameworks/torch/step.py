@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -161,8 +161,9 @@ class TorchStep:
             self._forget_gradients()
             raise
         count, loss_sum = float(totals[EXAMPLES]), float(totals[LOSS])
+        has_finite_gradients = True
         if count and math.isfinite(loss_sum):
-            self._change(totals)
+            has_finite_gradients = self._change(totals)
         self._forget_gradients()
         self._random.end_step()
         metric_sums = totals[self._metrics_at]
@@ -173,6 +174,7 @@ class TorchStep:
             wants_change=bool(totals[WANTS_CHANGE] > 0),
             metrics=dict(zip(self._objective.metric_names, means, strict=True)),
             metric_sums=metric_sums,
+            has_finite_gradients=has_finite_gradients,
         )
 
     def scale_learning_rate(self, factor: float) -> None:
@@ -342,8 +344,11 @@ class TorchStep:
         # Sums of a large batch would be more than float16 holds.
         return 1.0 if self._scale is None else self._scale.factor / self._options.batch_size
 
-    def _change(self, totals: NDArray[np.float64]) -> None:
-        """Update parameters and buffers by the ring's sums, the same on all ranks."""
+    def _change(self, totals: NDArray[np.float64]) -> bool:
+        """Update parameters and buffers by the ring's sums, the same on all ranks.
+
+        Returns whether the gradients are finite; else nothing is changed.
+        """
         count = float(totals[EXAMPLES])
         for parameter in self._state.waiting:
             parameter.grad = None
@@ -355,27 +360,33 @@ class TorchStep:
                 " trained.",
                 cure="Compute it of the model's outputs, without .detach(), .item() and no_grad.",
             )
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.grad.mul_(1.0 / (self._factor * count))
+            is_held = self._scale is None or are_finite(parameters)
+            if self._scale is not None:
+                if not is_held and self._scale.is_least:
+                    return False
+                # float16 could not hold them: the step is left out, and the next ones are smaller.
+                self._scale.note(is_finite=is_held)
+            if is_held:
+                bound(parameters, self._options)
+                # Only now: a bound of each value makes a large number of an infinite one.
+                if not are_finite(parameters):
+                    return False
         # Before the optimizer: it goes on from what the forward pass has written into parameters.
         self._moving.move(
             torch.from_numpy(totals[self._metrics_at.stop :].copy()),
             count,
             float(totals[CONTRIBUTORS]),
         )
-        with torch.no_grad():
-            for parameter in parameters:
-                parameter.grad.mul_(1.0 / (self._factor * count))
-            if self._may_apply(parameters):
-                bound(parameters, self._options)
-                with user_code(f"The optimizer of {self._loaded.label}", root=self._loaded.zoo):
-                    self._apply()
-
-    def _may_apply(self, parameters: Sequence[nn.Parameter]) -> bool:
-        """Whether float16 could hold the gradients, where they were scaled for it."""
-        if self._scale is None:
-            return True
-        is_finite = are_finite(parameters)
-        self._scale.note(is_finite=is_finite)
-        return is_finite
+        if is_held:
+            with (
+                torch.no_grad(),
+                user_code(f"The optimizer of {self._loaded.label}", root=self._loaded.zoo),
+            ):
+                self._apply()
+        return True
 
     def _apply(self) -> None:
         with self._multiplied_rate(), torch.enable_grad():

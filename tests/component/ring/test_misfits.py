@@ -28,6 +28,11 @@ def test_a_loss_that_is_not_finite_is_told_with_its_step_counted_from_1(train):
         train("params.bad_id=0", "data_plan.shuffle=false")
 
 
+def test_a_gradient_that_is_not_finite_is_told_and_changes_nothing(train):
+    with pytest.raises(TrainingError, match=r"^The gradients of step 1 are not finite"):
+        train("model_def=steep", "params.bad_id=0", "data_plan.shuffle=false")
+
+
 def test_a_link_out_of_the_zoo_is_told_before_the_training(train, tmp_path):
     shutil.copytree(ZOO, tmp_path / "zoo")
     (tmp_path / "secret").write_text("secret")

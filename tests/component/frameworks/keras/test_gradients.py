@@ -1,10 +1,16 @@
 """Bounds and parts of gradients give what a plain computation of the same gives."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, clip
+from edl_horovod.frameworks.keras.gradients import (
+    GradientOptions,
+    add_over_parts,
+    are_usable,
+    clip,
+)
 
 GRADIENTS = [tf.constant([3.0, -4.0]), tf.constant([[12.0]])]  # Of length 13.
 
@@ -61,3 +67,24 @@ def test_parts_add_up_to_the_whole_and_none_is_empty(count, num_parts):
     size = -(-count // num_parts)
     expected = 0.5 + sum(x.numpy()[i : i + size].max() for i in range(0, count, size))
     np.testing.assert_allclose(moved, expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "is_usable"),
+    [
+        ([3e38, 3e38], {}, True),
+        ([1.0, np.inf], {}, False),
+        ([1.0, np.nan], {}, False),
+        # As in `fit`, the optimizer makes a large number of it.
+        ([1.0, np.inf], {"clipvalue": 0.5}, True),
+        ([1.0, np.nan], {"clipvalue": 0.5}, False),
+        ([1.0, np.inf], {"clipnorm": 0.5}, False),
+    ],
+)
+def test_gradients_are_usable_where_a_step_by_them_is_finite(values, settings, is_usable):
+    variable, rows = keras.Variable([0.0, 0.0]), tf.IndexedSlices(tf.constant(values), [0, 1])
+    optimizer = keras.optimizers.SGD(1.0, **settings)
+    assert bool(are_usable([rows], optimizer)) == is_usable
+    assert bool(are_usable([tf.ones(3), tf.constant(values)], optimizer)) == is_usable
+    optimizer.apply([tf.constant(values)], [variable])
+    assert np.isfinite(variable.numpy()).all() == is_usable

@@ -118,6 +118,31 @@ def test_a_loss_that_is_not_finite_changes_nothing(size):
     assert_same(states[0], fresh, rtol=0, atol=0)
 
 
+def no_derivative(outputs, labels):
+    """A finite loss whose derivative is not, where a label is 7."""
+    loss = (outputs - labels).square().mean()
+    square = (outputs - outputs.detach()).square().sum()
+    return loss + square.sqrt() if (labels == 7).any() else loss
+
+
+@pytest.mark.parametrize("options", [OPTIONS["plain"], OPTIONS["norm"], OPTIONS["value"]])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_gradient_that_is_not_finite_changes_nothing(size, options, monkeypatch):
+    def bad():
+        (batch,) = batches(1)
+        batch.labels[3] = 7
+        yield batch
+
+    loaded = load(batch_norm=True)
+    monkeypatch.setattr(loaded.spec, "create_loss", no_derivative)
+    states, sums = ring_of(size, loaded, options=options, data=bad)
+    assert np.isfinite(sums[0][0].loss)
+    fresh = state_of(make_step(load(batch_norm=True), EXAMPLE))
+    fresh["random"] = states[0]["random"]
+    assert not sums[0][0].is_finite
+    assert_same(states[0], fresh, rtol=0, atol=0)
+
+
 def test_what_fails_in_a_step_leaves_the_state_as_it_was():
     step = make_step(load(batch_norm=True), EXAMPLE)
     before = state_of(step)
@@ -203,6 +228,18 @@ def test_float16_leaves_a_step_out_whose_gradients_it_cannot_hold():
     assert after.pop("loss_scale").tolist() == [2.0**139, 0.0]
     assert np.array_equal(after["hidden.weight"], before["hidden.weight"])
     assert not after["optimizer/begun"].any()
+
+
+def test_a_gradient_that_no_scale_makes_finite_ends_the_training(monkeypatch):
+    loaded = load()
+    monkeypatch.setattr(loaded.spec, "create_loss", no_derivative)
+    step = make_step(loaded, EXAMPLE, options=OPTIONS["scaled"])
+    (batch,) = batches(1)
+    batch.labels[3] = 7
+    step.variables["loss_scale"].assign([2.0, 0.0])
+    first, second = (step.step(batch, wants_change=False, is_alone=True, salt=0) for _ in range(2))
+    assert first.is_finite
+    assert not second.is_finite
 
 
 def test_a_loss_that_depends_on_no_parameter_is_refused(monkeypatch):

@@ -38,7 +38,7 @@ NUM_RECORDS, BATCH, LANES, STEPS = 100, 24, 6, 9
 class Side:
     """One way to train: as a rank of the ring, or as one process on everything."""
 
-    def __init__(self, world, mode=Mode.TRAINING, gradients=NO_OPTIONS, **params):
+    def __init__(self, world, mode=Mode.TRAINING, gradients=NO_OPTIONS, model="tiny", **params):
         scratch = Path(os.environ["RING_SCRATCH"]) / f"data-{os.environ['HOROVOD_RANK']}"
         index = Index.open(write_records(scratch, NUM_RECORDS))
         self.world = world
@@ -51,7 +51,7 @@ class Side:
             is_shuffled=mode is Mode.TRAINING,
         )
         keras.utils.set_random_seed(3)
-        loaded = load_spec(ZOO, "tiny", params=params)
+        loaded = load_spec(ZOO, model, params=params)
         self.stream = KerasBatches(Reader(index), self.plan, loaded, mode, prefetch=2)
         self.trainer = KerasStep(
             loaded, self.stream.element_spec, learning_rate=None, gradients=gradients
@@ -127,8 +127,9 @@ def unbounded_weights():
     return plain.weights()[0]
 
 
-def test_a_bad_loss_on_one_rank_changes_no_weights_anywhere(world):
-    ring = Side(world, bad_id=5)
+@pytest.mark.parametrize("model", ["tiny", "steep"])
+def test_a_bad_loss_or_gradient_on_one_rank_changes_no_weights_anywhere(world, model):
+    ring = Side(world, model=model, bad_id=5)
     per_epoch = ring.plan.steps_per_epoch
     order = ring.plan.order(0)
     bad_step = next(s for s in range(per_epoch) if 5 in order.records(s, range(LANES)))

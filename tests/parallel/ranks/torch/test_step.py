@@ -31,7 +31,15 @@ NUM_RECORDS, BATCH, LANES, STEPS = 100, 24, 6, 9
 class Side:
     """One way to train: as a rank of the ring, or as one process on everything."""
 
-    def __init__(self, world, mode=Mode.TRAINING, precision="float32", config=None, **params):
+    def __init__(
+        self,
+        world,
+        mode=Mode.TRAINING,
+        precision="float32",
+        config=None,
+        model="torch_tiny",
+        **params,
+    ):
         scratch = Path(os.environ["RING_SCRATCH"]) / f"data-{os.environ['HOROVOD_RANK']}"
         index = Index.open(write_records(scratch, NUM_RECORDS))
         self.world = world
@@ -45,7 +53,7 @@ class Side:
         )
         FRAMEWORK.begin(slot=0, seed=3)
         FRAMEWORK.use_precision(precision)
-        loaded = load_spec(ZOO, "torch_tiny", params=params)
+        loaded = load_spec(ZOO, model, params=params)
         self.stream = FRAMEWORK.batches(Reader(index), self.plan, loaded, mode, prefetch=2)
         self.trainer = FRAMEWORK.step(
             loaded,
@@ -156,8 +164,9 @@ def test_batch_norm_over_all_ranks_is_that_of_one_process(world, keep_every):
     assert_as_alone(world, 1e-5, config={"batch_norm": "synchronized"}, **model)
 
 
-def test_a_bad_loss_on_one_rank_changes_no_weights_anywhere(world):
-    ring = Side(world, bad_id=5)
+@pytest.mark.parametrize("model", ["torch_tiny", "torch_steep"])
+def test_a_bad_loss_or_gradient_on_one_rank_changes_no_weights_anywhere(world, model):
+    ring = Side(world, model=model, bad_id=5)
     per_epoch = ring.plan.steps_per_epoch
     order = ring.plan.order(0)
     bad_step = next(s for s in range(per_epoch) if 5 in order.records(s, range(LANES)))
