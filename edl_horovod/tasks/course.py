@@ -90,5 +90,10 @@ class Course:
         return is_bound_reached or self.epoch >= self._num_epochs
 
     @property
+    def is_cut_short(self) -> bool:
+        """Whether the training ends in the midst of an epoch, which a longer one goes on with."""
+        return self.is_at_end and not self.is_between_epochs
+
+    @property
     def _step(self) -> int:
         return max(0, self._counters.step)

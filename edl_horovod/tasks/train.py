@@ -233,6 +233,9 @@ class TrainWork(Work):
         while True:
             if self.state.is_streaming and self._stream_on(world, membership):
                 return None
+            if world.is_leader and self._course.is_cut_short:
+                membership.doing("unwatched", f"the checkpoint of step {self.state.step}")
+                self._save_for_longer()
             if self._validation is not None and self._is_evaluation_due():
                 step = self.state.step
                 # All ranks: the step number decides. Where the ring began with it, a former leader
@@ -307,7 +310,8 @@ class TrainWork(Work):
         metrics = self._validation.final_metrics() if self._validation is not None else {}
         if world.is_leader:
             # Kept, so that a longer training can go on from here.
-            self._save()
+            if self._checkpoints.newest_step() < self.state.step:
+                self._save()
             self._step.finalize()
             if self._callbacks is not None:
                 self._callbacks.end()
@@ -345,6 +349,16 @@ class TrainWork(Work):
 
     def _save(self) -> None:
         self._checkpoints.save(vars(self._counters))
+
+    def _save_for_longer(self) -> None:
+        """Save what a longer training goes on from, in the midst of its epoch.
+
+        It knows nothing of the evaluation that follows and of the epoch's end that callbacks and
+        schedules are told of. Also a later leader, which has both in its state, leaves it so.
+        """
+        if self._checkpoints.newest_step() < self.state.step:
+            self._save()
+            self._checkpoints.wait()
 
     def _lanes(self, world: World) -> range:
         return self._plan.lanes_of(world.rank, world.size)

@@ -89,6 +89,20 @@ def test_it_does_what_it_does_in_fit(train, use, tmp_path, name):
         assert len(epochs) < EPOCHS
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_it_does_so_after_an_end_in_the_midst_of_an_epoch(train, use, tmp_path, name):
+    begins = Begins()
+    use(lambda: [begins, CASES[name]()])
+    train(*IN_ORDER, "train.max_steps=12")
+    weights = begins.weights
+    longer = train(*IN_ORDER, "resume=must")
+    theirs, epochs = by_fit(tmp_path, weights, [CASES[name]()])
+    assert list(longer.losses) == list(range(13, STEPS_PER_EPOCH * len(epochs) + 1))
+    ours = [variable.numpy() for variable in longer.work._step.model_variables.values()]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_csv_logger_writes_what_it_writes_in_fit(train, use, tmp_path):
     begins = Begins()
     use(lambda: [begins, keras.callbacks.CSVLogger(str(tmp_path / "ours.csv"))])

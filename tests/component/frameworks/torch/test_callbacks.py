@@ -304,6 +304,45 @@ def test_a_whole_learning_rate_that_gets_a_fraction_goes_on_after_a_restart(run,
         np.testing.assert_allclose(second.state[name], weights, rtol=1e-5, atol=1e-6)
 
 
+def halved_by_epoch(self, model, lr=0.1):
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
+
+
+@pytest.mark.parametrize(
+    "stops", [["train.max_steps=7"], ["train.max_steps=7", "train.max_steps=9"]]
+)
+def test_a_training_that_ended_in_the_midst_of_an_epoch_goes_on_in_it(
+    run, tmp_path, with_spec, stops
+):
+    with_spec(create_optimizer=halved_by_epoch, create_callbacks=lambda self: [Told()])
+    settings = [
+        EPOCHS,
+        f"validation_data={tmp_path}/data/part-0.recordio",
+        "train.early_stopping.metric=loss",
+        "train.early_stopping.patience=5",
+        "train.early_stopping.min_delta=9",
+    ]
+    whole = run("train", *settings, job="whole")
+    for stop, resume in zip(stops, ["never", "must"], strict=False):
+        run("train", *settings, stop, f"resume={resume}")
+    longer = run("train", *settings, "resume=must")
+    assert longer.result.metrics == pytest.approx(whole.result.metrics, rel=1e-5)
+    assert list(longer.state) == list(whole.state)
+    for name, value in whole.state.items():
+        np.testing.assert_allclose(longer.state[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_schedules_by_the_epoch_are_those_of_a_loop_after_an_end_within_one(run, with_spec):
+    with_spec(create_optimizer=halved_by_epoch)
+    whole = run("train", EPOCHS, job="whole")
+    run("train", EPOCHS, "train.max_steps=7")
+    longer = run("train", EPOCHS, "resume=must")
+    for name, weights in by_hand(whole, halved_by_epoch).items():
+        np.testing.assert_allclose(whole.state[name], weights, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(longer.state[name], weights, rtol=1e-5, atol=1e-6)
+
+
 def test_early_stopping_keeps_the_best_weights(run, tmp_path):
     settings = [
         f"validation_data={tmp_path}/data/part-0.recordio",
