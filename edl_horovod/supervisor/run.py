@@ -380,7 +380,8 @@ def _give_up_if_hopeless(slots: Slots, min_np: int) -> None:
     failures, why = slots.most_new_failures()
     if failures >= HOPELESS_FAILURES and slots.num_healthy() < min_np:
         raise JobFailed(
-            f"A worker ended {failures} times in a row while the job got no further than before. {why}"
+            f"A worker ended {failures} times in a row while the job got no further than before."
+            f" {why}"
         )
 
 
