@@ -111,15 +111,20 @@ class Objective:
         """
         if self._is_mean:
             return
-        few = some_examples(examples, 0, _TRIED_EXAMPLES)
-        with user_code(f"Trying the loss of {self._loaded.label}", root=self._loaded.zoo):
-            outputs, added = self._tried(few[0])
-            losses = [self._losses_of(few, outputs)]
-            if added and not overrides(self._model, "compute_loss"):
-                again = [self._tried(repeated(few[0], times))[1] for times in (2, 3)]
-                losses += map(list, zip(added, *again, strict=True))
+        few, label = some_examples(examples, 0, _TRIED_EXAMPLES), self._loaded.label
+        try:
+            with user_code(f"Trying the loss of {label}", root=self._loaded.zoo):
+                outputs, added = self._tried(few[0])
+                losses = [self._losses_of(few, outputs)]
+                if added and not overrides(self._model, "compute_loss"):
+                    again = [self._tried(repeated(few[0], times))[1] for times in (2, 3)]
+                    losses += map(list, zip(added, *again, strict=True))
+        except UserCodeError as e:
+            if not isinstance(e.__cause__, tf.errors.InvalidArgumentError):
+                raise
+            return  # What does not fit here fails in the step, too, which names the whole batch.
         if any(is_sum_over_batch(*map(float, each)) for each in losses):
-            raise sum_over_batch(self._loaded.label)
+            raise sum_over_batch(label)
         self._is_mean = True
 
     def _tried(self, features: Any) -> tuple[Any, list[Any]]:
