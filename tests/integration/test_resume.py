@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from edl_horovod.errors import Interrupted
 from edl_horovod.job import checkpoint_files
 from edl_horovod.job.directory import JobDir
+from tests.integration.conftest import ZOO, for_framework
 from tests.records import write_records
 
 STEPS = 15
@@ -165,6 +167,26 @@ def test_a_new_leader_goes_on_with_the_callbacks_of_the_lost_one(start, paced, t
     leader = job.events("generation")[-1].event.members[0]
     job.signal_worker(int(leader.split(":")[1]), signal.SIGKILL)
     after = losses(job.succeed())
+    assert max(after) == STEPS
+    for step, loss in after.items():
+        np.testing.assert_allclose(loss, whole[step], rtol=TOLERANCE, err_msg=f"step {step}")
+
+
+@pytest.mark.long
+def test_a_leader_lost_at_the_end_leaves_the_midst_of_the_epoch_to_go_on_from(
+    start, framework, paced, tmp_path
+):
+    called = for_framework(framework, [*paced, "model_def=called", "launch.np=2"])
+    called += [f"output={tmp_path}/out", f"model_zoo={ZOO}", "launch.threads_per_rank=1"]
+    whole = losses(
+        start("train", *paced, "model_def=called", f"job_dir={tmp_path}/whole-job").succeed()
+    )
+    (tmp_path / "out").rename(tmp_path / "whole")
+    command = [sys.executable, "-m", "tests.dying_job", "train", *called, "train.max_steps=12"]
+    start("train", *paced, launcher=command, EDL_TEST_DEATHS="finish:0/2").succeed()
+    assert list((tmp_path / "job" / "deaths").iterdir())
+    (tmp_path / "out").rename(tmp_path / "cut")
+    after = losses(start("train", *paced, "model_def=called", "resume=must").succeed())
     assert max(after) == STEPS
     for step, loss in after.items():
         np.testing.assert_allclose(loss, whole[step], rtol=TOLERANCE, err_msg=f"step {step}")
