@@ -72,7 +72,7 @@ def imported_framework(model_zoo: str, model_def: str) -> str:
 
 def other_framework(config: JobConfig) -> str:
     """The framework that the model's file imports, where the settings name another; else empty."""
-    if not TASKS[config.task].takes_zoo:
+    if not config.framework or not TASKS[config.task].takes_zoo:
         return ""
     files = _files(config.model_zoo, config.model_def)
     found = _imported(Path(config.model_zoo).resolve(), files, in_functions=True)

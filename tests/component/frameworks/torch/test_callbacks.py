@@ -139,7 +139,7 @@ def head_alone(self, model, lr=0.05, kind="AdamW"):
     return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 
 
-@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_group_that_is_added_trains_as_in_a_loop_by_hand(monkeypatch, size, kind):
     loaded = zoo.load_spec(str(ZOO), "torch_tiny", params={})
