@@ -92,6 +92,7 @@ def test_a_pytorch_module_learns_and_is_evaluated_and_predicts(start, tmp_path):
         assert len(reader) == 32
 
 
+@NEEDS_KERAS
 @NEEDS_TORCH
 def test_a_setting_that_does_not_fit_the_model_is_named(start, data):
     job = train(start, data, "model_def=torch_tiny", "framework=keras")

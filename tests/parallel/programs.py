@@ -4,9 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240
 FEW_THREADS = {
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -20,6 +22,7 @@ def run(module, *arguments, **variables):
     command = [sys.executable, "-m", f"tests.parallel.{module}", *map(str, arguments)]
     process = subprocess.Popen(
         command,
+        cwd=REPOSITORY,
         env={**os.environ, **FEW_THREADS, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -14,7 +14,7 @@ from edl_horovod.columns.infer import Column
 from edl_horovod.errors import ConfigError, DataError, UserCodeError
 from edl_horovod.models.zoo import load_spec
 from edl_horovod.spec import Mode
-from tests.frameworks import FRAMEWORKS
+from tests.frameworks import FRAMEWORKS, NEEDS_KERAS
 
 ZOO = Path(__file__).parents[3] / "model_zoo"
 NUM_ROWS = 120
@@ -263,6 +263,7 @@ def test_data_that_are_not_those_of_the_training_are_refused(framework, change, 
         ("classifier.DNN", "empty", "2 to 1,000 values"),
     ],
 )
+@NEEDS_KERAS
 def test_a_label_that_cannot_be_learned_is_refused(model_def, label, said):
     spec = spec_of(model_def, "keras", label=label)
     with pytest.raises(DataError, match=said):
@@ -273,6 +274,7 @@ def test_a_label_that_cannot_be_learned_is_refused(model_def, label, said):
     "params",
     [{"columns": [{"kind": "bukket", "name": "a"}]}, {"class_weights": "auto"}, {"columns": 3}],
 )
+@NEEDS_KERAS
 def test_parameters_that_mean_nothing_are_refused(params):
     with pytest.raises((ConfigError, UserCodeError)):
         spec_of("regressor.DNN", "keras", **params)

@@ -178,7 +178,7 @@ def test_dictionaries_that_are_too_large_to_be_held_are_refused_before_they_are_
 
 def test_an_empty_value_of_a_dictionary_is_named(tmp_path):
     path = write_batches(tmp_path / "a.arrow", [ANIMALS[0], categories([0, 1], ["cat", None])])
-    with pytest.raises(DataError, match=r"empty values .*column 't'"):
+    with pytest.raises(DataError, match=r"1 empty value .*column 't'"):
         read_columns(path)
 
 
