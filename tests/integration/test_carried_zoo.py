@@ -110,6 +110,7 @@ def test_a_path_that_leads_to_the_zoo_itself_is_refused_before_the_first_step(
     assert job.events("step") == []
 
 
+@pytest.mark.long
 def test_a_model_whose_output_depends_on_a_table_gives_the_same_from_the_copy(
     start, model_zoo, settings, tmp_path
 ):

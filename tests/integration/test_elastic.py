@@ -165,6 +165,7 @@ def test_a_killed_launcher_leaves_no_process_behind(start, counting, tmp_path):
     assert not job.processes()
 
 
+@pytest.mark.long
 def test_each_record_is_taken_once_where_the_batch_grows_with_the_ring(start, counting, tmp_path):
     """A kill, a join and a leave: a ring of another size takes other steps of the same records."""
     settings = {

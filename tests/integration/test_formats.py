@@ -233,6 +233,7 @@ def test_each_record_counts_once_over_a_killed_worker_and_another_ring(start, tm
     lose_a_worker_and_resume(start, write(tmp_path / "data"))
 
 
+@pytest.mark.long
 def test_a_stream_is_read_once_by_all_ranks_and_the_job_that_goes_on(start, tmp_path):
     printed = lose_a_worker_and_resume(start, a_stream(tmp_path))
     assert [each.count("it is read once now") for each in printed] == [1, 0], printed

@@ -45,6 +45,7 @@ def test_local_ring_of_one(start, data, assert_same_weights, tmp_path):
     assert_same_weights(tmp_path / "out")
 
 
+@pytest.mark.long
 def test_local_ring_of_three(start, data, assert_same_weights, tmp_path):
     start("train", *COMMON, f"data={data}", "launch.np=3").succeed()
     assert_same_weights(tmp_path / "out")

@@ -227,14 +227,12 @@ KINDS = {
     "keras": [keras_whole, keras_apart, keras_own_loss, tensorflow_2_1, tensorflow_program],
     "torch": [torch_sequence],
 }
-OF_ALL = (keras_whole, torch_sequence)
-"""The others are of `make test-all`."""
 CASES = [
     pytest.param(
         *framework.values,
         make,
         id=make.__name__,
-        marks=[*framework.marks, *([] if make in OF_ALL else [pytest.mark.long])],
+        marks=framework.marks,
     )
     for framework in FRAMEWORKS
     for make in KINDS[framework.values[0]]
@@ -253,6 +251,7 @@ def write_pictures(folder, name, *, is_one_hot):
 
 
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "make"), CASES)
 def test_a_model_in_files_survives_a_kill_and_is_used(start, name, make, tmp_path):
     sections = {"model": make(tmp_path), "fusion": {"name": "IterAvgFusionHandler"}}

@@ -160,6 +160,7 @@ LABEL salary INTO tuned;"""
     ids=["combinations", "search"],
 )
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_the_best_of_several_trainings_on_a_ring_becomes_the_version(
     trained, tmp_path, rates, more, num_trials
 ):

@@ -172,6 +172,7 @@ def job(tmp_path, framework):
         yield made
 
 
+@pytest.mark.long
 def test_a_job_goes_on_at_the_step_after_the_last_one_before_it_was_stopped(job, tmp_path):
     job.start()
     job.wait_for(lambda: job.events("generation", size=2, is_formed=True), "a ring of both")

@@ -93,6 +93,7 @@ def test_a_number(start, tables, tmp_path, written_in):
 
 
 @pytest.mark.parametrize("written_in", FIRST_SOON)
+@pytest.mark.long
 def test_a_class(start, tables, tmp_path, written_in):
     clauses = "params.columns=[role,{kind: bucket, name: age, borders: [30, 40, 50]},{name: full}]"
     settings = ("params.label=paid", "params.class_weights=auto", clauses)

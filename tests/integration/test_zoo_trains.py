@@ -143,6 +143,7 @@ zip,age,name,rooms
 
 
 @NEEDS_KERAS
+@pytest.mark.long
 def test_a_table_of_which_no_cell_tells_what_its_column_holds(start, tmp_path):
     zoo = (f"model_zoo={ZOO}", "model_def=regressor.DNN")
     for part, text in (("train", MIXED), ("new", NEW)):

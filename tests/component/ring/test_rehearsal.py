@@ -1,6 +1,7 @@
 """A worker runs its steps once while it gets warm, and nothing comes of it."""
 
 import numpy as np
+import tensorflow as tf
 
 from edl_horovod.frameworks.base import CollectiveFailed
 
@@ -43,7 +44,9 @@ def test_the_collective_of_a_rehearsal_fails_and_no_earlier_op(train, monkeypatc
             return self
 
         def __exit__(self, kind, error, _):
-            failures.append(kind)
+            # Not those of other code.
+            if tf.errors.OpError in self.errors:
+                failures.append(kind)
             return kind is None or issubclass(kind, self.errors)
 
     monkeypatch.setattr(keras_step.contextlib, "suppress", Suppressed)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from edl_horovod.config.compose import compose
 from edl_horovod.config.frameworks import FRAMEWORKS
@@ -86,17 +85,3 @@ def run(tmp_path, monkeypatch):
         return done
 
     return run_it
-
-
-def by_hand(run, create_optimizer, create_loss=torch.nn.functional.mse_loss):
-    """The weights after a training's batches in a loop as in PyTorch's own tutorials."""
-    module = run.module.train()
-    (optimizer,), (scheduler,) = create_optimizer(None, module)
-    num_steps = -(-100 // 24)
-    for step, batch in run.batches.items():
-        optimizer.zero_grad()
-        create_loss(module(batch.features), batch.labels).backward()
-        optimizer.step()
-        if step % num_steps == 0:
-            scheduler.step()
-    return {name: each.detach().numpy() for name, each in module.named_parameters()}

@@ -12,7 +12,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models import zoo
-from tests.component.frameworks.torch.conftest import by_hand
+from tests.torch_alone import by_hand
 from tests.torch_ring import Meeting, make_step, part_of, train_in_ring
 from tests.zoo import torch_tiny
 

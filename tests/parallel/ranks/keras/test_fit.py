@@ -17,7 +17,12 @@ from tests.zoo import own, texts
 from tests.zoo.fitted import OPTIMIZERS
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def long_after(cases, number):
+    """All cases, of which `make test` runs the first ones."""
+    return [it if n < number else pytest.param(it, marks=pytest.mark.long) for n, it in cases]
+
+
+@pytest.mark.parametrize("optimizer", long_after(enumerate(OPTIMIZERS), 3), ids=str)
 def test_an_optimizer_does_what_it_does_in_fit(world, optimizer):
     step, _ = by_us(loaded_with("fitted", optimizer=optimizer), world)
     assert_same_everywhere(step.model.keras.get_weights())
@@ -29,7 +34,7 @@ def test_an_optimizer_does_what_it_does_in_fit(world, optimizer):
         assert_same_weights(step.model.keras, model)
 
 
-@pytest.mark.parametrize("kind", own.MODELS)
+@pytest.mark.parametrize("kind", long_after(enumerate(own.MODELS), 4))
 def test_a_model_that_brings_its_parts_trains_and_is_measured_as_in_fit(world, kind):
     data = own_data(kind)
     step, sums = by_us(loaded_with("own.OwnSpec", kind=kind), world, data)
