@@ -122,6 +122,7 @@ def main() -> int:
     try:
         return _walk(walk, pwd.getpwnam(ACCOUNT)) or _leftovers()
     finally:
+        subprocess.run(["pkill", "-KILL", "-u", ACCOUNT], check=False)
         subprocess.run(
             ["userdel", "--force", "--remove", ACCOUNT], capture_output=True, check=False
         )
