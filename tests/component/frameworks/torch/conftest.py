@@ -15,8 +15,11 @@ from edl_horovod.ring import loop
 from edl_horovod.ring.membership.base import Dismissed
 from edl_horovod.tasks.warm import make_warm
 from tests.alone import ME, Alone
+from tests.frameworks import is_there
 from tests.records import write_records
 
+# Not all files here import PyTorch themselves.
+collect_ignore_glob = [] if is_there("torch") else ["test_*.py"]
 ENTRY = replace(FRAMEWORKS["torch"], module="tests.torch_alone", horovod="")
 ZOO = Path(__file__).parents[3] / "zoo"
 
