@@ -120,13 +120,15 @@ $(DEMO)/records/%: $(DEMO)/images | $(READY)
 SIDE_BY_SIDE := $(BIN)/python -m pytest -q -n 3 --dist worksteal
 JOBS := $(SIDE_BY_SIDE) tests/component tests/parallel tests/integration
 
+SOON := not long and not root
+
 # ONLY=torch runs the tests with that in their names alone, as after PyTorch was added.
 test: $(READY)
 ifdef ONLY
-	$(SIDE_BY_SIDE) tests/unit tests/kube tests/component tests/parallel tests/integration -m 'not long' -k '$(ONLY)'
+	$(SIDE_BY_SIDE) tests/unit tests/kube tests/component tests/parallel tests/integration -m '$(SOON)' -k '$(ONLY)'
 else
 	$(MAKE) -j 3 --output-sync=target lint unit kube
-	$(JOBS) -m 'not long'
+	$(JOBS) -m '$(SOON)'
 endif
 
 # Which of the long tests `test-all` runs, as pytest's -m takes it.
@@ -134,7 +136,7 @@ LONG ?= long
 
 # The rest, after `make test`: nothing runs in both. What needs root says so and is skipped without it.
 test-all: $(READY)
-	$(JOBS) tests/kube -m '$(LONG)'
+	$(JOBS) tests/kube tests/unit -m 'root or ($(LONG))'
 	$(MAKE) netns
 	$(MAKE) images
 
@@ -152,7 +154,7 @@ lint: $(READY)
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
 
 unit: $(READY)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/unit -m '$(SOON)'
 
 # In one process, but with TensorFlow; and with small processes of their own.
 component: $(READY)
@@ -161,7 +163,7 @@ component: $(READY)
 # With KUBEBUILDER_ASSETS the contract tests run against the kube-apiserver and etcd in that folder,
 # without it against the API server in tests/kube.
 kube: $(READY)
-	$(BIN)/python -m pytest -q -n 4 tests/kube -m 'not long'
+	$(BIN)/python -m pytest -q -n 4 tests/kube -m '$(SOON)'
 
 golden: $(READY)
 	$(BIN)/python -m pytest -q tests/component/cluster/test_golden.py --update-golden

@@ -21,7 +21,6 @@ from tests.records import write_records
 
 ROOM_BYTES = 256 << 20
 NUM_RECORDS, EPOCHS = 100, 3
-NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root may do this to a machine")
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def memory_group(tmp_path):
     group.rmdir()
 
 
-@NEEDS_ROOT
+@pytest.mark.root
 def test_a_worker_that_the_kernel_kills_for_memory_costs_no_record(
     start, settings, tmp_path, memory_group
 ):
@@ -102,7 +101,7 @@ def test_a_worker_that_is_killed_at_the_same_step_in_each_life_ends_the_job(star
     assert 3 <= len(lives) <= 4
 
 
-@NEEDS_ROOT
+@pytest.mark.root
 def test_a_disk_that_is_full_at_the_end_leaves_a_checkpoint_to_go_on_from(
     start, settings, tmp_path
 ):
@@ -150,7 +149,7 @@ PACED = (
 )
 
 
-@NEEDS_ROOT
+@pytest.mark.root
 def test_a_disk_that_is_full_while_a_ledger_is_written_ends_no_job(start, settings, small):
     job = start("train", *settings, *PACED, f"job_dir={small}/job")
     job.wait_for_step(3)
@@ -162,7 +161,7 @@ def test_a_disk_that_is_full_while_a_ledger_is_written_ends_no_job(start, settin
 
 
 @pytest.mark.long
-@NEEDS_ROOT
+@pytest.mark.root
 def test_a_job_that_a_full_disk_ended_goes_on_and_its_ledger_is_a_proof(start, settings, small):
     given = [*settings, *PACED, f"job_dir={small}/job", f"output={small}/out"]
     job = start("train", *given)
@@ -180,7 +179,7 @@ def test_a_job_that_a_full_disk_ended_goes_on_and_its_ledger_is_a_proof(start, s
     assert (proof.is_finished, proof.num_records) == (True, EPOCHS * NUM_RECORDS)
 
 
-@NEEDS_ROOT
+@pytest.mark.root
 def test_a_stream_that_the_disk_has_no_room_for_is_told_and_leaves_nothing(
     start, settings, tmp_path
 ):

@@ -139,7 +139,7 @@ def test_ctrl_c_keeps_the_last_step_and_a_fresh_job_does_not_lose_it(start, pace
     assert saved_steps(tmp_path)[-1] == STEPS
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted by root only")
+@pytest.mark.root
 def test_a_full_disk_stops_no_training(start, paced, tmp_path):
     small = tmp_path / "job" / "checkpoints"
     JobDir(small.parent).claim()

@@ -35,7 +35,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
     assert (target / "old").read_text() == "still here"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted by root only")
+@pytest.mark.root
 def test_a_full_disk_has_the_room_that_was_reserved(tmp_path):
     if os.system(f"mount -t tmpfs -o size=64k tmpfs {tmp_path}") != 0:
         pytest.skip("no file system can be mounted here")

@@ -279,7 +279,7 @@ def test_what_is_no_regular_file_is_no_index(
     assert "is passed over" in caplog.text
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+@pytest.mark.root
 def test_an_index_of_a_stranger_is_no_index(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = index_beside(data)
     os.chown(path, 12345, -1)
