@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["FIRST_SOON", "FRAMEWORKS", "HALVES", "NEEDS_KERAS", "NEEDS_TORCH", "is_there"]
+__all__ = ["FIRST", "FIRST_SOON", "FRAMEWORKS", "HALVES", "NEEDS_KERAS", "NEEDS_TORCH", "is_there"]
 
 HALVES = {"keras": "tensorflow", "torch": "torch"}
 """What the half of Horovod is called that a framework needs."""

@@ -6,10 +6,11 @@ Run as a program; it prints how `hvd.init()` ended, and what MPI says of itself.
 import os
 import sys
 
-import horovod.tensorflow as hvd
+from tests.parallel.ring_framework import plain_horovod
 
 
 def main():
+    hvd = plain_horovod()
     if not hvd.mpi_built():
         sys.stdout.write("no MPI\n")
         return

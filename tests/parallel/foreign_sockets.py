@@ -10,12 +10,10 @@ import socket
 import sys
 import threading
 
-import horovod.tensorflow as hvd
-
 from edl_horovod.coordinator.rendezvous import Rendezvous
-from edl_horovod.frameworks.keras.collectives import HOROVOD
 from tests.parallel.lost_member import fork
 from tests.parallel.places import place_of
+from tests.parallel.ring_framework import plain_horovod, ring_framework
 
 TIMEOUT_SECONDS = 20
 MANY_LOOKS_SECONDS = 1.0
@@ -26,7 +24,7 @@ def be_rank(rank, address, may_form):
     os.read(may_form, 1)
     port, token = address
     os.environ["HOROVOD_GLOO_IFACE"] = "lo"
-    HOROVOD.form_assigned(
+    ring_framework().horovod.form_assigned(
         place_of(rank, port, token),
         timeout_seconds=TIMEOUT_SECONDS,
         is_abandoned=lambda: False,
@@ -38,7 +36,7 @@ def be_other_rank(address, may_form, may_leave, say):
     be_rank(1, address, may_form)
     say("formed")
     os.read(may_leave, 1)
-    hvd.shutdown()
+    plain_horovod().shutdown()
 
 
 def sockets():
@@ -92,7 +90,7 @@ async def run():
     client.sendall(b"x")
     assert accepted.recv(1) == b"x"
     os.write(pipes["leave"][1], b"x")
-    hvd.shutdown()
+    plain_horovod().shutdown()
 
 
 if __name__ == "__main__":

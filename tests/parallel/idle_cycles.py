@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import horovod.tensorflow as hvd
+from tests.parallel.ring_framework import plain_horovod
 
 
 def main():
+    hvd = plain_horovod()
     timeline = Path(sys.argv[1])
     os.environ.update(
         HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo", HOROVOD_GLOO_IFACE="lo"

@@ -15,8 +15,8 @@ import time
 
 from edl_horovod.coordinator.rendezvous import Rendezvous
 from edl_horovod.frameworks.base import CollectiveFailed
-from edl_horovod.frameworks.keras.collectives import HOROVOD
 from tests.parallel.places import place_of
+from tests.parallel.ring_framework import ring_framework
 
 TOLD_SECONDS = 15
 UNTOLD_SECONDS = 3
@@ -58,7 +58,7 @@ async def form(generation, timeout_seconds, servers, *, is_told):
     async with Rendezvous("127.0.0.1", wait_seconds=timeout_seconds) as server:
         forming = asyncio.create_task(
             asyncio.to_thread(
-                HOROVOD.form_assigned,
+                ring_framework().horovod.form_assigned,
                 place_of(0, server.port, server.token, generation),
                 timeout_seconds=timeout_seconds,
                 is_abandoned=is_abandoned.is_set,

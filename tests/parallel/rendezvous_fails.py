@@ -9,7 +9,7 @@ import struct
 import sys
 import threading
 
-import horovod.tensorflow as hvd
+from tests.parallel.ring_framework import plain_horovod
 
 LINGER_NOT = struct.pack("ii", 1, 0)
 """A close resets the connection."""
@@ -25,6 +25,7 @@ def serve(server, methods):
 
 
 def main():
+    hvd = plain_horovod()
     server, methods = socket.create_server(("127.0.0.1", 0)), []
     threading.Thread(target=serve, args=(server, methods), daemon=True).start()
     names = {"RANK": 0, "SIZE": 2, "LOCAL_RANK": 0, "LOCAL_SIZE": 2, "CROSS_RANK": 0}

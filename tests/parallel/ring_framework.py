@@ -1,14 +1,17 @@
 """What tests on rings need of a framework, whichever it is."""
 
+import importlib
 import os
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-__all__ = ["NAME", "RingFramework", "ring_framework"]
+from tests.frameworks import FIRST, HALVES
 
-NAME = os.environ.get("RING_FRAMEWORK", "keras")
+__all__ = ["NAME", "RingFramework", "plain_horovod", "ring_framework"]
+
+NAME = os.environ.get("RING_FRAMEWORK", FIRST)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,11 @@ class RingFramework:
 def ring_framework():
     """The framework of this process."""
     return {"keras": _keras, "torch": _torch}[NAME]()
+
+
+def plain_horovod():
+    """Horovod itself, as the framework of this process has it."""
+    return importlib.import_module(f"horovod.{HALVES[NAME]}")
 
 
 UNKNOWN_OP = 9
