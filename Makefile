@@ -71,8 +71,8 @@ size_of = $$(sed -n '2s/^\# //p' locks/$(1).txt)
 $(READY): setup.py locks/build.txt locks/setup.txt locks/keras-2.txt $(WANTED:%=locks/%.txt) $(RECIPE)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v[:2] == (3, 11) else \
 	  f"Python 3.11 is needed, this is {v[0]}.{v[1]}. Say which one: make PYTHON=python3.11")'
-	@echo "Setting up $(WANTED) in $(VENV): packages in one to two minutes, then Horovod, which is built in four"
-	@echo "minutes for each framework on two cores. A later set-up takes Horovod from the cache."
+	@echo "Setting up $(WANTED) in $(VENV): packages in one to two minutes, then Horovod, which is built in two to"
+	@echo "four minutes for each framework on two cores. A later set-up takes Horovod from the cache."
 	@$(PYTHON) -m venv $(if $(filter-out $(WANTED),$(PRESENT)),--clear) $(VENV)
 	@$(PIP) --require-hashes -r locks/build.txt
 	@echo "Installing the tools: $(call size_of,setup)"

@@ -166,7 +166,7 @@ def end_of_lost_pod(pod: str, node: str, *, is_launcher: bool) -> str:
     if is_launcher:
         return (
             f"{tell} Only then another launcher is made; kubectl delete pod --force does not help. "
-            "The ring of an elastic job trains on meanwhile, for at most "
+            "The ring of an elastic job keeps training in the meantime, for at most "
             "elastic.coordinator_away_seconds."
         )
     return f"{tell} Another worker pod is also made after kubectl delete pod {pod} --force."

@@ -53,12 +53,10 @@ def also_to(path: Path, who: str) -> Iterator[None]:
     handler.setFormatter(_formatter(who))
     thread = threading.get_ident()
     handler.addFilter(lambda record: record.thread == thread)
-    logger = logging.getLogger("edl_horovod")
-    logger.addHandler(handler)
     try:
-        yield
+        with _added(handler):
+            yield
     finally:
-        logger.removeHandler(handler)
         with contextlib.suppress(OSError):  # It writes what is left of a line.
             handler.close()
 
@@ -67,9 +65,14 @@ def also_to(path: Path, who: str) -> Iterator[None]:
 def warnings_to(events: EventLog) -> Iterator[None]:
     """Write warnings that concern the job's result into its events as well, each once a job.
 
-    A worker's log is read by nobody while the job goes well.
+    A worker's log is rarely read while the job goes well.
     """
-    handler = _EventHandler(events)
+    with _added(_EventHandler(events)):
+        yield
+
+
+@contextlib.contextmanager
+def _added(handler: logging.Handler) -> Iterator[None]:
     logger = logging.getLogger("edl_horovod")
     logger.addHandler(handler)
     try:
