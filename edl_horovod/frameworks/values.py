@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "BATCH_DEPENDENT",
     "Array",
     "Batch",
     "EvaluationSums",
@@ -17,6 +18,7 @@ __all__ = [
     "StateGroup",
     "StepSums",
     "Variable",
+    "are_same_loss",
     "checksum",
     "flatten_outputs",
     "is_sum_over_batch",
@@ -119,6 +121,20 @@ def is_sum_over_batch(once: float, twice: float, thrice: float) -> bool:
     )
 
 
+def are_same_loss(one: float, other: float) -> bool:
+    """Whether two values are those of one loss, computed in two ways."""
+    return not abs(one - other) > 1e-4 * abs(one)
+
+
+BATCH_DEPENDENT = (
+    "the loss of %s is no mean over the examples: it is random, or depends on the batch as a whole."
+    " Each rank of a ring computes it of its own examples, so the training depends on the number of"
+    " ranks. Where it is a sum divided by something, as by the number of tokens that count, have it"
+    " return both: (sum, weight)"
+)
+"""What to tell of a loss of this label that a ring cannot add up."""
+
+
 def num_bytes(shape: Iterable[int], dtype: Any) -> int:
     """What an array takes; `dtype` is NumPy's or a framework's."""
     each = dtype.itemsize if isinstance(dtype, np.dtype) else dtype.size
@@ -196,6 +212,9 @@ class EvaluationSums:
 
     num_examples: float
     loss: float
+    loss_weight: float
+    """What the loss is divided by: the number of examples, of tokens that count, or a sum of
+    weights."""
     metrics: NDArray[np.float64]
     """What the metrics count, back to back; the framework makes their values of it."""
     wants_change: float = 0.0
@@ -204,17 +223,24 @@ class EvaluationSums:
     @classmethod
     def zeros(cls, num_metric_sums: int) -> "EvaluationSums":
         """Of no examples."""
-        return cls(0.0, 0.0, np.zeros(num_metric_sums))
+        return cls(0.0, 0.0, 0.0, np.zeros(num_metric_sums))
 
     @classmethod
     def of(cls, vector: NDArray[np.float64]) -> "EvaluationSums":
         """What `vector` was made of."""
-        return cls(float(vector[0]), float(vector[1]), vector[2:-1], float(vector[-1]))
+        num_examples, loss, loss_weight = map(float, vector[:3])
+        return cls(num_examples, loss, loss_weight, vector[3:-1], float(vector[-1]))
+
+    @property
+    def mean_loss(self) -> float:
+        """NaN where no example counts."""
+        return float(self.loss / self.loss_weight) if self.loss_weight else math.nan
 
     @property
     def vector(self) -> NDArray[np.float64]:
         """All of them as one array, for a collective or a variable."""
-        return np.array([self.num_examples, self.loss, *self.metrics, self.wants_change])
+        first = [self.num_examples, self.loss, self.loss_weight]
+        return np.array([*first, *self.metrics, self.wants_change])
 
     def __add__(self, other: "EvaluationSums") -> "EvaluationSums":
         return EvaluationSums.of(self.vector + other.vector)

@@ -41,12 +41,13 @@ class KerasEvaluation:
         """The sums of a batch; see `base.Evaluation`."""
         self._objective.require_mean(batch.examples)
         with running("The evaluation", self._loaded, batch.examples):
-            count, loss, *metrics = self._sums(batch.examples).numpy()
-        return EvaluationSums(count, loss, np.array(metrics))
+            count, loss, weight, *metrics = self._sums(batch.examples).numpy()
+        return EvaluationSums(count, loss, weight, np.array(metrics))
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
         """The numbers by name."""
-        loss = float(sums.loss / sums.num_examples)
+        # Where nothing counts, a masked loss is 0 in Keras.
+        loss = sums.mean_loss if sums.loss_weight else 0.0
         return {"loss": loss, **self._values(sums.metrics, sums.num_examples)}
 
     def _values(self, sums: NDArray[np.float64], count: float) -> dict[str, float]:
@@ -64,5 +65,6 @@ class KerasEvaluation:
         count = tf.cast(num_examples(examples[0]), tf.float32)
         outcome = self._objective.of_batch(*examples)
         self._metrics = outcome.metrics
-        numbers = [[count], [tf.cast(outcome.loss, tf.float32) * count]]
+        loss = tf.stack([outcome.loss.total, outcome.loss.weight])
+        numbers = [[count], tf.cast(loss, tf.float32)]
         return tf.cast(tf.concat([*numbers, *(m.sums for m in outcome.metrics)], 0), tf.float64)

@@ -21,12 +21,12 @@ from edl_horovod.frameworks.keras.reduction import (
     with_values,
 )
 
-__all__ = ["EXAMPLES", "LOSS", "METRICS", "WANTS_CHANGE", "StepGraph"]
+__all__ = ["EXAMPLES", "LOSS", "LOSS_WEIGHT", "METRICS", "WANTS_CHANGE", "StepGraph"]
 
 log = logging.getLogger(__name__)
 
 # The step's numbers, in this order, then one sum for each metric.
-EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(5)
+EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, METRICS = range(6)
 
 
 class StepGraph:
@@ -154,7 +154,7 @@ class StepGraph:
             for old, new, was_fed, is_one in zip(before, after, fed, self._is_moved, strict=True)
             if is_one
         ]
-        numbers = tf.concat([[count], sums[-1][:1], [flag, 1.0], sums[-1][1:]], 0)
+        numbers = tf.concat([[count], sums[-1][:2], [flag, 1.0], sums[-1][2:]], 0)
         return [*sums[:-1], *moved, numbers]
 
     def _part_sums(
@@ -168,18 +168,29 @@ class StepGraph:
             zero: 0, of which TensorFlow does not know that: what it knows it computes when it
                 optimises the graph, and that with a collective in it would be a call too many.
         """
-        count = _count(examples)
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             tape.watch(trainable)  # Keras' variables know what is trained; TensorFlow's need not.
             outcome = self._objective.of_batch(*examples, moving=others)
-            loss = outcome.loss
-            # The sum over the examples, so that the gradients are sums without a pass over them.
-            summed = loss * tf.cast(count, loss.dtype)
-            scaled = loss * tf.cast(self._scale, loss.dtype)
+            # The sum, so that the gradients are sums without a pass over them.
+            summed, weight = outcome.loss.total, outcome.loss.weight
+            mean = tf.math.divide_no_nan(summed, weight)
+            scaled = mean * tf.cast(self._scale, mean.dtype)
         gradients = tape.gradient(scaled if self._is_scaling else summed, trainable)
+        if (has_gradient := outcome.loss.has_gradient) is not None:
+            gradients = [
+                None
+                if gradient is None
+                else with_values(
+                    gradient,
+                    lambda values: tf.math.multiply_no_nan(
+                        values, tf.cast(has_gradient, values.dtype)
+                    ),
+                )
+                for gradient in gradients
+            ]
         # The scale is made for means: with sums float16 would not reach as far.
-        factor = count if self._is_scaling else None
+        factor = weight if self._is_scaling else None
         # As Keras' optimizers do: what the loss does not depend on is not even decayed.
         found = [
             (variable, _of_known_shape(gradient, variable))
@@ -198,7 +209,7 @@ class StepGraph:
             log.warning("the loss does not depend on %s: it stays as it is", ", ".join(rest))
         self._metrics, self._is_moved = outcome.metrics, outcome.is_moved
         sums = [self._gradient_sum(variable, each, factor) for variable, each in found]
-        row = [tf.reshape(tf.cast(summed, tf.float32), [1]), *(m.sums for m in outcome.metrics)]
+        row = [tf.cast([summed, weight], tf.float32), *(m.sums for m in outcome.metrics)]
         return [*sums, tf.concat(row, 0)], outcome.after
 
     def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[Sum]:
@@ -213,7 +224,7 @@ class StepGraph:
             for variable in self._moving
         ]
         rest = [zero for _ in range(self.num_metric_sums)]
-        return [*sums, *moved, tf.stack([zero, zero, flag, zero, *rest])]
+        return [*sums, *moved, tf.stack([zero, zero, zero, flag, zero, *rest])]
 
     def _finish(self, sums: list[Sum], in_ring: bool) -> tf.Tensor:
         """Add the sums over the ring, then update, the same on all ranks."""
@@ -247,11 +258,15 @@ class StepGraph:
         """
         *totals, numbers = reduced
         gradient_sums, moved = totals[: len(self._trained)], totals[len(self._trained) :]
-        count = numbers[EXAMPLES]
+        count, weight = numbers[EXAMPLES], numbers[LOSS_WEIGHT]
 
         def change() -> tf.Tensor:
+            # Where nothing counts, the gradients of a masked loss are 0 in Keras.
             gradients = [
-                with_values(total, lambda values: values / tf.cast(count, values.dtype))
+                with_values(
+                    total,
+                    lambda values: tf.math.divide_no_nan(values, tf.cast(weight, values.dtype)),
+                )
                 for total in gradient_sums
             ]
             gradients = clip(gradients, self._options, self._scale)

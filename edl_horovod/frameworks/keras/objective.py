@@ -4,8 +4,9 @@ They are the spec's own, else those that the model brings: `compute_loss`, `comp
 what it was compiled with.
 """
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.class_weights import weights_of_classes
+from edl_horovod.frameworks.keras.denominators import Reductions, RingMean
 from edl_horovod.frameworks.keras.functional import (
     MetricSums,
     at_least_float32,
@@ -23,12 +25,14 @@ from edl_horovod.frameworks.keras.functional import (
     without_effects,
 )
 from edl_horovod.frameworks.keras.own_parts import OwnParts, any_number, overrides, sum_over_batch
-from edl_horovod.frameworks.values import is_sum_over_batch
+from edl_horovod.frameworks.values import BATCH_DEPENDENT, are_same_loss, is_sum_over_batch
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
 __all__ = ["Objective", "Outcome"]
+
+log = logging.getLogger(__name__)
 
 _TRIED_EXAMPLES = 8
 
@@ -37,8 +41,8 @@ _TRIED_EXAMPLES = 8
 class Outcome:
     """What comes out of a batch."""
 
-    loss: tf.Tensor
-    """The mean over its examples, a scalar, with what the layers add."""
+    loss: RingMean
+    """With what the layers add."""
     metrics: list[MetricSums]
     after: list[tf.Tensor]
     """Values that the non-trainable variables are to have."""
@@ -115,7 +119,8 @@ class Objective:
         try:
             with user_code(f"Trying the loss of {label}", root=self._loaded.zoo):
                 outputs, added = self._tried(few[0])
-                losses = [self._losses_of(few, outputs)]
+                values, adds_up = self._losses_of(few, outputs)
+                losses = [values]
                 if added and not overrides(self._model, "compute_loss"):
                     again = [self._tried(repeated(few[0], times))[1] for times in (2, 3)]
                     losses += map(list, zip(added, *again, strict=True))
@@ -125,6 +130,9 @@ class Objective:
             return  # What does not fit here fails in the step, too, which names the whole batch.
         if any(is_sum_over_batch(*map(float, each)) for each in losses):
             raise sum_over_batch(label)
+        once, twice, _ = values
+        if not adds_up or not are_same_loss(once, twice):
+            log.warning(BATCH_DEPENDENT, label)
         self._is_mean = True
 
     def _tried(self, features: Any) -> tuple[Any, list[Any]]:
@@ -133,25 +141,57 @@ class Objective:
             outputs = at_least_float32(self._model(features, training=False))
             return outputs, list(self._model.losses)
 
-    def _losses_of(self, examples: tuple[Any, ...], outputs: Any) -> list[Any]:
-        """The loss, without what layers add, of the same examples once, twice and three times."""
+    def _losses_of(self, examples: tuple[Any, ...], outputs: Any) -> tuple[list[float], bool]:
+        """The loss, without what layers add, of the same examples once, twice and three times.
+
+        And whether the sums of two parts of them are that of the whole.
+        """
 
         def loss(outputs: Any, examples: tuple[Any, ...]) -> Any:
             features, labels, weights = (*examples, None)[:3]
             if self._class_weight:
                 label = self._loaded.label
                 weights = weights_of_classes(labels, self._class_weight, label=label)
+            count = num_examples(features)
             with without_effects(self._model):
                 if self._own is None or not self._brings_loss:
-                    return self._loss_of_spec(outputs, labels, weights)
-                is_training = self._mode is Mode.TRAINING
-                return self._own.loss(features, labels, outputs, weights, training=is_training)
+                    mean = self._loss_of_spec(outputs, labels, weights, count)
+                else:
+                    mean = self._own_loss(features, labels, outputs, weights, count)
+            return mean.total, mean.weight
 
         # As the step is traced: for any number of examples.
         traced = tf.function(loss, autograph=False).get_concrete_function(
             *tf.nest.map_structure(any_number, (outputs, examples))
         )
-        return [traced(*repeated((outputs, examples), times)) for times in (1, 2, 3)]
+
+        def of(outputs: Any, examples: Any) -> tuple[float, float]:
+            total, weight = traced(outputs, examples)
+            return float(total), float(weight)
+
+        some = (outputs, examples)
+        sums = [of(*repeated(some, times)) for times in (1, 2, 3)]
+        means = [total / weight if weight else 0.0 for total, weight in sums]
+        # Two parts, none of them of one example alone.
+        count = int(num_examples(examples[0]))
+        times = 1 if count > 3 else 3
+        whole, middle = repeated(some, times), count * times // 2
+        bounds = ((0, middle), (middle, count * times))
+        parts = [of(*some_examples(whole, first, last)) for first, last in bounds]
+        total, weight = (sum(numbers) for numbers in zip(*parts, strict=True))
+        mean = total / weight if weight else 0.0
+        return means, are_same_loss(means[2], mean)
+
+    def _own_loss(
+        self, features: Any, labels: Any, outputs: Any, weights: Any, count: tf.Tensor
+    ) -> RingMean:
+        """The loss that the model brings, with what its layers add."""
+        assert self._own is not None
+        is_training = self._mode is Mode.TRAINING
+        reductions = Reductions()
+        with logging_warnings(f"the loss of {self._loaded.label}"), reductions.recorded():
+            loss = self._own.loss(features, labels, outputs, weights, training=is_training)
+        return reductions.ring_mean(self._scalar(loss), outputs, count)
 
     def of_batch(
         self,
@@ -184,24 +224,24 @@ class Objective:
             loss = None
             if own is not None:
                 if self._brings_loss:
-                    with logging_warnings(f"the loss of {self._loaded.label}"):
-                        loss = own.loss(features, labels, outputs, weights, training=training)
+                    loss = self._own_loss(features, labels, outputs, weights, count)
                 if self._brings_metrics:
                     metrics = own.measure(scope, features, labels, outputs, weights, count)
         after = [scope.get_current_value(variable) for variable in variables]
         if loss is None:
-            loss = self._loss_of_spec(outputs, labels, weights)
-            loss = tf.add_n([loss, *(tf.cast(extra, loss.dtype) for extra in extra_losses)])
+            loss = self._loss_of_spec(outputs, labels, weights, count)
+            extra = [tf.cast(each, loss.total.dtype) * loss.weight for each in extra_losses]
+            loss = replace(loss, total=tf.add_n([loss.total, *extra]))
         if not self._brings_metrics:
             metrics = metric_sums(self._loaded, self._mode, outputs, labels, weights, count)
         return Outcome(
-            self._scalar(loss),
+            loss,
             metrics,
             [tf.convert_to_tensor(value) for value in after],
             [new is not old for new, old in zip(after, before, strict=True)],
         )
 
-    def _loss_of_spec(self, outputs: Any, labels: Any, weights: Any) -> tf.Tensor:
+    def _loss_of_spec(self, outputs: Any, labels: Any, weights: Any, count: tf.Tensor) -> RingMean:
         given = {"outputs": outputs, "labels": labels}
         create_loss = self._loaded.spec.create_loss
         if weights is not None:
@@ -214,15 +254,21 @@ class Objective:
                     " taking the mean, or give none.",
                 )
             given["sample_weight"] = weights
-        with logging_warnings(f"create_loss of {self._loaded.label}"):
-            loss = tf.convert_to_tensor(call_declared(create_loss, given))
-        return self._scalar(loss)
+        reductions = Reductions()
+        with logging_warnings(f"create_loss of {self._loaded.label}"), reductions.recorded():
+            loss = call_declared(create_loss, given)
+        if isinstance(loss, tuple | list) and len(loss) == 2:
+            total, weight = map(tf.convert_to_tensor, loss)
+            weight = tf.stop_gradient(self._scalar(weight))
+            return RingMean(self._scalar(total), tf.cast(weight, total.dtype))
+        return reductions.ring_mean(self._scalar(tf.convert_to_tensor(loss)), outputs, count)
 
     def _scalar(self, loss: tf.Tensor) -> tf.Tensor:
         if loss.shape.rank != 0:
             name = "compute_loss" if self._brings_loss else "create_loss"
             raise UserCodeError(
-                f"{name} of {self._loaded.label} must return the mean over the batch, a scalar.",
+                f"{name} of {self._loaded.label} must return the mean over the batch, a scalar, or"
+                " a pair (sum, weight).",
                 received={"shape": loss.shape},
                 cure="Reduce it, for instance with tf.reduce_mean.",
             )

@@ -6,7 +6,6 @@ it comes out of the call and is added up over the ring.
 
 import contextlib
 import inspect
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,8 +25,6 @@ from edl_horovod.frameworks.keras.metrics import (
 from edl_horovod.frameworks.values import is_sum_over_batch
 
 __all__ = ["OwnParts", "any_number", "overrides", "sum_over_batch"]
-
-log = logging.getLogger(__name__)
 
 _TRIED_EXAMPLES = (3, 5)
 _LOSS = "loss"
@@ -184,7 +181,8 @@ class OwnParts:
         parts = [whole[: _TRIED_EXAMPLES[0]], whole[_TRIED_EXAMPLES[0] :], whole]
         tried = [of(part) for part in parts]
         again = [float(of(whole * times)[0]) for times in (2, 3)]
-        self._require_mean(*(float(loss) for loss, _ in tried), again=again)
+        if is_sum_over_batch(float(tried[-1][0]), *again):
+            raise sum_over_batch(self._label)
         for place, metric in enumerate(self._metrics):
             rows = [rows[place].numpy() for _, rows in tried]
             if _is_sum(*rows):
@@ -198,18 +196,6 @@ class OwnParts:
                     " that begin at 0, and its result put them together."
                 )
             self._per_batch[place] = True
-
-    def _require_mean(self, first: float, last: float, whole: float, *, again: list[float]) -> None:
-        if _is_mean(first, last, whole):
-            return
-        if is_sum_over_batch(whole, *again):
-            raise sum_over_batch(self._label)
-        log.warning(
-            "the loss of %s is no mean over the examples: it is random, or depends on the batch as"
-            " a whole. Each rank of a ring computes it of its own examples, so the training"
-            " depends on the number of ranks",
-            self._label,
-        )
 
 
 def sum_over_batch(label: str) -> UserCodeError:

@@ -16,6 +16,7 @@ from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.graph import (
     EXAMPLES,
     LOSS,
+    LOSS_WEIGHT,
     METRICS,
     WANTS_CHANGE,
     StepGraph,
@@ -122,12 +123,13 @@ class KerasStep:
                 run = self._graph.steps[not is_alone]
                 salted = tf.constant(salt, tf.uint32)
                 values = run(flag, batch.examples, salted, self._zero).numpy().tolist()
-        count = values[EXAMPLES]
+        count, weight = values[EXAMPLES], values[LOSS_WEIGHT]
         after_sums = METRICS + self._graph.num_metric_sums
         *metrics, are_good = values[after_sums:]
         return StepSums(
             num_examples=round(count),
-            loss=values[LOSS] / count if count else float("nan"),
+            # Where nothing counts, a masked loss is 0 in Keras.
+            loss=values[LOSS] / (weight or 1.0) if count else float("nan"),
             wants_change=values[WANTS_CHANGE] > 0,
             metrics=dict(zip(self._graph.metric_names, metrics, strict=True)),
             metric_sums=np.array(values[METRICS:after_sums]),

@@ -19,6 +19,7 @@ from edl_horovod.callbacks import Callback
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
 from edl_horovod.frameworks.torch.live import LiveVariable
+from edl_horovod.frameworks.torch.objective import metric_means
 from edl_horovod.frameworks.torch.optimizer import Schedule
 from edl_horovod.frameworks.values import StepSums
 from edl_horovod.models.zoo import LoadedSpec
@@ -63,7 +64,7 @@ class TorchCallbacks(EpochCallbacks):
         self._trainable = LiveVariable(self._frozen_or_not, self._freeze, np.uint8)
         super().__init__(
             callbacks,
-            num_metric_sums=len(metric_names),
+            num_metric_sums=2 * len(metric_names),
             trainable=self._trainable,
             zoo=loaded.zoo,
         )
@@ -117,9 +118,11 @@ class TorchCallbacks(EpochCallbacks):
 
     def _means(self) -> dict[str, float]:
         """Loss and metrics over the epoch so far."""
-        count, *sums = self._sums.numpy().tolist()
-        means = [each / count for each in sums] if count else []
-        return dict(zip(["loss", *self._metric_names], means, strict=False))
+        count, loss_sum, *sums = self._sums.numpy()
+        if not count:
+            return {}
+        means = [float(loss_sum / count), *metric_means(np.array(sums))]
+        return dict(zip(["loss", *self._metric_names], means, strict=True))
 
     def _go_on(self, schedule: Schedule, logs: Mapping[str, float]) -> None:
         if not schedule.is_plateau:

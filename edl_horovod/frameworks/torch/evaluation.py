@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from edl_horovod.frameworks.torch.moving import unchanged
-from edl_horovod.frameworks.torch.objective import Objective
+from edl_horovod.frameworks.torch.objective import Objective, metric_means
 from edl_horovod.frameworks.torch.running import Running
 from edl_horovod.frameworks.values import Batch, EvaluationSums
 from edl_horovod.models.calling import user_code
@@ -26,28 +26,30 @@ class TorchEvaluation:
         self._objective = Objective(running.loaded, running.module, Mode.EVALUATION)
         self._doing = f"The evaluation of {running.loaded.label}"
         example = running.batch_here(example)
-        with unchanged(running.module):
+        with unchanged(running.module), torch.enable_grad():
             self._objective.begin(example, self._outputs(example))
         self.names = ["loss", *self._objective.metric_names]
-        self.zeros = EvaluationSums.zeros(len(self._objective.metric_names))
+        self.zeros = EvaluationSums.zeros(self._objective.num_metric_sums)
 
     def sums(self, batch: Batch) -> EvaluationSums:
         """The sums of a batch; see `base.Evaluation`."""
         batch = self._running.batch_here(batch)
-        outputs = self._outputs(batch)
         with torch.no_grad():
-            outcome = self._objective.of_batch(batch, outputs)
+            outcome = self._objective.of_batch(batch, self._outputs(batch))
         return EvaluationSums(
-            batch.num_examples, float(outcome.loss_sum), np.array(outcome.metric_sums)
+            batch.num_examples,
+            float(outcome.loss_sum),
+            outcome.loss_weight,
+            np.array(outcome.metric_sums),
         )
 
     def values(self, sums: EvaluationSums) -> dict[str, float]:
         """The numbers by name."""
-        means = [sums.loss / sums.num_examples, *(sums.metrics / sums.num_examples)]
+        means = [sums.mean_loss, *metric_means(sums.metrics)]
         return dict(zip(self.names, map(float, means), strict=True))
 
     def _outputs(self, batch: Batch) -> object:
         running = self._running
         running.module.eval()
-        with user_code(self._doing, root=running.loaded.zoo), torch.no_grad():
+        with user_code(self._doing, root=running.loaded.zoo):
             return running.run(batch.features)

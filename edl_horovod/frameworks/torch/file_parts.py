@@ -1,5 +1,6 @@
 """The optimizer and the loss that a model spec names (`optim.Adam`), with their arguments."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +8,12 @@ from typing import Any
 from torch import nn
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
-from edl_horovod.frameworks.torch.parts import loss_part, named_loss, named_optimizer
+from edl_horovod.frameworks.torch.parts import (
+    loss_part,
+    mean_loss_part,
+    named_loss,
+    named_optimizer,
+)
 
 __all__ = ["loss_of", "optimizer_of"]
 
@@ -68,15 +74,15 @@ def loss_of(given: Any, *, label: str) -> Callable[..., Any]:
             cure="Set train.class_weight=[...], and leave weight out of its args.",
         )
     try:
-        # One value for each example bears weights of examples.
-        made = kind(**{**arguments, "reduction": "none"})
+        if arguments.pop("reduction", "mean") == "none":
+            return loss_part(kind(**arguments, reduction="none"), label=label)
+        return mean_loss_part(functools.partial(kind, **arguments), label=label)
     except (TypeError, ValueError) as e:
         raise ConfigError(
             f"nn.{kind.__name__} cannot be made: {e}.",
             received={"model.spec.loss_criterion": given},
             cure="Give its arguments: {name: nn.X, args: {...}}.",
         ) from e
-    return loss_part(made, label=label)
 
 
 def _named(key: str, given: Any) -> tuple[str, dict[str, Any]]:

@@ -1,25 +1,45 @@
-"""What a batch is worth to a training or an evaluation: its loss and its metrics, as sums.
+"""The loss and the metrics of a batch, as sums.
 
 They are the spec's own, else methods of the module: `loss(outputs, labels)` and
-`metrics(outputs, labels)`.
+`metrics(outputs, labels)`. A loss is a mean: the ring adds up its sum and what that is divided by.
 """
 
+import contextlib
+import itertools
 import logging
+import math
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.structures import described, map_leaves, repeated, repeated_batch
-from edl_horovod.frameworks.values import Batch, is_sum_over_batch
+from edl_horovod.frameworks.torch.denominators import (
+    Mean,
+    ScalarsByNode,
+    divisors_are_constant,
+    mean_of_pair,
+    means_of,
+)
+from edl_horovod.frameworks.torch.structures import (
+    described,
+    leaves,
+    map_leaves,
+    part_of,
+    repeated,
+    repeated_batch,
+)
+from edl_horovod.frameworks.values import BATCH_DEPENDENT, Batch, are_same_loss, is_sum_over_batch
 from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["Objective", "Outcome"]
+__all__ = ["Objective", "Outcome", "metric_means"]
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +51,27 @@ class Outcome:
     """What comes out of a batch."""
 
     loss_sum: torch.Tensor
-    """The loss, added up over the examples; a scalar to begin a backward pass with."""
+    """The loss, added up; a scalar to begin a backward pass with."""
+    loss_weight: float
+    """What the sum is divided by: the number of examples, or what the loss itself divides by."""
     metric_sums: list[float]
-    """Those of the metrics, in the order of `Objective.metric_names`."""
+    """The sum and the divisor of each metric, in the order of `Objective.metric_names`."""
+    means: list[Mean] = field(default_factory=list)
+    """The terms of a loss that have divisors of their own; those of this batch are in `loss_sum`,
+    where a ring has others."""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """The loss of a batch."""
+
+    total: torch.Tensor
+    weight: float
+    means: list[Mean] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return float(self.total.detach()) / self.weight if self.weight else math.nan
 
 
 class Objective:
@@ -71,28 +109,60 @@ class Objective:
         self._loss_name = _name_of(loaded, "create_loss", "loss")
         self._metrics = _part(loaded, module, "create_metrics", "metrics")
         self._metrics_name = _name_of(loaded, "create_metrics", "metrics")
+        self._num_means = 0
+        """Terms of the loss with a divisor of their own; 0 for a mean over the examples."""
+        self._depends: list[bool] = []
+        """Which of the outputs depend on parameters."""
         self.metric_names: list[str] = []
 
+    @property
+    def num_metric_sums(self) -> int:
+        """How many numbers `Outcome.metric_sums` has."""
+        return 2 * len(self.metric_names)
+
+    @property
+    def num_divisors(self) -> int:
+        """How many means with divisors of their own `Outcome.means` has."""
+        return self._num_means if self._num_means > 1 else 0
+
     def begin(self, batch: Batch, outputs: Any) -> None:
-        """Find out the names of the metrics, and whether all can be added up over a ring.
+        """Find out the names of the metrics, and how the loss is added up over a ring.
 
         Args:
             batch: Some examples.
-            outputs: What the model gives for them.
+            outputs: What the model gives for them, with the graph of autograd: it tells which of
+                them depend on parameters.
 
         Raises:
             UserCodeError: Loss or metrics cannot be computed of these, or not be added up.
         """
+        self._depends = [getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)]
         with torch.no_grad():
             outputs = map_leaves(_detached, outputs)
             doing = f"{self._metrics_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
                 made = self._call_metrics(batch, outputs)
             self.metric_names = sorted(made)
-            with logging_warnings(f"{self._loss_name} of {self._loaded.label}"):
-                once = self._loss_of(batch, outputs, 1)
-            more = (self._loss_of(batch, outputs, times) for times in (2, 3))
-            self._require_mean(once, *more)
+            doing = f"{self._loss_name} of {self._loaded.label}"
+            with user_code(doing, root=self._loaded.zoo):
+                with logging_warnings(doing):
+                    self._value(batch, outputs)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # They are told.
+                    self._learn_divisors([(batch, outputs), *_halves(batch, outputs)])
+                    once, twice, thrice = (
+                        self._loss_of(repeated_batch(batch, n), repeated(outputs, n)).mean
+                        for n in (1, 2, 3)
+                    )
+                    adds_up = self._adds_up(batch, outputs)
+            if is_sum_over_batch(once, twice, thrice):
+                raise self._unusable(
+                    "must return the mean over the batch, or one value for each example",
+                    "the sum over the batch",
+                    "Write reduction='mean' or 'none', in each part of the loss.",
+                )
+            if not adds_up or not are_same_loss(once, twice):
+                log.warning(BATCH_DEPENDENT, self._loaded.label)
 
     def of_batch(self, batch: Batch, outputs: Any) -> Outcome:
         """The sums of a batch.
@@ -105,11 +175,8 @@ class Objective:
             UserCodeError: Loss or metrics raised something, or returned what has no mean.
         """
         root = self._loaded.zoo
-        weights = batch.weights
-        if self._class_weight:
-            weights = self._weights_of_classes(batch)
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
-            loss_sum = self._loss_sum(batch, outputs, weights)
+            loss = self._loss_of(batch, outputs)
         with user_code(f"{self._metrics_name} of {self._loaded.label}", root=root), torch.no_grad():
             made = self._call_metrics(batch, map_leaves(_detached, outputs))
             if sorted(made) != self.metric_names:
@@ -120,33 +187,139 @@ class Objective:
                     f" {', '.join(self.metric_names) or 'none'} before",
                 )
             count = batch.num_examples
-            sums = [self._metric_sum(name, made[name], count) for name in self.metric_names]
-        return Outcome(loss_sum, sums)
+            sums = [
+                number
+                for name in self.metric_names
+                for number in self._metric_sum(name, made[name], count)
+            ]
+        total = loss.total if torch.is_grad_enabled() else loss.total.detach()
+        return Outcome(total, loss.weight, sums, loss.means)
 
-    def _loss_sum(self, batch: Batch, outputs: Any, weights: Any) -> torch.Tensor:
+    def _loss_of(self, batch: Batch, outputs: Any) -> _Loss:
+        """The loss of a batch."""
+        scalars = ScalarsByNode()
+        with scalars if self.num_divisors else contextlib.nullcontext():
+            value = self._value(batch, outputs)
+        count = batch.num_examples
+        if isinstance(value, list):
+            return _Loss(sum(mean for mean, _ in value) * count, count, [its for _, its in value])
+        if isinstance(value, tuple):
+            total, weight = value
+            return _Loss(total, weight) if weight else _nothing(total)
+        if value.ndim or not self._num_means:
+            return _Loss(value.sum() if value.ndim else value * count, count)
+        means = means_of(value, scalars.values)
+        if len(means) != self._num_means:
+            raise self._unusable(
+                "must have the same terms in every batch",
+                f"{len(means)} means over the batch, where there were {self._num_means} before",
+                "Multiply a term by 0 where it is not to count, or return (sum, weight).",
+            )
+        if self.num_divisors:
+            return _Loss(value * count, count, means)
+        divisor = replace(means[0], value=float(value.detach())).counted
+        return _Loss(value * divisor, divisor) if divisor else _nothing(value)
+
+    def _value(self, batch: Batch, outputs: Any) -> Any:
+        """Compute the loss.
+
+        Returns:
+            A scalar; one value for each example, weighed; a sum and its divisor as a tuple; or
+            several of these as a list of means.
+        """
         assert self._loss is not None
+        weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
+        is_traced = any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
+        if not is_traced:
+            outputs = self._with_graph(outputs)
         given = {"outputs": outputs, "labels": batch.labels}
         takes = declared(self._loss)
         takes_weights = _WEIGHTS in takes.names or takes.takes_any
         if takes_weights:
             given[_WEIGHTS] = weights
-        value = call_declared(self._loss, given)
-        count = batch.num_examples
-        if isinstance(value, torch.Tensor) and value.ndim == 0:
-            if weights is not None and not takes_weights:
+        with torch.enable_grad():
+            value = call_declared(self._loss, given)
+            is_one = isinstance(value, tuple | list)
+            is_one = is_one or (isinstance(value, torch.Tensor) and value.ndim == 0)
+            if is_one and weights is not None and not takes_weights:
                 raise self._unusable(
                     "must return one value for each example, as there are weights of the examples",
                     "one number",
                     "Leave out the mean over the examples (reduction='none'), or declare"
                     " sample_weight and weigh them before the mean.",
                 )
-            return value * count
-        if not isinstance(value, torch.Tensor) or len(value) != count or value.numel() != count:
+            if isinstance(value, tuple | list):
+                return self._pairs(value)
+            if is_one:
+                return value
+            count = batch.num_examples
+            if not isinstance(value, torch.Tensor) or len(value) != count or value.numel() != count:
+                raise self._no_loss(value)
+            value = value.reshape(count)
+            if weights is not None and not takes_weights:
+                value = value * weights.reshape(count).to(value.dtype)
+            return value
+
+    def _with_graph(self, outputs: Any) -> Any:
+        """Outputs that begin a graph of autograd, which has the divisor of a loss."""
+        depends = iter(self._depends if any(self._depends) else itertools.repeat(True))
+
+        def begun(leaf: Any) -> Any:
+            is_number = isinstance(leaf, torch.Tensor) and (
+                leaf.is_floating_point() or leaf.is_complex()
+            )
+            return leaf.detach().requires_grad_() if next(depends) and is_number else leaf
+
+        return map_leaves(begun, outputs)
+
+    def _pairs(self, value: Any) -> Any:
+        """A sum and its divisor, or several of them as means."""
+        if _is_pair(value):
+            return self._pair(value)
+        if not value or not all(map(_is_pair, value)):
             raise self._no_loss(value)
-        value = value.reshape(count)
-        if weights is not None and not takes_weights:
-            value = value * weights.reshape(count).to(value.dtype)
-        return value.sum()
+        return [mean_of_pair(*self._pair(each)) for each in value]
+
+    def _pair(self, value: Any) -> tuple[torch.Tensor, float]:
+        total, divisor = value
+        if isinstance(divisor, torch.Tensor) and divisor.requires_grad:
+            divisor_is = "one that depends on the model's outputs"
+        elif 0 <= float(divisor) < math.inf:
+            return total, float(divisor)
+        else:
+            divisor_is = str(float(divisor))
+        raise self._unusable(
+            "must return a weight that the sum is divided by",
+            divisor_is,
+            "Return the sum of the losses and the sum of their weights, for instance"
+            " (losses * mask).sum(), mask.sum().",
+        )
+
+    def _learn_divisors(self, tries: Sequence[tuple[Batch, Any]]) -> None:
+        """Find out by some batches which means the loss consists of."""
+        values = [self._value(*each) for each in tries]
+        if isinstance(values[0], list):
+            self._num_means = len(values[0])
+        if not isinstance(values[0], torch.Tensor) or values[0].ndim:
+            return
+        counts = [batch.num_examples for batch, _ in tries]
+        means = [means_of(value) for value in values]
+        num_means = len(means[0])
+        if any(len(its) != num_means for its in means):
+            return
+        if num_means == 1 or not divisors_are_constant(means, counts):
+            self._num_means = num_means
+
+    def _adds_up(self, batch: Batch, outputs: Any) -> bool:
+        """Whether the sums of two parts of a batch are that of the whole."""
+        if self.num_divisors:
+            return True
+        parts = [self._loss_of(*part) for part in _halves(batch, outputs)]
+        weight = sum(part.weight for part in parts)
+        if not weight:
+            return True
+        whole = self._loss_of(*_whole(batch, outputs))
+        return are_same_loss(whole.mean, sum(float(part.total.detach()) for part in parts) / weight)
 
     def _no_loss(self, value: Any) -> UserCodeError:
         shape = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
@@ -182,16 +355,18 @@ class Objective:
             )
         return made
 
-    def _metric_sum(self, name: str, value: Any, count: int) -> float:
+    def _metric_sum(self, name: str, value: Any, count: int) -> tuple[float, float]:
+        """A metric's sum and divisor."""
+        if _is_pair(value):
+            return float(value[0]), float(value[1])
         if isinstance(value, torch.Tensor) and value.ndim and len(value) == count:
             # Those of an example, as of shape (examples, 1), count as their mean.
-            return float(value.double().reshape(count, -1).mean(1).sum())
-        is_number = isinstance(value, int | float)
-        if is_number or (isinstance(value, torch.Tensor) and value.ndim == 0):
-            return float(value) * count
+            return float(value.double().reshape(count, -1).mean(1).sum()), count
+        if isinstance(value, int | float) or _is_scalar(value):
+            return float(value) * count, count
         raise UserCodeError(
             f"{name} of {self._metrics_name} of {self._loaded.label} must be the mean over the"
-            " batch, a scalar, or one value for each example.",
+            " batch, a scalar, one value for each example, or a pair (sum, weight).",
             received=str(described(value)),
         )
 
@@ -219,28 +394,6 @@ class Objective:
         is_weighted = (classes >= 0) & (classes < len(table))
         return torch.where(is_weighted, table[torch.where(is_weighted, classes, 0)], 1.0)
 
-    def _loss_of(self, batch: Batch, outputs: Any, times: int) -> float:
-        """The loss of a batch whose examples are all there so many times."""
-        batch, outputs = repeated_batch(batch, times), repeated(outputs, times)
-        return float(self.of_batch(batch, outputs).loss_sum) / batch.num_examples
-
-    def _require_mean(self, once: float, twice: float, thrice: float) -> None:
-        """Refuse a sum: the mean over examples that are all there twice is what it was."""
-        if is_sum_over_batch(once, twice, thrice):
-            raise self._unusable(
-                "must return the mean over the batch, or one value for each example",
-                "the sum over the batch",
-                "Write reduction='mean' or 'none', in each part of the loss.",
-            )
-        if not once or abs(twice - once) <= 1e-3 * abs(once) or twice != twice:
-            return
-        log.warning(
-            "the loss of %s is no mean over the examples: it is random, or depends on the batch as"
-            " a whole. Each rank of a ring computes it of its own examples, so the training"
-            " depends on the number of ranks",
-            self._loaded.label,
-        )
-
 
 def _part(
     loaded: LoadedSpec, module: nn.Module, method: str, own: str
@@ -259,3 +412,53 @@ def _name_of(loaded: LoadedSpec, method: str, own: str) -> str:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def metric_means(sums: NDArray[np.float64]) -> list[float]:
+    """The metrics of what `Outcome.metric_sums` add up to; NaN where nothing was counted."""
+    return [
+        float(total / weight) if weight else math.nan
+        for total, weight in zip(sums[::2], sums[1::2], strict=True)
+    ]
+
+
+def _is_pair(value: Any) -> bool:
+    """Whether a loss has returned a sum and what it is to be divided by."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        return False
+    total, divisor = value
+    return _is_scalar(total) and (isinstance(divisor, int | float) or _is_scalar(divisor))
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.ndim == 0
+
+
+def _nothing(value: torch.Tensor) -> _Loss:
+    """The loss of examples of which none counts."""
+    return _Loss(torch.zeros_like(value.detach()), 0.0)
+
+
+def _whole(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
+    """A batch of which two parts are different, also one of few examples."""
+    times = 1 if batch.num_examples > 3 else 3
+    return repeated_batch(batch, times), repeated(outputs, times)
+
+
+def _halves(batch: Batch, outputs: Any) -> list[tuple[Batch, Any]]:
+    """Two parts of that; none of one example."""
+    if batch.num_examples == 1:
+        return []
+    batch, outputs = _whole(batch, outputs)
+    count = batch.num_examples
+    middle = count // 2
+
+    def some(first: int, last: int) -> Any:
+        return map_leaves(
+            lambda leaf: leaf[first:last] if getattr(leaf, "ndim", 0) else leaf, outputs
+        )
+
+    return [
+        (part_of(batch, first, last), some(first, last))
+        for first, last in ((0, middle), (middle, count))
+    ]

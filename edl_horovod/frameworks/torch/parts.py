@@ -17,6 +17,7 @@ __all__ = [
     "callbacks_part",
     "dataset_part",
     "loss_part",
+    "mean_loss_part",
     "metrics_part",
     "model_part",
     "named_loss",
@@ -74,8 +75,7 @@ def loss_part(loss: Any, *, label: str) -> Part:
     ElasticDL; a loss of PyTorch takes outputs, then labels.
     """
     if isinstance(loss, str):
-        # One value for each example bears weights of examples.
-        loss = named_loss(loss)(reduction="none")
+        return mean_loss_part(named_loss(loss), label=label)
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         loss = loss()
     if not isinstance(loss, nn.Module):
@@ -85,6 +85,25 @@ def loss_part(loss: Any, *, label: str) -> Part:
     def create_loss(outputs: Any, labels: Any) -> Any:
         value = loss(outputs, labels)
         return value.flatten(1).mean(1) if is_by_example and value.ndim > 1 else value
+
+    create_loss.__qualname__ = label
+    return create_loss
+
+
+def mean_loss_part(make: Callable[..., nn.Module], *, label: str) -> Part:
+    """A `create_loss` that takes the mean as PyTorch does; with weights, over weighed examples.
+
+    Args:
+        make: Creates the loss for a `reduction`.
+        label: Names it in messages.
+    """
+    mean, by_example = make(reduction="mean"), make(reduction="none")
+
+    def create_loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
+        if sample_weight is None:
+            return mean(outputs, labels)
+        values = by_example(outputs, labels)
+        return values.reshape(len(values), -1).mean(1) * sample_weight.flatten()
 
     create_loss.__qualname__ = label
     return create_loss

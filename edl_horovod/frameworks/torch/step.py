@@ -28,7 +28,7 @@ from edl_horovod.frameworks.torch.groups import groups_of
 from edl_horovod.frameworks.torch.loss_scale import LossScale
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.moving import Kept, Moving, unchanged
-from edl_horovod.frameworks.torch.objective import Objective
+from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
@@ -50,7 +50,7 @@ __all__ = ["TorchStep"]
 log = logging.getLogger(__name__)
 
 # The step's numbers, in this order, then the metrics' sums, and those of the buffers.
-EXAMPLES, LOSS, WANTS_CHANGE, CONTRIBUTORS, FIXED = range(5)
+EXAMPLES, LOSS, LOSS_WEIGHT, WANTS_CHANGE, CONTRIBUTORS, FIXED = range(6)
 
 
 class TorchStep:
@@ -149,6 +149,8 @@ class TorchStep:
                 elif not is_alone:
                     if self._sums_norms:
                         self._run_along()
+                    elif self._objective.num_divisors:
+                        self._sum_divisors([0.0] * self._objective.num_divisors, 0)
                     self._reducer.begin()
             local[WANTS_CHANGE] = float(wants_change)
             self._moving.put_back(kept)
@@ -160,17 +162,19 @@ class TorchStep:
             self._reducer.abandon()
             self._forget_gradients()
             raise
-        count, loss_sum = float(totals[EXAMPLES]), float(totals[LOSS])
+        count, weight = float(totals[EXAMPLES]), float(totals[LOSS_WEIGHT])
+        # Examples of which none counts have no mean, as in PyTorch.
+        loss = float(totals[LOSS]) / weight if weight else math.nan
         has_finite_gradients = True
-        if count and math.isfinite(loss_sum):
+        if math.isfinite(loss):
             has_finite_gradients = self._change(totals)
         self._forget_gradients()
         self._random.end_step()
         metric_sums = totals[self._metrics_at]
-        means = (metric_sums / count).tolist() if count else [math.nan] * len(metric_sums)
+        means = metric_means(metric_sums)
         return StepSums(
             num_examples=round(count),
-            loss=loss_sum / count if count else math.nan,
+            loss=loss,
             wants_change=bool(totals[WANTS_CHANGE] > 0),
             metrics=dict(zip(self._objective.metric_names, means, strict=True)),
             metric_sums=metric_sums,
@@ -228,9 +232,16 @@ class TorchStep:
         with user_code(doing, root=loaded.zoo), torch.no_grad(), torch.random.fork_rng(devices=[]):
             moving = Moving(module, self._running.run, features)
         module.eval()
-        with torch.no_grad(), unchanged(module):
+        with unchanged(module):
             outputs = self._running.run(example.features)
         self._objective.begin(example, outputs)
+        if self._options.num_parts > 1 and self._objective.num_divisors:
+            raise UserCodeError(
+                f"The loss of {loaded.label} has terms that are divided by different sums, which"
+                " are not known when the first part of a batch is computed.",
+                received={"train.accumulate_steps": self._options.num_parts},
+                cure="Set train.accumulate_steps=1, or return one pair (sum, weight).",
+            )
         return moving
 
     def _trained_parameters(self) -> dict[str, nn.Parameter]:
@@ -272,7 +283,7 @@ class TorchStep:
 
     @property
     def _metrics_at(self) -> slice:
-        return slice(FIXED, FIXED + len(self._objective.metric_names))
+        return slice(FIXED, FIXED + self._objective.num_metric_sums)
 
     def _forget_gradients(self) -> None:
         for parameter in self._trained.values():
@@ -291,18 +302,20 @@ class TorchStep:
         count = batch.num_examples
         size = -(-count // self._options.num_parts)
         starts = range(0, count, size)
-        loss_sum = torch.zeros((), dtype=torch.float64)
-        metric_sums = np.zeros(len(self._objective.metric_names))
+        loss_sum, loss_weight = torch.zeros((), dtype=torch.float64), 0.0
+        metric_sums = np.zeros(self._objective.num_metric_sums)
         for start in starts:
             if start == starts[-1] and not is_alone:
                 # Its gradients go out one by one, while it computes the others.
                 self._reducer.begin()
             part = part_of(batch, start, min(start + size, count))
-            loss, sums = self._add_gradients(part)
+            loss, weight, sums = self._add_gradients(part, is_alone=is_alone)
             loss_sum = loss_sum + loss.double().cpu()
+            loss_weight += weight
             metric_sums += sums
         moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
-        return np.concatenate([[count, float(loss_sum), 0.0, 1.0], metric_sums, *moved])
+        numbers = [count, float(loss_sum), loss_weight, 0.0, 1.0]
+        return np.concatenate([numbers, metric_sums, *moved])
 
     @contextlib.contextmanager
     def _norms_over_ring(self, batch: Batch | None, *, is_alone: bool) -> Iterator[None]:
@@ -316,10 +329,42 @@ class TorchStep:
     def _run_along(self) -> None:
         """Make the sums that other ranks make amid their passes, without examples that count."""
         self._running.module.train()
-        self._add_gradients(self._example)
+        self._add_gradients(self._example, is_alone=False, counts=False)
         self._forget_gradients()
 
-    def _add_gradients(self, part: Batch) -> tuple[torch.Tensor, NDArray[np.float64]]:
+    def _sum_divisors(self, divisors: Iterable[float], num_examples: int) -> NDArray[np.float64]:
+        """The ring's sums of what the means in a loss are divided by, and of the examples."""
+        values = torch.tensor([*divisors, num_examples], dtype=torch.float64)
+        # All ranks: each does in every step of a loss with several divisors, also without examples.
+        self._reducer.add(values, "edl.loss.divisors")
+        found: NDArray[np.float64] = values.numpy()
+        return found
+
+    def _divide_by_ring(self, outcome: Outcome, num_examples: int, *, counts: bool) -> float:
+        """Have each mean in a loss divided by the ring's divisor.
+
+        The ring weighs a rank's loss by its examples. So each mean is multiplied by what makes its
+        sum, divided by the ring's divisor, of that.
+
+        Returns:
+            The loss with these divisors, times the number of examples.
+        """
+        own = np.array([mean.counted for mean in outcome.means])
+        *totals, all_examples = self._sum_divisors(own * counts, num_examples * counts)
+        loss = float(outcome.loss_sum.detach()) / num_examples
+        known, change = 0.0, 0.0
+        for mean, divisor, total in zip(outcome.means, own, totals, strict=True):
+            factor = divisor / num_examples * all_examples / total if divisor else 0.0
+            mean.scale_gradient(factor)
+            if divisor and mean.value is not None:
+                known += mean.share * mean.value * factor
+                change += mean.share * mean.value * (factor - 1)
+        # A mean over nothing is not a number, and no part of the ring's loss.
+        return num_examples * (known if math.isnan(loss) and not own.all() else loss + change)
+
+    def _add_gradients(
+        self, part: Batch, *, is_alone: bool, counts: bool = True
+    ) -> tuple[torch.Tensor, float, NDArray[np.float64]]:
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
             # Twice the same has the same mean, and no variance, as one alone has none.
@@ -332,11 +377,14 @@ class TorchStep:
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
         loss, metric_sums = outcome.loss_sum * share, np.array(outcome.metric_sums) * share
-        if not loss.requires_grad:
-            return loss.detach(), metric_sums
-        with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
-            (loss * self._factor).backward()
-        return loss.detach(), metric_sums
+        value, weight = loss.detach(), outcome.loss_weight * share
+        if outcome.means and not is_alone:
+            changed = self._divide_by_ring(outcome, part.num_examples, counts=counts)
+            value = torch.tensor(changed * share, dtype=torch.float64)
+        if loss.requires_grad:
+            with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
+                (loss * self._factor).backward()
+        return value, weight, metric_sums
 
     @property
     def _factor(self) -> float:
@@ -349,7 +397,7 @@ class TorchStep:
 
         Returns whether the gradients are finite; else nothing is changed.
         """
-        count = float(totals[EXAMPLES])
+        count, weight = float(totals[EXAMPLES]), float(totals[LOSS_WEIGHT])
         for parameter in self._state.waiting:
             parameter.grad = None
         # What the loss does not depend on is not even decayed.
@@ -362,7 +410,7 @@ class TorchStep:
             )
         with torch.no_grad():
             for parameter in parameters:
-                parameter.grad.mul_(1.0 / (self._factor * count))
+                parameter.grad.mul_(1.0 / (self._factor * weight))
             is_held = self._scale is None or are_finite(parameters)
             if self._scale is not None:
                 if not is_held and self._scale.is_least:

@@ -1,0 +1,336 @@
+"""Losses that divide by something else than the number of examples, beside the loop by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.torch.parts import loss_part
+from edl_horovod.frameworks.torch.structures import map_leaves
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from tests.torch_ring import Meeting, make_step, train_in_ring
+
+F = nn.functional
+ZOO = str(Path(__file__).parents[3] / "zoo")
+CLASSES, TOKENS, BATCH, STEPS = 5, 6, 11, 4
+CLASS_WEIGHT = torch.tensor([0.2, 3.0, 1.0, 0.5, 2.0])
+
+
+class Tagger(nn.Module):
+    """Gives a class for each token, and one number for each example."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags = nn.Linear(3, CLASSES)
+        self.number = nn.Linear(3 * TOKENS, 1)
+
+    def forward(self, x):
+        return {"tags": self.tags(x).transpose(1, 2), "number": self.number(x.flatten(1))}
+
+
+def batches():
+    random = torch.Generator().manual_seed(5)
+    for step in range(STEPS):
+        x = torch.randn(BATCH, TOKENS, 3, generator=random)
+        tags = torch.randint(0, CLASSES, (BATCH, TOKENS), generator=random)
+        lengths = torch.randint(1, TOKENS + 1, (BATCH,), generator=random)
+        if step == 1:
+            lengths[::2] = 0  # All of a rank's, where there are two.
+        mask = torch.arange(TOKENS) < lengths[:, None]
+        labels = {
+            "tags": torch.where(mask, tags, -100),
+            "other_tags": torch.where(mask.flip(0), tags.flip(1), -100),
+            "mask": mask.float(),
+            "target": x.sum((1, 2), keepdim=False)[:, None],
+            "weight": torch.rand(BATCH, generator=random) * (lengths > 1),
+        }
+        yield Batch(x, labels, BATCH)
+
+
+def by_token(outputs, labels):
+    return F.cross_entropy(outputs["tags"], labels["tags"].clamp(min=0), reduction="none")
+
+
+def by_example(outputs, labels):
+    return (outputs["number"] - labels["target"]).square().flatten()
+
+
+def masked_mean(outputs, labels):
+    return (by_token(outputs, labels) * labels["mask"]).sum() / labels["mask"].sum()
+
+
+def clamped_mean(outputs, labels):
+    total = (by_token(outputs, labels) * labels["mask"]).sum()
+    return total / labels["mask"].sum().clamp(min=1)
+
+
+def weighted_mean(outputs, labels):
+    weight = labels["weight"]
+    return torch.dot(by_example(outputs, labels), weight) / (weight.sum() + 1e-9)
+
+
+def indexed_mean(outputs, labels):
+    return by_token(outputs, labels)[labels["mask"] > 0].mean()
+
+
+def indexed_mse(outputs, labels):
+    chosen = labels["weight"] > 0.3
+    return F.mse_loss(outputs["number"][chosen], labels["target"][chosen])
+
+
+def cross_entropy(**options):
+    return lambda outputs, labels: F.cross_entropy(outputs["tags"], labels["tags"], **options)
+
+
+def with_penalty(outputs, labels):
+    return 0.5 * F.cross_entropy(outputs["tags"], labels["tags"]) + 0.1 / 3
+
+
+def two_with_the_same_labels(outputs, labels):
+    return cross_entropy()(outputs, labels) / 2 - F.nll_loss(
+        outputs["tags"].softmax(1), labels["tags"]
+    )
+
+
+def two_with_other_labels(outputs, labels):
+    other = F.cross_entropy(outputs["tags"], labels["other_tags"])
+    return F.cross_entropy(outputs["tags"], labels["tags"]) + 0.3 * other
+
+
+def masked_and_plain(outputs, labels):
+    return F.cross_entropy(outputs["tags"], labels["tags"]) + 0.1 * F.mse_loss(
+        outputs["number"], labels["target"]
+    )
+
+
+def smooth_and_weighted(outputs, labels):
+    smooth = F.cross_entropy(outputs["tags"], labels["tags"], label_smoothing=0.1)
+    return smooth + clamped_mean(outputs, labels) + weighted_mean(outputs, labels)
+
+
+def as_scalar(pairs):
+    return sum(total / weight for total, weight in pairs)
+
+
+def pair(outputs, labels):
+    return (by_token(outputs, labels) * labels["mask"]).sum(), labels["mask"].sum()
+
+
+def pair_of_number(outputs, labels):
+    weight = labels["weight"]
+    return torch.dot(by_example(outputs, labels), weight), float(weight.sum())
+
+
+def pairs(outputs, labels):
+    return [pair(outputs, labels), pair_of_number(outputs, labels)]
+
+
+named = loss_part("crossentropyloss", label="loss")
+
+
+LOSSES = {
+    "ignored": cross_entropy(),
+    "ignored 2": lambda o, y: F.cross_entropy(o["tags"], y["tags"].clamp(0), ignore_index=2),
+    "class weights": cross_entropy(weight=CLASS_WEIGHT),
+    "smooth": cross_entropy(label_smoothing=0.1),
+    "smooth weighted": cross_entropy(label_smoothing=0.1, weight=CLASS_WEIGHT),
+    "by name": lambda outputs, labels: named(outputs["tags"], labels["tags"]),
+    "module": lambda o, y: nn.CrossEntropyLoss(weight=CLASS_WEIGHT)(o["tags"], y["tags"]),
+    "a mean of examples": lambda o, y: by_example(o, y).mean(),
+    "one value an example": by_example,
+    masked_mean.__name__: masked_mean,
+    clamped_mean.__name__: clamped_mean,
+    weighted_mean.__name__: weighted_mean,
+    indexed_mean.__name__: indexed_mean,
+    indexed_mse.__name__: indexed_mse,
+    with_penalty.__name__: with_penalty,
+    two_with_the_same_labels.__name__: two_with_the_same_labels,
+    two_with_other_labels.__name__: two_with_other_labels,
+    masked_and_plain.__name__: masked_and_plain,
+    smooth_and_weighted.__name__: smooth_and_weighted,
+    pair.__name__: pair,
+    pair_of_number.__name__: pair_of_number,
+    pairs.__name__: pairs,
+}
+
+
+def scalar(value):
+    if isinstance(value, tuple):
+        return value[0] / value[1]
+    if isinstance(value, list):
+        return as_scalar(value)
+    return value.mean()
+
+
+def by_hand(create_loss):
+    """Losses and weights of a plain loop over the whole batches."""
+    torch.manual_seed(3)
+    model = Tagger()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    losses = []
+    for batch in batches():
+        optimizer.zero_grad()
+        loss = scalar(create_loss(model(batch.features), batch.labels))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: each.detach().numpy() for name, each in model.named_parameters()}
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    def make(create_loss):
+        loaded = load_spec(ZOO, "torch_tiny", params={})
+        monkeypatch.setattr(loaded.spec, "create_model", Tagger)
+        monkeypatch.setattr(
+            loaded.spec, "create_loss", lambda outputs, labels: create_loss(outputs, labels)
+        )
+        monkeypatch.setattr(
+            loaded.spec,
+            "create_optimizer",
+            lambda model: torch.optim.Adam(model.parameters(), 0.05),
+        )
+        monkeypatch.setattr(loaded.spec, "create_metrics", lambda mode: {})
+        monkeypatch.setattr(loaded.spec, "create_callbacks", list)
+        return loaded
+
+    return make
+
+
+def part(batch, rank, size):
+    """The examples of a rank: very few of the last one."""
+    bounds = {1: [0, 11], 2: [0, 9, 11], 3: [0, 6, 10, 11]}[size]
+    chosen = torch.arange(BATCH).roll(1)
+    chosen = torch.cat([chosen[::2], chosen[1::2]])[bounds[rank] : bounds[rank + 1]]
+    return Batch(
+        batch.features[chosen], map_leaves(lambda leaf: leaf[chosen], batch.labels), len(chosen)
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("create_loss", LOSSES.values(), ids=LOSSES)
+def test_any_number_of_ranks_trains_as_the_loop_by_hand(loaded, create_loss, size, caplog):
+    losses, weights = by_hand(create_loss)
+    meeting = Meeting(size)
+    example = next(batches())
+    steps = [
+        make_step(loaded(create_loss), example, meeting=meeting, rank=rank) for rank in range(size)
+    ]
+    sums = train_in_ring(steps, lambda rank: [part(batch, rank, size) for batch in batches()])
+    for step, given in zip(steps, sums, strict=True):
+        assert [each.loss for each in given] == pytest.approx(losses, rel=2e-6)
+        for name, value in weights.items():
+            own = step.model_variables[name].numpy()
+            np.testing.assert_allclose(own, value, rtol=0, atol=2e-6, err_msg=name)
+    assert "no mean over the examples" not in caplog.text
+
+
+@pytest.mark.parametrize("create_loss", [cross_entropy(), masked_and_plain], ids=["one", "two"])
+def test_a_rank_without_examples_takes_part(loaded, create_loss):
+    losses, weights = by_hand(create_loss)
+    meeting = Meeting(3)
+    steps = [
+        make_step(loaded(create_loss), next(batches()), meeting=meeting, rank=rank)
+        for rank in range(3)
+    ]
+    sums = train_in_ring(
+        steps, lambda rank: [part(batch, rank, 2) if rank < 2 else None for batch in batches()]
+    )
+    assert [each.loss for each in sums[2]] == pytest.approx(losses, rel=2e-6)
+    for name, value in weights.items():
+        own = steps[2].model_variables[name].numpy()
+        np.testing.assert_allclose(own, value, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("create_loss", [cross_entropy(weight=CLASS_WEIGHT), pair, masked_mean])
+def test_parts_of_a_batch_train_as_the_whole(loaded, create_loss):
+    losses, weights = by_hand(create_loss)
+    step = make_step(loaded(create_loss), next(batches()), options=StepOptions(num_parts=3))
+    sums = [step.step(b, wants_change=False, is_alone=True, salt=0) for b in batches()]
+    assert [each.loss for each in sums] == pytest.approx(losses, rel=2e-6)
+    for name, value in weights.items():
+        np.testing.assert_allclose(step.model_variables[name].numpy(), value, rtol=0, atol=2e-6)
+
+
+def test_parts_of_a_batch_do_not_know_several_divisors(loaded):
+    with pytest.raises(UserCodeError, match=r"accumulate_steps=1"):
+        make_step(loaded(masked_and_plain), next(batches()), options=StepOptions(num_parts=3))
+
+
+@pytest.mark.parametrize("create_loss", LOSSES.values(), ids=LOSSES)
+def test_an_evaluation_has_the_loss_of_all_examples(loaded, create_loss):
+    spec = loaded(create_loss)
+    batch = next(batches())
+    step = make_step(spec, batch)
+    evaluation = TorchEvaluation(step.model.running, batch)
+    whole = evaluation.values(evaluation.sums(batch))["loss"]
+    with torch.no_grad():
+        outputs = step.model.running.module(batch.features)
+        assert whole == pytest.approx(float(scalar(create_loss(outputs, batch.labels))), rel=1e-5)
+    if create_loss not in (two_with_other_labels, masked_and_plain, smooth_and_weighted, pairs):
+        parts = [evaluation.sums(part(batch, rank, 3)) for rank in range(3)]
+        assert evaluation.values(sum(parts, evaluation.zeros))["loss"] == pytest.approx(
+            whole, rel=1e-5
+        )
+
+
+def test_a_batch_of_which_nothing_counts_is_no_number(loaded):
+    step = make_step(loaded(cross_entropy()), next(batches()))
+    batch = next(batches())
+    none = Batch(batch.features, {**batch.labels, "tags": batch.labels["tags"] * 0 - 100}, BATCH)
+    sums = step.step(none, wants_change=False, is_alone=True, salt=0)
+    assert not sums.is_finite
+
+
+def contrastive(outputs, labels):
+    numbers = outputs["number"].flatten()
+    return (numbers[:, None] - numbers[None]).square().mean()
+
+
+def ratio_of_means(outputs, labels):
+    return (by_example(outputs, labels) * labels["weight"]).mean() / labels["weight"].mean()
+
+
+def root(outputs, labels):
+    return by_example(outputs, labels).mean().sqrt()
+
+
+@pytest.mark.parametrize("create_loss", [contrastive, ratio_of_means, root])
+def test_what_depends_on_the_batch_in_another_way_is_told(loaded, create_loss, caplog):
+    make_step(loaded(create_loss), next(batches()))
+    assert "no mean over the examples" in caplog.text
+    assert "(sum, weight)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("create_loss", "message"),
+    [
+        (lambda o, y: (by_example(o, y).sum(), -1), r"weight.*Received: -1"),
+        (lambda o, y: (by_example(o, y).sum(), o["number"].sum()), r"depends on the model"),
+        (lambda o, y: (by_example(o, y), y["weight"]), r"Received: tuple"),
+        (lambda o, y: [], r"Received: list"),
+    ],
+)
+def test_a_pair_is_a_sum_and_a_number(loaded, create_loss, message):
+    with pytest.raises(UserCodeError, match=message):
+        make_step(loaded(create_loss), next(batches()))
+
+
+def test_a_loss_with_other_terms_later_is_refused(loaded):
+    calls = []
+
+    def create_loss(outputs, labels):
+        calls.append(None)
+        loss = cross_entropy()(outputs, labels)
+        return loss if len(calls) < 20 else loss + masked_mean(outputs, labels)
+
+    step = make_step(loaded(create_loss), next(batches()))
+    calls.extend([None] * 20)
+    with pytest.raises(UserCodeError, match="same terms in every batch"):
+        step.step(next(batches()), wants_change=False, is_alone=True, salt=0)
