@@ -112,7 +112,7 @@ class TrainConfig:
     """Parts into which a rank cuts its examples of a step, one after the other, to save memory."""
     batch_norm: str = "own"
     """Whether BatchNorm layers take each rank's `own` examples of a step, or those of all ranks,
-    `synchronized`, at the price of two small messages for each layer and step (PyTorch)."""
+    `synchronized`, at the price of two small messages for each layer and step."""
     compile: bool = False
     """Whether the model's passes are compiled, by `torch.compile` (PyTorch); needs a C++ compiler
     and Python's headers where the job runs."""
@@ -360,9 +360,6 @@ class JobConfig:
             check_given("validation_data", self.validation_data, "what the metric is measured on")
         # Checked once more when the framework is known (`models.framework_name`).
         is_torch = self.framework in ("", "torch") or not task.keeps_state
-        is_own = self.train.batch_norm == "own"
-        rule = "is for framework=torch; Keras' BatchNormalization takes each rank's own examples"
-        check(is_torch or is_own, "train.batch_norm", self.train.batch_norm, rule)
         rule = "is for framework=torch; train.saved_model is Keras' form for servers"
         check(is_torch or not self.train.onnx, "train.onnx", True, rule)
         rule = "is for framework=torch; the steps of Keras models are graphs of TensorFlow already"

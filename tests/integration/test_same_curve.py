@@ -73,8 +73,6 @@ def test_the_loss_of_every_step_is_the_same_on_1_to_4_ranks_and_across_resizes(s
 
 
 @pytest.mark.long
-def test_so_is_that_of_a_model_with_batch_norm_over_all_ranks(start, framework, tmp_path):
-    if framework == "keras":
-        pytest.skip("train.batch_norm=synchronized is for PyTorch")
+def test_so_is_that_of_a_model_with_batch_norm_over_all_ranks(start, tmp_path):
     settings = ("params.batch_norm=True", "train.batch_norm=synchronized", "train.epochs=10")
     assert_same_curve(start, tmp_path, *settings)

@@ -17,9 +17,13 @@ class CurveSpec(ElasticDLSpec):
         super().__init__(context)
         self._slow_until, self._width = slow_until, width
 
-    def create_model(self):
+    def create_model(self, batch_norm=False):
         x = keras.Input(shape=(4,), name="x")
-        hidden = keras.layers.Dense(self._width, activation="tanh", kernel_regularizer="l2")(x)
+        dense = keras.layers.Dense(self._width, kernel_regularizer="l2", use_bias=not batch_norm)
+        hidden = dense(x)
+        if batch_norm:
+            hidden = keras.layers.BatchNormalization()(hidden)
+        hidden = keras.layers.Activation("tanh")(hidden)
         return keras.Model({"x": x}, keras.layers.Dense(1)(hidden))
 
     def create_dataset(self, dataset, mode):

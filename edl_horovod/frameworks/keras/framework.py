@@ -88,6 +88,7 @@ class KerasFramework:
             clip_norm=config.clip_norm,
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,
+            sums_batch_norm=config.batch_norm == "synchronized",
             scales_loss=config.precision == "mixed_float16",
             reduction=Reduction(
                 bucket_bytes=config.bucket_bytes,

@@ -24,6 +24,8 @@ class GradientOptions:
     """Largest absolute value in it; 0 means no limit."""
     num_parts: int = 1
     """Parts into which a rank cuts its examples of a step."""
+    sums_batch_norm: bool = False
+    """Whether BatchNormalization takes the examples of all ranks together."""
     scales_loss: bool = False
     """Whether the loss is scaled up so that float16 can hold its gradients."""
     reduction: Reduction = field(default_factory=Reduction)

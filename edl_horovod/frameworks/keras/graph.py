@@ -8,6 +8,11 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.batch_norm import (
+    RingStatistics,
+    once_made,
+    sum_row,
+)
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
 from edl_horovod.frameworks.keras.inlined import inlined
@@ -45,6 +50,7 @@ class StepGraph:
         element_spec: tuple[Any, ...],
         *,
         options: GradientOptions,
+        statistics: RingStatistics,
         rate: ScaledLearningRate | None,
         has_come: tf.Variable,
     ) -> None:
@@ -56,11 +62,12 @@ class StepGraph:
             optimizer: Built for all variables that are trained now.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             options: How gradients are made and bounded.
+            statistics: Of the model's layers that are to be synchronised.
             rate: The optimizer's learning rate, if it is to be multiplied.
             has_come: Becomes true as soon as this rank's sums are made.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
-        self._rate, self._has_come = rate, has_come
+        self._statistics, self._rate, self._has_come = statistics, rate, has_come
         self._trainable = list(model.trainable_variables)
         self._others = list(model.non_trainable_variables)
         # Tracing a batch tells which of them a step changes.
@@ -73,7 +80,12 @@ class StepGraph:
         salt = tf.TensorSpec((), tf.uint32)
         # Each is traced once, for all kinds of step that need it.
         others = [tf.TensorSpec(each.shape, each.dtype) for each in self._others]
-        self._part = _trace(self._part_sums, element_spec, others, scalar)
+        self._ring_sums: dict[str, tf.TensorSpec] = {}
+        alone = _trace(self._traceable_part(in_ring=False), element_spec, others, scalar)
+        self._parts = {False: alone, True: alone}
+        if statistics:
+            in_ring = self._traceable_part(in_ring=True)
+            self._parts[True] = _trace(in_ring, element_spec, others, scalar)
         self._moving = [v for v, is_one in zip(self._others, self._is_moved, strict=True) if is_one]
         self._change = tf.function(self._change_if_good, autograph=False)
         self.steps: dict[bool, Any] = {}
@@ -112,6 +124,13 @@ class StepGraph:
             return self._finish(sums, in_ring)
 
         def empty_step(flag: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
+            if in_ring:
+                # All ranks: those with examples make the same sums amid their passes.
+                totals = [
+                    sum_row(_fill(row, zero), number, name)
+                    for number, (name, row) in enumerate(self._ring_sums.items())
+                ]
+                zero = once_made(totals, zero, zero)
             return self._finish(self._empty_sums(flag, zero), in_ring)
 
         self.steps[in_ring] = _trace(step, scalar, element_spec, salt, scalar)
@@ -134,12 +153,14 @@ class StepGraph:
             for variable, value in zip(self._others, before, strict=True)
         ]
 
+        part_sums = self._parts[in_ring]
+
         def compute(batch: Any, others: list[tf.Tensor]) -> Any:
-            return self._part(batch, others, zero)
+            return part_sums(batch, others, zero)
 
         def compute_last(batch: Any, others: list[tf.Tensor]) -> Any:
             # Its gradients go out one by one, while it computes the others.
-            return inlined(self._part, batch, others, zero) if in_ring else compute(batch, others)
+            return inlined(part_sums, batch, others, zero) if in_ring else compute(batch, others)
 
         sums, after = add_over_parts(
             compute,
@@ -147,7 +168,7 @@ class StepGraph:
             examples,
             fed,
             num_parts=self._options.num_parts,
-            sum_specs=self._part.structured_outputs[0],
+            sum_specs=part_sums.structured_outputs[0],
         )
         moved = [
             as_sum(old, new, was_fed, count)
@@ -156,6 +177,20 @@ class StepGraph:
         ]
         numbers = tf.concat([[count], sums[-1][:2], [flag, 1.0], sums[-1][2:]], 0)
         return [*sums[:-1], *moved, numbers]
+
+    def _traceable_part(self, *, in_ring: bool) -> Any:
+        """`_part_sums`, alone or with layers that are synchronised over the ring."""
+
+        def part_sums(examples: tuple[Any, ...], others: list[tf.Tensor], zero: tf.Tensor) -> Any:
+            with self._statistics.tracing(in_ring=in_ring) as totals:
+                (*sums, row), after = self._part_sums(examples, others, zero)
+            self._ring_sums = {
+                name: tf.TensorSpec(total.shape, total.dtype) for name, total in totals.items()
+            }
+            # Also those that nothing depends on: a rank without examples makes all of them.
+            return [*sums, once_made(totals.values(), row, zero)], after
+
+        return part_sums
 
     def _part_sums(
         self, examples: tuple[Any, ...], others: list[tf.Tensor], zero: tf.Tensor
@@ -174,9 +209,13 @@ class StepGraph:
             outcome = self._objective.of_batch(*examples, moving=others)
             # The sum, so that the gradients are sums without a pass over them.
             summed, weight = outcome.loss.total, outcome.loss.weight
-            mean = tf.math.divide_no_nan(summed, weight)
-            scaled = mean * tf.cast(self._scale, mean.dtype)
-        gradients = tape.gradient(scaled if self._is_scaling else summed, trainable)
+            # The scale is made for means: with sums float16 would not reach as far. Of all ranks
+            # alike, as gradients may pass from one to another.
+            factor = self._options.reduction.batch_size if self._is_scaling else None
+            scaled = (
+                summed if factor is None else summed * tf.cast(self._scale, summed.dtype) / factor
+            )
+        gradients = tape.gradient(scaled, trainable)
         if (has_gradient := outcome.loss.has_gradient) is not None:
             gradients = [
                 None
@@ -189,8 +228,6 @@ class StepGraph:
                 )
                 for gradient in gradients
             ]
-        # The scale is made for means: with sums float16 would not reach as far.
-        factor = weight if self._is_scaling else None
         # As Keras' optimizers do: what the loss does not depend on is not even decayed.
         found = [
             (variable, _of_known_shape(gradient, variable))
@@ -214,7 +251,7 @@ class StepGraph:
 
     def _empty_sums(self, flag: tf.Tensor, zero: tf.Tensor) -> list[Sum]:
         """What a rank without examples adds: nothing, but it is changed as all are."""
-        kinds = self._part.structured_outputs[0]
+        kinds = self._parts[False].structured_outputs[0]
         sums = [
             _no_rows(kind, zero) if isinstance(kind, tf.IndexedSlices) else _fill(kind, zero)
             for kind in kinds[:-1]
@@ -237,9 +274,7 @@ class StepGraph:
         with tf.control_dependencies(_flat(sums)):
             return self._change(sums)
 
-    def _gradient_sum(
-        self, variable: keras.Variable, gradient: Any, factor: tf.Tensor | None
-    ) -> Sum:
+    def _gradient_sum(self, variable: keras.Variable, gradient: Any, factor: int | None) -> Sum:
         if isinstance(gradient, tf.IndexedSlices) and self._options.num_parts == 1:
             shape = tf.constant([*variable.shape], gradient.indices.dtype)
             gradient = unique_rows(tf.IndexedSlices(gradient.values, gradient.indices, shape))

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import CollectiveFailed
+from edl_horovod.frameworks.keras.batch_norm import RingStatistics
 from edl_horovod.frameworks.keras.callbacks import KerasCallbacks, may_freeze
 from edl_horovod.frameworks.keras.collectives import catch_failures
 from edl_horovod.frameworks.keras.functional import running, some_examples
@@ -66,6 +67,14 @@ class KerasStep:
         self._loaded = loaded
         self._element_spec, self._options = element_spec, gradients
         self.model = KerasModel(loaded, element_spec[0])
+        self._statistics = RingStatistics(self.model.keras, sums_all=gradients.sums_batch_norm)
+        if self._statistics and gradients.num_parts > 1:
+            raise UserCodeError(
+                f"{loaded.label} has BatchNormalization layers with synchronized=True, which needs"
+                " train.accumulate_steps=1: parts of a step have no statistics in common.",
+                received={"train.accumulate_steps": gradients.num_parts},
+                cure="Leave out one of them.",
+            )
         self._objective = Objective(
             loaded, self.model.keras, element_spec, Mode.TRAINING, class_weight=class_weight
         )
@@ -222,6 +231,7 @@ class KerasStep:
                 self.optimizer,
                 self._element_spec,
                 options=self._options,
+                statistics=self._statistics,
                 rate=self._rate,
                 has_come=self._has_come,
             )

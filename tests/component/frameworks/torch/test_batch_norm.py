@@ -144,7 +144,6 @@ def test_numbers_of_a_rank_without_examples_do_not_reach_the_others():
             ["train.batch_norm=synchronized", "train.accumulate_steps=2"],
             r"needs train.accumulate_steps=1",
         ),
-        (["framework=keras", "train.batch_norm=synchronized"], r"is for framework=torch"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_setting(run, settings, message):

@@ -94,6 +94,34 @@ def test_ring_gives_the_weights_of_one_process(world, keep_every):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+SUMS_ALL = GradientOptions(sums_batch_norm=True, scales_loss=True)
+
+
+@pytest.mark.parametrize(
+    ("keep_every", "synchronized", "gradients"),
+    [
+        (1, True, NO_OPTIONS),
+        (7, False, SUMS_ALL),
+        pytest.param(60, True, NO_OPTIONS, marks=pytest.mark.long),
+    ],
+    ids=["all, by the layer", "some, by the setting", "few"],
+)
+def test_batch_norm_over_all_ranks_is_that_of_one_process(
+    world, keep_every, synchronized, gradients
+):
+    how = {"keep_every": keep_every, "gradients": gradients, "norm": {"synchronized": synchronized}}
+    ring = Side(world, **how)
+    in_ring = ring.train()
+    assert_same_everywhere(ring.weights())
+    if not world.is_leader:
+        return
+    single = Side(ALONE, **how)
+    losses = [each.loss for each in single.train()]
+    assert [each.loss for each in in_ring] == pytest.approx(losses, rel=1e-6, nan_ok=True)
+    for ours, theirs in zip(ring.weights(), single.weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-12)
+
+
 # Bounds are for the ring's mean gradient, not for a rank's; parts are cut of a rank's examples.
 @pytest.mark.parametrize(
     "options",

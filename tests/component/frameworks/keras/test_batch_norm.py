@@ -1,0 +1,97 @@
+"""BatchNormalization that is synchronised: on one rank what `fit` gives, or refused.
+
+On rings of 2 and 3 it is in `tests/parallel/ranks/keras/test_step.py`.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.gradients import GradientOptions
+from tests.fitting import BATCH, STEPS, assert_same_weights, by_fit, by_us, loaded_with
+
+LENGTH, NUM_FEATURES = 5, 3
+
+
+def positions():
+    """Examples of several positions far from zero, the last of which are padding in some."""
+    random = np.random.default_rng(4)
+    lengths = random.integers(1, LENGTH + 1, size=BATCH * STEPS)
+    features = random.normal(size=(BATCH * STEPS, LENGTH, NUM_FEATURES)).astype(np.float32) + 3
+    features[np.arange(LENGTH) >= lengths[:, None]] = 0
+    return features, features.sum((1, 2))[:, None] / 10
+
+
+def model_of(norm, *, masks=False):
+    x = keras.Input((LENGTH, NUM_FEATURES), name="x")
+    hidden = keras.layers.Masking()(x) if masks else x
+    hidden = norm(hidden)
+    hidden = keras.layers.Dense(4, activation="tanh")(hidden)
+    hidden = keras.layers.BatchNormalization(axis=1)(hidden)
+    return keras.Model(x, keras.layers.Dense(1)(keras.layers.GlobalAveragePooling1D()(hidden)))
+
+
+def loaded_as(make_model):
+    loaded = loaded_with("fitted")
+    loaded.spec.create_model = make_model
+    return loaded
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize(
+    "settings", [{}, {"synchronized": True}, {"renorm": True, "scale": False, "center": False}]
+)
+def test_on_one_rank_it_is_that_of_fit(settings, masks):
+    def make_model():
+        return model_of(keras.layers.BatchNormalization(**settings), masks=masks)
+
+    options = GradientOptions(sums_batch_norm=True)
+    step, _ = by_us(loaded_as(make_model), data=positions(), gradients=options)
+    keras.utils.set_random_seed(1)
+    model = make_model()
+    model.compile("sgd", "mse")
+    by_fit(model, positions())
+    for ours, theirs in zip(step.model.keras.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_and_their_files_stay_what_they_are(tmp_path):
+    loaded = loaded_as(lambda: model_of(keras.layers.BatchNormalization(synchronized=True)))
+    step, _ = by_us(loaded, data=positions(), gradients=GradientOptions(sums_batch_norm=True))
+    step.model.save(tmp_path)
+    model = keras.models.load_model(tmp_path / "model.keras")
+    norms = [each for each in model.layers if isinstance(each, keras.layers.BatchNormalization)]
+    assert [norm.synchronized for norm in norms] == [True, False]
+    assert_same_weights(model, step.model.keras)
+
+
+def test_parts_of_a_step_are_refused():
+    loaded = loaded_as(lambda: model_of(keras.layers.BatchNormalization(synchronized=True)))
+    with pytest.raises(UserCodeError, match=r"train\.accumulate_steps=1"):
+        by_us(loaded, data=positions(), gradients=GradientOptions(num_parts=2))
+
+
+class InALoop(keras.layers.Layer):
+    """Calls a layer as often as there are positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = keras.layers.BatchNormalization(synchronized=True)
+
+    def build(self, shape):
+        self.norm.build((None, shape[-1]))
+
+    def call(self, x, training=None):
+        step = tf.while_loop(
+            lambda place, _: place < tf.shape(x)[1],
+            lambda place, total: (place + 1, total + self.norm(x[:, place], training=training)),
+            (0, tf.zeros_like(x[:, 0])),
+        )
+        return step[1][:, tf.newaxis] + x
+
+
+def test_a_layer_in_a_loop_is_refused():
+    with pytest.raises(UserCodeError, match=r"batch_normalization.* loop.*leave out synchronized"):
+        by_us(loaded_as(lambda: model_of(InALoop())), data=positions())
