@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import keras
 
-from edl_horovod.frameworks.keras.optimizer import inner_optimizer
+from edl_horovod.frameworks.keras.optimizer import inner_optimizer, slots_of
 from edl_horovod.frameworks.values import StateGroup, Variable, num_bytes
 
 __all__ = ["groups_of"]
@@ -59,7 +58,10 @@ def groups_of(
     if kind not in _BY_ELEMENTS | _BY_VARIABLES or optimizer.gradient_accumulation_steps:
         return []
     names = {id(variable): name for name, variable in variables.items()}
-    slots = _slots(optimizer, trained)
+    slots: dict[int, list[keras.Variable]] = defaultdict(list)
+    for pairs in slots_of(optimizer, trained):
+        for variable, slot in pairs:
+            slots[id(variable)].append(slot)
     known = {id(variable) for variable in trained}
     found = []
     for variable in trained:
@@ -78,15 +80,3 @@ def groups_of(
     others = [each for name, each in variables.items() if name not in grouped]
     is_known = all(num_bytes(each.shape, each.dtype) <= _SMALL_BYTES for each in others)
     return found if is_known else []
-
-
-def _slots(optimizer: Any, trained: Sequence[keras.Variable]) -> Mapping[int, list[keras.Variable]]:
-    """What an optimizer keeps for each variable, by the `id` of that: lists in their order."""
-    own = {id(variable.value) for variable in optimizer.variables}
-    found: dict[int, list[keras.Variable]] = defaultdict(list)
-    for each in vars(optimizer).values():
-        if isinstance(each, list) and len(each) == len(trained):
-            for variable, slot in zip(trained, each, strict=True):
-                if isinstance(slot, keras.Variable) and id(slot.value) in own:
-                    found[id(variable)].append(slot)
-    return found

@@ -1,6 +1,7 @@
 """The optimizer of a training: the spec's own, else the one that the model was compiled with."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -11,7 +12,7 @@ from edl_horovod.errors import UserCodeError
 from edl_horovod.models.calling import user_code, wrong_optimizer
 from edl_horovod.models.zoo import LoadedSpec
 
-__all__ = ["Beginning", "inner_optimizer", "make_optimizer"]
+__all__ = ["Beginning", "inner_optimizer", "make_optimizer", "slots_of"]
 
 log = logging.getLogger(__name__)
 
@@ -51,19 +52,59 @@ def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
 class Beginning:
     """What an optimizer begins with, so that it can begin anew."""
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Take it; of most variables one number, because all of theirs are the same."""
-        rate = vars(inner_optimizer(optimizer)).get("_learning_rate")
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
+    ) -> None:
+        """Take it; of most variables one number, because all of theirs are the same.
+
+        Args:
+            optimizer: Just built.
+            trained: The variables that it was built for.
+        """
+        inner = inner_optimizer(optimizer)
+        self._mirrors = [
+            pair for slots in slots_of(inner, trained) if _are_mirrors(slots) for pair in slots
+        ]
+        excluded = {id(slot) for _, slot in self._mirrors} | {id(vars(inner).get("_learning_rate"))}
         self._values = [
             (variable, _short(variable.numpy()))
             for variable in optimizer.variables
-            if variable is not rate
+            if id(variable) not in excluded
         ]
 
     def restore(self) -> None:
         """Have the optimizer forget all but its learning rate."""
         for variable, value in self._values:
             variable.assign(np.broadcast_to(value, variable.shape))
+        for variable, slot in self._mirrors:
+            slot.assign(variable)
+
+
+def slots_of(
+    optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
+) -> list[list[tuple[keras.Variable, keras.Variable]]]:
+    """What a built optimizer keeps for each variable: lists of (variable, slot)."""
+    own = {id(variable) for variable in optimizer.variables}
+    lists = [
+        each
+        for each in vars(optimizer).values()
+        if isinstance(each, list) and len(each) == len(trained)
+    ]
+    return [
+        [
+            (variable, slot)
+            for variable, slot in zip(trained, slots, strict=True)
+            if isinstance(slot, keras.Variable) and id(slot) in own
+        ]
+        for slots in lists
+    ]
+
+
+def _are_mirrors(slots: Sequence[tuple[keras.Variable, keras.Variable]]) -> bool:
+    """Whether slots begin as copies of their variables: not just zeros, as a bias is."""
+    values = [(variable.numpy(), slot.numpy()) for variable, slot in slots]
+    are_equal = all(np.array_equal(variable, slot) for variable, slot in values)
+    return are_equal and any(_short(slot).ndim > 0 for _, slot in values)
 
 
 def _short(value: NDArray[Any]) -> NDArray[Any]:

@@ -209,7 +209,7 @@ class KerasStep:
         is_loaded = self.optimizer.built
         self.optimizer.build(self._trained)
         if not is_loaded:
-            self._beginning = Beginning(self.optimizer)
+            self._beginning = Beginning(self.optimizer, self._trained)
 
     def _trace(self) -> None:
         """Trace the step for what is trained now."""
