@@ -82,6 +82,18 @@ def own_loss(function):
     return make
 
 
+def two_masks():
+    """Two losses with other masks, and one of all examples."""
+    ids, hidden, tags = tagger()
+    others = keras.layers.Dense(TAGS, activation="softmax", name="others")(hidden)
+    number = keras.layers.Dense(1, name="number")(keras.layers.GRU(4)(hidden))
+    model = keras.Model(ids, [tags, others, number])
+    ignoring = keras.losses.SparseCategoricalCrossentropy(ignore_class=2)
+    losses = ["sparse_categorical_crossentropy", ignoring, "mse"]
+    model.compile(optimizer(), losses, loss_weights=[1.0, 0.5, 0.1])
+    return model
+
+
 MODELS = {
     "masked": masked,
     "ignoring": ignoring,
@@ -90,6 +102,7 @@ MODELS = {
     "divided": own_loss(divided),
     "bounded": own_loss(bounded),
     "chosen": own_loss(chosen),
+    "two_masks": two_masks,
 }
 
 
@@ -102,6 +115,9 @@ def data(kind, num_examples):
     lengths[: num_examples // 3 : 2] = 0  # All of some ranks, in some steps.
     is_word = np.arange(STEPS) < lengths[:, None]
     found = (np.where(is_word, ids, 0), np.where(is_word, tags, 0))
+    if kind == "two_masks":
+        numbers = np.sin(ids.sum(1, keepdims=True)).astype(np.float32)
+        return found[0], [found[1], found[1][:, ::-1].copy(), numbers]
     if kind == "weighted":
         return (*found, is_word * lengths[:, None].astype(np.float32))
     return found

@@ -1,4 +1,4 @@
-"""BatchNormalization over the examples of all ranks, each example counted once.
+"""Sums over the ring amid a step: for BatchNormalization over all examples, each counted once.
 
 Keras' own `synchronized=True` sums by tf.distribute, which has no part in this ring. Here each
 layer adds up one row of numbers in the forward pass and one in the backward pass; all the rest is
@@ -22,7 +22,10 @@ __all__ = ["RingStatistics", "once_made", "sum_row"]
 
 
 class RingStatistics:
-    """The moments of a model's layers, which a step of a ring takes over all of its examples."""
+    """The moments of a model's layers, which a step of a ring takes over all of its examples.
+
+    Also what a loss divides by, where it is more than one sum.
+    """
 
     def __init__(self, model: keras.Model, *, sums_all: bool) -> None:
         """Have the layers ask for their moments here; those of one rank are its own.
@@ -69,6 +72,15 @@ class RingStatistics:
             yield self._sums
         finally:
             self._graph, self._in_ring = None, False
+
+    def sum_divisors(self, row: tf.Tensor) -> tf.Tensor:
+        """The sum over the ring of numbers that no gradient depends on."""
+        name = f"{NAME}.loss"
+        self._calls[name] += 1
+        name = f"{name}.{self._calls[name]}"
+        # All ranks: they have the same loss, and one without examples adds zeros.
+        self._sums[name] = sum_row(row, len(self._sums), name)
+        return self._sums[name]
 
     def _moments(
         self, layer: keras.layers.BatchNormalization, name: str, inputs: tf.Tensor, mask: Any

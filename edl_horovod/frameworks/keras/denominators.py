@@ -9,14 +9,14 @@ writes is found in the graph.
 """
 
 import contextlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-__all__ = ["Reductions", "RingMean"]
+__all__ = ["OverRing", "Reductions", "RingMean"]
 
 _PASSING = {"Identity", "Cast", "Reshape", "Squeeze", "EnsureShape"}
 """Ops that pass a number on."""
@@ -27,6 +27,9 @@ _OF_SHAPES = {"Const", "Mul", "Pack", "Prod", "Shape", "Size", "StridedSlice", *
 """Ops that compute a number of elements."""
 _MAX_DEPTH = 24
 """The number of ops between a loss and its means beyond which a graph is not searched."""
+
+
+OverRing = Callable[[tf.Tensor], tf.Tensor]
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,21 @@ class _Term:
 class Reductions:
     """The reductions of Keras' losses while a loss is traced."""
 
-    def __init__(self) -> None:
-        """Begin without any."""
+    def __init__(self, count: tf.Tensor, over_ring: OverRing | None = None) -> None:
+        """Begin without any.
+
+        Args:
+            count: Number of examples.
+            over_ring: Adds a row of numbers over the ring. Then each mean is divided by the ring's
+                divisor, so that what a ring weighs by examples is right for all of them.
+        """
+        self._count, self._over_ring = tf.cast(count, tf.float32), over_ring
         self._terms: dict[Any, _Term] = {}
+
+    @property
+    def num_divisors(self) -> int:
+        """How many different divisors there are; the number of examples is one."""
+        return len({term.source for term in self._terms.values()})
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
@@ -72,7 +87,10 @@ class Reductions:
         ) -> Any:
             mean = original(values, sample_weight, mask, reduction, dtype)
             if reduction not in (None, "none", "sum") and values.shape.rank:
-                self._terms[mean.ref()] = _term_of(values, sample_weight, mask, reduction)
+                term = _term_of(values, sample_weight, mask, reduction)
+                if self._over_ring is not None and term.source is not None:
+                    mean *= tf.cast(self._share(term.divisor, self._over_ring), mean.dtype)
+                self._terms[mean.ref()] = term
             return mean
 
         keras_loss.reduce_weighted_values = reduce
@@ -81,17 +99,16 @@ class Reductions:
         finally:
             keras_loss.reduce_weighted_values = original
 
-    def ring_mean(self, loss: tf.Tensor, outputs: Any, count: tf.Tensor) -> RingMean:
+    def ring_mean(self, loss: tf.Tensor, outputs: Any) -> RingMean:
         """A scalar loss as what a ring adds up.
 
         Args:
             loss: Traced while reductions were recorded.
             outputs: Of the model. What is divided by something that depends on them is no mean.
-            count: Number of examples.
         """
-        count = tf.cast(count, loss.dtype)
+        count = tf.cast(self._count, loss.dtype)
         by_examples = RingMean(loss * count, count)
-        if not isinstance(getattr(loss, "graph", None), tf.Graph):
+        if self._over_ring is not None or not isinstance(getattr(loss, "graph", None), tf.Graph):
             return by_examples
         flat = tf.nest.flatten(outputs, expand_composites=True)
         terms = self._terms_in(loss, {tensor.ref() for tensor in flat if tf.is_tensor(tensor)})
@@ -102,6 +119,12 @@ class Reductions:
             return RingMean(loss * weight, weight)
         total = tf.math.multiply_no_nan(loss, weight)
         return RingMean(total, weight, has_gradient=weight != 0)
+
+    def _share(self, divisor: tf.Tensor, over_ring: OverRing) -> tf.Tensor:
+        """What makes a sum divided by the ring's divisor, weighed by examples, of a mean."""
+        own = tf.stack([tf.cast(divisor, tf.float32), self._count])
+        total, all_examples = tf.unstack(over_ring(tf.stop_gradient(own)))
+        return tf.math.divide_no_nan(divisor * all_examples, total * self._count)
 
     def _terms_in(self, tensor: tf.Tensor, outputs: set[Any], depth: int = 0) -> list[_Term]:
         if depth > _MAX_DEPTH or tensor.shape.rank not in (0, 1):

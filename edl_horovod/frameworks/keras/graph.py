@@ -13,6 +13,7 @@ from edl_horovod.frameworks.keras.batch_norm import (
     once_made,
     sum_row,
 )
+from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
 from edl_horovod.frameworks.keras.inlined import inlined
@@ -83,7 +84,14 @@ class StepGraph:
         self._ring_sums: dict[str, tf.TensorSpec] = {}
         alone = _trace(self._traceable_part(in_ring=False), element_spec, others, scalar)
         self._parts = {False: alone, True: alone}
-        if statistics:
+        if objective.num_divisors > 1 and options.num_parts > 1:
+            raise UserCodeError(
+                "The loss has terms that are divided by different sums, which are not known when"
+                " the first part of a batch is computed.",
+                received={"train.accumulate_steps": options.num_parts},
+                cure="Set train.accumulate_steps=1.",
+            )
+        if statistics or objective.num_divisors > 1:
             in_ring = self._traceable_part(in_ring=True)
             self._parts[True] = _trace(in_ring, element_spec, others, scalar)
         self._moving = [v for v, is_one in zip(self._others, self._is_moved, strict=True) if is_one]
@@ -183,7 +191,8 @@ class StepGraph:
 
         def part_sums(examples: tuple[Any, ...], others: list[tf.Tensor], zero: tf.Tensor) -> Any:
             with self._statistics.tracing(in_ring=in_ring) as totals:
-                (*sums, row), after = self._part_sums(examples, others, zero)
+                over_ring = self._statistics.sum_divisors if in_ring else None
+                (*sums, row), after = self._part_sums(examples, others, zero, over_ring)
             self._ring_sums = {
                 name: tf.TensorSpec(total.shape, total.dtype) for name, total in totals.items()
             }
@@ -193,7 +202,11 @@ class StepGraph:
         return part_sums
 
     def _part_sums(
-        self, examples: tuple[Any, ...], others: list[tf.Tensor], zero: tf.Tensor
+        self,
+        examples: tuple[Any, ...],
+        others: list[tf.Tensor],
+        zero: tf.Tensor,
+        over_ring: OverRing | None,
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Sums over the examples of a batch: the gradients', and of loss and metrics as one row.
 
@@ -202,11 +215,12 @@ class StepGraph:
             others: Values of the non-trainable variables.
             zero: 0, of which TensorFlow does not know that: what it knows it computes when it
                 optimises the graph, and that with a collective in it would be a call too many.
+            over_ring: Adds a row over the ring; None alone.
         """
         trainable = [variable.value for variable in self._trainable]
         with tf.GradientTape() as tape:
             tape.watch(trainable)  # Keras' variables know what is trained; TensorFlow's need not.
-            outcome = self._objective.of_batch(*examples, moving=others)
+            outcome = self._objective.of_batch(*examples, moving=others, over_ring=over_ring)
             # The sum, so that the gradients are sums without a pass over them.
             summed, weight = outcome.loss.total, outcome.loss.weight
             # The scale is made for means: with sums float16 would not reach as far. Of all ranks

@@ -144,7 +144,9 @@ def _adds_up(metric: keras.metrics.Metric, parts: list[Any], whole: Any, rng: An
 
 
 def made_up(like: Any, number: int, rng: Any) -> Any:
-    """So many examples like those of a batch: numbers between 0 and 1, class 0, no text.
+    """So many examples like those of a batch: numbers between 0 and 1, class 0 or 1, no text.
+
+    Of the integers of an example one at least is not 0, as 0 may be masked.
 
     Args:
         like: Tensors or `tf.TensorSpec`s, in any structure.
@@ -163,7 +165,12 @@ def made_up(like: Any, number: int, rng: Any) -> Any:
         if tensor.dtype == tf.string:
             return np.full(shape, b"")
         kind = tensor.dtype.as_numpy_dtype
-        return (rng.random(shape) if tensor.dtype.is_floating else np.zeros(shape)).astype(kind)
+        if tensor.dtype.is_floating:
+            return rng.random(shape).astype(kind)
+        integers = rng.integers(0, 2, (number, int(np.prod(shape[1:]))))
+        if integers.shape[1] > 1:
+            integers[:, 0] = 1
+        return integers.reshape(shape).astype(kind)
 
     return tf.nest.map_structure(array, like)
 

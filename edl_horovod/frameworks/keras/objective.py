@@ -5,7 +5,7 @@ what it was compiled with.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.class_weights import weights_of_classes
-from edl_horovod.frameworks.keras.denominators import Reductions, RingMean
+from edl_horovod.frameworks.keras.denominators import OverRing, Reductions, RingMean
 from edl_horovod.frameworks.keras.functional import (
     MetricSums,
     at_least_float32,
@@ -97,6 +97,8 @@ class Objective:
             brings_loss or model.compiled or overrides(model, "compute_metrics")
         )
         self._is_mean = False
+        self.num_divisors = 1
+        """How many sums the loss divides by; known when it has been traced."""
         self._own: OwnParts | None = None
         if brings_loss or self._brings_metrics:
             doing = f"Trying loss and metrics of the model of {loaded.label}"
@@ -180,18 +182,46 @@ class Objective:
         parts = [of(*some_examples(whole, first, last)) for first, last in bounds]
         total, weight = (sum(numbers) for numbers in zip(*parts, strict=True))
         mean = total / weight if weight else 0.0
-        return means, are_same_loss(means[2], mean)
+        return means, self.num_divisors > 1 or are_same_loss(means[2], mean)
 
     def _own_loss(
-        self, features: Any, labels: Any, outputs: Any, weights: Any, count: tf.Tensor
+        self,
+        features: Any,
+        labels: Any,
+        outputs: Any,
+        weights: Any,
+        count: tf.Tensor,
+        over_ring: OverRing | None = None,
     ) -> RingMean:
         """The loss that the model brings, with what its layers add."""
-        assert self._own is not None
-        is_training = self._mode is Mode.TRAINING
-        reductions = Reductions()
-        with logging_warnings(f"the loss of {self._loaded.label}"), reductions.recorded():
-            loss = self._own.loss(features, labels, outputs, weights, training=is_training)
-        return reductions.ring_mean(self._scalar(loss), outputs, count)
+        own, training = self._own, self._mode is Mode.TRAINING
+        assert own is not None
+
+        with logging_warnings(f"the loss of {self._loaded.label}"):
+            return self._ring_mean(
+                lambda: own.loss(features, labels, outputs, weights, training=training),
+                outputs,
+                count,
+                over_ring,
+            )
+
+    def _ring_mean(
+        self,
+        loss: Callable[[], Any],
+        outputs: Any,
+        count: tf.Tensor,
+        over_ring: OverRing | None,
+    ) -> RingMean:
+        """A loss as what a ring adds up."""
+        # The step is traced alone first, which tells.
+        reductions = Reductions(count, over_ring if self.num_divisors > 1 else None)
+        with reductions.recorded():
+            value = loss()
+        self.num_divisors = max(self.num_divisors, reductions.num_divisors)
+        if isinstance(value, tuple | list) and len(value) == 2:
+            total, weight = (self._scalar(tf.convert_to_tensor(each)) for each in value)
+            return RingMean(total, tf.cast(tf.stop_gradient(weight), total.dtype))
+        return reductions.ring_mean(self._scalar(tf.convert_to_tensor(value)), outputs)
 
     def of_batch(
         self,
@@ -200,6 +230,7 @@ class Objective:
         weights: Any = None,
         *,
         moving: Sequence[tf.Tensor] | None = None,
+        over_ring: OverRing | None = None,
     ) -> Outcome:
         """Compute the loss and count the metrics of a batch; nothing of the model changes.
 
@@ -208,6 +239,7 @@ class Objective:
             labels: Of the examples.
             weights: Of the examples; None where they weigh the same.
             moving: Values of the non-trainable variables; None for their own.
+            over_ring: Adds a row over the ring, for a loss with several divisors; None alone.
         """
         model, own, variables = self._model, self._own, self._model.non_trainable_variables
         training = self._mode is Mode.TRAINING
@@ -224,12 +256,12 @@ class Objective:
             loss = None
             if own is not None:
                 if self._brings_loss:
-                    loss = self._own_loss(features, labels, outputs, weights, count)
+                    loss = self._own_loss(features, labels, outputs, weights, count, over_ring)
                 if self._brings_metrics:
                     metrics = own.measure(scope, features, labels, outputs, weights, count)
         after = [scope.get_current_value(variable) for variable in variables]
         if loss is None:
-            loss = self._loss_of_spec(outputs, labels, weights, count)
+            loss = self._loss_of_spec(outputs, labels, weights, count, over_ring)
             extra = [tf.cast(each, loss.total.dtype) * loss.weight for each in extra_losses]
             loss = replace(loss, total=tf.add_n([loss.total, *extra]))
         if not self._brings_metrics:
@@ -241,7 +273,14 @@ class Objective:
             [new is not old for new, old in zip(after, before, strict=True)],
         )
 
-    def _loss_of_spec(self, outputs: Any, labels: Any, weights: Any, count: tf.Tensor) -> RingMean:
+    def _loss_of_spec(
+        self,
+        outputs: Any,
+        labels: Any,
+        weights: Any,
+        count: tf.Tensor,
+        over_ring: OverRing | None = None,
+    ) -> RingMean:
         given = {"outputs": outputs, "labels": labels}
         create_loss = self._loaded.spec.create_loss
         if weights is not None:
@@ -254,14 +293,10 @@ class Objective:
                     " taking the mean, or give none.",
                 )
             given["sample_weight"] = weights
-        reductions = Reductions()
-        with logging_warnings(f"create_loss of {self._loaded.label}"), reductions.recorded():
-            loss = call_declared(create_loss, given)
-        if isinstance(loss, tuple | list) and len(loss) == 2:
-            total, weight = map(tf.convert_to_tensor, loss)
-            weight = tf.stop_gradient(self._scalar(weight))
-            return RingMean(self._scalar(total), tf.cast(weight, total.dtype))
-        return reductions.ring_mean(self._scalar(tf.convert_to_tensor(loss)), outputs, count)
+        with logging_warnings(f"create_loss of {self._loaded.label}"):
+            return self._ring_mean(
+                lambda: call_declared(create_loss, given), outputs, count, over_ring
+            )
 
     def _scalar(self, loss: tf.Tensor) -> tf.Tensor:
         if loss.shape.rank != 0:

@@ -183,9 +183,11 @@ class OwnParts:
         again = [float(of(whole * times)[0]) for times in (2, 3)]
         if is_sum_over_batch(float(tried[-1][0]), *again):
             raise sum_over_batch(self._label)
+        trackers = getattr(vars(self._model).get("_compile_loss"), "metrics", [])
         for place, metric in enumerate(self._metrics):
             rows = [rows[place].numpy() for _, rows in tried]
-            if _is_sum(*rows):
+            # Keras weighs the losses of outputs by examples itself.
+            if metric in trackers or _is_sum(*rows):
                 continue
             if not _is_mean(*rows):
                 culprit = _culprit(metric, rows)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from keras import ops
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.keras.gradients import GradientOptions
 from edl_horovod.frameworks.keras.step import KerasStep
 from edl_horovod.frameworks.values import Batch
 from tests.fitting import (
@@ -20,6 +21,7 @@ from tests.fitting import (
     own_data,
     specs_of,
 )
+from tests.zoo import masked as taggers
 from tests.zoo import own
 
 
@@ -209,3 +211,28 @@ def test_a_predict_step_of_the_model_predicts():
 def test_the_learning_rate_of_a_job_reaches_a_compiled_optimizer():
     step = KerasStep(loaded_with("own.OwnSpec"), SPEC, learning_rate=0.25)
     assert float(step.optimizer.learning_rate) == 0.25
+
+
+def test_parts_of_a_batch_do_not_know_several_divisors():
+    data = taggers.data("two_masks", 8)
+    with pytest.raises(UserCodeError, match=r"accumulate_steps=1"):
+        KerasStep(
+            loaded_with("masked.MaskedSpec", kind="two_masks"),
+            specs_of(data),
+            learning_rate=None,
+            gradients=GradientOptions(num_parts=2),
+        )
+
+
+@pytest.mark.parametrize("kind", ["masked", "divided", "two_masks"])
+def test_the_loss_of_an_evaluation_divides_as_in_evaluate(kind):
+    data = taggers.data(kind, 2 * BATCH)
+    loaded = loaded_with("masked.MaskedSpec", kind=kind)
+    model = loaded.spec.create_model()
+    step = KerasStep(loaded, specs_of(data), learning_rate=None)
+    step.model.keras.set_weights(model.get_weights())
+    evaluation = step.model.evaluation(specs_of(data))
+    batch = tf.nest.map_structure(tf.constant, data)
+    whole = evaluation.values(evaluation.sums(Batch(*batch[:2], 2 * BATCH)))["loss"]
+    theirs = model.evaluate(*data[:2], batch_size=2 * BATCH, verbose=0, return_dict=True)
+    assert whole == pytest.approx(theirs["loss"], rel=1e-5)

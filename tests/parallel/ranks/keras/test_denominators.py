@@ -16,7 +16,7 @@ from tests.zoo import masked
 NUM_EXAMPLES = 5 * BATCH + 3
 
 
-SOON = ("ignoring_masked", "divided", "weighted")
+SOON = ("ignoring_masked", "divided", "two_masks")
 
 
 @pytest.mark.parametrize(
