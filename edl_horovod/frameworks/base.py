@@ -4,6 +4,7 @@ They know arrays and names. What a framework computes with, and how, stays in it
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -288,8 +289,13 @@ class Framework(Protocol):
             UserCodeError: `create_dataset` raised, or returned something unusable.
         """
 
-    def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:
-        """All training examples in batches, as the framework's own users go through them."""
+    def examples(
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
+    ) -> AbstractContextManager[Any]:
+        """All training examples in batches, as the framework's own users go through them.
+
+        An exception leaves the context as the `DataError` that made it, where there is one.
+        """
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
         """Build the user's model for batches of this kind.

@@ -1,7 +1,9 @@
 """What a model is to know of all its records, found out once a job: vocabularies, means, types."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ def adapt(
     folder: Path,
     tell: Callable[[str], None],
     *,
-    examples: Callable[[], Any],
+    examples: Callable[[], AbstractContextManager[Any]],
 ) -> None:
     """Give a spec what its `adapt` returns for all records; one process of the job calls that.
 
@@ -69,14 +71,15 @@ def _looked_at(
     loaded: LoadedSpec,
     source: RecordSource,
     tell: Callable[[str], None],
-    examples: Callable[[], Any],
+    examples: Callable[[], AbstractContextManager[Any]],
 ) -> Any:
     doing = f"adapt of {loaded.label}"
     available = {"records": _records(source), "blocks": _blocks(source), "tell": tell}
-    if "examples" in declared(loaded.spec.adapt).names:
-        available["examples"] = examples()
-    with user_code(doing, root=loaded.zoo):
-        value = call_declared(loaded.spec.adapt, available)
+    with contextlib.ExitStack() as stack:
+        if "examples" in declared(loaded.spec.adapt).names:
+            available["examples"] = stack.enter_context(examples())
+        with user_code(doing, root=loaded.zoo):
+            value = call_declared(loaded.spec.adapt, available)
     try:
         # As all other ranks read it.
         return json.loads(json.dumps(value, allow_nan=False, default=_plain))

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,14 +89,15 @@ def open_data(
         trained_columns = trained_model.read(Path(config.init_from)).columns
     source = with_time_types_of(trained_columns, source, data=f"{key}={pattern}")
 
-    def examples() -> Any:
+    def examples() -> contextlib.AbstractContextManager[Any]:
         in_order = plan_of(
             source, config.data_plan, num_lanes=1, is_training=False, global_batch=_ADAPT_BATCH
         )
         return framework.examples(source, in_order, loaded)
 
     if is_training and not config.init_from:
-        adapt(loaded, source, job_dir.adapted, tell, examples=examples)
+        with _naming(key, pattern):
+            adapt(loaded, source, job_dir.adapted, tell, examples=examples)
     elif is_training:
         # The weights are of that vocabulary.
         loaded.spec.adapted = read_adapted(Path(config.init_from))
@@ -108,12 +109,19 @@ def open_data(
     processes = config.data_plan.processes
     batches = framework.batches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
     stack.callback(batches.close)
-    try:
+    with _naming(key, pattern):
         first = batches.try_first()
-    except DataError as e:
-        raise e.with_received({key: pattern}) from e
     columns = source.layout.columns if source.layout is not None else ()
     return OpenData(batches, plan, first, columns)
+
+
+@contextlib.contextmanager
+def _naming(key: str, pattern: str) -> Iterator[None]:
+    """Name the setting that named the data in what is wrong with them."""
+    try:
+        yield
+    except DataError as e:
+        raise e.with_received({key: pattern}) from e
 
 
 def open_trained(

@@ -5,6 +5,7 @@ user's `create_dataset` runs on them inside the tf.data graph, two steps at a ti
 training.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -301,12 +302,17 @@ class KerasBatches:
             )
 
 
-def all_examples(source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> tf.data.Dataset:
+@contextlib.contextmanager
+def all_examples(
+    source: RecordSource, plan: DataPlan, loaded: LoadedSpec
+) -> Iterator[tf.data.Dataset]:
     """The training examples of one epoch: features, labels, and weights if any, in batches.
 
     Raises:
+        DataError: A record could not be read, in place of the error that TensorFlow makes of it.
         UserCodeError: As for `KerasBatches`.
     """
+    failures: list[DataError] = []
 
     def make() -> KerasBatches:
         return KerasBatches(source, plan, loaded, Mode.TRAINING, prefetch=1)
@@ -317,12 +323,21 @@ def all_examples(source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> tf
         num_steps = spans.first_step_of(1)
         batches.restart(range(plan.num_lanes), 0, num_steps, spans)
         for _ in range(num_steps):
-            batch = batches.next_batch()
+            try:
+                batch = batches.next_batch()
+            except DataError as e:
+                failures.append(e)
+                raise
             if batch is not None:
                 weights = () if batch.weights is None else (batch.weights,)
                 yield (batch.features, batch.labels, *weights)
 
-    return tf.data.Dataset.from_generator(epoch, output_signature=make().element_spec)
+    try:
+        yield tf.data.Dataset.from_generator(epoch, output_signature=make().element_spec)
+    except UserCodeError:  # TensorFlow's report of it, as the user's code got it.
+        if not failures:
+            raise
+        raise failures[0] from failures[0].__cause__
 
 
 def _is_there(run: tf.Tensor, step: tf.Tensor, records: Any) -> tf.Tensor:

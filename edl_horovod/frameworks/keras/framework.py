@@ -1,5 +1,6 @@
 """Keras 3 on TensorFlow, as the ring sees it."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import keras
@@ -67,7 +68,9 @@ class KerasFramework:
             )
         return KerasBatches(source, plan, loaded, mode, prefetch=prefetch)
 
-    def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:
+    def examples(
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
+    ) -> AbstractContextManager[tf.data.Dataset]:
         """All training examples in batches, as a `tf.data.Dataset` that can be read repeatedly."""
         return all_examples(source, plan, loaded)
 

@@ -207,7 +207,8 @@ class KerasStep:
         if is_fit and any(map(may_freeze, self._callbacks)):
             self._trained = self._trainable.ever()
         is_loaded = self.optimizer.built
-        self.optimizer.build(self._trained)
+        with user_code(f"Building the optimizer of {self._loaded.label}", root=self._loaded.zoo):
+            self.optimizer.build(self._trained)
         if not is_loaded:
             self._beginning = Beginning(self.optimizer, self._trained)
 

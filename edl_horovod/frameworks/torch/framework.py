@@ -1,6 +1,7 @@
 """PyTorch, as the ring sees it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -76,9 +77,11 @@ class TorchFramework:
         """Make examples of records by the user's `create_dataset`."""
         return TorchBatches(source, plan, loaded, mode, prefetch=prefetch, processes=processes)
 
-    def examples(self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec) -> Any:
+    def examples(
+        self, source: RecordSource, plan: DataPlan, loaded: LoadedSpec
+    ) -> AbstractContextManager[AllExamples]:
         """All training examples in batches, which can be gone through repeatedly."""
-        return AllExamples(source, plan, loaded)
+        return nullcontext(AllExamples(source, plan, loaded))
 
     def model(self, loaded: LoadedSpec, element_spec: Any) -> Model:
         """Build the user's model."""

@@ -6,8 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
 import pytest
+import tensorflow as tf
 
 from edl_horovod.config.schema import DataConfig
+from edl_horovod.errors import DataError
 from edl_horovod.frameworks.keras.batches import all_examples
 from edl_horovod.records.job_data import open_source, plan_of
 from edl_horovod.tasks.adapting import adapt
@@ -75,10 +77,27 @@ def test_other_processes_and_a_resumed_job_have_the_same_without_looking(source,
 def test_examples_can_be_gone_through_again_and_hold_each_record_once(source, data):
     loaded = loaded_with("texts.TextsSpec")
     plan = plan_of(source, DataConfig(), num_lanes=1, is_training=False, global_batch=64)
-    examples = all_examples(source, plan, loaded)
-    for _ in range(2):
-        labels = np.concatenate([batch.numpy() for _, batch in examples])
-        np.testing.assert_array_equal(labels, data[1])
+    with all_examples(source, plan, loaded) as examples:
+        for _ in range(2):
+            labels = np.concatenate([batch.numpy() for _, batch in examples])
+            np.testing.assert_array_equal(labels, data[1])
+
+
+def test_what_is_wrong_with_the_data_is_said_as_in_training(source, tmp_path):
+    loaded = loaded_with("texts.TextsSpec")
+    create_dataset = loaded.spec.create_dataset
+
+    def failing(dataset, mode):
+        def checked(features, labels):
+            with tf.control_dependencies([tf.debugging.assert_less(labels, 1.5, "too large")]):
+                return features, tf.identity(labels)
+
+        return create_dataset(dataset, mode).map(checked)
+
+    loaded.spec.create_dataset = failing
+    with pytest.raises(DataError, match=r"create_dataset of TextsSpec.*too large") as caught:
+        adapted(source, tmp_path, loaded)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_a_layer_that_adapts_inside_create_model_is_taken_as_it_is(data):
