@@ -158,7 +158,8 @@ def load_spec(
         spec.framework = plain_models.framework
     for name, names in methods.items():
         if values := _declared_params(name, names, params):
-            setattr(spec, name, functools.partial(getattr(spec, name), **values))
+            method = getattr(spec, name)
+            setattr(spec, name, functools.partial(method, **_as_declared(method, values)))
     return LoadedSpec(**vars(found), spec=spec, zoo=zoo)
 
 
@@ -172,8 +173,25 @@ def _make(
         if constructor.takes_any or name in constructor.names
     }
     with user_code(f"Making {found.symbol} of {found.source_file}", root=zoo):
+        own = _as_declared(found.kind, own)
         spec: ElasticDLSpec = call_declared(found.kind, {**own, "context": context})
     return spec
+
+
+def _as_declared(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values; whole numbers as floats where the function's default is one.
+
+    So is every learning rate: Keras refuses `SGD(1)`.
+    """
+    parameters = inspect.signature(function).parameters
+    rest = inspect.Parameter("rest", inspect.Parameter.VAR_KEYWORD)
+    return {
+        name: float(value)
+        if type(value) is int
+        and (name in RATE_NAMES or isinstance(parameters.get(name, rest).default, float))
+        else value
+        for name, value in values.items()
+    }
 
 
 def _declared_params(

@@ -279,6 +279,14 @@ def test_params_go_to_keyword_arguments_of_the_constructor(write, load):
     assert loaded.spec.create_optimizer() == 0.5
 
 
+def test_a_whole_number_is_a_float_where_the_default_is_one_and_as_a_learning_rate(write, load):
+    text = SPEC.replace("lr=0.1", "lr=None")
+    text += "    def __init__(self, scale=0.5, size=2):\n        self.got = (scale, size)\n"
+    write("mnist.py", text.format(name="Mnist"))
+    spec = load("mnist", scale=3, size=4, learning_rate=50).spec
+    assert [*map(type, spec.got), type(spec.create_optimizer())] == [float, int, float]
+
+
 def test_params_go_to_the_methods_that_declare_them(write, load):
     write("mnist.py", SPEC.format(name="Mnist"))
     spec = load("mnist", hidden_units=[10, 100]).spec
