@@ -1,7 +1,10 @@
 """Layers that adapt to the data do so once for a job, and then train as in `fit`."""
 
 import json
+import textwrap
+from pathlib import Path
 
+import keras
 import numpy as np
 import pyarrow as pa
 import pyarrow.feather as feather
@@ -98,6 +101,27 @@ def test_what_is_wrong_with_the_data_is_said_as_in_training(source, tmp_path):
     with pytest.raises(DataError, match=r"create_dataset of TextsSpec.*too large") as caught:
         adapted(source, tmp_path, loaded)
     assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_example_of_the_page_works(width):
+    page = Path(__file__).parents[4] / "docs" / "reference" / "keras.md"
+    _, _, section = page.read_text().partition("## Layers that adapt to the data")
+    code = section[section.index("    def moments") : section.index("`examples` is")]
+    names = {"np": np, "keras": keras, "ElasticDLSpec": object}
+    exec(textwrap.dedent(code).replace("...", "return age, size"), names)
+    spec = names["Reviews"]()
+
+    random = np.random.default_rng(1)
+    age, size = (random.normal(3, 2, shape).astype(np.float32) for shape in (40, (40, width)))
+    features = {"text": np.array(["a word"] * 40), "age": age, "size": size}
+    examples = tf.data.Dataset.from_tensor_slices((features, age)).batch(8)
+    value = spec.adapt(examples)
+    spec.adapted = json.loads(json.dumps(value, default=lambda array: array.tolist()))
+    for layer, values in zip(spec.create_model(), (age[:, None], size), strict=True):
+        normal = np.asarray(layer(values))
+        np.testing.assert_allclose(normal.mean(0), 0, atol=1e-5)
+        np.testing.assert_allclose(normal.std(0), 1, atol=1e-5)
 
 
 def test_a_layer_that_adapts_inside_create_model_is_taken_as_it_is(data):
