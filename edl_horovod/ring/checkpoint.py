@@ -124,9 +124,11 @@ class Checkpoints:
             num_bytes = write_tensors(path, tensors, metadata)
             checkpoint_files.remove_older(self._folder, step, keep=self._config.keep)
         except OSError as error:
-            message = f"cannot be written: {error}. Training goes on; see to the disk"
-            log.warning("the checkpoint of step %d %s", step, message)
-            self._events.write(CheckpointEvent(state="failed", step=step, message=message))
+            self._failed(step, f"cannot be written: {error}. Training goes on; see to the disk")
+            return
+        except Exception as error:  # The end of the thread: without an event nobody would know.
+            log.exception("writing the checkpoint of step %d", step)
+            self._failed(step, f"cannot be written: {error!r}. Training goes on without it")
             return
         seconds = time.monotonic() - began
         log.info("checkpoint of step %d: %d bytes, %.3f s", step, num_bytes, seconds)
@@ -135,6 +137,10 @@ class Checkpoints:
                 state="written", step=step, num_bytes=num_bytes, seconds=round(seconds, 4)
             )
         )
+
+    def _failed(self, step: int, message: str) -> None:
+        log.warning("the checkpoint of step %d %s", step, message)
+        self._events.write(CheckpointEvent(state="failed", step=step, message=message))
 
     # -- reading
 

@@ -2,7 +2,8 @@
 
 The format is eight bytes of length, a JSON header, and the tensors' bytes; it holds no program. Any
 reader of safetensors can open the file. The digest stands in the header's metadata and covers
-everything else: the rest of the header and all data.
+everything else: the rest of the header and all data. Tensors of types that not every reader knows,
+as complex ones and those of 8 bits, are rows of bytes, and the metadata names their types.
 """
 
 import hashlib
@@ -36,6 +37,8 @@ _DTYPES = {
 }
 _NAMES = {code: name for name, code in _DTYPES.items()}
 _DIGEST = "sha256"
+_TYPES_OF_BYTES = "types_of_bytes"
+"""In the metadata: the types of the tensors that are there as bytes, by name."""
 _ALIGNMENT = 8
 
 
@@ -64,7 +67,11 @@ def write_tensors(
     # The widest first, so that each begins where its type may begin.
     widest = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     arrays = {name: np.asarray(array, order="C") for name, array in widest}
-    header = _header(arrays, metadata)
+    of_bytes = {name: a.dtype.name for name, a in arrays.items() if a.dtype.name not in _DTYPES}
+    for name in of_bytes:
+        arrays[name] = arrays[name][..., np.newaxis].view(np.uint8)
+    types = {_TYPES_OF_BYTES: json.dumps(of_bytes)} if of_bytes else {}
+    header = _header(arrays, {**metadata, **types})
     data = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     header[METADATA][_DIGEST] = _digest(header, data)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -95,6 +102,8 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
             raise DamagedFile("its digest does not fit its content, or it is cut off")
         metadata = header.pop(METADATA)
         tensors = {name: _array(content[start:], entry) for name, entry in header.items()}
+        for name, dtype in json.loads(metadata.pop(_TYPES_OF_BYTES, "{}")).items():
+            tensors[name] = tensors[name].view(np.dtype(dtype))[..., 0]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedFile(f"its header cannot be read: {error!r}") from error
     return tensors, metadata

@@ -164,6 +164,17 @@ def test_a_write_that_fails_is_told_and_training_goes_on(make, tmp_path, caplog)
     assert [e.event.step for e in told(tmp_path, "failed")] == [5]
 
 
+def test_whatever_ends_the_writing_is_told_and_training_goes_on(make, tmp_path, monkeypatch):
+    def broken_write(*arguments):
+        raise KeyError("complex128")
+
+    monkeypatch.setattr(checkpoint, "write_tensors", broken_write)
+    train(*make(), range(1, 6))
+    (failed,) = told(tmp_path, "failed")
+    assert failed.event.step == 5
+    assert "complex128" in failed.event.message
+
+
 def test_a_slow_disk_never_holds_more_than_one_copy(make, tmp_path, monkeypatch, caplog):
     go_on, write = threading.Event(), checkpoint.write_tensors
 

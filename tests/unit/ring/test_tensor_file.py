@@ -18,6 +18,9 @@ TENSORS = {
     "half": np.array([1.5, -2.0], ml_dtypes.bfloat16),
     "seed": np.array([1, 2**32 - 1], np.uint32),
     "nothing": np.zeros((0, 3), np.float64),
+    "turn": np.array([[1 + 2j, -3j]], np.complex128),
+    "wave": np.array(2 - 1j, np.complex64),
+    "short": np.array([0.5, -2.0], ml_dtypes.float8_e4m3fn),
 }
 
 
