@@ -71,6 +71,7 @@ def make_warm(
         config.train,
         scales_learning_rate=data.plan.is_growing,
     )
+    trained_model.require_writable(step.model.weights)
     if data.first is not None:
         step.rehearse(data.first)
     validation = None

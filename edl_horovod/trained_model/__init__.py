@@ -1,5 +1,6 @@
 """The directory of a trained model: write it, read it, predict from it without the original zoo."""
 
+from edl_horovod.trained_model.params import require_writable
 from edl_horovod.trained_model.read import (
     TrainedModelFiles,
     load_spec,
@@ -9,4 +10,12 @@ from edl_horovod.trained_model.read import (
 )
 from edl_horovod.trained_model.write import write
 
-__all__ = ["TrainedModelFiles", "load_spec", "read", "restore_weights", "naming_versions", "write"]
+__all__ = [
+    "TrainedModelFiles",
+    "load_spec",
+    "read",
+    "require_writable",
+    "restore_weights",
+    "naming_versions",
+    "write",
+]

@@ -9,14 +9,15 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from edl_horovod.errors import DataError, OutputError
-from edl_horovod.frameworks.values import Variable
+from edl_horovod.frameworks.values import Variable, num_bytes
 from edl_horovod.proto.trained_model_pb2 import Model, Tensor
 
-__all__ = ["MAX_FILE_BYTES", "read_params", "write_params"]
+__all__ = ["MAX_FILE_BYTES", "read_params", "require_writable", "write_params"]
 
 MAX_FILE_BYTES = 1 << 30
 """Tensors are spread over files of about this size, in bytes."""
 _MAX_MESSAGE_BYTES = (1 << 31) - 1
+_MAX_TENSOR_BYTES = _MAX_MESSAGE_BYTES - (1 << 20)
 _REFERENCE_DTYPE = "float32"
 
 
@@ -39,10 +40,11 @@ def write_params(
         The names of the files.
 
     Raises:
-        OutputError: One tensor alone is larger than a protobuf message may be.
+        OutputError: As for `require_writable`.
     """
+    require_writable(variables)
     filenames: list[str] = []
-    num_bytes = 0
+    bytes_in_file = 0
 
     def begin_file() -> None:
         filenames.append(f"params-{len(filenames):05d}.pb")
@@ -51,15 +53,30 @@ def write_params(
     begin_file()
     for name, variable in variables.items():
         array = np.asarray(variable.numpy())
-        if num_bytes and num_bytes + array.nbytes > max_file_bytes:
+        if bytes_in_file and bytes_in_file + array.nbytes > max_file_bytes:
             begin_file()
-            num_bytes = 0
-        num_bytes += array.nbytes
+            bytes_in_file = 0
+        bytes_in_file += array.nbytes
         # Messages one after the other are one message with the parameters of all: so memory has to
         # hold one parameter at a time, and not the model several times over.
         with (folder / filenames[-1]).open("ab") as file:
             file.write(_serialized(name, array))
     return filenames
+
+
+def require_writable(variables: Mapping[str, Variable]) -> None:
+    """Look before a training whether all can be written after it.
+
+    Raises:
+        OutputError: One tensor alone is larger than a protobuf message may be.
+    """
+    for name, variable in variables.items():
+        size = num_bytes(variable.shape, variable.dtype)
+        if size > _MAX_TENSOR_BYTES:
+            raise OutputError(
+                f"The parameter {name!r} takes {size} bytes; a parameter file holds less than"
+                f" {_MAX_TENSOR_BYTES}. Split it into several variables."
+            )
 
 
 def read_params(files: Sequence[Path]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -83,11 +100,6 @@ def read_params(files: Sequence[Path]) -> Iterator[tuple[str, NDArray[Any]]]:
 
 def _serialized(name: str, array: NDArray[Any]) -> bytes:
     """A `Model` of one parameter."""
-    if array.nbytes > _MAX_MESSAGE_BYTES - (1 << 20):
-        raise OutputError(
-            f"The parameter {name!r} takes {array.nbytes} bytes; a parameter file holds less than"
-            f" {_MAX_MESSAGE_BYTES}. Split it into several variables."
-        )
     dtype = str(array.dtype)
     model = Model()
     tensor = model.param[name]

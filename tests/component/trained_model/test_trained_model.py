@@ -23,6 +23,7 @@ from edl_horovod.trained_model import (
     load_spec,
     naming_versions,
     read,
+    require_writable,
     restore_weights,
     write,
 )
@@ -54,6 +55,10 @@ class FakeVariable:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.value.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.value.dtype
 
     def numpy(self) -> np.ndarray:
         return self.value
@@ -241,6 +246,12 @@ def test_a_parameter_is_on_the_disk_before_the_next_is_asked_for(tmp_path: Path)
 
     write_params(tmp_path, {n: Watched(v.value) for n, v in model.weights.items()}, version=3)
     assert asked_for == [0, 1, 2]
+
+
+def test_a_parameter_that_no_file_can_hold_is_refused_by_its_shape():
+    large = SimpleNamespace(shape=(1 << 20, 512), dtype=np.dtype(np.float32))
+    with pytest.raises(OutputError, match="'table' takes 2147483648 bytes"):
+        require_writable({"small": FakeVariable(np.zeros(3)), "table": large})
 
 
 def test_parameters_are_found_under_other_automatic_numbers(write_model):
