@@ -1,10 +1,11 @@
 """A user's PyTorch model: its named weights, and how it is saved."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import save_file
 
 from edl_horovod.frameworks.models import Evaluation, Prediction
 from edl_horovod.frameworks.torch import exporting
@@ -13,6 +14,7 @@ from edl_horovod.frameworks.torch.prediction import TorchPrediction
 from edl_horovod.frameworks.torch.running import Computing, Running
 from edl_horovod.frameworks.torch.variables import TorchVariable
 from edl_horovod.frameworks.values import Batch, Variable
+from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchModel"]
@@ -22,17 +24,23 @@ class TorchModel:
     """See `base.Model`."""
 
     def __init__(self, loaded: LoadedSpec, example: Batch, computing: Computing) -> None:
-        """Create the user's module; see `Running`."""
+        """Create the user's module; see `Running`.
+
+        Raises:
+            UserCodeError: As for `Running`; or a tensor of the module cannot be stored.
+        """
         self.running = Running(loaded, example, computing)
+        with user_code(f"The state_dict of {loaded.label}", root=loaded.zoo):
+            self._variables()
 
     @property
     def weights(self) -> dict[str, Variable]:
-        """What `state_dict` has, each once: a tied parameter under its first name."""
-        found: dict[int, tuple[str, torch.Tensor]] = {}
-        for name, tensor in self.running.module.state_dict(keep_vars=True).items():
-            if isinstance(tensor, torch.Tensor):
-                found.setdefault(id(tensor), (name, tensor))
-        return {name: TorchVariable(name, tensor) for name, tensor in found.values()}
+        """Its parameters and buffers, each once: a tied parameter under its first name.
+
+        `state_dict` says which buffers. What else is in it, as the extra state of a module, the
+        training leaves as it is (`Moving`), and `create_model` makes it again.
+        """
+        return {**self._variables()}
 
     def evaluation(self, element_spec: Any) -> Evaluation:
         """Prepare its evaluation."""
@@ -44,8 +52,40 @@ class TorchModel:
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors`."""
-        save_model(self.running.module.eval(), str(folder / "model.safetensors"))
+        self.running.module.eval()
+        tensors = {name: each.tensor for name, each in self._variables().items()}
+        save_file(_apart(tensors), folder / "model.safetensors")
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
         """Write `model.pt2` as its SavedModel, and `model.onnx`."""
         exporting.export(self.running, folder, saved_model=saved_model, onnx=onnx)
+
+    def _variables(self) -> dict[str, TorchVariable]:
+        module = self.running.module
+        own = set(map(id, (*module.parameters(), *module.buffers())))
+        found: dict[int, tuple[str, torch.Tensor]] = {}
+        # A state_dict of the user's may leave parameters out.
+        named = (*module.state_dict(keep_vars=True).items(), *module.named_parameters())
+        for name, tensor in named:
+            if id(tensor) in own:
+                found.setdefault(id(tensor), (name, tensor))
+        return {name: TorchVariable(name, tensor) for name, tensor in found.values()}
+
+
+def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors as the safetensors format takes them: each in memory of its own, tied ones once."""
+    found: dict[str, torch.Tensor] = {}
+    places, memory = set(), set()
+    for name, tensor in tensors.items():
+        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and place in places:
+            continue
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in memory or storage.nbytes() > tensor.nbytes:
+            tensor = tensor.clone()
+        places.add(place)
+        memory.add(storage.data_ptr())
+        # The format has no type for complex numbers of 16 bytes.
+        numbers = torch.view_as_real(tensor) if tensor.dtype == torch.complex128 else tensor
+        found[name] = numbers.contiguous()
+    return found

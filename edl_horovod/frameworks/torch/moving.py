@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.torch.structures import map_leaves, repeated, some_examples
+from edl_horovod.frameworks.torch.structures import leaves, map_leaves, repeated, some_examples
+from edl_horovod.frameworks.torch.variables import bytes_of
 
 __all__ = ["Kept", "Moving", "unchanged"]
 
@@ -177,10 +179,12 @@ class Moving:
     def _tried(self, features: Any) -> list[bool]:
         """Which of the buffers a pass changes; it must change no attribute that is none."""
         before, numbers = self.keep(), _attributes(self._module)
+        extra = _extra_state(self._module)
         with unchanged(self._module):
             self._forward(features)
+            self._require_same_extra_state(extra)
             changed = [
-                place.tensor is not tensor or not torch.equal(tensor, value)
+                place.tensor is not tensor or not _is_same(tensor, value)
                 for place, tensor, value in zip(
                     self._places, before.tensors, before.values, strict=True
                 )
@@ -202,6 +206,17 @@ class Moving:
                     " dtype=torch.int64)).",
                 )
         return changed
+
+    def _require_same_extra_state(self, before: dict[str, list[Any]]) -> None:
+        """Refuse extra state that a pass changes: it has no shape, so it cannot travel."""
+        for name, values in _extra_state(self._module).items():
+            if not _are_same(values, before[name]):
+                raise UserCodeError(
+                    f"The forward pass of {self._label} changes what its {name} returns. Extra"
+                    " state is no part of the ring's state, nor of the trained model.",
+                    cure="Keep what changes in buffers: self.register_buffer('num_passes',"
+                    " torch.zeros((), dtype=torch.int64)).",
+                )
 
     def _require_same_for_all_examples(self, features: Any) -> None:
         """Refuse what writes into trained parameters by the examples, of which ranks have some."""
@@ -291,7 +306,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     with torch.no_grad():
         for holder, key, tensor, value in kept:
             holder[key] = tensor
-            if not torch.equal(tensor, value):
+            if not _is_same(tensor, value):
                 tensor.copy_(value)
     for owner, values in numbers:
         vars(owner).update(values)
@@ -326,6 +341,37 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
         for prefix, owner in module.named_modules()
         for key, value in _numbers_of(owner).items()
     }
+
+
+def _extra_state(module: nn.Module) -> dict[str, list[Any]]:
+    """What `get_extra_state` of a module and of those in it returns, in parts."""
+
+    def copies(state: Any) -> list[Any]:
+        return [e.detach().clone() if isinstance(e, torch.Tensor) else e for e in leaves(state)]
+
+    return {
+        f"{prefix}.get_extra_state".removeprefix("."): copies(owner.get_extra_state())
+        for prefix, owner in module.named_modules()
+        if type(owner).get_extra_state is not nn.Module.get_extra_state
+    }
+
+
+def _are_same(ones: list[Any], others: list[Any]) -> bool:
+    def is_same(one: Any, other: Any) -> bool:
+        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+            return one.dtype == other.dtype and one.shape == other.shape and _is_same(one, other)
+        return type(one) is type(other) and bool(np.all(one == other))
+
+    return len(ones) == len(others) and all(map(is_same, ones, others))
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one layout and type have the same bits."""
+    if one.layout is not torch.strided:
+        one, other = (each.detach().to_sparse().coalesce() for each in (one, other))
+        is_same = _is_same(one.indices(), other.indices())
+        return is_same and _is_same(one.values(), other.values())
+    return bool(torch.equal(bytes_of(one), bytes_of(other)))
 
 
 def _another(leaf: Any) -> Any:

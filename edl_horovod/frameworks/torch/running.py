@@ -64,7 +64,8 @@ class Running:
                 received=type(module).__name__,
                 cure="" if not isinstance(module, type) else f"Write {module.__name__}(...).",
             )
-        self.module = module.to(computing.device)
+        with user_code(f"Taking the model of {name} to {computing.device}", root=loaded.zoo):
+            self.module = module.to(computing.device)
         self._compiled: Callable[[Any], Any] | None = None
         self.module.eval()
         doing = (

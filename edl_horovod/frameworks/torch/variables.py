@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edl_horovod.errors import UserCodeError
+
 __all__ = ["TorchVariable", "bytes_of", "from_numpy", "numpy_dtype", "to_numpy"]
 
 _NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
@@ -26,7 +28,10 @@ _NUMPY_DTYPES: dict[torch.dtype, np.dtype[Any]] = {
     torch.complex128: np.dtype(np.complex128),
     torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
     torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+    torch.float8_e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
+    torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 _TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _NUMPY_DTYPES.items()}
 
@@ -43,10 +48,14 @@ class TorchVariable:
 
         Args:
             name: Of the variable in the ring's state.
-            tensor: What holds the value from now on; dense, of any number of dimensions.
+            tensor: What holds the value from now on, of any number of dimensions.
+
+        Raises:
+            UserCodeError: It is no array of numbers that can be stored and written to.
         """
         self.name = name
         self.tensor = tensor.detach()
+        _require_storable(name, self.tensor)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,6 +75,29 @@ class TorchVariable:
         """Write a value of the same shape and type into the tensor."""
         assert np.shape(value) == self.shape, (self.name, np.shape(value), self.shape)
         self.tensor.copy_(from_numpy(np.asarray(value, self.dtype)))
+
+
+def _require_storable(name: str, tensor: torch.Tensor) -> None:
+    if tensor.layout is not torch.strided:
+        raise UserCodeError(
+            f"{name!r} is a sparse tensor, and a checkpoint holds dense ones.",
+            received=str(tensor.layout),
+            cure="If training leaves it as it is, make it a buffer with persistent=False:"
+            " self.register_buffer(name, tensor, persistent=False). Else keep it dense.",
+        )
+    if tensor.dtype not in _NUMPY_DTYPES:
+        raise UserCodeError(
+            f"{name!r} is of a type of numbers that a checkpoint cannot hold.",
+            received=str(tensor.dtype),
+            cure=f"Keep it as one of {', '.join(str(dtype)[6:] for dtype in _NUMPY_DTYPES)}.",
+        )
+    if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise UserCodeError(
+            f"{name!r} holds the same number in several places, as expand() gives it, so no value"
+            " can be written into it.",
+            received=f"shape {list(tensor.shape)}, strides {list(tensor.stride())}",
+            cure="Write .expand(...).clone().",
+        )
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
