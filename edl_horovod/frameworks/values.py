@@ -1,6 +1,7 @@
 """What goes between a framework and the ring: batches, sums, and arrays that no framework owns."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ __all__ = [
     "flatten_outputs",
     "is_sum_over_batch",
     "num_bytes",
+    "without_numbers",
 ]
 
 _CHUNK_BYTES = 1 << 16
@@ -139,6 +141,11 @@ def num_bytes(shape: Iterable[int], dtype: Any) -> int:
     """What an array takes; `dtype` is NumPy's or a framework's."""
     each = dtype.itemsize if isinstance(dtype, np.dtype) else dtype.size
     return math.prod(shape) * int(each)
+
+
+def without_numbers(name: str) -> str:
+    """A variable's name without the numbers by which Keras tells layers apart in a process."""
+    return re.sub(r"_\d+(?=/|:|$)", "", name)
 
 
 def checksum(array: NDArray[Any]) -> int:

@@ -9,8 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Collectives
-from edl_horovod.frameworks.values import StateGroup, Variable
+from edl_horovod.frameworks.values import StateGroup, Variable, without_numbers
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring.stream import Layout, Pace, Received, Stream
 
@@ -26,6 +27,8 @@ _TORN = -2
 _LEADER = 0
 _ALL = 1 << 62
 """Bytes of a slice where the leader wants all that is left at once."""
+_DESCRIPTION_BYTES = 256
+"""Of a variable in an error."""
 _STREAM = "edl.sync.stream"
 _LEAST_STREAMED_BYTES = 16 << 20
 """Less is copied at once."""
@@ -52,6 +55,9 @@ class Counters:
 class _Row:
     """What a rank tells the others at a sync."""
 
+    model: int
+    """A number of 63 bits that is the same where the variables have the same names and shapes."""
+    num_variables: int
     saved_step: int
     """The newest saved one that it sees."""
     has_own: bool
@@ -64,9 +70,10 @@ class _Row:
     @classmethod
     def of(cls, numbers: list[int]) -> "_Row":
         """The row that these numbers say."""
-        saved, has_own, may_stream, step, start, num_bytes, *counters = numbers
+        model, num_variables, saved, has_own, may_stream, *more = numbers
+        step, start, num_bytes, *counters = more
         received = Received(step, start, num_bytes)
-        return cls(saved, bool(has_own), bool(may_stream), received, counters)
+        return cls(model, num_variables, saved, bool(has_own), bool(may_stream), received, counters)
 
 
 class Durable(Protocol):
@@ -118,6 +125,8 @@ class RingState:
         """
         self.variables = dict(variables)
         self.counters = counters
+        self._descriptions = [_description(name, v) for name, v in self.variables.items()]
+        self._model = _number_of("".join(self._descriptions))
         self._collectives = collectives
         self._durable = durable
         self._join_share = join_share
@@ -207,9 +216,13 @@ class RingState:
 
         Raises:
             CollectiveFailed: A member was lost meanwhile; form the ring again.
+            UserCodeError: The ranks do not have the same variables.
         """
         received, self._rank = self._end_stream(), world.rank
         rows = self._gather(received, may_stream)
+        # The same rows on all ranks, so all end here or none.
+        if len({row.model for row in rows}) > 1:
+            raise self._other_models(max(row.num_variables for row in rows))
         # The same rows on all ranks, so all go this way or none. It is for a ring whose members
         # waited outside while those who trained, and saved, were lost.
         if max(row.saved_step for row in rows) > max(row.counters[0] for row in rows):
@@ -349,11 +362,37 @@ class RingState:
             for variable, taken in zip(variables, taking, strict=True):
                 variable.assign(taken.numpy())
 
+    def _other_models(self, num_variables: int) -> UserCodeError:
+        """The error where the ranks have other variables; it names the first that differs.
+
+        All ranks call it after the same rows.
+
+        Args:
+            num_variables: The most that a rank has.
+        """
+        texts = [*self._descriptions, *["none"] * (num_variables - len(self._descriptions))]
+        table = self._collectives.gather_rows(list(map(_number_of, texts)), "edl.sync.names")
+        place = int((table != table[_LEADER]).any(axis=0).argmax())
+        other = int((table[:, place] != table[_LEADER, place]).argmax())
+        text = texts[place].encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES)
+        rows = self._collectives.gather_rows(list(text), "edl.sync.differing")
+        of_leader, of_other = (
+            bytes(rows[rank].tolist()).decode(errors="replace").strip() for rank in (_LEADER, other)
+        )
+        return UserCodeError(
+            "The ranks of the job made different models or optimizers: the first variable that"
+            f" differs is {of_leader} on rank {_LEADER} and {of_other} on rank {other}.",
+            cure="Make the same on every rank: what create_model and create_optimizer build must"
+            " depend on params alone, not on the process, its machine, its environment or random"
+            " numbers.",
+        )
+
     def _gather(self, received: Received, may_stream: bool) -> list["_Row"]:
         """What the ranks must know of each other."""
         newest = self._durable.newest_step() if self._durable is not None else NEVER
         has = [received.step, received.start, received.num_bytes]
-        row = [newest, int(self._has_own), int(may_stream), *has, *vars(self.counters).values()]
+        row = [self._model, len(self._descriptions)]
+        row += [newest, int(self._has_own), int(may_stream), *has, *vars(self.counters).values()]
         rows = self._collectives.gather_rows(row, "edl.sync.steps").tolist()
         return [_Row.of(row) for row in rows]
 
@@ -363,3 +402,12 @@ class RingState:
 
     def _begin(self) -> None:
         self.counters.step = max(self.counters.step, 0)
+
+
+def _description(name: str, variable: Variable) -> str:
+    return f"{without_numbers(name)} ({variable.dtype.name}{list(variable.shape)})"
+
+
+def _number_of(text: str) -> int:
+    """A number of 63 bits that tells texts apart."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

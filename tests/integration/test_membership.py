@@ -1,11 +1,13 @@
 """Rings whose members come and go in good order: no step is lost, and none is done twice."""
 
+import re
 import signal
 import time
 
 import pytest
 
 from tests import counting_job
+from tests.records import write_records
 
 pytestmark = pytest.mark.long
 
@@ -139,3 +141,12 @@ def test_the_only_rank_of_a_withdrawn_slot_hands_its_steps_over_to_the_next(star
     steps = [e.event.step for e in job.events("reset")]
     assert steps == sorted(steps)
     assert steps[-1] > 5
+
+
+def test_a_worker_with_another_model_ends_the_job_and_is_told_what_differs(start, tmp_path):
+    data = write_records(tmp_path / "data", 100)
+    job = start("train", "model_def=uneven", f"data={data}", "launch.np=2", "train.batch_size=10")
+    assert job.end() == 3, job.describe()
+    message = job.events("job")[-1].event.message
+    assert "hidden" in message
+    assert {"8", "9"} <= set(re.findall(r"\d+", message))

@@ -29,7 +29,10 @@ class Ring:
         return World(rank=self._rank, size=1 + len(self._others), generation=1)
 
     def gather_rows(self, row, name):
-        rows = [[newest, own[0] > NEVER, 0, NEVER, 0, 0, *own] for *own, newest in self._others]
+        same = row[:2]  # All have the same variables.
+        rows = [
+            [*same, newest, own[0] > NEVER, 0, NEVER, 0, 0, *own] for *own, newest in self._others
+        ]
         if name == "edl.sync.checksums":
             theirs = [checksum(np.asarray(value)) for value in self._values] or row
             rows = [theirs] * len(rows)

@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks import packs
 from edl_horovod.frameworks.values import Array
 from edl_horovod.ring.state import Counters, RingState
@@ -50,3 +51,36 @@ def test_ranks_with_the_same_bits_copy_nothing(world, framework, monkeypatch):
     RingState(variables, Counters(step=4), framework.collectives).sync(world)
     assert [variable is other for variable in copied] == [True]
     assert other.numpy().tolist() == [0.0]
+
+
+@pytest.mark.world_size(2, 3)
+@pytest.mark.parametrize(
+    ("others", "named"),
+    [
+        ({"b": (3, 5), "c": ()}, ["b (float32[3, 4])", "b (float32[3, 5])"]),
+        ({"b": (3, 4), "d": ()}, ["c (float32[])", "d (float32[])"]),
+        ({"b": (3, 4)}, ["c (float32[])", "none"]),
+    ],
+    ids=["another shape", "another name", "fewer"],
+)
+def test_ranks_with_other_variables_are_told_the_first_that_differs(
+    world, framework, others, named
+):
+    shapes = {"a": (2,)} | (others if world.rank == world.size - 1 else {"b": (3, 4), "c": ()})
+    variables = {
+        name: framework.variable(name, np.zeros(shape, np.float32))
+        for name, shape in shapes.items()
+    }
+    state = RingState(variables, Counters(), framework.collectives)
+    with pytest.raises(UserCodeError) as error:
+        state.sync(world)
+    assert all(text in str(error.value) for text in (*named, f"rank {world.size - 1}"))
+    assert_same_everywhere([np.frombuffer(str(error.value).encode(), np.uint8)])
+
+
+@pytest.mark.world_size(2)
+def test_the_numbers_that_keras_gives_layers_make_no_difference(world, framework):
+    name = f"dense{'_7' * world.rank}/kernel"
+    state = RingState({name: Array([float(world.rank)])}, Counters(), framework.collectives)
+    state.sync(world)
+    assert state.variables[name].numpy().tolist() == [0.0]
