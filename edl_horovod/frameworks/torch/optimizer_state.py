@@ -5,7 +5,7 @@ with that step's gradient. The ring's state, however, has the same variables as 
 So a trial tells what will be kept; its tensors wait, and take over what a first step makes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class OptimizerState:
         self,
         optimization: Optimization,
         parameters: Mapping[str, nn.Parameter],
+        sparse: Collection[str],
         loaded: LoadedSpec,
     ) -> None:
         """Try the optimizer on one parameter after the other, which nothing shows of afterwards.
@@ -41,6 +42,7 @@ class OptimizerState:
         Args:
             optimization: New.
             parameters: Those that it trains, by name.
+            sparse: Names of those whose gradients are sparse.
             loaded: The user's spec, for messages.
 
         Raises:
@@ -49,7 +51,7 @@ class OptimizerState:
         """
         self._optimizer = optimization.optimizer
         self._schedules = optimization.schedules
-        self._parameters = dict(parameters)
+        self._parameters, self._sparse = dict(parameters), sparse
         self._label = f"{type(self._optimizer).__name__} of {loaded.label}"
         self._tensors: dict[str, dict[str, torch.Tensor]] = {}
         self._numbers: dict[str, dict[str, _Number]] = {}
@@ -183,6 +185,8 @@ class OptimizerState:
             mine = tensors.get(key)
             if value is mine or value is None or key in numbers:
                 continue
+            if isinstance(value, torch.Tensor):
+                value = value.to_dense()
             if mine is None or not isinstance(value, torch.Tensor):
                 raise self._unusable(f"{key!r}, which it did not keep at its first step")
             if not torch.can_cast(value.dtype, mine.dtype):
@@ -198,7 +202,8 @@ class OptimizerState:
             for key, value in optimizer.state.get(parameter, {}).items()
         }
         value = parameter.detach().clone()
-        parameter.grad = torch.zeros_like(parameter)
+        zeros = torch.zeros_like(parameter)
+        parameter.grad = zeros.to_sparse(1) if name in self._sparse else zeros
         optimizer.step()
         parameter.grad = None
         parameter.copy_(value)
@@ -206,7 +211,7 @@ class OptimizerState:
         numbers: dict[str, _Number] = {}
         for key, kept in optimizer.state.get(parameter, {}).items():
             if isinstance(kept, torch.Tensor):
-                tensors[key] = kept.detach()
+                tensors[key] = kept.detach().to_dense()
                 tensors[key].zero_()
             elif isinstance(kept, _Number):
                 numbers[key] = type(kept)(0)

@@ -105,9 +105,12 @@ class TorchStep:
         if options.compiles:
             self._running.compile()
         self._scale = LossScale() if options.scales_loss else None
+        sparse = sparse_parameters(module)
+        if sparse and (options.clip_norm or options.clip_value):
+            raise _unclipped(loaded, sparse, options)
         with _all_trained(self._trained.values()):
-            self._state = OptimizerState(self._optimization, self._trained, loaded)
-            self._reducer = reducer_of(self._trained, sparse_parameters(module))
+            self._state = OptimizerState(self._optimization, self._trained, sparse, loaded)
+            self._reducer = reducer_of(self._trained, sparse)
         self._rate_factor = 1.0
         self._has_come = False
 
@@ -453,6 +456,19 @@ class TorchStep:
         yield
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
+
+
+def _unclipped(loaded: LoadedSpec, sparse: set[str], options: StepOptions) -> UserCodeError:
+    bounds = {
+        "train.clip_norm": options.clip_norm,
+        "train.clip_value": options.clip_value,
+    }
+    return UserCodeError(
+        f"PyTorch cannot bound the sparse gradients of {', '.join(sorted(sparse))} of"
+        f" {loaded.label}.",
+        received={key: bound for key, bound in bounds.items() if bound},
+        cure="Leave the bound out, or write sparse=False in the embeddings.",
+    )
 
 
 @contextlib.contextmanager

@@ -131,6 +131,42 @@ def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule
         np.testing.assert_array_equal(state_of(second)[name], value, err_msg=name)
 
 
+SPARSE = ["adagrad", "momentum", "sgd", "sparse adam"]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # Adagrad's own.
+@pytest.mark.parametrize("scales_loss", [False, True])
+@pytest.mark.parametrize("kind", SPARSE)
+def test_sparse_gradients_are_those_of_a_loop_of_ones_own(kind, scales_loss):
+    loaded = load_spec(ZOO, "torch_sparse", params={"kind": kind})
+    options = StepOptions(scales_loss=scales_loss, batch_size=BATCH)
+    step = by_us(loaded, options=options)
+    assert_same_weights(step, by_hand(loaded), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # Adagrad's own.
+@pytest.mark.parametrize("kind", SPARSE)
+@pytest.mark.parametrize("num_before", [0, 1, 7])
+def test_what_is_kept_of_sparse_gradients_goes_on_elsewhere(kind, num_before):
+    loaded = load_spec(ZOO, "torch_sparse", params={"kind": kind})
+    first, whole = by_us(loaded, batches(num_before)), by_us(loaded)
+    second = make_step(loaded, EXAMPLE)
+    for name, variable in reversed(second.variables.items()):
+        variable.assign(first.variables[name].numpy())
+    for batch in itertools.islice(batches(), num_before, None):
+        second.step(batch, wants_change=False, is_alone=True, salt=0)
+    ours, theirs = state_of(second), state_of(whole)
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("bound", [{"clip_norm": 0.3}, {"clip_value": 0.1}])
+def test_sparse_gradients_are_not_bounded(bound):
+    loaded = load_spec(ZOO, "torch_sparse", params={})
+    with pytest.raises(UserCodeError, match=r"sparse gradients of bags.weight.*sparse=False"):
+        make_step(loaded, EXAMPLE, options=StepOptions(**bound))
+
+
 class Counting(torch.optim.SGD):
     """It keeps a whole number of each parameter that has a fraction later."""
 

@@ -140,6 +140,14 @@ def test_autocast_and_loss_scale_are_the_rings(world, precision):
         assert single.trainer.variables["loss_scale"].numpy()[1] > 0
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # Adagrad's own.
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("kind", ["adagrad", "momentum", "sparse adam"])
+def test_sparse_gradients_are_those_of_one_process(world, precision, kind):
+    settings = {"model": "torch_sparse", "kind": kind, "precision": precision}
+    assert_as_alone(world, 1e-4 if precision == "float32" else 2e-2, keep_every=7, **settings)
+
+
 def test_a_step_that_float16_cannot_hold_is_left_out_everywhere(world):
     ring = Side(world, precision="mixed_float16")
     ring.trainer.variables["loss_scale"].assign([2.0**140, 0.0])
