@@ -21,7 +21,8 @@ from edl_horovod.frameworks.epoch_callbacks import EpochCallbacks, is_plain
 from edl_horovod.frameworks.torch.live import LiveVariable
 from edl_horovod.frameworks.torch.objective import metric_means
 from edl_horovod.frameworks.torch.optimizer import Schedule
-from edl_horovod.frameworks.values import StepSums
+from edl_horovod.frameworks.torch.variables import bytes_of
+from edl_horovod.frameworks.values import StepSums, checksum
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchCallbacks", "may_add_groups"]
@@ -177,9 +178,11 @@ class TorchCallbacks(EpochCallbacks):
         """What differs as soon as a tensor or a setting has been written to."""
         tensors = [*self._parameters, *self._module.buffers()]
         rates = [group["lr"] for group in self._optimizer.param_groups]
-        # What is written by way of `.data` has no new version. As text, not a number is itself.
+        # What is written by way of `.data` has no new version.
         seen = [
-            (each._version, each.requires_grad, str(float(each.detach().sum()))) for each in tensors
+            (each._version, each.requires_grad, checksum(bytes_of(each).cpu().numpy()))
+            for each in tensors
+            if each.layout is torch.strided
         ]
         return [*seen, *rates]
 

@@ -26,8 +26,11 @@ class TorchEvaluation:
         self._objective = Objective(running.loaded, running.module, Mode.EVALUATION)
         self._doing = f"The evaluation of {running.loaded.label}"
         example = running.batch_here(example)
-        with unchanged(running.module), torch.enable_grad():
-            self._objective.begin(example, self._outputs(example))
+        running.module.eval()
+        with unchanged(running.module):
+            with user_code(self._doing, root=running.loaded.zoo):
+                outputs = running.run(example.features)
+            self._objective.begin(example, outputs)
         self.names = ["loss", *self._objective.metric_names]
         self.zeros = EvaluationSums.zeros(self._objective.num_metric_sums)
 
@@ -51,5 +54,5 @@ class TorchEvaluation:
     def _outputs(self, batch: Batch) -> object:
         running = self._running
         running.module.eval()
-        with user_code(self._doing, root=running.loaded.zoo):
+        with user_code(self._doing, root=running.loaded.zoo), running.evaluating():
             return running.run(batch.features)

@@ -62,7 +62,10 @@ class TorchFramework:
 
     def use_precision(self, precision: str) -> None:
         """Have models that are made from now on compute in autocast."""
-        self._computing = Computing(self._computing.device, _DTYPES[precision])
+        dtype = _DTYPES[precision]
+        self._computing = Computing(self._computing.device, dtype)
+        # What attention takes outside training ignores autocast on a processor, and mixes types.
+        torch.backends.mha.set_fastpath_enabled(dtype is None)
 
     def batches(
         self,

@@ -270,7 +270,7 @@ class Moving:
             return [torch.zeros(()) for _ in self._places]
         with unchanged(self._module):
             for place in counting:
-                place.tensor.add_(min(_FAR, torch.iinfo(place.tensor.dtype).max // 2))
+                place.tensor.detach().add_(min(_FAR, torch.iinfo(place.tensor.dtype).max // 2))
             starts = [_numbers(place.tensor) for place in self._places]
             try:
                 self._forward(features)
@@ -382,6 +382,7 @@ def _another(leaf: Any) -> Any:
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor as float64, a complex number as two."""
+    tensor = tensor.detach()
     if tensor.is_complex():
         return torch.view_as_real(tensor.to(torch.complex128).clone())
     return tensor.double().clone()

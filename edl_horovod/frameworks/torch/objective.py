@@ -28,6 +28,7 @@ from edl_horovod.frameworks.torch.denominators import (
 )
 from edl_horovod.frameworks.torch.structures import (
     described,
+    detached,
     leaves,
     map_leaves,
     part_of,
@@ -138,7 +139,7 @@ class Objective:
         """
         self._depends = [getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)]
         with torch.no_grad():
-            outputs = map_leaves(_detached, outputs)
+            outputs = map_leaves(detached, outputs)
             doing = f"{self._metrics_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
                 made = self._call_metrics(batch, outputs)
@@ -178,7 +179,7 @@ class Objective:
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
             loss = self._loss_of(batch, outputs)
         with user_code(f"{self._metrics_name} of {self._loaded.label}", root=root), torch.no_grad():
-            made = self._call_metrics(batch, map_leaves(_detached, outputs))
+            made = self._call_metrics(batch, map_leaves(detached, outputs))
             if sorted(made) != self.metric_names:
                 raise UserCodeError(
                     f"{self._metrics_name} of {self._loaded.label} must return the same metrics for"
@@ -408,10 +409,6 @@ def _part(
 
 def _name_of(loaded: LoadedSpec, method: str, own: str) -> str:
     return method if loaded.gives(method) else own
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def metric_means(sums: NDArray[np.float64]) -> list[float]:

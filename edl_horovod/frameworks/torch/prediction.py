@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 
 from edl_horovod.frameworks.torch.running import Running
+from edl_horovod.frameworks.torch.structures import detached, map_leaves
 from edl_horovod.frameworks.torch.variables import numpy_dtype, to_numpy
 from edl_horovod.frameworks.values import Batch, Output, flatten_outputs
 from edl_horovod.models.calling import user_code
@@ -34,8 +35,8 @@ class TorchPrediction:
 
     def outputs(self, features: Any) -> Any:
         """What the model returns for a batch's features."""
-        with torch.no_grad():  # Of this thread.
-            return self._running.run(self._running.here(features))
+        with self._running.evaluating():  # Of this thread.
+            return map_leaves(detached, self._running.run(self._running.here(features)))
 
     def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
         """These outputs by name."""

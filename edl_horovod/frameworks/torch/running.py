@@ -72,8 +72,9 @@ class Running:
             f"Running the model of {name} on what create_dataset gives"
             f" ({described(example.features)})"
         )
-        with user_code(doing, root=loaded.zoo), torch.no_grad(), unchanged(self.module):
-            self.run(self.here(example.features))
+        self._takes_derivatives = False
+        with user_code(doing, root=loaded.zoo), unchanged(self.module):
+            self._try(self.here(example.features))
 
     def here(self, value: Any) -> Any:
         """A structure of tensors on the model's device; None stays."""
@@ -95,6 +96,22 @@ class Running:
         """What the module returns for a batch's features, in float32 at least."""
         with self.computing.autocast():
             return at_least_float32(self.module(features))
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Keep nothing for gradients outside training, unless `forward` takes some itself."""
+        with torch.set_grad_enabled(self._takes_derivatives):
+            yield
+
+    def _try(self, features: Any) -> None:
+        try:
+            with self.evaluating():
+                self.run(features)
+        except RuntimeError:
+            # As torch.autograd.grad says where nothing is kept; any other error comes once more.
+            self._takes_derivatives = True
+            with self.evaluating():
+                self.run(features)
 
     def train(self, features: Any) -> Any:
         """As `run`, for a step of a training; where it compiles, of two examples at least."""

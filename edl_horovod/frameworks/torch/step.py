@@ -232,7 +232,7 @@ class TorchStep:
         if example.num_examples == 1:
             features = repeated(features)
         module.train()
-        with user_code(doing, root=loaded.zoo), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with user_code(doing, root=loaded.zoo), torch.random.fork_rng(devices=[]):
             moving = Moving(module, self._running.run, features)
         module.eval()
         with unchanged(module):

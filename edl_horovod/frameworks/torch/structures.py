@@ -10,6 +10,7 @@ from edl_horovod.frameworks.values import Batch
 __all__ = [
     "at_least_float32",
     "described",
+    "detached",
     "leaves",
     "map_leaves",
     "num_examples",
@@ -90,6 +91,11 @@ def at_least_float32(outputs: Any) -> Any:
         return value.float() if is_short else value
 
     return map_leaves(cast, outputs)
+
+
+def detached(leaf: Any) -> Any:
+    """A tensor without what would make its gradient; anything else as it is."""
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def described(value: Any) -> Any:
