@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -274,6 +274,8 @@ class Output:
 def flatten_outputs(outputs: Any, prefix: str = "") -> dict[str, Any]:
     """Name a model's outputs: keys of a dict, `output_0` and so on of a list, `output` for one.
 
+    Fields of a dataclass are keys, those that are None left out.
+
     Args:
         outputs: What a model returned.
         prefix: Name of the structure that these are in.
@@ -284,6 +286,9 @@ def flatten_outputs(outputs: Any, prefix: str = "") -> dict[str, Any]:
         start = "" if prefix else "output_"
         names = getattr(outputs, "_fields", [f"{start}{i}" for i in range(len(outputs))])
         parts = dict(zip(names, outputs, strict=True))
+    elif is_dataclass(outputs):
+        named = {each.name: getattr(outputs, each.name) for each in fields(outputs)}
+        parts = {name: value for name, value in named.items() if value is not None}
     else:
         return {prefix or "output": outputs}
     found: dict[str, Any] = {}

@@ -22,7 +22,11 @@ __all__ = ["RATE_NAMES", "LoadedSpec", "Overrides", "list_definitions", "load_sp
 _GIVEN_BY_US = frozenset(
     {"context", "dataset", "labels", "mode", "outputs", "predictions", "sample_weight", "self"}
 )
-_GIVEN_TO = {METHODS["optimizer"]: frozenset({"model"})}
+_GIVEN_TO = {
+    METHODS["optimizer"]: frozenset({"model"}),
+    METHODS["loss"]: frozenset({"features"}),
+    METHODS["metrics"]: frozenset({"features"}),
+}
 """What is given to one method alone; elsewhere a parameter may be called so."""
 RATE_NAMES = ("lr", "learning_rate")
 """Both names of the learning rate: a spec may declare one, and the parameters the other."""

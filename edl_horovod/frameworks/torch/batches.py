@@ -12,7 +12,8 @@ from types import GeneratorType
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from edl_horovod.errors import DataError, UserCodeError
 from edl_horovod.frameworks.torch.decoding import Decoders
@@ -40,6 +41,8 @@ MOST_PARTS = 3
 _SHOWN_EXAMPLES = 2
 """Of the examples that stand for all: BatchNorm cannot work on one alone."""
 _ITERATOR = 0
+_COLLATE = {**default_collate_fn_map, type(None): lambda _examples, **_: None}
+"""How single examples become a batch: as `default_collate` has it, and without labels."""
 
 
 class TorchBatches:
@@ -178,11 +181,9 @@ class TorchBatches:
                 if made is None:
                     return None
         parts = self._parts(made, name)
-        sizes = {num_examples(part) for part in parts if part is not None}
-        if sizes == {0}:
-            return None
         features, labels, weights = parts
-        return Batch(features, labels, num_examples(features), weights)
+        count = num_examples(features)
+        return Batch(features, labels, count, weights) if count else None
 
     def _parts(self, made: Any, name: str) -> tuple[Any, Any, Any]:
         """Features, labels and weights as tensors of equally many examples."""
@@ -197,17 +198,21 @@ class TorchBatches:
                 f" {self._mode.value}.",
                 received=str(described(made)),
                 cure="Return them as a tuple of two or three; as tensors of all examples of the"
-                " step, or as a torch.utils.data.Dataset of single examples.",
+                " step, or as a torch.utils.data.Dataset of single examples. Where there are no"
+                " labels, write (features, None).",
             )
         tensors = tuple(map_leaves(_as_tensor, part) for part in given)
         found = list(leaves(tensors))
         is_batch = all(isinstance(each, torch.Tensor) and each.ndim for each in found)
-        if not found or not is_batch or len({len(each) for each in found}) != 1:
+        has_features = any(True for _ in leaves(tensors[0]))
+        if not has_features or not is_batch or len({len(each) for each in found}) != 1:
             raise UserCodeError(
                 f"{name} must give tensors whose first size is the number of examples.",
                 received=str(described(given)),
                 cure="Return tensors of shape (examples, ...), equally many in all of them, or a"
-                " torch.utils.data.Dataset of single examples.",
+                " torch.utils.data.Dataset of single examples. Pad what differs in length to shape"
+                " (examples, longest), for nn.EmbeddingBag, too: with padding_idx it leaves out"
+                " the padding, and needs no offsets.",
             )
         features, labels, weights = (*tensors, None, None)[:MOST_PARTS]
         return features, labels, weights
@@ -250,8 +255,6 @@ def _shown(batch: Batch) -> Batch:
     """The first examples of a batch, apart from it."""
 
     def some(part: Any) -> Any:
-        if part is None:
-            return None
         return map_leaves(torch.clone, some_examples(part, 0, _SHOWN_EXAMPLES))
 
     features = some(batch.features)
@@ -266,7 +269,7 @@ def _collated(dataset: Iterable[Any]) -> Any:
         examples = list(dataset)
     if not examples:
         return None
-    made = default_collate(examples)
+    made = collate(examples, collate_fn_map=_COLLATE)
     return tuple(made) if isinstance(examples[0], tuple) else made
 
 

@@ -156,8 +156,7 @@ def _begin_step(seed: int, step: int, salt: int) -> None:
 
 def _with(function: Callable[[Any], Any], batch: Batch) -> Batch:
     """The batch with a function applied to each tensor, or array, of it."""
-    parts = [
-        None if part is None else map_leaves(function, part)
-        for part in (batch.features, batch.labels, batch.weights)
-    ]
-    return Batch(parts[0], parts[1], batch.num_examples, parts[2])
+    features, labels, weights = (
+        map_leaves(function, part) for part in (batch.features, batch.labels, batch.weights)
+    )
+    return Batch(features, labels, batch.num_examples, weights)

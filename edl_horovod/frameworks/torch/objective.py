@@ -1,7 +1,8 @@
 """The loss and the metrics of a batch, as sums.
 
 They are the spec's own, else methods of the module: `loss(outputs, labels)` and
-`metrics(outputs, labels)`. A loss is a mean: the ring adds up its sum and what that is divided by.
+`metrics(outputs, labels)`, which may declare `features`, too. A loss is a mean: the ring adds up its
+sum and what that is divided by.
 """
 
 import contextlib
@@ -233,7 +234,7 @@ class Objective:
         is_traced = any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
         if not is_traced:
             outputs = self._with_graph(outputs)
-        given = {"outputs": outputs, "labels": batch.labels}
+        given = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
         takes = declared(self._loss)
         takes_weights = _WEIGHTS in takes.names or takes.takes_any
         if takes_weights:
@@ -345,6 +346,7 @@ class Objective:
             "mode": self._mode,
             "outputs": outputs,
             "labels": batch.labels,
+            "features": batch.features,
             "predictions": outputs,
             _WEIGHTS: batch.weights,
         }

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
+from edl_horovod.models.calling import call_declared, declared
 from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, with_roles
 from edl_horovod.spec import Mode
 
@@ -79,7 +80,7 @@ def loss_part(loss: Any, *, label: str) -> Part:
     if inspect.isclass(loss) and issubclass(loss, nn.Module):
         loss = loss()
     if not isinstance(loss, nn.Module):
-        return with_roles(_function(loss, label), LOSS_ROLES, label=label)
+        return _of_outputs(loss, label)
     is_by_example = getattr(loss, "reduction", "") == "none"
 
     def create_loss(outputs: Any, labels: Any) -> Any:
@@ -144,15 +145,25 @@ def named_optimizer(name: str) -> Any:
 
 def metrics_part(function: Any, *, label: str) -> Part:
     """A `create_metrics` from a function of labels and outputs, for `Mode.EVALUATION` only."""
-    make = with_roles(_function(function, label), LOSS_ROLES, label=label)
-    return lambda mode, labels, outputs: (
-        make(labels=labels, outputs=outputs) if mode is Mode.EVALUATION else {}
+    make = _of_outputs(function, label)
+    return lambda mode, labels, outputs, features: (
+        call_declared(make, {"labels": labels, "outputs": outputs, "features": features})
+        if mode is Mode.EVALUATION
+        else {}
     )
 
 
 def callbacks_part(function: Any, *, label: str) -> Part:
     """A `create_callbacks` from a function."""
     return _function(function, label)
+
+
+def _of_outputs(function: Any, label: str) -> Part:
+    """A loss or metrics from a function of labels and outputs, and of features that it names."""
+    make = _function(function, label)
+    takes_features = "features" in declared(make).names
+    features = {"features": frozenset({"features"})} if takes_features else {}
+    return with_roles(make, {**LOSS_ROLES, **features}, label=label)
 
 
 def _function(value: Any, label: str) -> Part:

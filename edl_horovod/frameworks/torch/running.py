@@ -77,9 +77,9 @@ class Running:
             self._try(self.here(example.features))
 
     def here(self, value: Any) -> Any:
-        """A structure of tensors on the model's device; None stays."""
+        """A structure of tensors on the model's device."""
         device = self.computing.device
-        if device.type == "cpu" or value is None:
+        if device.type == "cpu":
             return value
         return map_leaves(lambda tensor: tensor.to(device, non_blocking=True), value)
 

@@ -147,6 +147,22 @@ def test_single_examples_become_a_batch(make, create_dataset):
     assert first.weights is None
 
 
+@pytest.mark.parametrize(
+    "create_dataset",
+    [
+        lambda records, mode: (torch.tensor([[float(each)] for each in records]), None),
+        lambda records, mode: ((np.float32([each]), None) for each in records),
+    ],
+    ids=["tensors", "single examples"],
+)
+def test_examples_need_no_labels(make, create_dataset):
+    batches = make(create_dataset)
+    first = batches.try_first()
+    assert first.features.tolist() == [[0.0], [1.0]]
+    assert (first.labels, first.num_examples) == (None, 2)
+    assert batches.element_spec.labels is None
+
+
 def test_weights_and_filters(make):
     batches = make(lambda records, mode: InARow(records))
     batches.restart(range(LANES), 0, 1)
@@ -190,11 +206,16 @@ def test_examples_that_stand_for_all_are_found_where_the_first_records_give_none
 @pytest.mark.parametrize(
     ("create_dataset", "message"),
     [
-        (lambda records, mode: None, r"must give \(features, labels\).*NoneType"),
+        (lambda records, mode: None, r"must give \(features, labels\).*Received: None"),
         (lambda records, mode: torch.ones(2), r"must give \(features, labels\).*float32\[2\]"),
         (lambda records, mode: (torch.ones(2), torch.ones(3)), r"equally many.*|first size"),
         (lambda records, mode: (records, torch.ones(2)), r"first size is the number of examples"),
         (lambda records, mode: (torch.tensor(1.0), torch.ones(2)), r"first size is the number"),
+        (
+            lambda records, mode: ((torch.arange(5), torch.tensor([0, 2])), torch.ones(2)),
+            r"int64\[5\].*shape \(examples, longest\), for nn.EmbeddingBag",
+        ),
+        (lambda records, mode: (None, torch.ones(2)), r"first size is the number of examples"),
         (lambda records, mode: 1 / 0, r"for records of step 0 failed: ZeroDivisionError"),
     ],
 )
