@@ -47,7 +47,7 @@ FRAMEWORKS = {
         module="edl_horovod.frameworks.torch.ring",
         packages=("torch", "safetensors"),
         extra="torch",
-        imports=("torch", "torchaudio", "torchvision"),
+        imports=("lightning", "pytorch_lightning", "torch", "torchaudio", "torchvision"),
         horovod="horovod.torch",
         file_models="edl_horovod.frameworks.torch.file_models",
     ),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 from edl_horovod.errors import EdlError, UserCodeError, did_you_mean
@@ -22,6 +23,7 @@ __all__ = [
     "declared",
     "first_paragraph",
     "logging_warnings",
+    "names_in",
     "user_code",
     "wrong_optimizer",
 ]
@@ -67,6 +69,16 @@ def declared(function: Callable[..., Any]) -> Declared:
         required=tuple(p.name for p in named if p.default is inspect.Parameter.empty),
         takes_any=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
     )
+
+
+def names_in(function: FunctionType) -> frozenset[str]:
+    """The names of attributes and globals that a function's code reads, with the code within it."""
+
+    def names(code: CodeType) -> set[str]:
+        inner = (each for each in code.co_consts if isinstance(each, CodeType))
+        return {*code.co_names}.union(*map(names, inner))
+
+    return frozenset(names(function.__code__))
 
 
 def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:

@@ -23,7 +23,7 @@ __all__ = [
     "require_zoo",
 ]
 
-_MODEL_BASES = frozenset({"Model", "Module", "Sequential"})
+_MODEL_BASES = frozenset({"LightningModule", "Model", "Module", "Sequential"})
 _MODEL_FUNCTION = "custom_model"
 
 
@@ -240,7 +240,7 @@ def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:
     extends = {base for relative in lineage for base in relative.bases}
     if ElasticDLSpec.__name__ in extends:
         return ElasticDLSpec.__abstractmethods__ <= has
-    has_loss = one.has_loss or not has.isdisjoint({"default_loss", "loss"})
+    has_loss = one.has_loss or not has.isdisjoint({"default_loss", "loss", "training_step"})
     return bool(extends & _MODEL_BASES) and has_loss
 
 

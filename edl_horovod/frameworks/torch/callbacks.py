@@ -7,7 +7,6 @@ the model, in the optimizer and in their own numbers reaches every rank.
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from edl_horovod.frameworks.torch.objective import metric_means
 from edl_horovod.frameworks.torch.optimizer import Schedule
 from edl_horovod.frameworks.torch.variables import bytes_of
 from edl_horovod.frameworks.values import StepSums, checksum
+from edl_horovod.models.calling import names_in
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["TorchCallbacks", "may_add_groups"]
@@ -209,12 +209,7 @@ def may_add_groups(callback: Any) -> bool:
     What it may add needs room in the ring's state from the start, and only then gets it.
     """
     functions = [each for _, each in inspect.getmembers(type(callback), inspect.isfunction)]
-    return any(_names(each.__code__, "add_param_group") for each in functions)
-
-
-def _names(code: CodeType, name: str) -> bool:
-    inner = (each for each in code.co_consts if isinstance(each, CodeType))
-    return name in code.co_names or any(_names(each, name) for each in inner)
+    return any("add_param_group" in names_in(each) for each in functions)
 
 
 def _require_usable(callback: Any, *, per_step: bool) -> None:

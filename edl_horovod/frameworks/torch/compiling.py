@@ -41,7 +41,7 @@ def require_compiler() -> None:
         )
 
 
-def compiled(module: nn.Module, label: str) -> Callable[[Any], Any]:
+def compiled(module: nn.Module, label: str) -> Callable[..., Any]:
     """What runs a module in training; the first call compiles it.
 
     Args:
@@ -55,13 +55,13 @@ def compiled(module: nn.Module, label: str) -> Callable[[Any], Any]:
     # Dropout draws what it draws in a module that is not compiled.
     run = torch.compile(module, options={"fallback_random": True})
 
-    def call(features: Any) -> Any:
-        for leaf in leaves(features):
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        for leaf in leaves((arguments, keywords)):
             if isinstance(leaf, torch.Tensor) and leaf.ndim:
                 # One program for any number of examples, where the module allows that.
                 torch._dynamo.maybe_mark_dynamic(leaf, 0)
         try:
-            return run(features)
+            return run(*arguments, **keywords)
         except torch._dynamo.exc.TorchDynamoException as e:
             raise UserCodeError(
                 f"PyTorch cannot compile the model of {label}: {first_paragraph(e)}",

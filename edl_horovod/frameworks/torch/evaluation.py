@@ -1,10 +1,13 @@
 """Loss and metrics of a PyTorch model over a batch, as sums."""
 
+import functools
+
 import numpy as np
 import torch
 
 from edl_horovod.frameworks.torch.moving import unchanged
 from edl_horovod.frameworks.torch.objective import Objective, metric_means
+from edl_horovod.frameworks.torch.own_loss import own_loss
 from edl_horovod.frameworks.torch.running import Running
 from edl_horovod.frameworks.values import Batch, EvaluationSums
 from edl_horovod.models.calling import user_code
@@ -23,22 +26,22 @@ class TorchEvaluation:
             UserCodeError: Loss or metrics cannot be computed of these examples, or not be added up.
         """
         self._running = running
-        self._objective = Objective(running.loaded, running.module, Mode.EVALUATION)
+        self._own = own_loss(running.loaded, running.module, Mode.EVALUATION)
+        self._objective = Objective(running.loaded, running.module, Mode.EVALUATION, own=self._own)
         self._doing = f"The evaluation of {running.loaded.label}"
         example = running.batch_here(example)
-        running.module.eval()
         with unchanged(running.module):
-            with user_code(self._doing, root=running.loaded.zoo):
-                outputs = running.run(example.features)
-            self._objective.begin(example, outputs)
+            rerun = functools.partial(self._outputs, keeps_graph=True)
+            self._objective.begin(example, rerun(example), None if self._own is None else rerun)
         self.names = ["loss", *self._objective.metric_names]
         self.zeros = EvaluationSums.zeros(self._objective.num_metric_sums)
 
     def sums(self, batch: Batch) -> EvaluationSums:
         """The sums of a batch; see `base.Evaluation`."""
         batch = self._running.batch_here(batch)
+        outputs = self._outputs(batch, keeps_graph=self._objective.needs_graph)
         with torch.no_grad():
-            outcome = self._objective.of_batch(batch, self._outputs(batch))
+            outcome = self._objective.of_batch(batch, outputs)
         return EvaluationSums(
             batch.num_examples,
             float(outcome.loss_sum),
@@ -51,8 +54,12 @@ class TorchEvaluation:
         means = [sums.mean_loss, *metric_means(sums.metrics)]
         return dict(zip(self.names, map(float, means), strict=True))
 
-    def _outputs(self, batch: Batch) -> object:
+    def _outputs(self, batch: Batch, *, keeps_graph: bool) -> object:
         running = self._running
         running.module.eval()
-        with user_code(self._doing, root=running.loaded.zoo), running.evaluating():
-            return running.run(batch.features)
+        with (
+            user_code(self._doing, root=running.loaded.zoo),
+            self._objective.recording(),
+            running.evaluating(keeps_graph=keeps_graph),
+        ):
+            return running.outputs(batch, self._own)

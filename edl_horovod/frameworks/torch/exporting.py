@@ -1,6 +1,7 @@
 """A trained module as programs that run without the user's code: `model.pt2` and `model.onnx`."""
 
 import importlib.util
+import inspect
 import warnings
 from pathlib import Path
 
@@ -47,10 +48,12 @@ def export(running: Running, folder: Path, *, saved_model: bool, onnx: bool) -> 
     asked = " and ".join(setting for setting, is_set in settings.items() if is_set)
     # One example alone would be taken for the only number of examples that there may be.
     features = repeated(running.here(running.example.features))
-    sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, features)
+    arguments, keywords = running.arguments(features)
     with user_code(f"Exporting the model with torch.export ({asked})", root=running.loaded.zoo):
         try:
-            program = torch.export.export(module, (features,), dynamic_shapes=(sizes,))
+            named = inspect.signature(module.forward).bind(*arguments, **keywords).arguments
+            sizes = map_leaves(lambda tensor: {0: torch.export.Dim.DYNAMIC}, dict(named))
+            program = torch.export.export(module, arguments, keywords, dynamic_shapes=sizes)
             if saved_model:
                 torch.export.save(program, folder / "model.pt2")
         except Exception as e:  # The boundary to the user's code.

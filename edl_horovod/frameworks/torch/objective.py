@@ -1,8 +1,8 @@
 """The loss and the metrics of a batch, as sums.
 
 They are the spec's own, else methods of the module: `loss(outputs, labels)` and
-`metrics(outputs, labels)`, which may declare `features`, too. A loss is a mean: the ring adds up its
-sum and what that is divided by.
+`metrics(outputs, labels)`, which may declare `features`, too. A loss is a mean: the ring adds up
+its sum and what that is divided by.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ from edl_horovod.frameworks.torch.denominators import (
     mean_of_pair,
     means_of,
 )
+from edl_horovod.frameworks.torch.own_loss import OwnLoss
 from edl_horovod.frameworks.torch.structures import (
     described,
     detached,
@@ -86,6 +87,7 @@ class Objective:
         mode: Mode,
         *,
         class_weight: Sequence[float] = (),
+        own: OwnLoss | None = None,
     ) -> None:
         """Find them; nothing is computed yet.
 
@@ -94,23 +96,35 @@ class Objective:
             module: Built.
             mode: Handed to `create_metrics`.
             class_weight: Weights of examples by their class; none for the same of all.
+            own: How the module computes its loss itself; None where it does not.
 
         Raises:
-            UserCodeError: There is no loss.
+            UserCodeError: There is no loss, or one that bears no weights of classes.
         """
         self._loaded, self._mode = loaded, mode
         self._class_weight = list(class_weight)
-        self._loss = _part(loaded, module, "create_loss", "loss")
+        self._own = own
+        if own is not None and class_weight:
+            raise UserCodeError(
+                f"train.class_weight does not reach the loss that {own.name} of {loaded.label}"
+                " computes itself.",
+                received={"train.class_weight": self._class_weight},
+                cure="Leave it out, or give the spec create_loss(self, outputs, labels).",
+            )
+        self._loss = _part(loaded, module, "create_loss", "loss") if own is None else own.loss
         if self._loss is None:
-            has_step = callable(getattr(module, "training_step", None))
-            cure = "Give the spec create_loss, the module a method loss(self, outputs, labels), or"
-            cure += " its file a function loss, or set loss=..."
-            if has_step:
-                cure += ". A training_step is not called: on a ring the step is not the model's"
-            raise UserCodeError(f"{loaded.label} lacks loss.", cure=f"{cure}.")
-        self._loss_name = _name_of(loaded, "create_loss", "loss")
+            raise UserCodeError(
+                f"{loaded.label} lacks loss.",
+                cure="Give the spec create_loss, the module a method loss(self, outputs, labels) or"
+                " training_step(self, batch, batch_idx), or its file a function loss, or set"
+                " loss=...",
+            )
+        self._loss_name = _name_of(loaded, "create_loss", "loss") if own is None else own.name
         self._metrics = _part(loaded, module, "create_metrics", "metrics")
         self._metrics_name = _name_of(loaded, "create_metrics", "metrics")
+        if own is not None and own.metrics is not None:
+            self._metrics, self._metrics_name = own.metrics, own.name
+        self._scalars = ScalarsByNode()
         self._num_means = 0
         """Terms of the loss with a divisor of their own; 0 for a mean over the examples."""
         self._depends: list[bool] = []
@@ -127,23 +141,47 @@ class Objective:
         """How many means with divisors of their own `Outcome.means` has."""
         return self._num_means if self._num_means > 1 else 0
 
-    def begin(self, batch: Batch, outputs: Any) -> None:
+    @property
+    def needs_graph(self) -> bool:
+        """Whether outputs must come with their graph of autograd, also for an evaluation."""
+        return self._own is not None and self._num_means > 0
+
+    def recording(self) -> contextlib.AbstractContextManager[Any]:
+        """Record while a module runs what it computes its loss of, where that is needed."""
+        self._scalars = ScalarsByNode()
+        is_needed = self._own is not None and self.num_divisors
+        return self._scalars if is_needed else contextlib.nullcontext()
+
+    def begin(
+        self, batch: Batch, outputs: Any, rerun: Callable[[Batch], Any] | None = None
+    ) -> None:
         """Find out the names of the metrics, and how the loss is added up over a ring.
 
         Args:
             batch: Some examples.
             outputs: What the model gives for them, with the graph of autograd: it tells which of
                 them depend on parameters.
+            rerun: Runs the model on other ones, where it computes its loss itself; None where
+                outputs of parts and of repeated examples are parts of these, and these repeated.
 
         Raises:
             UserCodeError: Loss or metrics cannot be computed of these, or not be added up.
         """
         self._depends = [getattr(leaf, "requires_grad", False) for leaf in leaves(outputs)]
+
+        def tried(batch: Batch, outputs: Any) -> tuple[Batch, Any]:
+            if rerun is None:
+                return batch, outputs
+            with torch.enable_grad():
+                return batch, rerun(batch)
+
         with torch.no_grad():
-            outputs = map_leaves(detached, outputs)
+            constants = map_leaves(detached, outputs)
+            if rerun is None:
+                outputs = constants
             doing = f"{self._metrics_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
-                made = self._call_metrics(batch, outputs)
+                made = self._call_metrics(batch, constants)
             self.metric_names = sorted(made)
             doing = f"{self._loss_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
@@ -151,12 +189,13 @@ class Objective:
                     self._value(batch, outputs)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # They are told.
-                    self._learn_divisors([(batch, outputs), *_halves(batch, outputs)])
+                    halves = [tried(*half) for half in _halves(batch, outputs)]
+                    self._learn_divisors([(batch, outputs), *halves])
                     once, twice, thrice = (
-                        self._loss_of(repeated_batch(batch, n), repeated(outputs, n)).mean
+                        self._loss_of(*tried(repeated_batch(batch, n), repeated(outputs, n))).mean
                         for n in (1, 2, 3)
                     )
-                    adds_up = self._adds_up(batch, outputs)
+                    adds_up = self._adds_up(tried(*_whole(batch, outputs)), halves)
             if is_sum_over_batch(once, twice, thrice):
                 raise self._unusable(
                     "must return the mean over the batch, or one value for each example",
@@ -199,7 +238,7 @@ class Objective:
 
     def _loss_of(self, batch: Batch, outputs: Any) -> _Loss:
         """The loss of a batch."""
-        scalars = ScalarsByNode()
+        scalars = ScalarsByNode() if self._own is None else self._scalars
         with scalars if self.num_divisors else contextlib.nullcontext():
             value = self._value(batch, outputs)
         count = batch.num_examples
@@ -232,7 +271,7 @@ class Objective:
         assert self._loss is not None
         weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
         is_traced = any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
-        if not is_traced:
+        if not is_traced and self._own is None:
             outputs = self._with_graph(outputs)
         given = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
         takes = declared(self._loss)
@@ -312,16 +351,16 @@ class Objective:
         if num_means == 1 or not divisors_are_constant(means, counts):
             self._num_means = num_means
 
-    def _adds_up(self, batch: Batch, outputs: Any) -> bool:
+    def _adds_up(self, whole: tuple[Batch, Any], halves: Sequence[tuple[Batch, Any]]) -> bool:
         """Whether the sums of two parts of a batch are that of the whole."""
         if self.num_divisors:
             return True
-        parts = [self._loss_of(*part) for part in _halves(batch, outputs)]
+        parts = [self._loss_of(*part) for part in halves]
         weight = sum(part.weight for part in parts)
         if not weight:
             return True
-        whole = self._loss_of(*_whole(batch, outputs))
-        return are_same_loss(whole.mean, sum(float(part.total.detach()) for part in parts) / weight)
+        total = sum(float(part.total.detach()) for part in parts)
+        return are_same_loss(self._loss_of(*whole).mean, total / weight)
 
     def _no_loss(self, value: Any) -> UserCodeError:
         shape = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""

@@ -1,6 +1,7 @@
 """PyTorch models without a spec: an `nn.Module` subclass, or a function that returns a module.
 
-Loss, metrics and optimizer may be methods of the class: `loss`, `metrics`, `configure_optimizers`.
+Loss, metrics and optimizer may be methods of the class: `loss` or `training_step`, `metrics`,
+`configure_optimizers`.
 """
 
 from torch import nn
@@ -21,5 +22,5 @@ PLAIN_MODELS = PlainModels(
         "metrics": parts.metrics_part,
         "callbacks": parts.callbacks_part,
     },
-    own_methods=("loss", "configure_optimizers"),
+    own_methods=("loss", "training_step", "configure_optimizers"),
 )

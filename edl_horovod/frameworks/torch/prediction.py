@@ -36,7 +36,7 @@ class TorchPrediction:
     def outputs(self, features: Any) -> Any:
         """What the model returns for a batch's features."""
         with self._running.evaluating():  # Of this thread.
-            return map_leaves(detached, self._running.run(self._running.here(features)))
+            return map_leaves(detached, self._running.predict(self._running.here(features)))
 
     def arrays(self, outputs: Any) -> dict[str, NDArray[Any]]:
         """These outputs by name."""

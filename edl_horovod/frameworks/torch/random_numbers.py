@@ -20,6 +20,11 @@ class RandomNumbers:
         self.variable = Array(np.array([seed, 0], np.int64))
         """The seed, and the steps that are done; for the ring's state."""
 
+    @property
+    def num_steps(self) -> int:
+        """The steps that are done."""
+        return int(self.variable.numpy()[1])
+
     def begin_step(self, salt: int) -> None:
         """Seed PyTorch's generators for a step.
 

@@ -1,19 +1,26 @@
-"""A user's module: created, on its device, and run."""
+"""A user's module: created, on its device, and run.
+
+Features that are a dict go by keyword where `forward` names them, and a tuple by position where it
+requires several parameters, as those who write `forward` call it; else they are one argument.
+"""
 
 import contextlib
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.compiling import compiled
 from edl_horovod.frameworks.torch.moving import unchanged
+from edl_horovod.frameworks.torch.own_loss import OwnLoss, call_step, has_own_step, own_step
 from edl_horovod.frameworks.torch.structures import at_least_float32, described, map_leaves
 from edl_horovod.frameworks.values import Batch
-from edl_horovod.models.calling import call_declared, user_code
+from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import LoadedSpec
 
 __all__ = ["Computing", "Running"]
@@ -66,13 +73,17 @@ class Running:
             )
         with user_code(f"Taking the model of {name} to {computing.device}", root=loaded.zoo):
             self.module = module.to(computing.device)
-        self._compiled: Callable[[Any], Any] | None = None
+        self._arguments = _arguments_of(module, example.features)
+        self._compiled: Callable[..., Any] | None = None
+        self._takes_derivatives = False
         self.module.eval()
+        if has_own_step(loaded, module) and not any(map(is_lazy, module.parameters())):
+            # Its step need not call forward, nor with these features.
+            return
         doing = (
             f"Running the model of {name} on what create_dataset gives"
             f" ({described(example.features)})"
         )
-        self._takes_derivatives = False
         with user_code(doing, root=loaded.zoo), unchanged(self.module):
             self._try(self.here(example.features))
 
@@ -89,18 +100,17 @@ class Running:
         return Batch(features, labels, batch.num_examples, weights)
 
     def compile(self) -> None:
-        """Have `train` run the module compiled; its first passes compile it."""
+        """Have `run` run the module compiled in training; its first passes compile it."""
         self._compiled = compiled(self.module, self.loaded.label)
 
-    def run(self, features: Any) -> Any:
-        """What the module returns for a batch's features, in float32 at least."""
-        with self.computing.autocast():
-            return at_least_float32(self.module(features))
+    def arguments(self, features: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What `forward` is called with for a batch's features, by position and by keyword."""
+        return self._arguments(features)
 
     @contextlib.contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self, *, keeps_graph: bool = False) -> Iterator[None]:
         """Keep nothing for gradients outside training, unless `forward` takes some itself."""
-        with torch.set_grad_enabled(self._takes_derivatives):
+        with torch.set_grad_enabled(keeps_graph or self._takes_derivatives):
             yield
 
     def _try(self, features: Any) -> None:
@@ -113,9 +123,65 @@ class Running:
             with self.evaluating():
                 self.run(features)
 
-    def train(self, features: Any) -> Any:
-        """As `run`, for a step of a training; where it compiles, of two examples at least."""
-        if self._compiled is None:
+    def outputs(self, batch: Batch, own: OwnLoss | None, number: int = 0) -> Any:
+        """What a batch's loss is computed of.
+
+        Args:
+            batch: On the model's device.
+            own: How the module computes its loss itself; None where it does not.
+            number: The batch's place in its epoch, counted from 0.
+        """
+        return self.run(batch.features) if own is None else own.outputs(self, batch, number)
+
+    def predict(self, features: Any) -> Any:
+        """What a prediction takes of a module: what `predict_step` returns, else `forward`."""
+        step = own_step(self.module, "predict_step")
+        if step is None:
             return self.run(features)
-        with self.computing.autocast():
-            return at_least_float32(self._compiled(features))
+        with self.autocast():
+            return at_least_float32(call_step(step, features, 0))
+
+    def run(self, features: Any, **more: Any) -> Any:
+        """What the module returns for a batch's features, in float32 at least.
+
+        Args:
+            features: Where a training compiles it, of two examples at least.
+            more: Other arguments of `forward`.
+        """
+        call: Callable[..., Any] = self.module
+        if self._compiled is not None and self.module.training:
+            call = self._compiled
+        arguments, keywords = self.arguments(features)
+        with self.autocast():
+            return at_least_float32(call(*arguments, **keywords, **more))
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """Compute in the type of `Computing`."""
+        return self.computing.autocast()
+
+
+def _arguments_of(
+    module: nn.Module, features: Any
+) -> Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]:
+    """How features like these become arguments of `forward`."""
+    is_one = _takes_one(module.forward)
+    if isinstance(features, Mapping):
+        takes = declared(module.forward)
+        # A single parameter takes the dict itself, whatever its name is.
+        takes_several = takes.takes_any or len(takes.names) > 1
+        is_named = not features.keys().isdisjoint(takes.names)
+        has_required = features.keys() >= set(takes.required)
+        if not is_one or (takes_several and is_named and has_required):
+            return lambda given: ((), dict(given))
+    elif isinstance(features, tuple | list) and not is_one:
+        return lambda given: (tuple(given), {})
+    return lambda given: ((given,), {})
+
+
+def _takes_one(forward: Callable[..., Any]) -> bool:
+    """Whether a function can be called with one argument."""
+    try:
+        inspect.signature(forward).bind(None)
+    except TypeError:
+        return False
+    return True

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,12 +32,13 @@ from edl_horovod.frameworks.torch.moving import Kept, Moving, unchanged
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
+from edl_horovod.frameworks.torch.own_loss import has_own_step, own_loss
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import Computing
 from edl_horovod.frameworks.torch.structures import (
+    batch_of,
     described,
     part_of,
-    repeated,
     repeated_batch,
 )
 from edl_horovod.frameworks.torch.variables import TorchVariable
@@ -93,9 +95,17 @@ class TorchStep:
         if self._sums_norms:
             self._running.module = with_ring_statistics(self._running.module, self._statistics)
         module = self._running.module
+        self._own = own_loss(loaded, module, Mode.TRAINING)
+        if options.compiles and has_own_step(loaded, module):
+            raise UserCodeError(
+                f"The training_step of {loaded.label} cannot be compiled: only forward is.",
+                received={"train.compile": True},
+                cure="Leave train.compile out, or compile parts of the model in its __init__.",
+            )
         self._objective = Objective(
-            loaded, module, Mode.TRAINING, class_weight=options.class_weight
+            loaded, module, Mode.TRAINING, class_weight=options.class_weight, own=self._own
         )
+        self._steps_per_epoch: int | None = None
         self._example = self._running.batch_here(example)
         self._moving = self._try_training(self._example)
         self._optimization = make_optimization(loaded, module, learning_rate)
@@ -207,6 +217,7 @@ class TorchStep:
         self, *, num_epochs: int, steps_per_epoch: int | None, per_step: bool
     ) -> TorchCallbacks | None:
         """Make the user's callbacks; None where there are none, and no schedule by the epoch."""
+        self._steps_per_epoch = steps_per_epoch
         schedules = [each for each in self._optimization.schedules if not each.is_per_step]
         if not self._callbacks and not schedules:
             return None
@@ -228,16 +239,15 @@ class TorchStep:
             f"Running the model of {loaded.label} in training on what create_dataset gives"
             f" ({described(example.features)})"
         )
-        features = example.features
-        if example.num_examples == 1:
-            features = repeated(features)
+        several = repeated_batch(example) if example.num_examples == 1 else example
         module.train()
         with user_code(doing, root=loaded.zoo), torch.random.fork_rng(devices=[]):
-            moving = Moving(module, self._running.run, features)
+            moving = Moving(module, lambda parts: self._outputs(batch_of(*parts)), several.examples)
         module.eval()
         with unchanged(module):
-            outputs = self._running.run(example.features)
-        self._objective.begin(example, outputs)
+            with user_code(doing, root=loaded.zoo):
+                outputs = self._outputs(example)
+            self._objective.begin(example, outputs, None if self._own is None else self._outputs)
         if self._options.num_parts > 1 and self._objective.num_divisors:
             raise UserCodeError(
                 f"The loss of {loaded.label} has terms that are divided by different sums, which"
@@ -246,6 +256,16 @@ class TorchStep:
                 cure="Set train.accumulate_steps=1, or return one pair (sum, weight).",
             )
         return moving
+
+    def _outputs(self, batch: Batch) -> Any:
+        with self._objective.recording():
+            return self._running.outputs(batch, self._own, self._number_in_epoch)
+
+    @property
+    def _number_in_epoch(self) -> int:
+        """The place of this step in its epoch, counted from 0; in the training without epochs."""
+        number = self._random.num_steps
+        return number % self._steps_per_epoch if self._steps_per_epoch else number
 
     def _trained_parameters(self) -> dict[str, nn.Parameter]:
         """What the optimizer may ever change, by name, in the model's order.
@@ -376,7 +396,7 @@ class TorchStep:
             f"Running the model of {self._loaded.label} for {described(part.features)} in training"
         )
         with user_code(doing, root=self._loaded.zoo):
-            outputs = self._running.train(part.features)
+            outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
         loss, metric_sums = outcome.loss_sum * share, np.array(outcome.metric_sums) * share

@@ -37,6 +37,18 @@ def test_an_exported_model_runs_without_its_code(run, tmp_path, batch_norm):
     assert not [each for each in (tmp_path / "job-out").iterdir() if ".data" in each.name]
 
 
+def test_features_that_go_by_keyword_do_so_in_a_program(run, tmp_path):
+    data = "data=dataset:torch_styles.texts"
+    done = run("train", "model_def=torch_styles.Classifier", data, SHORT, *FORMATS)
+    words = {"input_ids": torch.arange(35).reshape(7, 5) % 20, "attention_mask": torch.ones(7, 5)}
+    ours = done.step.model.running.module(**words).logits.detach()
+    program = torch.export.load(tmp_path / "job-out" / "model.pt2").module()
+    torch.testing.assert_close(program(**words)["logits"], ours, rtol=1e-5, atol=1e-5)
+    arrays = [each.numpy() for each in words.values()]
+    found = onnx_outputs(tmp_path / "job-out" / "model.onnx", arrays)
+    np.testing.assert_allclose(found[0], ours.numpy(), rtol=1e-5, atol=1e-5)
+
+
 def test_large_models_have_a_file_of_weights_beside_them(run, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "_MOST_IN_ONE_FILE", 0)
     done = run("train", SHORT, FORMATS[1])

@@ -1,0 +1,231 @@
+"""Modules of Lightning: their steps are run, and what only its trainer would do is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from tests.torch_ring import NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+BATCH, STEPS, STEPS_PER_EPOCH = 12, 9, 4
+EXAMPLE = Batch(torch.ones(2, 4), torch.ones(2, 1), 2)
+
+BASE = """
+from torch import nn
+
+class LightningModule(nn.Module):
+    automatic_optimization = True
+    current_epoch = global_step = 0
+
+    def training_step(self, *args, **kwargs): ...
+    def validation_step(self, *args, **kwargs): ...
+    def on_train_epoch_end(self): ...
+    def setup(self, stage): ...
+    def log(self, name, value):
+        raise RuntimeError("there is no trainer")
+"""
+"""The base class, as far as it is looked at: it has all hooks and steps, which do nothing."""
+names = {"__name__": "lightning.pytorch.core.module"}
+exec(BASE, names)
+LightningModule = names["LightningModule"]
+
+
+class Regression(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.mse_loss(self.layers(x), y)
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def batches(num_steps=STEPS):
+    random = torch.Generator().manual_seed(7)
+    for _ in range(num_steps):
+        x = torch.randn(BATCH, 4, generator=random)
+        yield Batch(x, torch.sin(x.sum(1, keepdim=True)), BATCH)
+
+
+def share(batch, rank, size):
+    return Batch(batch.features[rank::size], batch.labels[rank::size], BATCH // size)
+
+
+@pytest.fixture
+def in_ring(monkeypatch):
+    """Train a class in a ring; gives the state of its ranks, which is one, and what steps gave."""
+
+    def train(kind, size=1, options=NO_OPTIONS):
+        loaded = load_spec(ZOO, "torch_lightning", params={}, plain_models=PLAIN_MODELS)
+        monkeypatch.setattr(loaded.spec, "create_model", kind)
+        meeting = Meeting(size)
+        steps = [
+            make_step(loaded, EXAMPLE, meeting=meeting, rank=rank, options=options)
+            for rank in range(size)
+        ]
+        for step in steps:
+            step.callbacks(num_epochs=3, steps_per_epoch=STEPS_PER_EPOCH, per_step=False)
+        sums = train_in_ring(steps, lambda rank: [share(batch, rank, size) for batch in batches()])
+        states = [state_of(step) for step in steps]
+        for state in states[1:]:
+            for name, value in state.items():
+                np.testing.assert_array_equal(value, states[0][name], err_msg=name)
+        return states[0], sums[0]
+
+    return train
+
+
+def by_hand(kind, monkeypatch):
+    """What Lightning's trainer does, and the losses of its steps."""
+    monkeypatch.setattr(LightningModule, "log", lambda self, name, value: None)
+    torch.manual_seed(3)
+    module, losses = kind(), []
+    optimizer = module.configure_optimizers()
+    for step, batch in enumerate(batches()):
+        number = step % STEPS_PER_EPOCH
+        returned = module.training_step((batch.features, batch.labels), number)
+        loss = returned["loss"] if isinstance(returned, dict) else returned
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return module, losses
+
+
+class NoNorm(Regression):
+    def __init__(self):
+        super().__init__()
+        self.layers[1] = nn.Tanh()
+
+
+class Numbered(NoNorm):
+    """It returns a dict, counts in a buffer, and learns by the number of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("num_steps", torch.zeros((), dtype=torch.int64))
+
+    def training_step(self, batch, batch_idx):
+        self.num_steps += 1
+        return {"loss": super().training_step(batch, batch_idx) * (1 + batch_idx)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("kind", [NoNorm, Numbered])
+def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size, monkeypatch):
+    state, sums = in_ring(kind, size)
+    module, losses = by_hand(kind, monkeypatch)
+    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+    factors = [1 + n % STEPS_PER_EPOCH if kind is Numbered else 1 for n in range(STEPS)]
+    logged = [each.metrics["train_loss"] * f for each, f in zip(sums, factors, strict=True)]
+    assert logged == pytest.approx(losses, rel=1e-5)
+
+
+def test_the_statistics_of_a_module_are_those_of_a_loop(in_ring, monkeypatch):
+    state, _ = in_ring(Regression)
+    module, _ = by_hand(Regression, monkeypatch)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def changed(**methods):
+    return type("Changed", (Regression,), methods)
+
+
+def summed(self, batch, batch_idx):
+    return (self.layers(batch[0]) - batch[1]).square().sum()
+
+
+def logs_at_times(self, batch, batch_idx):
+    if batch_idx == 2:
+        self.log("seldom", 1.0)
+    return Regression.training_step(self, batch, batch_idx)
+
+
+def logs_a_sum(self, batch, batch_idx):
+    self.log("hits", 1.0, reduce_fx="sum")
+    return Regression.training_step(self, batch, batch_idx)
+
+
+def by_epoch(self, batch, batch_idx):
+    return Regression.training_step(self, batch, batch_idx) * (1 + self.current_epoch)
+
+
+def two(self):
+    return [torch.optim.SGD(each.parameters(), 0.1) for each in (self.layers[0], self.layers[2])]
+
+
+REFUSED = {
+    "None": ({"training_step": lambda self, batch, batch_idx: None}, r"must return the loss"),
+    "a sum": ({"training_step": summed}, r"training_step .*the sum over the batch"),
+    "by hand": ({"automatic_optimization": False}, r"automatic_optimization.*Return the loss"),
+    "hooks": (
+        {"on_train_epoch_end": lambda self: None, "optimizer_step": lambda self: None},
+        r"has on_train_epoch_end, optimizer_step, which.*create_callbacks",
+    ),
+    "the trainer's numbers": ({"training_step": by_epoch}, r"self.current_epoch.*register_buffer"),
+    "two optimizers": ({"configure_optimizers": two}, r"returns several optimizers"),
+    "other metrics": ({"training_step": logs_at_times}, r"the same metrics for every batch"),
+    "a metric that is a sum": ({"training_step": logs_a_sum}, r"reduce_fx='sum'"),
+    "an error": ({"training_step": lambda self, batch, batch_idx: 1 / 0}, r"ZeroDivisionError"),
+}
+
+
+@pytest.mark.parametrize(("methods", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_a_ring_does_not_do_is_refused(in_ring, methods, message):
+    with pytest.raises(UserCodeError, match=message):
+        in_ring(changed(**methods))
+
+
+def test_settings_that_do_not_reach_a_training_step_are_refused(in_ring):
+    with pytest.raises(UserCodeError, match=r"class_weight does not reach"):
+        in_ring(Regression, options=StepOptions(class_weight=[1.0, 2.0]))
+    with pytest.raises(UserCodeError, match=r"training_step .*cannot be compiled"):
+        in_ring(Regression, options=StepOptions(compiles=True))
+
+
+def test_a_module_trains_validates_goes_on_and_predicts(run, tmp_path):
+    data = "data=dataset:torch_modules.Points"
+    held_out = "data=dataset:torch_modules.held_out"
+    given = ("model_def=torch_lightning", data, f"validation_{held_out}", "train.epochs=20")
+    done = run("train", *given, job="whole")
+    assert done.losses[80] < 0.2 * done.losses[1]
+    assert done.state["num_steps"] == 80
+    assert sorted(done.result.metrics) == ["error", "loss"]
+    run("train", *given, until=37)
+    second = run("train", *given, "resume=must")
+    assert second.losses == pytest.approx({n: done.losses[n] for n in range(38, 81)}, rel=1e-5)
+    trained = f"trained_model={tmp_path}/job-out"
+    found = run("evaluate", trained, held_out, job="e").result.metrics
+    assert found == pytest.approx(done.result.metrics)
+    run("predict", trained, held_out, f"output={tmp_path}/p.recordio", job="p")
+    schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
+    assert "y" in schema["features"]
+
+
+def test_a_module_without_a_validation_step_is_told_what_to_write(run, tmp_path):
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    text = Path(ZOO, "torch_lightning.py").read_text().replace("validation_step", "another_step")
+    (zoo / "torch_lightning.py").write_text(text)
+    (zoo / "torch_modules.py").write_text(Path(ZOO, "torch_modules.py").read_text())
+    data = "data=dataset:torch_modules.Points"
+    given = (f"model_zoo={zoo}", "model_def=torch_lightning", data)
+    with pytest.raises(UserCodeError, match=r"no validation_step.*Write validation_step"):
+        run("train", *given, f"validation_{data}")

@@ -1,0 +1,325 @@
+"""Modules that are called, and that return things, as other libraries have it."""
+
+import json
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.gradients import StepOptions
+from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
+from edl_horovod.frameworks.torch.structures import map_leaves
+from edl_horovod.frameworks.values import Batch
+from edl_horovod.models.zoo import load_spec
+from tests.torch_ring import NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
+from tests.zoo import torch_styles
+
+ZOO = str(Path(__file__).parents[3] / "zoo")
+BATCH, STEPS = 12, 6
+SIZES = [1, 2, 3]
+
+
+def load(symbol, **params):
+    return load_spec(ZOO, f"torch_styles.{symbol}", params=params, plain_models=PLAIN_MODELS)
+
+
+def with_parts(monkeypatch, module, loss, metrics=None):
+    """A spec of a module and functions; its optimizer is Adam."""
+    loaded = load_spec(ZOO, "torch_tiny", params={})
+    monkeypatch.setattr(loaded.spec, "create_model", module)
+    monkeypatch.setattr(loaded.spec, "create_loss", loss)
+    monkeypatch.setattr(loaded.spec, "create_metrics", metrics or (lambda: {}))
+    return loaded
+
+
+def squares(outputs, labels):
+    return nn.functional.mse_loss(outputs, labels)
+
+
+def share(batch, rank, size):
+    """A rank's examples of a batch."""
+    features, labels = (
+        map_leaves(lambda tensor: tensor[rank::size], part)
+        for part in (batch.features, batch.labels)
+    )
+    return Batch(features, labels, len(range(rank, batch.num_examples, size)))
+
+
+def in_ring(loaded, data, size, options=NO_OPTIONS):
+    """The state after some steps, the same on all ranks, and what the steps gave."""
+    meeting = Meeting(size)
+    example = share(data[0], 0, BATCH // 2)
+    steps = [
+        make_step(loaded, example, meeting=meeting, rank=rank, options=options)
+        for rank in range(size)
+    ]
+    sums = train_in_ring(steps, lambda rank: [share(batch, rank, size) for batch in data])
+    states = [state_of(step) for step in steps]
+    for state in states[1:]:
+        for name, value in state.items():
+            np.testing.assert_array_equal(value, states[0][name], err_msg=name)
+    return states[0], sums[0]
+
+
+def by_hand(module, optimizer, data, loss_of):
+    """The losses of a loop as in PyTorch's own tutorials."""
+    losses = []
+    for batch in data:
+        optimizer.zero_grad()
+        loss = loss_of(module, batch)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def assert_same(state, sums, module, losses):
+    assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def texts():
+    random = torch.Generator().manual_seed(7)
+    shape = (BATCH, torch_styles.LENGTH)
+    for _ in range(STEPS):
+        ids = torch.randint(torch_styles.NUM_WORDS, shape, generator=random)
+        mask = torch.randint(2, shape, generator=random)
+        labels = torch.randint(torch_styles.NUM_CLASSES, (BATCH,), generator=random)
+        yield Batch({"input_ids": ids, "attention_mask": mask}, labels, BATCH)
+
+
+@pytest.mark.parametrize("options", [NO_OPTIONS, StepOptions(num_parts=2)], ids=["whole", "parts"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_module_that_returns_its_loss_trains_as_in_a_loop(size, options):
+    data = list(texts())
+    state, sums = in_ring(load("Classifier"), data, size, options)
+    torch.manual_seed(3)
+    module = torch_styles.Classifier()
+    losses = by_hand(
+        module,
+        module.configure_optimizers(),
+        data,
+        lambda module, batch: module(**batch.features, labels=batch.labels).loss,
+    )
+    assert_same(state, sums, module, losses)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_labels_among_the_features_are_handed_to_forward(size):
+    data = [Batch({**b.features, "labels": b.labels}, None, BATCH) for b in texts()]
+    state, sums = in_ring(load("Classifier"), data, size)
+    torch.manual_seed(3)
+    module = torch_styles.Classifier()
+    losses = by_hand(
+        module,
+        module.configure_optimizers(),
+        data,
+        lambda module, batch: module(**batch.features).loss,
+    )
+    assert_same(state, sums, module, losses)
+
+
+def test_a_loss_of_outputs_that_is_a_sum_is_refused():
+    with pytest.raises(UserCodeError, match=r"the sum over the batch"):
+        in_ring(load("Classifier", reduction="sum"), list(texts()), 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_labels_that_a_loss_of_outputs_leaves_out_are_not_counted(size):
+    data = list(texts())
+    for batch in data:
+        batch.labels[:5] = -100
+    state, sums = in_ring(load("Classifier"), data, size)
+    torch.manual_seed(3)
+    module = torch_styles.Classifier()
+    losses = by_hand(
+        module,
+        module.configure_optimizers(),
+        data,
+        lambda module, batch: module(**batch.features, labels=batch.labels).loss,
+    )
+    assert_same(state, sums, module, losses)
+
+
+def test_weights_of_classes_do_not_reach_a_loss_of_outputs():
+    with pytest.raises(UserCodeError, match=r"class_weight does not reach.*create_loss"):
+        in_ring(load("Classifier"), list(texts()), 1, StepOptions(class_weight=[1.0, 2.0]))
+
+
+class NoLoss(torch_styles.Classifier):
+    def forward(self, input_ids=None, attention_mask=None, labels=None):
+        return super().forward(input_ids, attention_mask)
+
+
+def test_a_module_that_takes_labels_and_returns_no_loss_is_told(monkeypatch):
+    loaded = load("Classifier")
+    monkeypatch.setattr(loaded.spec, "create_model", NoLoss)
+    with pytest.raises(UserCodeError, match=r"lacks loss: its forward takes labels.*create_loss"):
+        in_ring(loaded, list(texts()), 1)
+
+
+Named = namedtuple("Named", ["logits", "more"])
+
+
+@dataclass
+class Fields:
+    logits: torch.Tensor
+    more: object = None
+
+
+class Items(OrderedDict):
+    @property
+    def logits(self):
+        return self["logits"]
+
+
+KINDS = {
+    "a model output": lambda logits: torch_styles.ClassifierOutput(logits=logits),
+    "a named tuple": lambda logits: Named(logits, [None]),
+    "a dataclass": Fields,
+    "a dataclass that is frozen": lambda logits: Fields(torch_styles.Restored(logits, logits)),
+    "a dict of one's own": lambda logits: Items(logits=logits),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_outputs_keep_their_classes(kind, monkeypatch):
+    seen = []
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            return kind(super().forward(x))
+
+    def logits(outputs):
+        return getattr(outputs.logits, "code", outputs.logits)
+
+    def loss(outputs, labels):
+        return nn.functional.cross_entropy(logits(outputs), labels)
+
+    def metrics(outputs, labels):
+        seen.append(type(outputs))
+        return {"accuracy": (logits(outputs).argmax(1) == labels).float()}
+
+    random = torch.Generator().manual_seed(7)
+    data = [
+        Batch(torch.randn(BATCH, 4, generator=random), torch.arange(BATCH) % 3, BATCH)
+        for _ in range(STEPS)
+    ]
+    loaded = with_parts(monkeypatch, lambda: Net(4, 3), loss, metrics)
+    state, sums = in_ring(loaded, data, 2)
+    torch.manual_seed(3)
+    module = Net(4, 3)
+    optimizer = torch.optim.Adam(module.parameters(), 0.05)
+    losses = by_hand(
+        module, optimizer, data, lambda module, batch: loss(module(batch.features), batch.labels)
+    )
+    assert_same(state, sums, module, losses)
+    assert set(seen) == {type(kind(torch.zeros(1)))}
+
+
+@pytest.mark.parametrize("features", ["keywords", "one dict", "places", "any keywords"])
+def test_features_go_to_forward_as_its_signature_has_it(features, monkeypatch):
+    class Keywords(nn.Linear):
+        def forward(self, left, right=None):
+            return super().forward(left + right)
+
+    class OneDict(nn.Linear):
+        def forward(self, left):
+            return super().forward(left["left"] + left["right"])
+
+    class Places(nn.Linear):
+        def forward(self, one, other):
+            return super().forward(one + other)
+
+    class AnyKeywords(nn.Linear):
+        def forward(self, **inputs):
+            return super().forward(inputs["left"] + inputs["right"])
+
+    kinds = {"keywords": Keywords, "one dict": OneDict, "places": Places}
+    kind = kinds.get(features, AnyKeywords)
+    left, right = torch.ones(BATCH, 4), torch.arange(BATCH * 4.0).reshape(BATCH, 4)
+    given = (left, right) if features == "places" else {"right": right, "left": left}
+    loaded = with_parts(monkeypatch, lambda: kind(4, 1), squares)
+    _, sums = in_ring(loaded, [Batch(given, torch.ones(BATCH, 1), BATCH)], 1)
+    torch.manual_seed(3)
+    outputs = nn.Linear(4, 1)(left + right)
+    loss = squares(outputs, torch.ones(BATCH, 1))
+    assert sums[0].loss == pytest.approx(loss.item(), rel=1e-6)
+
+
+def test_a_feature_that_forward_does_not_have_is_told(monkeypatch):
+    data = [Batch({**b.features, "token_type_ids": b.labels}, b.labels, BATCH) for b in texts()]
+    with pytest.raises(UserCodeError, match=r"unexpected keyword argument 'token_type_ids'"):
+        in_ring(load("Classifier"), data, 1)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_module_without_labels_trains_as_in_a_loop(size):
+    random = torch.Generator().manual_seed(7)
+    data = [Batch(torch.randn(BATCH, 4, generator=random), None, BATCH) for _ in range(STEPS)]
+    state, sums = in_ring(load("Autoencoder"), data, size)
+    torch.manual_seed(3)
+    module = torch_styles.Autoencoder()
+    losses = by_hand(
+        module,
+        module.configure_optimizers(),
+        data,
+        lambda module, batch: module.loss(module(batch.features), batch.features),
+    )
+    assert_same(state, sums, module, losses)
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_data_without_labels_train_evaluate_and_predict(run, tmp_path, processes):
+    data = "data=dataset:torch_styles.points"
+    done = run(
+        "train",
+        "model_def=torch_styles.Autoencoder",
+        data,
+        "validation_" + data,
+        "train.epochs=3",
+        f"data_plan.processes={processes}",
+    )
+    assert done.losses[12] < done.losses[1]
+    trained = f"trained_model={tmp_path}/job-out"
+    found = run("evaluate", trained, data, job="e").result.metrics
+    assert found == pytest.approx(done.result.metrics)
+    assert sorted(found) == ["furthest", "loss"]
+    run("predict", trained, data, f"output={tmp_path}/p.recordio", job="p")
+    schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
+    assert schema["features"].keys() >= {"code", "values"}
+
+
+def bags(num_words=20, longest=4):
+    """Words of each example in a row, padded with 0; some examples have none."""
+    random = torch.Generator().manual_seed(7)
+    for _ in range(STEPS):
+        words = torch.randint(1, num_words, (BATCH, longest), generator=random)
+        lengths = torch.randint(0, longest + 1, (BATCH, 1), generator=random)
+        words[torch.arange(longest).expand_as(words) >= lengths] = 0
+        yield Batch(words, torch.randn(BATCH, 3, generator=random), BATCH)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_padded_bags_are_those_of_flat_words_and_offsets(size, monkeypatch):
+    def module():
+        return nn.EmbeddingBag(20, 3, mode="mean", padding_idx=0)
+
+    state, sums = in_ring(with_parts(monkeypatch, module, squares), list(bags()), size)
+    torch.manual_seed(3)
+    flat = nn.EmbeddingBag.from_pretrained(module().weight.detach(), freeze=False, mode="mean")
+
+    def loss_of(module, batch):
+        words = batch.features
+        ends = (words > 0).sum(1).cumsum(0)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), ends[:-1]])
+        return squares(module(words[words > 0], offsets), batch.labels)
+
+    optimizer = torch.optim.Adam(flat.parameters(), 0.05)
+    assert_same(state, sums, flat, by_hand(flat, optimizer, list(bags()), loss_of))
