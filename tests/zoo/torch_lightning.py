@@ -30,7 +30,9 @@ class Regression(nn.Module):
         return {"y": self(batch)}
 
     def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), 0.05)
+        optimizer = torch.optim.Adam(self.parameters(), 0.05)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+        return {"optimizer": optimizer, "lr_scheduler": scheduler, "monitor": "val_error"}
 
 
 def feed(records, mode):

@@ -106,7 +106,8 @@ class TorchCallbacks(EpochCallbacks):
         logs = self._means() | {f"val_{name}": value for name, value in evaluation.items()}
         with self._live():
             for schedule in self._schedules:
-                self._go_on(schedule, logs)
+                if schedule.is_due(epoch):
+                    self._go_on(schedule, logs)
             self._call("on_epoch_end", epoch, logs)
             is_over = any(callback.stop_training for callback in self._callbacks)
             self._stopped.assign(int(is_over))

@@ -33,6 +33,15 @@ BY_PARAMETERS = {torch.optim.Adafactor, torch.optim.Muon}
 
 _OWN = "configure_optimizers"
 _INTERVALS = ("epoch", "step")
+_OF_SCHEDULES = {
+    "frequency",
+    "interval",
+    "monitor",
+    "name",
+    "reduce_on_plateau",
+    "scheduler",
+    "strict",
+}
 
 
 @dataclass(frozen=True)
@@ -44,11 +53,17 @@ class Schedule:
     """Whether it goes on with each step; else with each epoch."""
     monitor: str = ""
     """For ReduceLROnPlateau, the number that it watches: `val_loss`, `loss` or a metric's name."""
+    frequency: int = 1
+    """The steps of an epoch, or the epochs, that it lets pass for each time."""
 
     @property
     def is_plateau(self) -> bool:
         """Whether it is handed the number that it watches."""
         return isinstance(self.scheduler, ReduceLROnPlateau)
+
+    def is_due(self, number: int) -> bool:
+        """Whether it goes on after the step of an epoch, or the epoch, of this number from 0 on."""
+        return (number + 1) % self.frequency == 0
 
 
 @dataclass(frozen=True)
@@ -109,13 +124,17 @@ def _require_rate(name: str, function: Callable[..., Any], learning_rate: float 
 def _parsed(made: Any, name: str) -> Optimization:
     """The forms of `configure_optimizers` in Lightning, with one optimizer."""
     schedules: Any = ()
+    monitor = ""
     if _are_several(made):
         raise _several(name)
+    if isinstance(made, tuple | list) and len(made) == 1:
+        (made,) = made
     if isinstance(made, Mapping):
-        unknown = sorted(set(made) - {"optimizer", "lr_scheduler"})
+        unknown = sorted(set(made) - {"optimizer", "lr_scheduler", "monitor"})
         if unknown or "optimizer" not in made:
             raise _unusable(name, f"a dict of {', '.join(map(str, made)) or 'nothing'}")
-        made, schedules = made["optimizer"], made.get("lr_scheduler", ())
+        monitor = made.get("monitor") or ""
+        made, schedules = made["optimizer"], made.get("lr_scheduler") or ()
     elif isinstance(made, tuple | list) and len(made) == 2 and _are_schedules(made[1]):
         made, schedules = made
     if _are_several(made):
@@ -125,7 +144,7 @@ def _parsed(made: Any, name: str) -> Optimization:
     if not isinstance(made, torch.optim.Optimizer):
         raise _unusable(name, type(made).__name__)
     given = schedules if isinstance(schedules, tuple | list) else [schedules]
-    return Optimization(made, tuple(_schedule(each, made, name) for each in given))
+    return Optimization(made, tuple(_schedule(each, made, name, monitor) for each in given))
 
 
 def _are_several(value: Any) -> bool:
@@ -146,20 +165,23 @@ def _are_schedules(value: Any) -> bool:
     return all(isinstance(each, LRScheduler | Mapping) for each in parts)
 
 
-def _schedule(given: Any, optimizer: torch.optim.Optimizer, name: str) -> Schedule:
+def _schedule(given: Any, optimizer: torch.optim.Optimizer, name: str, monitor: str) -> Schedule:
     settings: Mapping[str, Any] = given if isinstance(given, Mapping) else {"scheduler": given}
     scheduler = settings.get("scheduler")
     if not isinstance(scheduler, LRScheduler):
         raise _unusable(name, f"{type(scheduler).__name__} where a scheduler must be")
-    unknown = sorted(set(settings) - {"scheduler", "interval", "monitor"})
-    interval = settings.get("interval", _INTERVALS[0])
-    if unknown or interval not in _INTERVALS:
+    is_plateau = isinstance(scheduler, ReduceLROnPlateau)
+    interval, frequency = settings.get("interval", _INTERVALS[0]), settings.get("frequency", 1)
+    is_usable = interval in _INTERVALS and type(frequency) is int and frequency > 0
+    # Lightning has these two for what is no ReduceLROnPlateau, and for what is not there.
+    is_usable &= settings.get("reduce_on_plateau", is_plateau) == is_plateau
+    is_usable &= settings.get("strict", True) is True
+    if not is_usable or not set(settings) <= _OF_SCHEDULES:
         raise UserCodeError(
-            f"{name} may say of a scheduler its interval, 'epoch' or 'step', and for"
-            " ReduceLROnPlateau its monitor.",
+            f"{name} may say of a scheduler its interval, 'epoch' or 'step', its frequency, a whole"
+            " number from 1 on, its name, and for ReduceLROnPlateau its monitor.",
             received=f"{dict(settings)}",
         )
-    is_plateau = isinstance(scheduler, ReduceLROnPlateau)
     if is_plateau and interval != _INTERVALS[0]:
         raise UserCodeError(
             f"{name} has ReduceLROnPlateau by the step, but what it watches is known at the end of"
@@ -171,8 +193,8 @@ def _schedule(given: Any, optimizer: torch.optim.Optimizer, name: str) -> Schedu
         raise UserCodeError(
             f"{name} returns a scheduler of another optimizer than the one that it returns."
         )
-    monitor = str(settings.get("monitor", "")) if is_plateau else ""
-    return Schedule(scheduler, interval == "step", monitor)
+    monitor = str(settings.get("monitor") or monitor) if is_plateau else ""
+    return Schedule(scheduler, interval == "step", monitor, frequency)
 
 
 def _unusable(name: str, received: str) -> UserCodeError:

@@ -465,7 +465,7 @@ class TorchStep:
             self.optimizer.step()
         self._state.settle()
         for schedule in self._optimization.schedules:
-            if schedule.is_per_step:
+            if schedule.is_per_step and schedule.is_due(self._number_in_epoch):
                 schedule.scheduler.step()
 
     @contextlib.contextmanager

@@ -270,8 +270,23 @@ def plateau(self, model, lr=0.1):
     return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
 
 
+def every_second_epoch(self, model, lr=0.1):
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+    return [{"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "frequency": 2}}]
+
+
+def at_the_third_step(self, model, lr=0.1):
+    """Steps are counted from each epoch's begin, as Lightning counts them."""
+    optimizer = torch.optim.SGD(model.parameters(), lr)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1**0.5)
+    return [optimizer], [{"scheduler": scheduler, "interval": "step", "frequency": 3}]
+
+
 @pytest.mark.parametrize(
-    ("create_optimizer", "rate"), [(by_epoch, 1e-4), (plateau, 1e-3)], ids=["steps", "plateau"]
+    ("create_optimizer", "rate"),
+    [(by_epoch, 1e-4), (plateau, 1e-3), (every_second_epoch, 1e-4), (at_the_third_step, 1e-4)],
+    ids=["steps", "plateau", "every second epoch", "third steps"],
 )
 def test_schedules_by_the_epoch_go_on_after_a_restart(run, with_spec, create_optimizer, rate):
     with_spec(create_optimizer=create_optimizer)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.gradients import StepOptions
@@ -94,7 +95,8 @@ def by_hand(kind, monkeypatch):
     monkeypatch.setattr(LightningModule, "log", lambda self, name, value: None)
     torch.manual_seed(3)
     module, losses = kind(), []
-    optimizer = module.configure_optimizers()
+    made = module.configure_optimizers()
+    optimizer, schedule = made if isinstance(made, tuple) else (made, None)
     for step, batch in enumerate(batches()):
         number = step % STEPS_PER_EPOCH
         returned = module.training_step((batch.features, batch.labels), number)
@@ -102,6 +104,8 @@ def by_hand(kind, monkeypatch):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        if schedule is not None and (number + 1) % schedule.get("frequency", 1) == 0:
+            schedule["scheduler"].step()
         losses.append(loss.item())
     return module, losses
 
@@ -124,8 +128,20 @@ class Numbered(NoNorm):
         return {"loss": super().training_step(batch, batch_idx) * (1 + batch_idx)}
 
 
+class Rare(NoNorm):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), 0.1)
+        scheduler = schedulers.ExponentialLR(optimizer, 0.5)
+        return optimizer, {
+            "scheduler": scheduler,
+            "interval": "step",
+            "frequency": 3,
+            "name": "my rate",
+        }
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("kind", [NoNorm, Numbered])
+@pytest.mark.parametrize("kind", [NoNorm, Numbered, Rare])
 def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size, monkeypatch):
     state, sums = in_ring(kind, size)
     module, losses = by_hand(kind, monkeypatch)

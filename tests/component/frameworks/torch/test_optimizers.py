@@ -167,6 +167,34 @@ def test_sparse_gradients_are_not_bounded(bound):
         make_step(loaded, EXAMPLE, options=StepOptions(**bound))
 
 
+FORMS = {
+    "a tuple": lambda o, s: (o, {"scheduler": s, "interval": "step", "name": "rate"}),
+    "lists": lambda o, s: ([o], [{"scheduler": s, "interval": "step", "frequency": 1}]),
+    "a dict": lambda o, s: {
+        "optimizer": o,
+        "lr_scheduler": {"scheduler": s, "interval": "step", "strict": True, "monitor": None},
+        "monitor": "val_loss",
+    },
+    "a list of a dict": lambda o, s: [
+        {"optimizer": o, "lr_scheduler": {"scheduler": s, "interval": "step"}}
+    ],
+    "no scheduler": lambda o, s: {"optimizer": o, "lr_scheduler": None},
+    "a list": lambda o, s: [o],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_an_optimizer_and_its_scheduler_are_taken_in_every_form_of_lightning(form, monkeypatch):
+    def create_optimizer(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        return form(optimizer, schedulers.ExponentialLR(optimizer, 0.5))
+
+    step = by_us(load(create_optimizer, monkeypatch), batches(3))
+    has_scheduler = form not in (FORMS["no scheduler"], FORMS["a list"])
+    rate = step.optimizer.param_groups[0]["lr"]
+    assert rate == pytest.approx(0.1 * 0.5**3 if has_scheduler else 0.1)
+
+
 class Counting(torch.optim.SGD):
     """It keeps a whole number of each parameter that has a fraction later."""
 
@@ -316,6 +344,14 @@ def plateau_by_the_step(model):
     return optimizer, {"scheduler": scheduler, "interval": "step"}
 
 
+def halving(settings):
+    def create_optimizer(model):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        return optimizer, {"scheduler": schedulers.ExponentialLR(optimizer, 0.5), **settings}
+
+    return create_optimizer
+
+
 class Lists(torch.optim.SGD):
     def step(self, closure=None):
         super().step(closure)
@@ -338,6 +374,10 @@ SEVERAL = r"returns several optimizers.*parameter groups of one.*torch.optim.Ada
         (lambda model: {str(n): each for n, each in enumerate(two(model))}, SEVERAL),
         (frozen, r"holds no parameter that is to be trained"),
         (plateau_by_the_step, r"ReduceLROnPlateau by the step"),
+        (halving({"frequency": 0}), r"frequency, a whole number from 1 on.*'frequency': 0"),
+        (halving({"interval": "batch"}), r"'interval': 'batch'"),
+        (halving({"warmup": 3}), r"'warmup': 3"),
+        (halving({"reduce_on_plateau": True}), r"'reduce_on_plateau': True"),
         (lambda model: torch.optim.LBFGS(model.parameters()), r"Trying LBFGS .*closure"),
         (lambda model: Lists(model.parameters(), 0.1), r"Lists .* keeps 'history', a list"),
         (lambda model: {"optimiser": 1}, r"Received: a dict of optimiser"),
