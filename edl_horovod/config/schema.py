@@ -307,7 +307,8 @@ class JobConfig:
     """Whether training goes on from a checkpoint in job_dir: `never`, `auto` (if there is one) or
     `must`."""
     init_from: str = ""
-    """Directory of a trained model whose weights training begins with; empty means none."""
+    """Directory of a trained model, or for PyTorch a file, whose weights training begins with;
+    empty means none."""
     overwrite: bool = False
     """Whether an earlier result in output, and another model's job in job_dir, may be replaced."""
     image: str = ""

@@ -67,6 +67,18 @@ class Model(Protocol):
             UserCodeError: The model raised something.
         """
 
+    def load(self, file: Path, *, is_trusted: bool) -> None:
+        """Take the weights in a file of the framework's own.
+
+        Args:
+            file: Of weights alone, or a checkpoint of another training.
+            is_trusted: Whether code that it names may run.
+
+        Raises:
+            ConfigError: The framework takes no such files.
+            UserCodeError: The file is no such file, or its weights are not those of this model.
+        """
+
     def save(self, folder: Path) -> None:
         """Write it for programs without edl_horovod."""
 

@@ -194,9 +194,10 @@ def check_inputs(config: JobConfig) -> None:
         )
     if config.task == "predict" and not config.output:
         _check_outputs_are_taken(Path(config.trained_model))
-    if config.init_from and not os.path.isdir(config.init_from):
+    if config.init_from and not os.path.exists(config.init_from):
         raise ConfigError(
-            "init_from must be the directory of a trained model, and this is no directory.",
+            "init_from must be the directory of a trained model, or a file of weights of PyTorch,"
+            " and this is neither.",
             received={"init_from": config.init_from},
         )
     check_is_free(config)

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from edl_horovod.spec import Mode
 from edl_horovod.tasks.adapting import adapt
 from edl_horovod.trained_model.adapted import read_adapted
 
-__all__ = ["OpenData", "Trained", "open_data", "open_trained"]
+__all__ = ["OpenData", "Trained", "model_to_begin_with", "open_data", "open_trained"]
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,17 @@ class Trained:
     loaded: LoadedSpec
     model: Model
     data: OpenData
+
+
+def model_to_begin_with(config: JobConfig) -> trained_model.TrainedModelFiles | None:
+    """The trained model of `init_from`; None where that is a file of weights, or is not set.
+
+    Raises:
+        ConfigError: It is no trained model.
+        DataError: It is damaged.
+    """
+    is_model = bool(config.init_from) and not os.path.isfile(config.init_from)
+    return trained_model.read(Path(config.init_from)) if is_model else None
 
 
 def open_data(
@@ -85,8 +97,9 @@ def open_data(
         open_source(pattern, config.data_plan, folders=job_dir.folders, tell=tell)
     )
     log.info("%s: %s", key, source.describe())
-    if is_training and config.init_from:
-        trained_columns = trained_model.read(Path(config.init_from)).columns
+    begins_with = model_to_begin_with(config) if is_training else None
+    if begins_with is not None:
+        trained_columns = begins_with.columns
     source = with_time_types_of(trained_columns, source, data=f"{key}={pattern}")
 
     def examples() -> contextlib.AbstractContextManager[Any]:
@@ -95,12 +108,12 @@ def open_data(
         )
         return framework.examples(source, in_order, loaded)
 
-    if is_training and not config.init_from:
+    if begins_with is not None:
+        # The weights are of that vocabulary.
+        loaded.spec.adapted = read_adapted(begins_with.path)
+    elif is_training:
         with _naming(key, pattern):
             adapt(loaded, source, job_dir.adapted, tell, examples=examples)
-    elif is_training:
-        # The weights are of that vocabulary.
-        loaded.spec.adapted = read_adapted(Path(config.init_from))
     batch = training_batch(config) if is_training else {"global_batch": evaluation_batch(config)}
     plan = plan_of(
         source, config.data_plan, num_lanes=num_lanes(config), is_training=is_training, **batch

@@ -28,7 +28,7 @@ from edl_horovod.tasks.carried_zoo import CarriedZoo
 from edl_horovod.tasks.course import Course, TrainCounters
 from edl_horovod.tasks.evaluate import Evaluator
 from edl_horovod.tasks.learning_rate import LearningRateRule
-from edl_horovod.tasks.opening import OpenData, open_data
+from edl_horovod.tasks.opening import OpenData, model_to_begin_with, open_data
 from edl_horovod.tasks.proof import Prover
 from edl_horovod.tasks.step_reports import StepReports
 from edl_horovod.tasks.validation import Validation
@@ -89,10 +89,11 @@ def make_warm(
         evaluator = Evaluator.of(step.model, held_out, framework.collectives)
         stopping = config.train.early_stopping
         validation = Validation(evaluator, stopping, step.model_variables, events)
-    if config.init_from:
-        files = trained_model.read(Path(config.init_from))
+    if (files := model_to_begin_with(config)) is not None:
         with trained_model.naming_versions(files):
             trained_model.restore_weights(files, step.model.weights)
+    elif config.init_from:
+        step.model.load(Path(config.init_from), is_trusted=config.trusts("model"))
     ledger = None
     if config.debug.ledger:
         file = LedgerFile(JobDir.of(config).ledger, identity.label)

@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from edl_horovod.errors import UserCodeError
+from edl_horovod.errors import ConfigError, UserCodeError
 from edl_horovod.frameworks.keras.evaluation import KerasEvaluation
 from edl_horovod.frameworks.keras.keras_2 import name_only_input, require_keras_3
 from edl_horovod.frameworks.keras.metrics import first_examples
@@ -60,6 +60,16 @@ class KerasModel:
     def prediction(self, element_spec: Any) -> Prediction:
         """Trace its prediction."""
         return KerasPrediction(self._loaded, self.keras, element_spec)
+
+    def load(self, file: Path, *, is_trusted: bool) -> None:
+        """Refuse the file: Keras names weights in files by what a model makes of them."""
+        raise ConfigError(
+            "A model of Keras begins with the weights of a trained model, and init_from is a file.",
+            received={"init_from": file},
+            cure="Give the directory that a training wrote as its output, or load the file in"
+            " create_model (model.load_weights), or describe it as a model spec"
+            " (docs/how-to/model-specs.md).",
+        )
 
     def save(self, folder: Path) -> None:
         """Write `model.keras`."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
@@ -20,6 +19,14 @@ from edl_horovod.frameworks.torch.pt_inspection import (
     inspect_pt,
     modules_of,
     shape_of,
+)
+from edl_horovod.frameworks.torch.weight_files import (
+    SAFETENSORS,
+    STATE_DICTS,
+    read_weights,
+    require_pt,
+    restore,
+    safetensors_shapes,
 )
 from edl_horovod.models.custom_objects import imported
 from edl_horovod.models.file_model import (
@@ -34,11 +41,7 @@ from edl_horovod.spec import ElasticDLSpec, Mode
 
 __all__ = ["spec_of", "summarize", "write"]
 
-_PT = (".pt", ".pth")
-_SAFETENSORS = ".safetensors"
 _CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
-
-Tensors = Mapping[str, torch.Tensor]
 
 
 def spec_of(model: FileModel) -> type[ElasticDLSpec]:
@@ -73,10 +76,10 @@ def summarize(model: FileModel) -> FileModelSummary:
     if model.architecture is not None:
         unsafe.append(f"{model.architecture}, which defines {model.architecture_class}")
     file = model.definition or model.weights
-    if file is not None and file.suffix == _SAFETENSORS:
-        kind, layers = "weights in safetensors", _of_shapes(_safetensors_shapes(file))
+    if file is not None and file.suffix == SAFETENSORS:
+        kind, layers = "weights in safetensors", _of_shapes(safetensors_shapes(file))
     elif file is not None:
-        _require_pt(file)
+        require_pt(file)
         found = inspect_pt(file)
         own = {each.key for each in model.custom_objects}
         named = unsafe_globals(found)
@@ -87,7 +90,10 @@ def summarize(model: FileModel) -> FileModelSummary:
         layers = _of_modules(found.root)
         kind = "a module (torch.save)"
         if not layers:
-            shapes = {str(key): shape_of(value) for key, value in entries_of(found.root).items()}
+            entries = entries_of(found.root)
+            inner = (entries_of(entries.get(key)) for key in STATE_DICTS)
+            entries = next(filter(None, inner), entries)
+            shapes = {str(key): shape_of(value) for key, value in entries.items()}
             layers = _of_shapes({key: shape for key, shape in shapes.items() if shape is not None})
             kind = "weights (torch.save of a state_dict)"
         kind += ", in the format before PyTorch 1.6" if found.is_legacy else ""
@@ -104,7 +110,7 @@ def _maker(model: FileModel) -> Callable[..., nn.Module]:
     """What makes the module, with the parameters of its class."""
     if model.definition is not None:
         file = model.definition
-        _require_pt(file)
+        require_pt(file)
         return lambda: _whole_module(model, file)
     if model.architecture is None or not model.architecture_class:
         raise UserCodeError(
@@ -126,7 +132,8 @@ def _maker(model: FileModel) -> Callable[..., nn.Module]:
     def create_model(**params: Any) -> nn.Module:
         module: nn.Module = make(**params)
         if model.weights is not None:
-            _restore(module, _weights(model, model.weights), model.weights)
+            weights = read_weights(model.weights, model.custom_objects, is_trusted=model.is_trusted)
+            restore(module, weights, model.weights)
         return module
 
     create_model.__signature__ = inspect.signature(make)  # type: ignore[attr-defined]
@@ -146,48 +153,6 @@ def _whole_module(model: FileModel, file: Path) -> nn.Module:
         cure="If these are its weights, give its class as model_architecture='net.py:Class' and"
         " this file as model_weights.",
     )
-
-
-def _weights(model: FileModel, file: Path) -> Tensors:
-    if file.suffix == _SAFETENSORS:
-        try:
-            with safe_open(file, framework="pt") as stream:
-                return {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as e:
-            raise _no_safetensors(file, e) from e
-    _require_pt(file)
-    found = load_pt(file, model.custom_objects, is_trusted=model.is_trusted)
-    found = found.state_dict() if isinstance(found, nn.Module) else found
-    if isinstance(found, Mapping) and all(
-        isinstance(each, torch.Tensor) for each in found.values()
-    ):
-        return found
-    keys = ", ".join(map(str, list(found)[:5])) if isinstance(found, Mapping) else ""
-    raise UserCodeError(
-        f"{file} holds no weights.",
-        received=f"{type(found).__name__}{keys and ' of '}{keys}",
-        cure="Save them by torch.save(model.state_dict(), 'weights.pt').",
-    )
-
-
-def _restore(module: nn.Module, weights: Tensors, file: Path) -> None:
-    own = module.state_dict()
-    wrong = [f"{name} is missing in the file" for name in own if name not in weights]
-    wrong += [f"{name} is not the module's" for name in weights if name not in own]
-    wrong += [
-        f"{name} has shape {list(weights[name].shape)} in the file and {list(value.shape)} in the"
-        " module"
-        for name, value in own.items()
-        if name in weights and weights[name].shape != value.shape
-    ]
-    if wrong:
-        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
-        raise UserCodeError(
-            f"The weights of {file} do not fit {type(module).__name__}:"
-            f" {'; '.join(wrong[:5])}{more}.",
-            cure="Give the class that they were saved from, with its parameters (params.NAME=...).",
-        )
-    module.load_state_dict(weights)
 
 
 def _examples(records: Any, mode: Mode, label: str) -> Any:
@@ -212,20 +177,6 @@ def _examples(records: Any, mode: Mode, label: str) -> Any:
 def _as_float32(values: torch.Tensor) -> torch.Tensor:
     """NumPy's own type of numbers is not that of a module's parameters."""
     return values.float() if values.dtype == torch.float64 else values
-
-
-def _require_pt(file: Path) -> None:
-    if file.suffix in _PT:
-        return
-    is_keras = file.suffix in (".h5", ".keras", ".hdf5") or file.is_dir()
-    raise UserCodeError(
-        f"{file} has none of the endings {', '.join((*_PT, _SAFETENSORS))}.",
-        received=file.suffix or "no ending",
-        cure="It is a model of Keras or TensorFlow: write model.name=KerasFLModel or"
-        " TensorFlowFLModel."
-        if is_keras
-        else "Weights alone (.safetensors) are model_weights, beside model_architecture.",
-    )
 
 
 def _of_modules(root: Any) -> tuple[LayerSummary, ...]:
@@ -267,22 +218,6 @@ def _of_shapes(shapes: Mapping[str, tuple[int, ...]]) -> tuple[LayerSummary, ...
 
 def _shapes_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, shape)) or '1'}" for name, shape in shapes.items())
-
-
-def _safetensors_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    try:
-        with safe_open(file, framework="pt") as stream:
-            names = list(stream.keys())
-            return {name: tuple(stream.get_slice(name).get_shape()) for name in names}
-    except (OSError, SafetensorError) as e:
-        raise _no_safetensors(file, e) from e
-
-
-def _no_safetensors(file: Path, error: Exception) -> UserCodeError:
-    return UserCodeError(
-        f"{file} is no file of safetensors, or is damaged: {error}.",
-        cure="Write it by safetensors.torch.save_model(model, 'weights.safetensors').",
-    )
 
 
 def _described(option: Any) -> str:

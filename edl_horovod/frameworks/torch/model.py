@@ -13,6 +13,7 @@ from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.prediction import TorchPrediction
 from edl_horovod.frameworks.torch.running import Computing, Running
 from edl_horovod.frameworks.torch.variables import TorchVariable
+from edl_horovod.frameworks.torch.weight_files import read_weights, restore
 from edl_horovod.frameworks.values import Batch, Variable
 from edl_horovod.models.calling import user_code
 from edl_horovod.models.zoo import LoadedSpec
@@ -49,6 +50,10 @@ class TorchModel:
     def prediction(self, element_spec: Any) -> Prediction:
         """Prepare its prediction."""
         return TorchPrediction(self.running, element_spec)
+
+    def load(self, file: Path, *, is_trusted: bool) -> None:
+        """Take the weights in a `.pt`, `.pth`, `.ckpt` or `.safetensors`."""
+        restore(self.running.module, read_weights(file, is_trusted=is_trusted), file)
 
     def save(self, folder: Path) -> None:
         """Write `model.safetensors`."""

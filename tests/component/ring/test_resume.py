@@ -129,6 +129,12 @@ def test_weights_of_a_trained_model_begin_a_new_training(train, tmp_path):
     assert int(second.work._step.optimizer.iterations.numpy()) == 1
 
 
+def test_a_file_of_weights_is_no_trained_model_of_keras(train, tmp_path):
+    (tmp_path / "first.pt").touch()
+    with pytest.raises(ConfigError, match=r"init_from is a file.*load_weights"):
+        train(EPOCHS, f"init_from={tmp_path}/first.pt")
+
+
 def test_a_ring_of_one_step_is_told(train, tmp_path):
     train(until=1)
     found = events.read(tmp_path / "job" / "events.jsonl")

@@ -141,6 +141,56 @@ def test_a_class_with_its_weights_trains(run, rows, net, kind, tmp_path):
     assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
 
 
+CHECKPOINTS = {
+    "of Lightning": lambda weights: {"epoch": 3, "state_dict": weights, "optimizer_states": []},
+    "of a tutorial": lambda weights: {"model_state_dict": weights, "loss": torch.ones(())},
+    "of DistributedDataParallel": lambda weights: {f"module.{n}": w for n, w in weights.items()},
+    "of a compiled wrapper": lambda weights: {
+        "state_dict": {f"net._orig_mod.{n}": w for n, w in weights.items()}
+    },
+}
+
+
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_weights_in_a_checkpoint_of_another_training_are_taken(
+    run, rows, net, checkpoint, tmp_path
+):
+    file = tmp_path / "last.ckpt"
+    torch.save(checkpoint(net.state_dict()), file)
+    arrays = np.load(tmp_path / "rows.npz")
+    outputs = net(torch.tensor(arrays["x_train"]).float())
+    loss = nn.functional.cross_entropy(outputs, torch.tensor(arrays["y_train"]))
+    given = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net", model_weights=file)
+    done = run("train", *given, rows, ADAM, CLASSES, "trust=model", "train.max_steps=1")
+    assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
+    found = file_models.summarize(FileModel(name="x", weights=file))
+    assert [each.num_parameters for each in found.layers] == [25, 18]
+    fresh = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net")
+    more = (rows, ADAM, CLASSES, "trust=model", "train.max_steps=1", f"init_from={file}")
+    done = run("train", *fresh, *more, job="more")
+    assert done.losses[1] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_a_file_that_a_training_cannot_begin_with_is_told(run, rows, net, tmp_path):
+    given = [*spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net"), rows, ADAM, CLASSES]
+    given += ["trust=model", f"init_from={tmp_path}/w.pt"]
+    for content, message in {
+        "names": ({"module.first.weight": torch.ones(5, 4)}, r"first.bias is missing in the file"),
+        "shapes": (
+            {**net.state_dict(), "first.bias": torch.ones(3)},
+            r"first.bias has shape \[3\]",
+        ),
+        "more": ({**net.state_dict(), "third": torch.ones(3)}, r"third is not the module's"),
+        "no weights": ({"epoch": 3}, r"holds no weights.*'state_dict'"),
+    }.values():
+        torch.save(content, tmp_path / "w.pt")
+        with pytest.raises(UserCodeError, match=message):
+            run("train", *given)
+    (tmp_path / "w.pt").write_text("text")
+    with pytest.raises(UserCodeError, match=r"no file of torch.save"):
+        run("train", *given)
+
+
 @pytest.mark.usefixtures("net")
 def test_a_class_begins_anew_with_its_parameters(run, rows, tmp_path):
     given = spec(tmp_path, model_architecture=f"{tmp_path}/net.py:Net")
