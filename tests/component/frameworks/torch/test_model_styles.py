@@ -296,6 +296,37 @@ def test_data_without_labels_train_evaluate_and_predict(run, tmp_path, processes
     assert schema["features"].keys() >= {"code", "values"}
 
 
+def test_the_example_of_the_page_trains_evaluates_and_predicts(run, tmp_path):
+    page = Path(ZOO).parents[1] / "docs" / "reference" / "pytorch.md"
+    code = (
+        page.read_text().partition("It is `classifier.py`:\n\n```python\n")[2].partition("```")[0]
+    )
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    (zoo / "classifier.py").write_text(code)
+    random = np.random.default_rng(5)
+    labels = np.arange(96) % 3
+    words = np.where(random.random((96, 6)) < 0.3, 0, 1 + 30 * labels[:, None])
+    np.savez(tmp_path / "words.npz", input_ids=words, labels=labels)
+    data = f"data={tmp_path}/words.npz"
+    done = run(
+        "train",
+        f"model_zoo={zoo}",
+        "model_def=classifier.Classifier",
+        data,
+        f"validation_{data}",
+        "train.epochs=8",
+    )
+    assert done.result.metrics["accuracy"] > 0.9
+    trained = f"trained_model={tmp_path}/job-out"
+    assert run("evaluate", trained, data, job="e").result.metrics == pytest.approx(
+        done.result.metrics
+    )
+    run("predict", trained, data, f"output={tmp_path}/p.recordio", job="p")
+    schema = json.loads((tmp_path / "p.recordio.schema.json").read_text())
+    assert schema["features"]["logits"]["shape"] == [3]
+
+
 def bags(num_words=20, longest=4):
     """Words of each example in a row, padded with 0; some examples have none."""
     random = torch.Generator().manual_seed(7)
