@@ -7,7 +7,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -61,8 +61,10 @@ class Declared:
 
 
 def declared(function: Callable[..., Any]) -> Declared:
-    """Inspect which parameters a function declares."""
-    parameters = inspect.signature(function).parameters.values()
+    """Inspect which parameters a function declares; none where it is not Python's."""
+    parameters: Iterable[inspect.Parameter] = ()
+    with contextlib.suppress(ValueError):
+        parameters = inspect.signature(function).parameters.values()
     named = [parameter for parameter in parameters if parameter.kind in _NAMED]
     return Declared(
         names=tuple(parameter.name for parameter in named),

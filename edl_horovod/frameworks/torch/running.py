@@ -184,4 +184,6 @@ def _takes_one(forward: Callable[..., Any]) -> bool:
         inspect.signature(forward).bind(None)
     except TypeError:
         return False
+    except ValueError:  # A program of TorchScript has no signature.
+        return True
     return True

@@ -253,6 +253,20 @@ def test_features_go_to_forward_as_its_signature_has_it(features, monkeypatch):
     assert sums[0].loss == pytest.approx(loss.item(), rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_program_of_torchscript_is_called_with_its_features(monkeypatch):
+    class Net(nn.Linear):
+        def forward(self, features):
+            return super().forward(features["x"])
+
+    def traced():
+        return torch.jit.trace(Net(4, 1), ({"x": torch.ones(2, 4)},))
+
+    data = [Batch({"x": torch.ones(BATCH, 4)}, torch.ones(BATCH, 1), BATCH)]
+    _, sums = in_ring(with_parts(monkeypatch, traced, squares), data, 1)
+    assert np.isfinite(sums[0].loss)
+
+
 def test_a_feature_that_forward_does_not_have_is_told(monkeypatch):
     data = [Batch({**b.features, "token_type_ids": b.labels}, b.labels, BATCH) for b in texts()]
     with pytest.raises(UserCodeError, match=r"unexpected keyword argument 'token_type_ids'"):
