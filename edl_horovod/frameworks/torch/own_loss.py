@@ -200,6 +200,14 @@ def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
                 received={"reduce_fx": reduce_fx},
                 cure="Log a mean, and leave reduce_fx out.",
             )
+        if isinstance(value, nn.Module):
+            raise UserCodeError(
+                f"self.log is handed an object that computes {name!r} of all batches, and each rank"
+                " of a ring has some of them.",
+                received=type(value).__name__,
+                cure="Log what it gives for the batch, of which the mean over all examples is"
+                " taken: self.log(name, metric(outputs, labels)).",
+            )
         logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
 
     def log_dict(values: Mapping[str, Any], *_options: Any, **more: Any) -> None:

@@ -4,7 +4,8 @@ They are tensors in dicts, tuples, lists and dataclasses, and in classes that ex
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -67,8 +68,8 @@ def _parts_of(value: Any) -> dict[Any, Any] | None:
 def _with_parts(value: Any, parts: dict[Any, Any]) -> Any:
     """A structure of the class of another one, and with its other attributes."""
     if isinstance(value, Mapping):
-        if type(value) is dict or not isinstance(value, MutableMapping):
-            return parts
+        if type(value) is dict or not isinstance(value, dict | UserDict):
+            return parts  # Other mappings may have values of one size alone.
         made = copy.copy(value)
         for key, part in parts.items():
             made[key] = part

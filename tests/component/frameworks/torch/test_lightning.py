@@ -153,8 +153,9 @@ def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size, monkeypatch):
     assert logged == pytest.approx(losses, rel=1e-5)
 
 
-def test_the_statistics_of_a_module_are_those_of_a_loop(in_ring, monkeypatch):
-    state, _ = in_ring(Regression)
+@pytest.mark.parametrize(("size", "sums"), [(1, False), (1, True), (2, True), (3, True)])
+def test_the_statistics_of_a_module_are_those_of_a_loop(in_ring, size, sums, monkeypatch):
+    state, _ = in_ring(Regression, size, StepOptions(sums_batch_norm=sums))
     module, _ = by_hand(Regression, monkeypatch)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
@@ -179,6 +180,11 @@ def logs_a_sum(self, batch, batch_idx):
     return Regression.training_step(self, batch, batch_idx)
 
 
+def logs_an_object(self, batch, batch_idx):
+    self.log("metric", nn.Identity())
+    return Regression.training_step(self, batch, batch_idx)
+
+
 def by_epoch(self, batch, batch_idx):
     return Regression.training_step(self, batch, batch_idx) * (1 + self.current_epoch)
 
@@ -199,6 +205,10 @@ REFUSED = {
     "two optimizers": ({"configure_optimizers": two}, r"returns several optimizers"),
     "other metrics": ({"training_step": logs_at_times}, r"the same metrics for every batch"),
     "a metric that is a sum": ({"training_step": logs_a_sum}, r"reduce_fx='sum'"),
+    "a metric of all batches": (
+        {"training_step": logs_an_object},
+        r"computes 'metric' of all batches.*self.log\(name, metric\(outputs, labels\)\)",
+    ),
     "an error": ({"training_step": lambda self, batch, batch_idx: 1 / 0}, r"ZeroDivisionError"),
 }
 
