@@ -117,7 +117,8 @@ def divisors_are_constant(tries: Sequence[Sequence[Mean]], counts: Sequence[int]
         tries: The means of the losses of some batches.
         counts: The numbers of examples of these batches.
     """
-    if any(mean.counts_labels for mean in tries[0]):
+    # A sum of weights may be the number of examples in the tries and not in other batches.
+    if any(mean.counts_labels or mean.source is not None for mean in tries[0]):
         return False
     shares = [
         [mean.divisor / count for mean in means] for means, count in zip(tries, counts, strict=True)

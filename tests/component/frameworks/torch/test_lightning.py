@@ -128,6 +128,20 @@ class Numbered(NoNorm):
         return {"loss": super().training_step(batch, batch_idx) * (1 + batch_idx)}
 
 
+class Masked(NoNorm):
+    """Its loss is a mean over some of the examples, and one over all of them."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        outputs, mask = self.layers(x), (y > 0).float()
+        distance = ((outputs - y).abs() * mask).sum() / mask.sum()
+        loss = distance + nn.functional.mse_loss(outputs, y)
+        self.log("train_loss", loss)
+        return loss
+
+    validation_step = training_step
+
+
 class Rare(NoNorm):
     def configure_optimizers(self):
         optimizer = torch.optim.SGD(self.parameters(), 0.1)
@@ -141,13 +155,15 @@ class Rare(NoNorm):
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("kind", [NoNorm, Numbered, Rare])
+@pytest.mark.parametrize("kind", [NoNorm, Numbered, Masked, Rare])
 def test_a_training_step_trains_as_in_a_loop(in_ring, kind, size, monkeypatch):
     state, sums = in_ring(kind, size)
     module, losses = by_hand(kind, monkeypatch)
     assert [each.loss for each in sums] == pytest.approx(losses, rel=1e-5)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+    if kind is Masked:
+        return  # What is logged is a mean over the examples.
     factors = [1 + n % STEPS_PER_EPOCH if kind is Numbered else 1 for n in range(STEPS)]
     logged = [each.metrics["train_loss"] * f for each, f in zip(sums, factors, strict=True)]
     assert logged == pytest.approx(losses, rel=1e-5)
