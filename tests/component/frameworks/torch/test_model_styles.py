@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
+from edl_horovod.frameworks.torch.running import Running
 from edl_horovod.frameworks.torch.structures import map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
-from tests.torch_ring import NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
+from tests.torch_ring import CPU, NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
 from tests.zoo import torch_styles
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
@@ -145,6 +147,18 @@ def test_labels_that_a_loss_of_outputs_leaves_out_are_not_counted(size):
         lambda module, batch: module(**batch.features, labels=batch.labels).loss,
     )
     assert_same(state, sums, module, losses)
+
+
+def test_an_evaluation_does_not_count_labels_that_a_loss_of_outputs_leaves_out():
+    data = list(texts())
+    torch.manual_seed(3)
+    running = Running(load("Classifier"), share(data[0], 0, BATCH // 2), CPU)
+    evaluation = TorchEvaluation(running, share(data[0], 0, BATCH // 2))
+    data[1].labels[:5] = -100
+    sums = sum((evaluation.sums(share(data[1], rank, 3)) for rank in range(3)), evaluation.zeros)
+    batch = data[1]
+    loss = running.module(**batch.features, labels=batch.labels).loss
+    assert evaluation.values(sums)["loss"] == pytest.approx(loss.item(), rel=1e-6)
 
 
 def test_weights_of_classes_do_not_reach_a_loss_of_outputs():
