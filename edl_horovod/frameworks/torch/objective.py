@@ -148,9 +148,10 @@ class Objective:
 
     def recording(self) -> contextlib.AbstractContextManager[Any]:
         """Record while a module runs what it computes its loss of, where that is needed."""
+        if self._own is None or not self.num_divisors:
+            return contextlib.nullcontext()
         self._scalars = ScalarsByNode()
-        is_needed = self._own is not None and self.num_divisors
-        return self._scalars if is_needed else contextlib.nullcontext()
+        return self._scalars
 
     def begin(
         self, batch: Batch, outputs: Any, rerun: Callable[[Batch], Any] | None = None

@@ -6,6 +6,7 @@ loss with its outputs where it is handed labels.
 
 import contextlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -23,21 +24,12 @@ __all__ = ["OwnLoss", "Runner", "call_step", "has_own_step", "own_loss", "own_st
 
 _STEPS = {Mode.TRAINING: "training_step", Mode.EVALUATION: "validation_step"}
 _LIGHTNING = ("lightning", "lightning_fabric", "pytorch_lightning")
-_HOOKS = (
-    "backward",
-    "configure_callbacks",
-    "configure_gradient_clipping",
-    "configure_model",
-    "lr_scheduler_step",
-    "optimizer_step",
-    "optimizer_zero_grad",
-    "setup",
-    "training_epoch_end",
-    "training_step_end",
-    "validation_epoch_end",
-    "validation_step_end",
+_HOOK = re.compile(
+    r"on_(fit|train|validation|predict|before|after|save|load)_\w+|setup|backward"
+    r"|configure_(callbacks|gradient_clipping|model)|lr_scheduler_step|optimizer_(step|zero_grad)"
+    r"|(training|validation)_(step|epoch)_end"
 )
-"""What Lightning's trainer calls of a module, beside methods whose names begin with `on_`."""
+"""The methods of a module that Lightning's trainer calls, and a ring does not."""
 _OF_TRAINER = ("current_epoch", "global_step")
 """Numbers that a module reads of the trainer, and that are 0 without one."""
 
@@ -208,7 +200,7 @@ def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
                 cure="Log what it gives for the batch, of which the mean over all examples is"
                 " taken: self.log(name, metric(outputs, labels)).",
             )
-        logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
+        logged[name] = value
 
     def log_dict(values: Mapping[str, Any], *_options: Any, **more: Any) -> None:
         for name, value in values.items():
@@ -238,7 +230,7 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
         for name, value in vars(kind).items()
         if inspect.isfunction(value)
     ]
-    hooks = sorted({name for name, _ in own if name in _HOOKS or name.startswith("on_")})
+    hooks = sorted({name for name, _ in own if _HOOK.fullmatch(name)})
     if hooks:
         raise UserCodeError(
             f"{loaded.label} has {', '.join(hooks)}, which Lightning's trainer calls and a ring"

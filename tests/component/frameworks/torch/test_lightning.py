@@ -10,11 +10,13 @@ from torch import nn
 from torch.optim import lr_scheduler as schedulers
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.evaluation import TorchEvaluation
 from edl_horovod.frameworks.torch.gradients import StepOptions
 from edl_horovod.frameworks.torch.plain_models import PLAIN_MODELS
+from edl_horovod.frameworks.torch.running import Running
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.zoo import load_spec
-from tests.torch_ring import NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
+from tests.torch_ring import CPU, NO_OPTIONS, Meeting, make_step, state_of, train_in_ring
 
 ZOO = str(Path(__file__).parents[3] / "zoo")
 BATCH, STEPS, STEPS_PER_EPOCH = 12, 9, 4
@@ -111,6 +113,9 @@ def by_hand(kind, monkeypatch):
 
 
 class NoNorm(Regression):
+    def on_device(self):
+        """It is no hook."""
+
     def __init__(self):
         super().__init__()
         self.layers[1] = nn.Tanh()
@@ -139,7 +144,10 @@ class Masked(NoNorm):
         self.log("train_loss", loss)
         return loss
 
-    validation_step = training_step
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        mask = (y > 0).float()
+        self.log("val_loss", ((self.layers(x) - y).abs() * mask).sum() / mask.sum())
 
 
 class Rare(NoNorm):
@@ -175,6 +183,18 @@ def test_the_statistics_of_a_module_are_those_of_a_loop(in_ring, size, sums, mon
     module, _ = by_hand(Regression, monkeypatch)
     for name, value in module.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_a_loss_that_is_logged_is_divided_as_one_that_is_returned(monkeypatch):
+    loaded = load_spec(ZOO, "torch_lightning", params={}, plain_models=PLAIN_MODELS)
+    monkeypatch.setattr(loaded.spec, "create_model", Masked)
+    (batch,) = batches(1)
+    running = Running(loaded, EXAMPLE, CPU)
+    evaluation = TorchEvaluation(running, EXAMPLE)
+    sums = sum((evaluation.sums(share(batch, rank, 3)) for rank in range(3)), evaluation.zeros)
+    outputs, labels = running.module.layers(batch.features), batch.labels
+    loss = (outputs - labels).abs()[labels > 0].mean().item()
+    assert evaluation.values(sums) == {"loss": pytest.approx(loss, rel=1e-6)}
 
 
 def changed(**methods):
