@@ -32,7 +32,7 @@ from edl_horovod.frameworks.torch.moving import Kept, Moving, unchanged
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
 from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
-from edl_horovod.frameworks.torch.own_loss import has_own_step, own_loss
+from edl_horovod.frameworks.torch.own_loss import own_loss
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
 from edl_horovod.frameworks.torch.running import Computing
 from edl_horovod.frameworks.torch.structures import (
@@ -96,11 +96,13 @@ class TorchStep:
             self._running.module = with_ring_statistics(self._running.module, self._statistics)
         module = self._running.module
         self._own = own_loss(loaded, module, Mode.TRAINING)
-        if options.compiles and has_own_step(loaded, module):
+        if options.compiles and self._own is not None:
             raise UserCodeError(
-                f"The training_step of {loaded.label} cannot be compiled: only forward is.",
+                f"train.compile does not go with a loss that {self._own.name} of {loaded.label}"
+                " computes itself: a compiled program does not say what the loss is divided by.",
                 received={"train.compile": True},
-                cure="Leave train.compile out, or compile parts of the model in its __init__.",
+                cure="Leave train.compile out, or give the spec create_loss(self, outputs,"
+                " labels).",
             )
         self._objective = Objective(
             loaded, module, Mode.TRAINING, class_weight=options.class_weight, own=self._own

@@ -1,6 +1,7 @@
 """Steps whose passes are compiled: the same training, few programs, and what it needs."""
 
 import sysconfig
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from edl_horovod.errors import ConfigError, MissingDependency, UserCodeError
 from edl_horovod.frameworks.torch.compiling import compiled, require_compiler
 from tests.component.frameworks.torch.test_tasks import assert_same_state
 
+ZOO = Path(__file__).parents[3] / "zoo"
 COMPILED = "train.compile=true"
 
 
@@ -55,6 +57,24 @@ def test_autocast_accumulation_and_export_go_with_it(run, num_programs, tmp_path
     features = {"x": torch.randn(7, 4)}
     ours = fast.step.model.running.module(features)
     torch.testing.assert_close(program(features), ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.long
+def test_a_module_that_takes_keywords_and_returns_its_own_outputs_is_compiled(
+    run, num_programs, tmp_path
+):
+    loss = (
+        "def loss(outputs, labels):\n    return nn.functional.cross_entropy(outputs.logits, labels)"
+    )
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    (zoo / "styles.py").write_text(f"{(ZOO / 'torch_styles.py').read_text()}\n\n{loss}\n")
+    settings = (f"model_zoo={zoo}", "model_def=styles.Classifier", "data=dataset:styles.texts")
+    plain = run("train", *settings, job="plain")
+    fast = run("train", *settings, COMPILED, job="fast")
+    assert num_programs() >= 1
+    assert fast.losses == pytest.approx(plain.losses, rel=1e-5)
 
 
 def test_a_machine_without_a_compiler_is_told_before_training(run, tmp_path, monkeypatch):

@@ -258,7 +258,7 @@ def test_what_a_ring_does_not_do_is_refused(in_ring, methods, message):
 def test_settings_that_do_not_reach_a_training_step_are_refused(in_ring):
     with pytest.raises(UserCodeError, match=r"class_weight does not reach"):
         in_ring(Regression, options=StepOptions(class_weight=[1.0, 2.0]))
-    with pytest.raises(UserCodeError, match=r"training_step .*cannot be compiled"):
+    with pytest.raises(UserCodeError, match=r"train.compile does not go with.* training_step"):
         in_ring(Regression, options=StepOptions(compiles=True))
 
 

@@ -161,7 +161,9 @@ def test_an_evaluation_does_not_count_labels_that_a_loss_of_outputs_leaves_out()
     assert evaluation.values(sums)["loss"] == pytest.approx(loss.item(), rel=1e-6)
 
 
-def test_weights_of_classes_do_not_reach_a_loss_of_outputs():
+def test_settings_that_a_loss_of_outputs_does_not_bear_are_refused():
+    with pytest.raises(UserCodeError, match=r"train.compile does not go with.*create_loss"):
+        in_ring(load("Classifier"), list(texts()), 1, StepOptions(compiles=True))
     with pytest.raises(UserCodeError, match=r"class_weight does not reach.*create_loss"):
         in_ring(load("Classifier"), list(texts()), 1, StepOptions(class_weight=[1.0, 2.0]))
 
