@@ -182,7 +182,7 @@ class _OfForward:
 
 @contextlib.contextmanager
 def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Have `self.log` and `self.log_dict` of a module note what they are handed."""
+    """Have `self.log` and `self.log_dict` note what they are handed, unless they are the user's."""
     logged: dict[str, Any] = {}
 
     def log(name: str, value: Any, *_options: Any, reduce_fx: Any = "mean", **_more: Any) -> None:
@@ -206,11 +206,17 @@ def _logging_to(module: nn.Module) -> Iterator[dict[str, Any]]:
         for name, value in values.items():
             log(name, value, **more)
 
-    vars(module).update(log=log, log_dict=log_dict)
+    methods = {
+        name: method
+        for name, method in {"log": log, "log_dict": log_dict}.items()
+        if not hasattr(module, name) or _is_of_lightning(getattr(module, name))
+    }
+    vars(module).update(methods)
     try:
         yield logged
     finally:
-        del vars(module)["log"], vars(module)["log_dict"]
+        for name in methods:
+            del vars(module)[name]
 
 
 def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:

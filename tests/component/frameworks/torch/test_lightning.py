@@ -229,6 +229,13 @@ def two(self):
     return [torch.optim.SGD(each.parameters(), 0.1) for each in (self.layers[0], self.layers[2])]
 
 
+def test_a_log_of_the_users_own_stays_what_it_is(in_ring):
+    seen = []
+    _, sums = in_ring(changed(log=lambda self, name, value: seen.append(name)))
+    assert set(seen) == {"train_loss"}
+    assert sums[0].metrics == {}
+
+
 REFUSED = {
     "None": ({"training_step": lambda self, batch, batch_idx: None}, r"must return the loss"),
     "a sum": ({"training_step": summed}, r"training_step .*the sum over the batch"),
