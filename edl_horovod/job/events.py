@@ -136,7 +136,7 @@ class AutoscaleEvent(Event, kind="autoscale"):
 
 @dataclass(frozen=True, kw_only=True)
 class StepEvent(Event, kind="step"):
-    """A step is done: the first of each ring, the job's last, and at most five a second."""
+    """A step is done: the first of a ring, one that is evaluated, the last, and some others."""
 
     step: int
     total_steps: int

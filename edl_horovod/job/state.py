@@ -112,6 +112,8 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
     time, _, event = recorded
     match event:
         case JobEvent():
+            # Its last steps may have found no room on the disk.
+            step = max(state.step, event.steps or 0) if state.total_steps else state.step
             return replace(
                 state,
                 state=event.state,
@@ -119,8 +121,9 @@ def advance(state: JobState, recorded: Recorded) -> JobState:
                 message=event.message,
                 output=state.output if event.output is None else event.output,
                 metrics=state.metrics if event.metrics is None else event.metrics,
-                # Its last steps may have found no room on the disk.
-                step=max(state.step, event.steps or 0) if state.total_steps else state.step,
+                step=step,
+                # It may have stopped early.
+                total_steps=step if event.steps else state.total_steps,
             )
         case WorkerEvent():
             worker = WorkerState(event.state, time, event.message)

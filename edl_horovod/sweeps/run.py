@@ -27,7 +27,7 @@ from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_json, write_text
 from edl_horovod.job import events
 from edl_horovod.job.directory import JobDir, with_job_dir
-from edl_horovod.job.events import JobEvent, StepEvent
+from edl_horovod.job.events import EvaluationEvent, JobEvent, StepEvent
 from edl_horovod.job.places import check_places
 from edl_horovod.launch.target import require_here
 from edl_horovod.models import git_zoo
@@ -87,9 +87,9 @@ class SweepJob:
     state: str = "waiting"
     """`waiting`, `finished`, `earlier` (finished by an earlier sweep), `failed`, `interrupted`."""
     loss: float | None = None
-    """Of the last step that was reported."""
+    """In training, of the step that `metrics` are of; without these of the last step."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the last evaluation; empty without `validation_data`."""
+    """Of the evaluation of the trained model; empty without `validation_data`."""
     steps: int = 0
     seconds: float = 0.0
     error: str = ""
@@ -239,14 +239,19 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
     """The job with what its events say; an earlier one may have lost them."""
     found = events.read(JobDir.of(with_job_dir(config)).events)
     loss = None
+    evaluated: list[tuple[dict[str, float], float | None]] = []
     for time, _, event in found:
         match event:
             case StepEvent():
                 loss = event.loss
+            case EvaluationEvent():
+                evaluated.append((event.metrics, loss))
             case JobEvent(state="finished"):
+                # The best weights may be those of an earlier step than the last.
+                of_metrics = (each for metrics, each in evaluated[::-1] if metrics == event.metrics)
                 job = replace(
                     job,
-                    loss=loss,
+                    loss=next(of_metrics, loss),
                     metrics=event.metrics or {},
                     steps=event.steps or 0,
                     seconds=round(time - found[0].time, 3),

@@ -239,6 +239,7 @@ class TrainWork(Work):
                 membership.doing("unwatched", f"the checkpoint of step {self.state.step}")
                 self._save_for_longer()
             if self._validation is not None and self._is_evaluation_due():
+                self._reports.report_last()
                 step = self.state.step
                 # All ranks: the step number decides. Where the ring began with it, a former leader
                 # may have told of it, and been lost before the others had its end.
@@ -249,6 +250,7 @@ class TrainWork(Work):
                 membership.doing("unwatched", f"callbacks after step {self.state.step}")
                 self._call(self._callbacks, world)
             if self._is_over():
+                self._reports.report_last()
                 return True
             number = self.state.step - max(0, self._counters.epoch_begun_step)
             number_on_leader = number if world.is_leader else None

@@ -30,6 +30,10 @@ def test_a_training_stops_and_goes_on_as_if_it_had_not_been_interrupted(train, t
     )
     assert trained_model.read(tmp_path / "whole-out").metrics == best.event.metrics
 
+    reported = [e.event.step for e in found if e.event.kind == "step"]
+    assert reported[-1] == evaluations[-1].event.step == whole.result.steps
+    assert {each.event.step for each in evaluations} <= set(reported)
+
     # Ended between the best evaluation and the stop.
     train(*SETTINGS, held_out, until=best.event.step + 1)
     second = train(*SETTINGS, held_out, "resume=must")

@@ -31,6 +31,12 @@ def test_facts_tell_where_the_job_is():
     )
 
 
+def test_a_job_that_stopped_early_is_at_its_end():
+    state = summarize([step(10, 0.0), step(20, 10.0), recorded("job", state="finished", steps=20)])
+
+    assert (state.done, state.total, state.seconds_left) == (20, 20, 0.0)
+
+
 def test_facts_count_records_where_nothing_is_trained():
     events = [
         recorded("progress", 0.0, records=0, total_records=1000, size=1),

@@ -64,6 +64,16 @@ def test_the_table_is_kept_as_json_and_csv(edl, trainings, tmp_path: Path):
     assert rows[0]["metrics.accuracy"] == "0.5"
 
 
+def test_the_loss_in_a_row_is_of_the_step_that_its_metrics_are_of(edl, trainings, tmp_path: Path):
+    """As of the best step, whose weights a training that stops early may restore."""
+    trainings.later_metrics = {"accuracy": 0.4}
+
+    edl(RATES)
+
+    jobs = json.loads((tmp_path / "s" / "sweep.json").read_text())["jobs"]
+    assert (jobs[1]["loss"], jobs[1]["metrics"]) == (0.2, {"accuracy": 0.5})
+
+
 def test_a_failed_job_does_not_stop_the_others(edl, trainings, tmp_path: Path):
     trainings.errors = {0.1: DataError("no file"), 0.2: DataError("no file")}
 

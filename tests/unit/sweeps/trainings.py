@@ -22,6 +22,8 @@ class Trainings(LocalTarget):
     def __init__(self, metrics: Callable[[JobConfig], dict[str, float]]) -> None:
         self.rates: list[float | None] = []
         self.errors: dict[float | None, BaseException] = {}
+        self.later_metrics: dict[str, float] | None = None
+        """Of an evaluation after the one whose weights a training keeps; None for no later one."""
         self._metrics = metrics
         self._ends: dict[int, BaseException] = {}
 
@@ -55,7 +57,11 @@ class Trainings(LocalTarget):
         job_dir.mkdir(parents=True, exist_ok=True)
         with EventLog(job_dir / "events.jsonl", "test") as log:
             log.write(event("job", state="starting"))
-            log.write(event("step", step=5, loss=rate))
+            log.write(event("step", step=4, loss=rate))
+            log.write(event("evaluation", step=4, metrics=metrics))
+            if self.later_metrics is not None:
+                log.write(event("step", step=5, loss=9.0))
+                log.write(event("evaluation", step=5, metrics=self.later_metrics))
             log.write(event("job", state="finished", steps=5, metrics=metrics))
         if on_events:
             on_events([recorded("log", message=f"trained with {rate}")])
