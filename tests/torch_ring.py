@@ -35,23 +35,25 @@ class Meeting:
 
 
 class Reducer:
-    """Adds up at the end what the backward pass has made."""
+    """Takes the mean at the end of what the backward pass has made."""
 
     def __init__(self, parameters, meeting, rank):
         self._parameters, self._meeting, self._rank = list(parameters.values()), meeting, rank
 
-    def begin(self):
-        pass
+    def begin(self, weight):
+        self._weight = weight
 
-    def finish(self, small):
+    def finish(self, small, weight):
         flags = np.array([float(each.grad is not None) for each in self._parameters])
         own = [
-            torch.zeros_like(each) if each.grad is None else each.grad for each in self._parameters
+            torch.zeros_like(each) if each.grad is None else self._weight * each.grad
+            for each in self._parameters
         ]
-        arrays = [small, flags, *(each.numpy() for each in own)]
-        small, flags, *sums = self._meeting.sum(self._rank, arrays)
+        arrays = [small, flags, np.array(weight), *(each.numpy() for each in own)]
+        small, flags, weight, *sums = self._meeting.sum(self._rank, arrays)
         for parameter, flag, total in zip(self._parameters, flags, sums, strict=True):
-            parameter.grad = torch.from_numpy(np.asarray(total)) if flag else None
+            mean = torch.from_numpy(np.asarray(total)) / (float(weight) or 1.0)
+            parameter.grad = mean if flag else None
         return small
 
     def add(self, values, name):

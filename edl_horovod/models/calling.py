@@ -2,12 +2,14 @@
 
 import contextlib
 import inspect
+import itertools
 import logging
 import re
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -58,6 +60,36 @@ class Declared:
     """The named parameters without a default."""
     takes_any: bool
     """Whether it has `**kwargs`."""
+    num_positional: int = 0
+    """How many of the names are of parameters that cannot be given by keyword."""
+
+    def call(self, function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
+        """Call the function with the values that it declares, or with all if it has `**kwargs`.
+
+        Args:
+            function: The one that declares this.
+            available: Values by name.
+
+        Raises:
+            UserCodeError: The function requires a parameter that is not available.
+        """
+        for name in self.required:
+            if name not in available:
+                raise UserCodeError(
+                    f"{_described(function)} requires the parameter {name!r}, which it is not"
+                    " given.",
+                    received=", ".join(sorted(available)) or "nothing",
+                    cure=f"{did_you_mean(name, available)} Rename it or give it a default.",
+                )
+        first, others = self.names[: self.num_positional], self.names[self.num_positional :]
+        positional = [
+            available[name] for name in itertools.takewhile(available.__contains__, first)
+        ]
+        if self.takes_any:
+            named = {name: value for name, value in available.items() if name not in first}
+        else:
+            named = {name: available[name] for name in others if name in available}
+        return function(*positional, **named)
 
 
 def declared(function: Callable[..., Any]) -> Declared:
@@ -70,6 +102,7 @@ def declared(function: Callable[..., Any]) -> Declared:
         names=tuple(parameter.name for parameter in named),
         required=tuple(p.name for p in named if p.default is inspect.Parameter.empty),
         takes_any=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+        num_positional=sum(p.kind is inspect.Parameter.POSITIONAL_ONLY for p in named),
     )
 
 
@@ -84,42 +117,38 @@ def names_in(function: FunctionType) -> frozenset[str]:
 
 
 def call_declared(function: Callable[..., Any], available: Mapping[str, Any]) -> Any:
-    """Call a function with the values that it declares, or with all of them if it has `**kwargs`.
-
-    Raises:
-        UserCodeError: The function requires a parameter that is not available.
-    """
-    wanted = declared(function)
-    for name in wanted.required:
-        if name not in available:
-            raise UserCodeError(
-                f"{_described(function)} requires the parameter {name!r}, which it is not given.",
-                received=", ".join(sorted(available)) or "nothing",
-                cure=f"{did_you_mean(name, available)} Rename it or give it a default.",
-            )
-    call = inspect.signature(function).bind_partial()
-    call.arguments.update({name: available[name] for name in wanted.names if name in available})
-    rest = {name: value for name, value in available.items() if name not in wanted.names}
-    return function(*call.args, **call.kwargs, **(rest if wanted.takes_any else {}))
+    """Call a function once; what is called often keeps what it declares (`Declared.call`)."""
+    return declared(function).call(function, available)
 
 
-@contextlib.contextmanager
-def user_code(doing: str, *, root: Path) -> Iterator[None]:
+def user_code(doing: str | Callable[[], str], *, root: Path) -> AbstractContextManager[None]:
     """Turn what user code raises into a `UserCodeError` that names the line in the user's files.
 
     Args:
-        doing: The start of the message, for instance `Loading mnist.py`.
+        doing: The start of the message, for instance `Loading mnist.py`; or what makes it, where
+            that would cost time in each step.
         root: The folder of the user's files.
 
     Raises:
         UserCodeError: With the original exception as its cause.
     """
-    try:
-        yield
-    except EdlError:
-        raise
-    except (Exception, SystemExit) as e:  # The boundary to the user's code.
-        raise UserCodeError(f"{doing} failed{_place(e, root)}: {_error_text(e, root)}") from e
+    return _UserCode(doing, root)
+
+
+class _UserCode(AbstractContextManager[None]):
+    """The boundary to the user's code; a step passes several, so it is no generator."""
+
+    def __init__(self, doing: str | Callable[[], str], root: Path) -> None:
+        self._doing, self._root = doing, root
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        if isinstance(error, EdlError) or not isinstance(error, Exception | SystemExit):
+            return
+        doing = self._doing if isinstance(self._doing, str) else self._doing()
+        place, text = _place(error, self._root), _error_text(error, self._root)
+        raise UserCodeError(f"{doing} failed{place}: {text}") from error
 
 
 @contextlib.contextmanager

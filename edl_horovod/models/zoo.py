@@ -46,7 +46,7 @@ class LoadedSpec(ModelDefinition):
         """The unambiguous `model_def` of this model: `folder.file.Symbol`."""
         return part_of(self.kind, self.module, self.symbol, zoo=self.zoo).full_name
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         """The model's symbol and its file, for messages."""
         return f"{self.symbol} of {self.source_file}"

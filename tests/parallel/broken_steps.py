@@ -28,20 +28,20 @@ LOST = 2
 
 
 def step(layers, reducer, rank, number):
-    """One step on examples of this rank's own; gives the gradients' sum, and that of the ranks."""
+    """One step on examples of this rank's own; gives mean gradients, and the sum of the ranks."""
     layers.zero_grad(set_to_none=True)
-    reducer.begin()
+    reducer.begin(1)
     layers(torch.full((2, WIDTH), 1e-3 * (rank + number))).sum().backward()
-    (ranks,) = reducer.finish(np.array([float(rank)]))
+    (ranks,) = reducer.finish(np.array([float(rank)]), 1)
     return torch.cat([each.grad.flatten() for each in layers.parameters()]).clone(), ranks
 
 
 def expected(layers, ranks, number):
-    """What the ring's sum must be."""
+    """What the ring's mean must be."""
     layers.zero_grad(set_to_none=True)
     for rank in ranks:
         layers(torch.full((2, WIDTH), 1e-3 * (rank + number))).sum().backward()
-    return torch.cat([each.grad.flatten() for each in layers.parameters()])
+    return torch.cat([each.grad.flatten() for each in layers.parameters()]) / len(ranks)
 
 
 def be_rank(rank, rings, how, say):

@@ -27,6 +27,7 @@ class RingStatistics:
         """Begin without a ring: a rank's own examples are all that there are."""
         self._add: Callable[[torch.Tensor, str], None] | None = None
         self._has_examples = True
+        self._weight = 1.0
         self._calls: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -47,6 +48,10 @@ class RingStatistics:
         finally:
             self._add, self._has_examples = None, True
 
+    def weigh(self, weight: float) -> None:
+        """Say what this rank's gradients count, before its backward pass begins."""
+        self._weight = weight
+
     def total(self, values: torch.Tensor, layer: str) -> torch.Tensor:
         """The sum over the ring of what the ranks have; itself without a ring.
 
@@ -59,6 +64,10 @@ class RingStatistics:
         self._calls[layer] += 1
         found: torch.Tensor = _Total.apply(values, self, f"{_NAME}.{layer}.{self._calls[layer]}")
         return found
+
+    def gradient_sum(self, gradient: torch.Tensor, name: str) -> torch.Tensor:
+        """The gradient of all ranks' losses by their weights, as a part of this rank's own."""
+        return self.sum_now(gradient * self._weight, name) / self._weight
 
     def sum_now(self, values: torch.Tensor, name: str) -> torch.Tensor:
         """The ring's sum of numbers; those of a rank whose examples do not count are zeros."""
@@ -81,7 +90,7 @@ class _Total(torch.autograd.Function):  # type: ignore[misc]  # mypy does not re
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.statistics.sum_now(gradients[0], f"{ctx.name}.backward"), None, None
+        return ctx.statistics.gradient_sum(gradients[0], f"{ctx.name}.backward"), None, None
 
 
 class _RingBatchNorm(nn.modules.batchnorm._BatchNorm):  # type: ignore[misc]  # As above.

@@ -171,7 +171,10 @@ class TorchBatches:
     def _examples(self, step: int, records: Records) -> Batch | None:
         """What the user's code makes of a step's records; None where they give no example."""
         name = f"create_dataset of {self._loaded.label}"
-        doing = f"{name} in mode {self._mode.value} for records of step {step}"
+
+        def doing() -> str:
+            return f"{name} in mode {self._mode.value} for records of step {step}"
+
         with user_code(doing, root=self._loaded.zoo):
             made = self._loaded.spec.create_dataset(
                 given_records(records, self._layout), self._mode

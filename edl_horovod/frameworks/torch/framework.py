@@ -107,7 +107,6 @@ class TorchFramework:
             clip_value=config.clip_value,
             num_parts=config.accumulate_steps,
             scales_loss=config.precision == "mixed_float16",
-            batch_size=config.batch_size,
             class_weight=config.class_weight,
             compiles=config.compile,
             sums_batch_norm=config.batch_norm == "synchronized",

@@ -16,13 +16,22 @@ __all__ = ["StepOptions", "StepReducer", "are_finite", "bound", "sparse_paramete
 class StepReducer(Protocol):
     """Adds the gradients of a step over the ring, while the backward pass makes others."""
 
-    def begin(self) -> None:
-        """Prepare for the last backward pass of a step."""
+    def begin(self, weight: float) -> None:
+        """Prepare for the last backward pass of a step.
 
-    def finish(self, small: NDArray[np.float64]) -> NDArray[np.float64]:
+        Args:
+            weight: What makes sums of this rank's gradients; 0 where it has none.
+        """
+
+    def finish(self, small: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
         """Wait until all is added; returns the sums of `small`.
 
-        The `grad` of each parameter is then the sum over the ranks, and None where no rank has one.
+        Args:
+            small: Numbers.
+            weight: What this rank counts in the mean.
+
+        The `grad` of each parameter is then the weighted mean over the ranks, in which one that has
+        none counts as zero; and None where no rank has one.
 
         Raises:
             CollectiveFailed: A member was lost.
@@ -50,8 +59,6 @@ class StepOptions:
     """Parts into which a rank cuts its examples of a step."""
     scales_loss: bool = False
     """Whether the loss is scaled up so that float16 can hold its gradients."""
-    batch_size: int = 1
-    """About how many examples a step has, by which a scaled loss is divided."""
     sums_batch_norm: bool = False
     """Whether BatchNorm takes the examples of all ranks together; each is one part then."""
     compiles: bool = False

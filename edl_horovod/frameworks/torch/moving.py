@@ -118,7 +118,7 @@ class Moving:
     def keep(self) -> Kept:
         """What `put_back` and `sums` need to know of the time before a forward pass."""
         tensors = [place.tensor for place in self._places]
-        constant = [(place.tensor, place.tensor._version) for place in self._constant]
+        constant = [(tensor := each.holder[each.key], tensor._version) for each in self._constant]
         return Kept(tensors, [tensor.clone() for tensor in tensors], constant)
 
     def put_back(self, kept: Kept) -> None:
@@ -139,7 +139,7 @@ class Moving:
             UserCodeError: A buffer was changed that was not when the model was tried.
         """
         for place, (tensor, version) in zip(self._constant, kept.constant, strict=True):
-            if place.tensor is not tensor or tensor._version != version:
+            if place.holder[place.key] is not tensor or tensor._version != version:
                 raise UserCodeError(
                     f"The forward pass of {self._label} changes its {place.kind} {place.name!r}"
                     " now, and did not when it was tried, so the ring does not add it up.",
@@ -162,6 +162,8 @@ class Moving:
             num_examples: Of the step.
             num_ranks: Those that had examples.
         """
+        if not self._places:
+            return
         sizes = [place.num_sums for place in self._places]
         with torch.no_grad():
             for place, total in zip(self._places, torch.split(totals, sizes), strict=True):

@@ -38,7 +38,7 @@ from edl_horovod.frameworks.torch.structures import (
     repeated_batch,
 )
 from edl_horovod.frameworks.values import BATCH_DEPENDENT, Batch, are_same_loss, is_sum_over_batch
-from edl_horovod.models.calling import call_declared, declared, logging_warnings, user_code
+from edl_horovod.models.calling import declared, logging_warnings, user_code
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
@@ -119,11 +119,13 @@ class Objective:
                 " training_step(self, batch, batch_idx), or its file a function loss, or set"
                 " loss=...",
             )
+        self._loss_takes = declared(self._loss)
         self._loss_name = _name_of(loaded, "create_loss", "loss") if own is None else own.name
         self._metrics = _part(loaded, module, "create_metrics", "metrics")
         self._metrics_name = _name_of(loaded, "create_metrics", "metrics")
         if own is not None and own.metrics is not None:
             self._metrics, self._metrics_name = own.metrics, own.name
+        self._metrics_takes = declared(self._metrics) if self._metrics is not None else None
         self._scalars = ScalarsByNode()
         self._num_means = 0
         """Terms of the loss with a divisor of their own; 0 for a mean over the examples."""
@@ -219,6 +221,9 @@ class Objective:
         root = self._loaded.zoo
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
             loss = self._loss_of(batch, outputs)
+        total = loss.total if torch.is_grad_enabled() else loss.total.detach()
+        if self._metrics is None:
+            return Outcome(total, loss.weight, [], loss.means)
         with user_code(f"{self._metrics_name} of {self._loaded.label}", root=root), torch.no_grad():
             made = self._call_metrics(batch, map_leaves(detached, outputs))
             if sorted(made) != self.metric_names:
@@ -234,7 +239,6 @@ class Objective:
                 for name in self.metric_names
                 for number in self._metric_sum(name, made[name], count)
             ]
-        total = loss.total if torch.is_grad_enabled() else loss.total.detach()
         return Outcome(total, loss.weight, sums, loss.means)
 
     def _loss_of(self, batch: Batch, outputs: Any) -> _Loss:
@@ -275,12 +279,12 @@ class Objective:
         if not is_traced and self._own is None:
             outputs = self._with_graph(outputs)
         given = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
-        takes = declared(self._loss)
+        takes = self._loss_takes
         takes_weights = _WEIGHTS in takes.names or takes.takes_any
         if takes_weights:
             given[_WEIGHTS] = weights
         with torch.enable_grad():
-            value = call_declared(self._loss, given)
+            value = takes.call(self._loss, given)
             is_one = isinstance(value, tuple | list)
             is_one = is_one or (isinstance(value, torch.Tensor) and value.ndim == 0)
             if is_one and weights is not None and not takes_weights:
@@ -380,7 +384,7 @@ class Objective:
         )
 
     def _call_metrics(self, batch: Batch, outputs: Any) -> dict[str, Any]:
-        if self._metrics is None:
+        if self._metrics is None or self._metrics_takes is None:
             return {}
         available = {
             "mode": self._mode,
@@ -390,7 +394,7 @@ class Objective:
             "predictions": outputs,
             _WEIGHTS: batch.weights,
         }
-        made = call_declared(self._metrics, available) or {}
+        made = self._metrics_takes.call(self._metrics, available) or {}
         if not isinstance(made, dict):
             raise UserCodeError(
                 f"{self._metrics_name} of {self._loaded.label} must return a dict.",

@@ -56,6 +56,7 @@ class OptimizerState:
         self._tensors: dict[str, dict[str, torch.Tensor]] = {}
         self._numbers: dict[str, dict[str, _Number]] = {}
         """What stands in for numbers that are not there yet."""
+        self._have_all_begun = False
         self._first_groups = [list(group["params"]) for group in self._optimizer.param_groups]
         held = {id(each) for group in self._first_groups for each in group}
         self._late = {name: p for name, p in self._parameters.items() if id(p) not in held}
@@ -144,6 +145,8 @@ class OptimizerState:
         Raises:
             UserCodeError: It keeps something that it did not keep in the trial.
         """
+        if self._have_all_begun:
+            return
         optimizer = self._optimizer
         hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
         if type(optimizer) not in BY_ELEMENTS | BY_PARAMETERS or any(hooks):
@@ -156,6 +159,10 @@ class OptimizerState:
             and not optimizer.state.get(parameter)
         ]
         if not new:
+            self._have_all_begun = all(
+                optimizer.state.get(parameter) or not self._tensors[name]
+                for name, parameter in self._parameters.items()
+            )
             return
         gradients = {name: each.grad for name, each in self._parameters.items()}
         for parameter in self._parameters.values():
@@ -314,6 +321,7 @@ class OptimizerState:
 
     def _put_begun(self, values: NDArray[Any]) -> None:
         numbers = iter(np.asarray(values).tolist())
+        self._have_all_begun = False
         for name, parameter in self._parameters.items():
             has_begun = bool(next(numbers))
             kept = {key: like(zero, next(numbers)) for key, zero in self._numbers[name].items()}

@@ -2,12 +2,15 @@
 
 A bucket is one array. The gradients of its parameters are copied into it as they come, it goes out
 when it has all of them, and the sums come back into it: they are the parameters' gradients then.
+The last bucket, which has the first parameters, would be full as the backward pass ends: it is
+filled after that, and the step's numbers go with it. So a small model has one message in a step.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+import horovod.torch as hvd
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -38,6 +41,8 @@ class _Freight:
     """All its gradients, one after the other."""
     parts: dict[int, torch.Tensor]
     """The part of the array for each place, in the parameter's shape."""
+    num_gradients: int
+    """Numbers of the array that are gradients; others may follow."""
     missing: set[int] = field(default_factory=set)
     """Places whose gradient has not come yet."""
     is_sent: bool = False
@@ -84,31 +89,46 @@ class Reducer:
                     cure=f"The ring adds {known}; make it one of these, or two real parameters.",
                 )
         self._by_rows = [place for place, name in enumerate(self._names) if name in sparse]
+        buckets = self._buckets()
+        carriers = [bucket for bucket in buckets if self._may_carry_numbers(bucket)]
+        self._last_bucket = carriers[-1] if carriers else Bucket(f"{NAME}.numbers", ())
+        self._early_buckets = [each for each in buckets if each != self._last_bucket]
+        self._last: _Freight | None = None
         self._freights: list[_Freight] = []
         self._freight_of: dict[int, _Freight] = {}
         self._travels = travels.Travels()
         self._is_armed = False
+        self._weight = self._usual_weight = 0.0
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._take, place))
-            for place, parameter in enumerate(self._parameters)
-            if parameter.requires_grad and place not in self._by_rows
+            self._parameters[place].register_post_accumulate_grad_hook(partial(self._take, place))
+            for bucket in self._early_buckets
+            for place in bucket.places
+            if self._parameters[place].requires_grad
         ]
 
-    def begin(self) -> None:
-        """Have the gradients of a backward pass that follows go out as they come."""
+    def begin(self, weight: float) -> None:
+        """Have the gradients of a backward pass that follows go out as they come.
+
+        Args:
+            weight: What makes sums of this rank's gradients; 0 where it has none.
+        """
         if not self._freights:
-            self._load()
+            self._freights = [self._loaded(bucket) for bucket in self._early_buckets]
+            self._freight_of = {i: each for each in self._freights for i in each.bucket.places}
+        self._weight, self._usual_weight = weight, self._options.batch_size / hvd.size()
         for freight in self._freights:
             freight.missing, freight.is_sent = set(freight.bucket.places), False
         self._is_armed = True
 
-    def finish(self, small: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Send what is left and wait for all; then every gradient is the sum over the ranks.
+    def finish(self, small: NDArray[np.float64], weight: float) -> NDArray[np.float64]:
+        """Send what is left and wait for all; then every gradient is the mean over the ranks.
 
-        A parameter that has a gradient on no rank has none afterwards.
+        Each rank counts by its weight, and one without a gradient as zero. A parameter that has a
+        gradient on no rank has none afterwards.
 
         Args:
             small: Numbers of the step (counts, losses, flags), as many on all ranks.
+            weight: What this rank counts in the mean.
 
         Returns:
             The ranks' sums of `small`.
@@ -122,18 +142,25 @@ class Reducer:
             if not freight.is_sent:
                 self._fill(freight)
                 self._send(freight)
-        rows = [RowSum(self._names[i], self._parameters[i]) for i in self._by_rows]
+        rows = [RowSum(self._names[i], self._parameters[i], self._share) for i in self._by_rows]
         counts = [each.num_rows for each in rows]
-        numbers = from_numpy(np.concatenate([small, has_gradient, counts]))
-        self._travels.begin(travels.sum_in_place(numbers, f"{NAME}.numbers"))
+        numbers = np.concatenate([[weight], small, has_gradient, counts])
+        last = self._filled_last(numbers)
+        self._travels.begin(travels.sum_in_place(last.array, last.bucket.name))
         self._travels.end()
-        ends = [len(small), len(small) + len(has_gradient)]
-        small_sums, with_gradient, all_counts = np.split(numbers.numpy(), ends)
+        ends = np.cumsum([1, len(small), len(has_gradient)])
+        sums = last.array[last.num_gradients :].double().numpy()
+        weights, small_sums, with_gradient, all_counts = np.split(sums, ends)
         for each, count in zip(rows, all_counts, strict=True):
             self._travels.begin(each.travel(round(count)))
         self._travels.end()
         totals = {i: each.total() for i, each in zip(self._by_rows, rows, strict=True)}
-        self._give(totals, with_gradient > 0)
+        if weights[0]:
+            factor = self._usual_weight / float(weights[0])
+            gradients = [each.array[: each.num_gradients] for each in (*self._freights, last)]
+            for summed in (*gradients, *totals.values()):
+                summed.mul_(factor)
+        self._give((*self._freights, last), totals, with_gradient > 0)
         return small_sums
 
     def add(self, values: torch.Tensor, name: str) -> None:
@@ -154,6 +181,7 @@ class Reducer:
         What is still on its way keeps the arrays that it is in, and the next step has others.
         """
         self._is_armed = False
+        self._last = None
         self._freights.clear()
         self._freight_of.clear()
         self._travels = travels.Travels()
@@ -166,8 +194,8 @@ class Reducer:
             hook.remove()
         self._hooks.clear()
 
-    def _load(self) -> None:
-        """Make the buckets' arrays."""
+    def _buckets(self) -> list[Bucket]:
+        buckets = []
         parameters = self._parameters
         dense = [place for place in range(len(parameters)) if place not in self._by_rows]
         for is_short in (True, False):
@@ -180,22 +208,41 @@ class Reducer:
             name = f"{NAME}.{self._options.compression}" if is_short else NAME
             for bucket in in_buckets(sizes, kinds, self._options.bucket_bytes, name):
                 own = tuple(places[number] for number in bucket.places)
-                self._freights.append(self._loaded(Bucket(bucket.name, own)))
-        self._freight_of = {i: freight for freight in self._freights for i in freight.bucket.places}
+                buckets.append(Bucket(bucket.name, own))
+        return buckets
 
-    def _loaded(self, bucket: Bucket) -> _Freight:
+    def _may_carry_numbers(self, bucket: Bucket) -> bool:
+        """Whether numbers of the host can be added in a bucket, to the precision of a loss."""
+        first = bucket.places[0]
+        return not self._is_compressed(first) and self._parameters[first].device.type == "cpu"
+
+    def _loaded(self, bucket: Bucket, num_numbers: int = 0) -> _Freight:
+        """A bucket's array, with room for numbers behind the gradients."""
         members = [self._parameters[place] for place in bucket.places]
+        sizes = [each.numel() for each in members]
         array = torch.empty(
-            sum(each.numel() for each in members),
-            dtype=self._wire(bucket.places[0]),
-            device=members[0].device,
+            sum(sizes) + num_numbers,
+            dtype=self._wire(bucket.places[0]) if members else torch.float64,
+            device=members[0].device if members else None,
         )
-        parts = array.split([each.numel() for each in members])
+        *parts, _ = array.split([*sizes, num_numbers])
         shaped = {
             place: part.view(each.shape)
             for place, part, each in zip(bucket.places, parts, members, strict=True)
         }
-        return _Freight(bucket, array, shaped)
+        return _Freight(bucket, array, shaped, sum(sizes))
+
+    def _filled_last(self, numbers: NDArray[np.float64]) -> _Freight:
+        """The last bucket with its gradients, weighed, and with the step's numbers."""
+        last = self._last
+        if last is None:
+            last = self._last = self._loaded(self._last_bucket, len(numbers))
+        last.missing = set(last.bucket.places)
+        self._fill(last)
+        if self._share != 1.0:
+            last.array[: last.num_gradients].mul_(self._share)
+        last.array[last.num_gradients :].copy_(from_numpy(numbers))
+        return last
 
     def _wire(self, place: int) -> torch.dtype:
         return _TRAVELS_AS[self._parameters[place].dtype]
@@ -237,21 +284,33 @@ class Reducer:
             # Its own memory is free for the next ones.
             parameter.grad = part
 
+    @property
+    def _share(self) -> float:
+        """What this rank's gradients are multiplied by; 1 where all have as many examples.
+
+        Only when a bucket goes out: until then a gradient may be added to, and hooks look at it.
+        """
+        return self._weight / self._usual_weight
+
     def _send(self, freight: _Freight) -> None:
         freight.is_sent = True
         name, array = freight.bucket.name, freight.array
+        if self._share != 1.0:
+            array.mul_(self._share)
         if self._is_compressed(freight.bucket.places[0]):
-            how = self._options
-            self._travels.begin(
-                travels.sum_compressed(array, name, how.compression, how.batch_size)
-            )
+            self._travels.begin(travels.sum_compressed(array, name, self._options.compression))
         else:
             self._travels.begin(travels.sum_in_place(array, name))
         self._travels.go_on()
 
-    def _give(self, rows: Mapping[int, torch.Tensor], has_gradient: NDArray[np.bool_]) -> None:
-        """Give the parameters their sums, those that have one on any rank."""
-        for freight in self._freights:
+    def _give(
+        self,
+        freights: Iterable[_Freight],
+        rows: Mapping[int, torch.Tensor],
+        has_gradient: NDArray[np.bool_],
+    ) -> None:
+        """Give the parameters their means, those that have one on any rank."""
+        for freight in freights:
             for place, part in freight.parts.items():
                 self._parameters[place].grad = part.to(self._parameters[place].dtype)
         for place, total in rows.items():

@@ -15,13 +15,14 @@ class RowSum:
     All ranks know how many rows there are over the ring before one of them sends any.
     """
 
-    def __init__(self, name: str, parameter: torch.nn.Parameter) -> None:
+    def __init__(self, name: str, parameter: torch.nn.Parameter, share: float) -> None:
         """Take what a rank has.
 
         Args:
             name: Of the parameter.
             parameter: Its gradient is None, sparse along the first size, or dense where something
                 else than an embedding uses it, too.
+            share: What it is multiplied by.
         """
         self._name = f"{NAME}.rows.{name}"
         self._shape, self._dtype = parameter.shape, parameter.dtype
@@ -39,7 +40,7 @@ class RowSum:
         # Horovod does not know all types of parameters.
         wire = torch.float64 if self._dtype == torch.float64 else torch.float32
         self._indices = indices.contiguous()
-        self._values = values.reshape(len(indices), self._width).to(wire).contiguous()
+        self._values = values.reshape(len(indices), self._width).to(wire).contiguous() * share
 
     @property
     def num_rows(self) -> int:

@@ -34,14 +34,11 @@ class Computing:
     dtype: torch.dtype | None = None
     """What autocast computes in; None without autocast."""
 
-    @contextlib.contextmanager
-    def autocast(self) -> Iterator[None]:
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Compute in less than float32 what bears it, where that is wanted."""
         if self.dtype is None:
-            yield
-            return
-        with torch.autocast(self.device.type, dtype=self.dtype):
-            yield
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)  # type: ignore[no-any-return]
 
 
 class Running:

@@ -38,6 +38,7 @@ from edl_horovod.frameworks.torch.running import Computing
 from edl_horovod.frameworks.torch.structures import (
     batch_of,
     described,
+    leaves,
     part_of,
     repeated_batch,
 )
@@ -110,6 +111,7 @@ class TorchStep:
         self._steps_per_epoch: int | None = None
         self._example = self._running.batch_here(example)
         self._moving = self._try_training(self._example)
+        self._modules = list(module.modules())
         self._optimization = make_optimization(loaded, module, learning_rate)
         self.optimizer = self._optimization.optimizer
         self._callbacks = loaded.callbacks()
@@ -166,12 +168,12 @@ class TorchStep:
                         self._run_along()
                     elif self._objective.num_divisors:
                         self._sum_divisors([0.0] * self._objective.num_divisors, 0)
-                    self._reducer.begin()
+                    self._reducer.begin(0.0)
             local[WANTS_CHANGE] = float(wants_change)
             self._moving.put_back(kept)
             self._has_come = True
             # All ranks: each does so in every step, with examples or without.
-            totals = local if is_alone else self._reducer.finish(local)
+            totals = local if is_alone else self._reducer.finish(local, local[LOSS_WEIGHT])
         except BaseException:
             self._moving.put_back(kept)
             self._reducer.abandon()
@@ -322,39 +324,49 @@ class TorchStep:
         is_alone: bool,
     ) -> NDArray[np.float64]:
         """This rank's numbers; its gradients are on their way, or in place where it is alone."""
-        self._running.module.train()
+        self._begin_training()
         batch = self._running.batch_here(batch)
         count = batch.num_examples
         size = -(-count // self._options.num_parts)
         starts = range(0, count, size)
-        loss_sum, loss_weight = torch.zeros((), dtype=torch.float64), 0.0
+        loss_sum, loss_weight = 0.0, 0.0
         metric_sums = np.zeros(self._objective.num_metric_sums)
         for start in starts:
-            if start == starts[-1] and not is_alone:
-                # Its gradients go out one by one, while it computes the others.
-                self._reducer.begin()
-            part = part_of(batch, start, min(start + size, count))
-            loss, weight, sums = self._add_gradients(part, is_alone=is_alone)
-            loss_sum = loss_sum + loss.double().cpu()
+            loss, weight, sums = self._add_gradients(
+                part_of(batch, start, min(start + size, count)),
+                is_last=start == starts[-1] and not is_alone,
+                is_alone=is_alone,
+                divisor=count if len(starts) > 1 else None,
+            )
+            loss_sum += loss
             loss_weight += weight
             metric_sums += sums
+        if is_alone and loss_weight and len(starts) > 1:
+            # Only now is known what the sum of all parts is divided by.
+            for parameter in self._trained.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(count / loss_weight)
         moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
-        numbers = [count, float(loss_sum), loss_weight, 0.0, 1.0]
+        numbers = [count, loss_sum, loss_weight, 0.0, 1.0]
         return np.concatenate([numbers, metric_sums, *moved])
 
-    @contextlib.contextmanager
-    def _norms_over_ring(self, batch: Batch | None, *, is_alone: bool) -> Iterator[None]:
+    def _begin_training(self) -> None:
+        """Put all of the module into training, as far as it is not."""
+        if not all(each.training for each in self._modules):
+            self._running.module.train()
+
+    def _norms_over_ring(
+        self, batch: Batch | None, *, is_alone: bool
+    ) -> contextlib.AbstractContextManager[None]:
         """Have BatchNorm take the examples of all ranks, where that is wanted."""
         if is_alone or not self._sums_norms:
-            yield
-            return
-        with self._statistics.over_ring(self._reducer.add, has_examples=batch is not None):
-            yield
+            return contextlib.nullcontext()
+        return self._statistics.over_ring(self._reducer.add, has_examples=batch is not None)
 
     def _run_along(self) -> None:
         """Make the sums that other ranks make amid their passes, without examples that count."""
-        self._running.module.train()
-        self._add_gradients(self._example, is_alone=False, counts=False)
+        self._begin_training()
+        self._add_gradients(self._example, is_last=False, is_alone=False, counts=False)
         self._forget_gradients()
 
     def _sum_divisors(self, divisors: Iterable[float], num_examples: int) -> NDArray[np.float64]:
@@ -388,41 +400,71 @@ class TorchStep:
         return num_examples * (known if math.isnan(loss) and not own.all() else loss + change)
 
     def _add_gradients(
-        self, part: Batch, *, is_alone: bool, counts: bool = True
-    ) -> tuple[torch.Tensor, float, NDArray[np.float64]]:
+        self,
+        part: Batch,
+        *,
+        is_last: bool,
+        is_alone: bool,
+        divisor: float | None = None,
+        counts: bool = True,
+    ) -> tuple[float, float, NDArray[np.float64]]:
+        """Add those of a part of this rank's examples.
+
+        They are those of the loss over all of the rank's examples, as a plain loop has it: hooks
+        of the user look at them.
+
+        Args:
+            part: The examples.
+            is_last: Whether the gradients go out over the ring as they come.
+            is_alone: Whether there is no ring.
+            divisor: What gradients are divided by until it is known by what; None for the weight
+                of this part, which is all.
+            counts: Whether the examples count; else they only stand for others.
+
+        Returns:
+            The loss as a sum, what that is divided by, and the sums of the metrics.
+        """
         num_examples = part.num_examples
         if num_examples == 1 and self._doubles_one:
             # Twice the same has the same mean, and no variance, as one alone has none.
             part = repeated_batch(part)
-        doing = (
-            f"Running the model of {self._loaded.label} for {described(part.features)} in training"
-        )
+
+        def doing() -> str:
+            shown = described(part.features)
+            return f"Running the model of {self._loaded.label} for {shown} in training"
+
         with user_code(doing, root=self._loaded.zoo):
             outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
-        loss, metric_sums = outcome.loss_sum * share, np.array(outcome.metric_sums) * share
-        value, weight = loss.detach(), outcome.loss_weight * share
+        loss, metric_sums = outcome.loss_sum, np.array(outcome.metric_sums) * share
+        value, weight = loss.item() * share, outcome.loss_weight * share
         if outcome.means and not is_alone:
-            changed = self._divide_by_ring(outcome, part.num_examples, counts=counts)
-            value = torch.tensor(changed * share, dtype=torch.float64)
+            value = self._divide_by_ring(outcome, part.num_examples, counts=counts) * share
+        if not loss.requires_grad and self._sums_norms:
+            # Nothing counts here, but other ranks' losses depend on these examples.
+            depending = [leaf for leaf in leaves(outputs) if getattr(leaf, "requires_grad", False)]
+            loss = torch.stack([0.0 * leaf.sum() for leaf in depending]).sum()
+        divisor = divisor or weight or 1.0
+        if is_last:
+            self._reducer.begin(divisor)
         if loss.requires_grad:
             with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
-                (loss * self._factor).backward()
+                self._statistics.weigh(divisor)
+                (loss * (share * self._factor / divisor)).backward()
         return value, weight, metric_sums
 
     @property
     def _factor(self) -> float:
-        """What the sums of gradients are multiplied by until they are reduced."""
-        # Sums of a large batch would be more than float16 holds.
-        return 1.0 if self._scale is None else self._scale.factor / self._options.batch_size
+        """What gradients are multiplied by until they are reduced."""
+        return 1.0 if self._scale is None else self._scale.factor
 
     def _change(self, totals: NDArray[np.float64]) -> bool:
         """Update parameters and buffers by the ring's sums, the same on all ranks.
 
         Returns whether the gradients are finite; else nothing is changed.
         """
-        count, weight = float(totals[EXAMPLES]), float(totals[LOSS_WEIGHT])
+        count = float(totals[EXAMPLES])
         for parameter in self._state.waiting:
             parameter.grad = None
         # What the loss does not depend on is not even decayed.
@@ -434,10 +476,11 @@ class TorchStep:
                 cure="Compute it of the model's outputs, without .detach(), .item() and no_grad.",
             )
         with torch.no_grad():
-            for parameter in parameters:
-                parameter.grad.mul_(1.0 / (self._factor * weight))
-            is_held = self._scale is None or are_finite(parameters)
+            is_held = True
             if self._scale is not None:
+                for parameter in parameters:
+                    parameter.grad.mul_(1.0 / self._factor)
+                is_held = are_finite(parameters)
                 if not is_held and self._scale.is_least:
                     return False
                 # float16 could not hold them: the step is left out, and the next ones are smaller.

@@ -91,7 +91,7 @@ def sum_in_place(values: torch.Tensor, name: str) -> Travel:
     yield hvd.allreduce_async_(values, op=hvd.Sum, name=name)
 
 
-def sum_compressed(values: torch.Tensor, name: str, compression: str, batch_size: int) -> Travel:
+def sum_compressed(values: torch.Tensor, name: str, compression: str) -> Travel:
     """Replace a rank's numbers by the sums over the ring, which travel in 16 bits a number.
 
     Each rank gets one part of the numbers from all ranks, adds these in float32, and gives the sum
@@ -101,14 +101,14 @@ def sum_compressed(values: torch.Tensor, name: str, compression: str, batch_size
     Args:
         values: A row of float32, as many on all ranks.
         name: Pairs the calls of the ranks.
-        compression: `bf16` or `fp16`.
-        batch_size: What numbers are divided by on their way as float16.
+        compression: `bf16` or `fp16`. On their way as float16 numbers are divided by the number of
+            ranks: it holds means rather than sums.
     """
     num_ranks = hvd.size()
     base, more = divmod(len(values), num_ranks)
     splits = torch.tensor([base + (rank < more) for rank in range(num_ranks)], dtype=torch.int32)
-    mine = shorten(values, compression, batch_size)
+    mine = shorten(values, compression, num_ranks)
     parts, _ = yield hvd.alltoall_async(mine, splits, name=f"{name}.parts")
     total = lengthen(parts, compression).reshape(num_ranks, len(parts) // num_ranks).sum(0)
     whole = yield hvd.allgather_async(shorten(total, compression), name=f"{name}.whole")
-    values.copy_(lengthen(whole, compression, batch_size))
+    values.copy_(lengthen(whole, compression, num_ranks))

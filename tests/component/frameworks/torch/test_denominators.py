@@ -25,12 +25,16 @@ CLASS_WEIGHT = torch.tensor([0.2, 3.0, 1.0, 0.5, 2.0])
 class Tagger(nn.Module):
     """Gives a class for each token, and one number for each example."""
 
+    normalises = False
+
     def __init__(self):
         super().__init__()
+        self.norm = nn.BatchNorm1d(TOKENS) if self.normalises else nn.Identity()
         self.tags = nn.Linear(3, CLASSES)
         self.number = nn.Linear(3 * TOKENS, 1)
 
     def forward(self, x):
+        x = self.norm(x)
         return {"tags": self.tags(x).transpose(1, 2), "number": self.number(x.flatten(1))}
 
 
@@ -203,6 +207,13 @@ def loaded(monkeypatch):
     return make
 
 
+def odd_or_even(batch, rank):
+    """Half of the examples, which all count for nothing in one step on the first rank."""
+    chosen = torch.arange(BATCH)[rank::2]
+    labels = map_leaves(lambda leaf: leaf[chosen], batch.labels)
+    return Batch(batch.features[chosen], labels, len(chosen))
+
+
 def part(batch, rank, size):
     """The examples of a rank: very few of the last one."""
     bounds = {1: [0, 11], 2: [0, 9, 11], 3: [0, 6, 10, 11]}[size]
@@ -246,6 +257,24 @@ def test_a_rank_without_examples_takes_part(loaded, create_loss):
     for name, value in weights.items():
         own = steps[2].model_variables[name].numpy()
         np.testing.assert_allclose(own, value, rtol=0, atol=2e-6)
+
+
+def test_examples_that_do_not_count_have_a_part_in_synchronised_norms(loaded, monkeypatch):
+    monkeypatch.setattr(Tagger, "normalises", True)
+    losses, weights = by_hand(cross_entropy())
+    options = StepOptions(sums_batch_norm=True)
+    meeting = Meeting(2)
+    steps = [
+        make_step(
+            loaded(cross_entropy()), next(batches()), options=options, meeting=meeting, rank=rank
+        )
+        for rank in range(2)
+    ]
+    sums = train_in_ring(steps, lambda rank: [odd_or_even(batch, rank) for batch in batches()])
+    assert [each.loss for each in sums[0]] == pytest.approx(losses, rel=1e-5)
+    for name, value in weights.items():
+        own = steps[0].model_variables[name].numpy()
+        np.testing.assert_allclose(own, value, rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("create_loss", [cross_entropy(weight=CLASS_WEIGHT), pair, masked_mean])

@@ -139,7 +139,7 @@ SPARSE = ["adagrad", "momentum", "sgd", "sparse adam"]
 @pytest.mark.parametrize("kind", SPARSE)
 def test_sparse_gradients_are_those_of_a_loop_of_ones_own(kind, scales_loss):
     loaded = load_spec(ZOO, "torch_sparse", params={"kind": kind})
-    options = StepOptions(scales_loss=scales_loss, batch_size=BATCH)
+    options = StepOptions(scales_loss=scales_loss)
     step = by_us(loaded, options=options)
     assert_same_weights(step, by_hand(loaded), rtol=2e-5, atol=1e-6)
 
@@ -282,7 +282,7 @@ def test_shaped_gradients_are_those_of_a_loop_of_ones_own(options, change, monke
 def test_autocast_trains_as_elsewhere(dtype, tolerance, monkeypatch):
     loaded = load(lambda model: torch.optim.SGD(model.parameters(), 0.1), monkeypatch)
     computing = Computing(torch.device("cpu"), dtype)
-    options = StepOptions(scales_loss=dtype is torch.float16, batch_size=BATCH)
+    options = StepOptions(scales_loss=dtype is torch.float16)
     ours = by_us(loaded, computing=computing, options=options)
     assert_same_weights(ours, by_hand(loaded, autocast=dtype), rtol=tolerance, atol=tolerance)
     assert ours.variables["hidden.weight"].dtype == np.float32

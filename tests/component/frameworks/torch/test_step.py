@@ -52,7 +52,7 @@ OPTIONS = {
     "norm": StepOptions(clip_norm=0.3),
     "value": StepOptions(clip_value=0.05),
     "parts": StepOptions(num_parts=3),
-    "scaled": StepOptions(scales_loss=True, clip_norm=0.3, batch_size=BATCH),
+    "scaled": StepOptions(scales_loss=True, clip_norm=0.3),
 }
 
 
@@ -518,3 +518,77 @@ def test_a_rank_with_one_example_normalises_it(monkeypatch):
     alone = step.step(one, wants_change=False, is_alone=True, salt=0)
     assert alone.num_examples == 1
     assert alone.loss == pytest.approx(expected.item(), rel=1e-5)
+
+
+class Hooked(nn.Module):
+    """All kinds of hooks change gradients that are small, by what they are; and note them."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.output = nn.Linear(4, 8), nn.Linear(8, 1)
+        self.seen = []
+        self.hidden.weight.register_hook(self.changed)
+        self.output.weight.register_post_accumulate_grad_hook(self.change_grad)
+        self.output.register_full_backward_hook(self.note_outputs)
+
+    def changed(self, gradient):
+        self.seen.append(gradient.detach().clone())
+        return gradient.clamp(-0.01, 0.01)
+
+    def change_grad(self, parameter):
+        parameter.grad.copy_(self.changed(parameter.grad))
+
+    def note_outputs(self, _module, _inputs, gradients):
+        self.seen.append(gradients[0].detach().clone())
+
+    def forward(self, features):
+        hidden = torch.tanh(self.hidden(features["x"]))
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: self.changed(gradient * 3))
+        return self.output(hidden)
+
+
+def gradients_by_hand(module, batch):
+    """Those of a plain loop."""
+    module.zero_grad()
+    nn.functional.mse_loss(module(batch.features), batch.labels).backward()
+    return [each.grad.clone() for each in module.parameters()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_hooks_see_and_change_the_gradients_of_a_plain_loop(monkeypatch, size):
+    """On a ring those of the mean over a rank's own examples, of which each has another number."""
+    loaded = load(kind="SGD")
+    monkeypatch.setattr(loaded.spec, "create_model", Hooked)
+    meeting = Meeting(size)
+    steps = [make_step(loaded, EXAMPLE, meeting=meeting, rank=rank) for rank in range(size)]
+    module = Hooked()
+    module.load_state_dict(steps[0].model.running.module.state_dict())
+    optimizer = torch.optim.SGD(module.parameters(), 0.05)
+    for step in steps:
+        step.model.running.module.seen.clear()
+
+    def keep(number):
+        return number < BATCH - 2
+
+    train_in_ring(steps, lambda rank: [part_of(each, rank, size, keep) for each in batches()])
+    seen_by_hand = [[] for _ in steps]
+    for batch in batches():
+        parts = [part_of(batch, rank, size, keep) for rank in range(size)]
+        total = [torch.zeros_like(each) for each in module.parameters()]
+        for part, seen in zip(parts, seen_by_hand, strict=True):
+            for one, gradient in zip(total, gradients_by_hand(module, part), strict=True):
+                one += gradient * part.num_examples / (BATCH - 2)
+            seen += module.seen
+            module.seen = []
+        for parameter, gradient in zip(module.parameters(), total, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    expected = {name: each.detach().numpy() for name, each in module.named_parameters()}
+    for step, by_hand in zip(steps, seen_by_hand, strict=True):
+        state = state_of(step)
+        assert_same({name: state[name] for name in expected}, expected, rtol=1e-5, atol=1e-7)
+        seen = step.model.running.module.seen
+        assert len(seen) == len(by_hand) == 4 * STEPS
+        for ours, theirs in zip(seen, by_hand, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)

@@ -1,4 +1,4 @@
-"""However gradients travel, a ring has the sums of one process on all examples (D17)."""
+"""However gradients travel, a ring has the mean of one process on all examples (D17)."""
 
 import copy
 
@@ -46,9 +46,9 @@ def made(dtype=torch.float32):
     return net
 
 
-def backward(net, ids, takes_branch):
+def backward(net, ids, takes_branch, weight=1):
     loss = net(ids, takes_branch=takes_branch)
-    loss.backward()
+    (loss / weight).backward()
     return loss.item()
 
 
@@ -64,7 +64,7 @@ def train(world, options, *, num_parts=1, dtype=torch.float32):
     """Some steps on the ring and, beside them, the same with all examples in this process.
 
     Yields:
-        The ring's sums and those of one process, by the parameters' names, and both losses.
+        The ring's means and those of one process, by the parameters' names, and both losses.
     """
     net, alone = made(dtype), made(dtype)
     reducer = Reducer(dict(net.named_parameters()), options, sparse=sparse_parameters(net))
@@ -76,19 +76,19 @@ def train(world, options, *, num_parts=1, dtype=torch.float32):
         parts = [part for part in ids.chunk(num_parts) if len(part)]
         loss = 0.0
         for part in parts[:-1]:
-            loss += backward(net, part, takes_branch)
-        reducer.begin()
+            loss += backward(net, part, takes_branch, len(ids))
+        reducer.begin(len(ids))
         for part in parts[-1:]:
-            loss += backward(net, part, takes_branch)
-        count, loss = reducer.finish(np.array([len(ids), loss]))
+            loss += backward(net, part, takes_branch, len(ids))
+        count, loss = reducer.finish(np.array([len(ids), loss]), len(ids))
         assert count == BATCH
-        expected = sum(backward(alone, *each) for each in of_all if len(each[0]))
+        expected = sum(backward(alone, *each, BATCH) for each in of_all if len(each[0]))
         yield gradients(net), gradients(alone), loss, expected
         with torch.no_grad():
             for one, other in zip(net.parameters(), alone.parameters(), strict=True):
                 if other.grad is not None:
-                    one -= 0.01 * one.grad.to_dense() / BATCH
-                    other -= 0.01 * other.grad.to_dense() / BATCH
+                    one -= 0.01 * one.grad.to_dense()
+                    other -= 0.01 * other.grad.to_dense()
     reducer.close()
     assert_same_everywhere([each.detach().double().numpy() for each in net.parameters()])
 
@@ -114,8 +114,8 @@ def assert_alike(found, expected, **tolerance):
 
 @pytest.mark.parametrize("num_parts", [1, 3])
 @pytest.mark.parametrize("bucket_bytes", [1, 300, pytest.param(1 << 20, marks=pytest.mark.long)])
-def test_buckets_of_any_size_give_the_sums_of_one_process(world, bucket_bytes, num_parts):
-    options = Reduction(bucket_bytes=bucket_bytes)
+def test_buckets_of_any_size_give_the_means_of_one_process(world, bucket_bytes, num_parts):
+    options = Reduction(bucket_bytes=bucket_bytes, batch_size=BATCH)
     for found, expected, loss, its in train(world, options, num_parts=num_parts):
         assert_alike(found, expected, rtol=1e-5, atol=1e-5)
         assert loss == pytest.approx(its, rel=1e-6)
@@ -124,7 +124,7 @@ def test_buckets_of_any_size_give_the_sums_of_one_process(world, bucket_bytes, n
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_gradients_of_other_types_are_added_without_losing_more_than_they_had(world, dtype):
     tolerance = {torch.bfloat16: 3e-2, torch.float16: 3e-3, torch.float64: 1e-5}[dtype]
-    for found, expected, *_ in train(world, Reduction(), dtype=dtype):
+    for found, expected, *_ in train(world, Reduction(batch_size=BATCH), dtype=dtype):
         assert_alike(found, expected, rtol=tolerance, atol=10 * tolerance)
 
 
@@ -146,7 +146,7 @@ def test_compressed_sums_are_rounded_twice_at_most(world, compression):
     others = torch.tensor([1e7, float("inf"), 0.0])
     going = Travels()
     for number, each in enumerate((total, others)):
-        going.begin(sum_compressed(each, f"test.{number}", compression, 8))
+        going.begin(sum_compressed(each, f"test.{number}", compression))
     going.end()
     assert_same_everywhere([total.numpy(), others.numpy()])
     exact, sizes = np.sum(all_values, 0), np.sum(np.abs(all_values), 0)
@@ -161,7 +161,8 @@ def test_compressed_sums_are_rounded_twice_at_most(world, compression):
 def test_a_bucket_goes_out_before_the_backward_pass_is_done(world):
     """On all ranks its sum is there while the first layer's gradient is not."""
     layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(3)))
-    reducer = Reducer(dict(layers.named_parameters()), Reduction(bucket_bytes=1))
+    options = Reduction(bucket_bytes=1, batch_size=world.size)
+    reducer = Reducer(dict(layers.named_parameters()), options)
     seen = []
 
     def look(gradient):
@@ -170,11 +171,11 @@ def test_a_bucket_goes_out_before_the_backward_pass_is_done(world):
         seen.append(layers[2].weight.grad.clone())
 
     layers[0].weight.register_hook(look)
-    reducer.begin()
+    reducer.begin(1)
     layers(torch.full((2, 4), float(world.rank + 1))).sum().backward()
     early = seen[0]
-    reducer.finish(np.zeros(1))
-    assert torch.equal(early, layers[2].weight.grad)
+    reducer.finish(np.zeros(1), 1)
+    torch.testing.assert_close(early / world.size, layers[2].weight.grad)
     assert_same_everywhere([early.numpy()])
 
 
@@ -183,7 +184,7 @@ def test_a_step_that_is_abandoned_amid_its_backward_pass_leaves_nothing_behind(w
     layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
     reducer = Reducer(dict(layers.named_parameters()), Reduction(bucket_bytes=1))
     stop = layers[0].weight.register_hook(_refuse)
-    reducer.begin()
+    reducer.begin(1)
     with pytest.raises(ArithmeticError):
         layers(torch.ones(2, 4)).sum().backward()
     # The ring goes on, where a broken one would have ended what is on its way.
@@ -195,10 +196,10 @@ def test_a_step_that_is_abandoned_amid_its_backward_pass_leaves_nothing_behind(w
     for _ in range(2):
         layers.zero_grad(set_to_none=True)
         twin.zero_grad(set_to_none=True)
-        reducer.begin()
+        reducer.begin(1)
         layers(torch.ones(2, 4)).sum().backward()
-        reducer.finish(np.zeros(0))
-        twin(torch.ones(2, 4)).sum().mul(world.size).backward()
+        reducer.finish(np.zeros(0), 1)
+        twin(torch.ones(2, 4)).sum().backward()
         for one, other in zip(layers.parameters(), twin.parameters(), strict=True):
             np.testing.assert_allclose(one.grad, other.grad, rtol=1e-5)
 
@@ -208,13 +209,33 @@ def _refuse(*_):
 
 
 def test_a_gradient_that_comes_again_after_its_bucket_is_told_with_the_cure(world):
-    weight = torch.nn.Parameter(torch.ones(3))
-    reducer = Reducer({"weight": weight}, Reduction(bucket_bytes=1))
-    reducer.begin()
+    first, weight = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    reducer = Reducer({"first": first, "weight": weight}, Reduction(bucket_bytes=1))
+    reducer.begin(1)
     weight.sum().backward()
     with pytest.raises(UserCodeError, match=r"weight was given a gradient twice.*use_reentrant"):
         weight.sum().backward()
-    reducer.finish(np.zeros(0))
+    reducer.finish(np.zeros(0), 1)
+    reducer.close()
+
+
+@pytest.mark.parametrize("bucket_bytes", [24, 1 << 20])
+def test_a_parameter_that_is_given_a_gradient_twice_before_its_bucket_goes_has_the_sum(
+    world, bucket_bytes
+):
+    """As in a checkpoint with use_reentrant, here of a rank that counts more than the others."""
+    first, weight, other = (torch.nn.Parameter(torch.ones(3)) for _ in range(3))
+    named = {"first": first, "weight": weight, "other": other}
+    reducer = Reducer(named, Reduction(bucket_bytes=bucket_bytes))
+    reducer.begin(1 + world.rank)
+    for _ in range(2):
+        (weight.sum() * world.rank).backward()
+    other.sum().backward()
+    reducer.finish(np.zeros(0), 1 + world.rank)
+    ranks = range(world.size)
+    mean = sum(2 * rank * (1 + rank) for rank in ranks) / sum(1 + rank for rank in ranks)
+    torch.testing.assert_close(weight.grad, torch.full((3,), mean))
+    assert first.grad is None
     reducer.close()
 
 
