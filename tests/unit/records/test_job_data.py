@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edl_horovod.config.compose import compose
+from edl_horovod.config.tasks import num_lanes, training_batch
 from edl_horovod.records import job_data
 from edl_horovod.records.chunks import Codec
 from edl_horovod.records.sources.recordio import Writer
@@ -54,3 +55,31 @@ def test_nothing_is_read_for_an_order_that_is_not_shuffled(tmp_path: Path):
         )
 
     assert plan.num_records == 1
+
+
+@pytest.mark.parametrize("batching", ["global", "per_rank"])
+def test_the_preset_of_ordered_records_takes_them_in_the_order_of_their_files(
+    tmp_path: Path, batching: str
+):
+    for name in ("a", "b"):
+        with Writer(tmp_path / f"{name}.recordio", chunk_bytes=100) as writer:
+            for number in range(40):
+                writer.write(b"%s %d" % (name.encode(), number))
+    settings = [f"data={tmp_path}/*.recordio", "model_def=m", "output=/o", "train.batch_size=12"]
+    config = compose("train", [*settings, "data_plan=ordered", f"elastic.batching={batching}"])
+
+    with job_data.open_source(config.data, config.data_plan) as source:
+        plan = job_data.plan_of(
+            source,
+            config.data_plan,
+            num_lanes=num_lanes(config),
+            is_training=True,
+            **training_batch(config),
+        )
+        order, spans = plan.order(0), plan.spans(1)
+        steps = [
+            order.records_between(*spans.bounds(step)) for step in range(spans.first_step_of(1))
+        ]
+
+    assert [len(records) for records in steps] == [12] * 6 + [8]
+    assert np.concatenate(steps).tolist() == list(range(80))
