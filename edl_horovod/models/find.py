@@ -11,7 +11,7 @@ from edl_horovod.errors import UserCodeError, did_you_mean
 from edl_horovod.models.lookup import FileGroup, file_groups, list_definitions
 from edl_horovod.models.modules import load_module
 from edl_horovod.models.overrides import Overrides, find_parts
-from edl_horovod.models.parts import DEFAULTS, METHODS, REQUIRED, gives, part_of
+from edl_horovod.models.parts import METHODS, REQUIRED, gives, part_of
 from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.spec import ElasticDLSpec
 
@@ -88,7 +88,7 @@ def find(
         incomplete = candidates[-1] if candidates else incomplete
         files += group.files
     if incomplete is not None:
-        raise UserCodeError(_what_is_missing(incomplete))
+        raise UserCodeError(_what_is_missing(incomplete, plain_models))
     names = list_definitions(zoo)
     raise UserCodeError(
         f"{model_def!r} is neither a class that extends ElasticDLSpec, keras.Model or"
@@ -122,7 +122,8 @@ def _plain(
     plain_models: PlainModels,
 ) -> list[_Candidate]:
     def missing(value: Any, module: ModuleType) -> tuple[str, ...]:
-        has = plain_models.parts_of(value, module, "", zoo=zoo).keys() | overrides.given.keys()
+        has = {*plain_models.parts_of(value, module, "", zoo=zoo), *overrides.given}
+        has |= plain_models.own_parts(value)
         return tuple(key for key in overrides.required if key not in has)
 
     if group.symbol is None:
@@ -181,13 +182,11 @@ def _ambiguous(model_def: str, found: Iterable[_Candidate], zoo: Path) -> UserCo
     )
 
 
-def _what_is_missing(one: _Candidate) -> str:
+def _what_is_missing(one: _Candidate, plain_models: PlainModels | None) -> str:
     start = f"{one.symbol} of {one.module.__file__} lacks"
     if inspect.isclass(one.value) and issubclass(one.value, ElasticDLSpec):
         return f"{start} the method(s) {', '.join(one.missing)} that an ElasticDLSpec must have."
+    assert plain_models is not None
     settings = ", ".join(f"{key}=..." for key in one.missing)
-    own = ", ".join(DEFAULTS[key] for key in one.missing)
-    return (
-        f"{start} {', '.join(one.missing)}. Give the class {own}, or its file functions as"
-        f" ElasticDL names them (feed, loss, optimizer), or set {settings}."
-    )
+    hints = "; ".join(plain_models.hints[key] for key in one.missing)
+    return f"{start} {', '.join(one.missing)}. Give {hints}; or set {settings}."

@@ -3,7 +3,7 @@
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -32,8 +32,10 @@ class PlainModels:
     """The base class of the framework's models."""
     make: Mapping[str, Callable[..., Any]]
     """By the keys of `METHODS`: makes the method of a spec from a part's value and its `label`."""
-    own_methods: tuple[str, ...] = ()
-    """Methods by which a class says that it is to be trained, besides the defaults."""
+    hints: Mapping[str, str]
+    """By the names of parts that a model needs: where the framework's users write one."""
+    own_methods: Mapping[str, str] = field(default_factory=dict)
+    """Methods by which a class says that it is to be trained, and the part that each one is."""
 
     def is_model(self, value: Any) -> bool:
         """Whether a value is such a class, or a function that may return a model."""
@@ -72,6 +74,10 @@ class PlainModels:
         }
         model = {"model": part_of(value, module, symbol, zoo=zoo)}
         return {**module_parts(module, zoo=zoo), **defaults, **model}
+
+    def own_parts(self, value: Any) -> set[str]:
+        """The parts that a class brings as methods."""
+        return {part for method, part in self.own_methods.items() if hasattr(value, method)}
 
     def with_parts(self, kind: type[ElasticDLSpec], parts: Parts) -> type[ElasticDLSpec]:
         """A spec class whose methods are made of parts, the rest as it was."""

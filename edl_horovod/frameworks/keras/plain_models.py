@@ -18,4 +18,9 @@ PLAIN_MODELS = PlainModels(
         "metrics": parts.metrics_part,
         "callbacks": parts.callbacks_part,
     },
+    hints={
+        "input_fn": "the class default_input, or its file a function feed",
+        "loss": "the class default_loss, or its file a function loss",
+        "optimizer": "the class default_optimizer, or its file a function optimizer",
+    },
 )

@@ -28,6 +28,7 @@ from edl_horovod.frameworks.torch.denominators import (
     means_of,
 )
 from edl_horovod.frameworks.torch.own_loss import OwnLoss
+from edl_horovod.frameworks.torch.parts import loss_part
 from edl_horovod.frameworks.torch.structures import (
     described,
     detached,
@@ -113,12 +114,18 @@ class Objective:
             )
         self._loss = _part(loaded, module, "create_loss", "loss") if own is None else own.loss
         if self._loss is None:
-            raise UserCodeError(
-                f"{loaded.label} lacks loss.",
-                cure="Give the spec create_loss, the module a method loss(self, outputs, labels) or"
+            cure = (
+                "Give the spec create_loss, the module a method loss(self, outputs, labels) or"
                 " training_step(self, batch, batch_idx), or its file a function loss, or set"
-                " loss=...",
+                " loss=..."
             )
+            attribute = getattr(module, "loss", None)
+            if isinstance(attribute, nn.Module):
+                cure += (
+                    f". Its attribute loss is a module ({type(attribute).__name__}) that may be any"
+                    " layer: give it another name, and call it in def loss(self, outputs, labels)"
+                )
+            raise UserCodeError(f"{loaded.label} lacks loss.", cure=f"{cure}.")
         self._loss_takes = declared(self._loss)
         self._loss_name = _name_of(loaded, "create_loss", "loss") if own is None else own.name
         self._metrics = _part(loaded, module, "create_metrics", "metrics")
@@ -449,7 +456,9 @@ def _part(
     if loaded.gives(method):
         return getattr(loaded.spec, method)  # type: ignore[no-any-return]
     found = getattr(module, own, None)
-    # A layer of that name is a part of the model, not a function of outputs and labels.
+    if type(found).__module__ == nn.MSELoss.__module__:
+        return loss_part(found, label=f"{own} of {loaded.label}")
+    # Another layer of that name is a part of the model, not a function of outputs and labels.
     return found if callable(found) and not isinstance(found, nn.Module) else None
 
 

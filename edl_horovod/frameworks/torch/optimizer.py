@@ -1,6 +1,6 @@
 """The optimizer of a training and its schedules: the spec's, else the module's own."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from edl_horovod.errors import UserCodeError
+from edl_horovod.frameworks.torch.structures import leaves
 from edl_horovod.models.calling import call_declared, declared, user_code
 from edl_horovod.models.zoo import RATE_NAMES, LoadedSpec
 
@@ -85,9 +86,11 @@ def make_optimization(
         learning_rate: `train.learning_rate`; None leaves the optimizer's own.
 
     Raises:
-        UserCodeError: There is none or there are several, it holds what is no parameter of the
-            module, it takes no learning rate where one is set, or making it failed.
+        UserCodeError: There is none or there are several, the module's parameters cannot be found
+            or it holds others, it takes no learning rate where one is set or requires a closure,
+            or making it failed.
     """
+    _require_parameters(module, loaded.label)
     own = getattr(module, _OWN, None)
     if loaded.gives("create_optimizer"):
         name, function = f"create_optimizer of {loaded.label}", loaded.spec.create_optimizer
@@ -107,6 +110,7 @@ def make_optimization(
         )
     found = _parsed(made, name)
     _require_own_parameters(found.optimizer, module, name)
+    _require_closureless(found.optimizer, name)
     return found
 
 
@@ -219,15 +223,50 @@ def _several(name: str) -> UserCodeError:
     )
 
 
-def _require_own_parameters(optimizer: torch.optim.Optimizer, module: nn.Module, name: str) -> None:
-    own = {id(parameter) for parameter in module.parameters()}
+def _require_parameters(module: nn.Module, label: str) -> None:
+    own = set(map(id, module.parameters()))
+    for owner in module.modules():
+        for key, value in vars(owner).items():
+            hidden = [each for each in _parameters_in(value) if id(each) not in own]
+            if any(each.requires_grad for each in hidden):
+                raise UserCodeError(
+                    f"The attribute {key!r} of {type(owner).__name__} holds layers or parameters in"
+                    f" a {type(value).__name__}, where PyTorch does not find them: they would not"
+                    " be trained, nor saved.",
+                    received=f"{len(hidden)} parameters",
+                    cure="Use nn.ModuleList, nn.ModuleDict or nn.ParameterList; or set"
+                    " requires_grad_(False), if they never change.",
+                )
     if not own:
         raise UserCodeError(
-            f"The module of {name} has no parameters, so there is nothing to train.",
+            f"The module of {label} has no parameters, so there is nothing to train.",
             received=type(module).__name__,
-            cure="Assign its layers to self in __init__, in an nn.ModuleList where they are"
-            " several.",
+            cure="Assign its layers to self in __init__.",
         )
+
+
+def _parameters_in(value: Any) -> Iterator[nn.Parameter]:
+    """The parameters in lists, tuples and dicts, and of the modules in them."""
+    for leaf in leaves(value) if isinstance(value, list | tuple | Mapping) else ():
+        if isinstance(leaf, nn.Module):
+            yield from leaf.parameters()
+        elif isinstance(leaf, nn.Parameter):
+            yield leaf
+
+
+def _require_closureless(optimizer: torch.optim.Optimizer, name: str) -> None:
+    if "closure" in declared(optimizer.step).required:
+        kind = type(optimizer).__name__
+        raise UserCodeError(
+            f"{kind} runs the model several times in a step (it requires a closure), and a step on"
+            " a ring runs it once.",
+            received=f"{kind} of {name}",
+            cure="Use an optimizer that steps by the gradients alone, such as torch.optim.Adam.",
+        )
+
+
+def _require_own_parameters(optimizer: torch.optim.Optimizer, module: nn.Module, name: str) -> None:
+    own = {id(parameter) for parameter in module.parameters()}
     foreign = [
         parameter
         for group in optimizer.param_groups

@@ -22,5 +22,15 @@ PLAIN_MODELS = PlainModels(
         "metrics": parts.metrics_part,
         "callbacks": parts.callbacks_part,
     },
-    own_methods=("loss", "training_step", "configure_optimizers"),
+    hints={
+        "input_fn": "its file a function feed(records, mode), which a Dataset of your own"
+        " (data=dataset:module.name) does not need",
+        "loss": "the class a method loss(self, outputs, labels) or training_step",
+        "optimizer": "the class a method configure_optimizers(self, lr)",
+    },
+    own_methods={
+        "loss": "loss",
+        "training_step": "loss",
+        "configure_optimizers": "optimizer",
+    },
 )

@@ -78,7 +78,8 @@ def test_the_preset_of_ordered_records_takes_them_in_the_order_of_their_files(
         )
         order, spans = plan.order(0), plan.spans(1)
         steps = [
-            order.records_between(*spans.bounds(step)) for step in range(spans.first_step_of(1))
+            order.between(spans[step].first, spans[step].last, range(1))
+            for step in range(spans.first_step_of(1))
         ]
 
     assert [len(records) for records in steps] == [12] * 6 + [8]

@@ -378,7 +378,7 @@ SEVERAL = r"returns several optimizers.*parameter groups of one.*torch.optim.Ada
         (halving({"interval": "batch"}), r"'interval': 'batch'"),
         (halving({"warmup": 3}), r"'warmup': 3"),
         (halving({"reduce_on_plateau": True}), r"'reduce_on_plateau': True"),
-        (lambda model: torch.optim.LBFGS(model.parameters()), r"Trying LBFGS .*closure"),
+        (lambda model: torch.optim.LBFGS(model.parameters()), r"LBFGS .*several times.*Adam"),
         (lambda model: Lists(model.parameters(), 0.1), r"Lists .* keeps 'history', a list"),
         (lambda model: {"optimiser": 1}, r"Received: a dict of optimiser"),
         (lambda model: None, r"Received: NoneType"),

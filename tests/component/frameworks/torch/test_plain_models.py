@@ -68,5 +68,101 @@ def test_names_that_pytorch_does_not_have_are_refused(run, settings, error, mess
 
 
 def test_a_module_whose_data_have_no_reader_is_told(run):
-    with pytest.raises(UserCodeError, match=r"lacks input_fn"):
+    told = r"lacks input_fn, loss, optimizer\..* feed\(.*method loss\(.*configure_optimizers\("
+    with pytest.raises(UserCodeError, match=told):
         run("train", "model_def=torch_tiny.Net")
+
+
+BARE = """
+import torch
+from torch import nn
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        INIT
+
+    def forward(self, x):
+        return FORWARD
+
+    def loss(self, outputs, labels):
+        return nn.functional.mse_loss(outputs, labels)
+
+    def configure_optimizers(self, lr=0.05):
+        return torch.optim.SGD(self.parameters(), lr)
+"""
+
+
+@pytest.fixture
+def bare(run, tmp_path):
+    """Train a module some lines of which a test writes."""
+
+    def train(init="pass", forward="self.layer(x)", data=MODULE[1], change=("", ""), job="job"):
+        zoo = tmp_path / f"{job}-zoo"
+        zoo.mkdir()
+        text = BARE.replace("INIT", init).replace("FORWARD", forward).replace(*change)
+        (zoo / "bare.py").write_text(text)
+        data = data.replace("torch_modules", "tests.zoo.torch_modules")
+        return run(
+            "train", f"model_zoo={zoo}", "model_def=bare", *([data] if data else []), job=job
+        )
+
+    return train
+
+
+def test_what_a_module_brings_itself_is_not_said_to_be_missing(bare):
+    with pytest.raises(UserCodeError, match=r"lacks input_fn\. Give its file a function feed"):
+        bare(data="")
+
+
+OWN_LOSS = """    def loss(self, outputs, labels):
+        return nn.functional.mse_loss(outputs, labels)
+"""
+
+
+def test_a_loss_of_pytorch_as_the_attribute_loss_is_the_loss(bare):
+    with_method = bare()
+    with_module = bare("self.loss = nn.MSELoss()", change=(OWN_LOSS, ""), job="other")
+    assert with_module.losses == pytest.approx(with_method.losses, rel=1e-6)
+
+
+def test_another_module_as_the_attribute_loss_is_told_what_to_write(bare):
+    told = r"lacks loss\..*attribute loss is a module \(Identity\).*def loss\(self"
+    with pytest.raises(UserCodeError, match=told):
+        bare("self.loss = nn.Identity()", change=(OWN_LOSS, ""))
+
+
+@pytest.mark.parametrize(
+    ("init", "forward"),
+    [
+        ("self.more = [nn.Linear(4, 4), nn.Linear(4, 4)]", "self.layer(self.more[1](x))"),
+        ("self.more = {'a': (nn.Linear(4, 4),)}", "self.layer(self.more['a'][0](x))"),
+        ("self.more = [nn.Parameter(torch.ones(4))]", "self.layer(self.more[0] * x)"),
+        ("del self.layer; self.more = [nn.Linear(4, 1)]", "self.more[0](x)"),
+    ],
+)
+def test_parameters_that_pytorch_does_not_find_are_named(bare, init, forward):
+    with pytest.raises(UserCodeError, match=r"attribute 'more' of Bare.*ModuleList"):
+        bare(init, forward)
+
+
+def test_a_frozen_module_may_hide_in_a_list(bare):
+    hidden = "self.more = [nn.Linear(4, 4).requires_grad_(False)]"
+    assert bare(hidden, "self.layer(self.more[0](x))").result.steps == 4
+
+
+def test_a_module_without_parameters_is_told_so(bare):
+    with pytest.raises(UserCodeError, match=r"no parameters, so there is nothing to train"):
+        bare("del self.layer", "x.sum(1, keepdim=True)")
+
+
+def test_lbfgs_is_refused_in_one_sentence(bare):
+    with pytest.raises(UserCodeError, match=r"LBFGS runs the model several times in a step"):
+        bare(
+            change=(
+                "torch.optim.SGD(self.parameters(), lr)",
+                "torch.optim.LBFGS(self.parameters())",
+            )
+        )
