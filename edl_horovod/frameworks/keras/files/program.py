@@ -55,8 +55,28 @@ class SavedProgram(keras.Model):  # type: ignore[misc]  # Keras ships no types.
 
     def call(self, inputs: Any, training: bool = False) -> Any:
         """What the program computes of a batch, as in training where it knows a difference."""
+        inputs = self._as_written(inputs)
         try:
             return self._program(inputs, training=training)
         except (TypeError, ValueError):
             # A class whose `call` has no `training` was saved without it.
             return self._program(inputs)
+
+    def _as_written(self, inputs: Any) -> Any:
+        """Inputs of the types that the program was written with: TensorFlow takes no others.
+
+        Those are often of float64, as NumPy makes them.
+        """
+        for function in getattr(self._program.__call__, "concrete_functions", ()):
+            (first, *_), _ = function.structured_input_signature
+            try:
+                tf.nest.assert_same_structure(inputs, first)
+            except (TypeError, ValueError):
+                continue
+            return tf.nest.map_structure(_cast, inputs, first)
+        return inputs
+
+
+def _cast(value: Any, spec: Any) -> Any:
+    is_float = tf.is_tensor(value) and value.dtype.is_floating and spec.dtype.is_floating
+    return tf.cast(value, spec.dtype) if is_float else value

@@ -155,6 +155,17 @@ def test_the_program_of_a_saved_model_does_not_run_untrusted(tmp_path, monkeypat
     assert marker.read_text() == "ran"
 
 
+def test_a_program_of_another_type_of_numbers_is_given_that_type(tmp_path):
+    theirs = Own()
+    example = X.astype(np.float64)  # As np.zeros(...) makes it.
+    theirs._set_inputs(example)
+    theirs.save(tmp_path / "saved", save_format="tf")
+    files = file_model(tmp_path / "saved", is_trusted=True, compile_options=FROM_FILE)
+    ours = made(files)
+    np.testing.assert_allclose(ours(X), theirs(example), rtol=1e-6)
+    np.testing.assert_allclose(ours(X, training=True), theirs(example), rtol=1e-6)
+
+
 def test_a_class_of_its_own_trains_as_it_is(tmp_path):
     theirs, files = saved(tmp_path)
     ours = made(files)
