@@ -19,6 +19,7 @@ from benchmarks import (
     bench_sql,
     bench_start,
     bench_step,
+    bench_torch_step,
 )
 from benchmarks.common import FULL, QUICK, Comparison, SideFailed, Workspace
 from benchmarks.report import length_of, look_around, to_markdown, to_table
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[Workspace], list[Comparison]]] = {
     "input": bench_input.measure,
     "formats": bench_formats.measure,
     "step": bench_step.measure,
+    "torch_step": bench_torch_step.measure,
     "predict": bench_predict.measure,
     "elastic_cost": bench_elastic_cost.measure,
     "prepare": bench_prepare.measure,

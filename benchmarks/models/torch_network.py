@@ -52,6 +52,29 @@ def _dense() -> nn.Module:
     return nn.Sequential(*parts, nn.Linear(before, NUM_CLASSES))
 
 
+def _mlp() -> nn.Module:
+    """3 dense layers on a picture of 6 x 6: half a millisecond a step."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(36, 128),
+        nn.ReLU(),
+        nn.Linear(128, 128),
+        nn.ReLU(),
+        nn.Linear(128, NUM_CLASSES),
+    )
+
+
+def _middle() -> nn.Module:
+    """3 convolutions and 2 dense layers on a picture of 32 x 32: a tenth of a second a step."""
+    parts: list[nn.Module] = []
+    for before, after, is_pooled in ((3, 32, False), (32, 32, True), (32, 64, True)):
+        parts += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU()]
+        parts += [nn.MaxPool2d(2)] if is_pooled else []
+    return nn.Sequential(
+        *parts, nn.Flatten(), nn.Linear(64 * 8 * 8, 128), nn.ReLU(), nn.Linear(128, NUM_CLASSES)
+    )
+
+
 class _Bottleneck(nn.Module):
     """Three convolutions beside a shortcut (He et al., 2015, "Deep Residual Learning")."""
 
@@ -101,5 +124,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., torch.optim.Optim
     "resnet": (_resnet, torch.optim.SGD, 0.001),
     "dense": (_dense, torch.optim.Adam, 0.001),
     "small": (_small, torch.optim.SGD, 0.01),
+    "mlp": (_mlp, torch.optim.Adam, 0.001),
+    "middle": (_middle, torch.optim.Adam, 0.001),
 }
 """What makes a model and its optimizer, and the learning rate, by the name of the model."""

@@ -52,3 +52,15 @@ class CnnSpec(_Spec):
     """2 convolutions, 2 dense layers."""
 
     name = "small"
+
+
+class MlpSpec(_Spec):
+    """Three small dense layers."""
+
+    name = "mlp"
+
+
+class MiddleSpec(_Spec):
+    """3 convolutions, 2 dense layers."""
+
+    name = "middle"
