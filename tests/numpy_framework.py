@@ -55,7 +55,7 @@ class Model:
 
     def sums(self, batch):
         errors = self.outputs(batch.features) - batch.labels
-        return EvaluationSums(len(errors), np.sum(errors**2), np.zeros(0))
+        return EvaluationSums(len(errors), np.sum(errors**2), len(errors), np.zeros(0))
 
     def values(self, sums):
         return {"loss": sums.loss / sums.num_examples}

@@ -331,6 +331,8 @@ class Objective:
             return self._pair(value)
         if not value or not all(map(_is_pair, value)):
             raise self._no_loss(value)
+        if len(value) == 1:
+            return self._pair(value[0])
         return [mean_of_pair(*self._pair(each)) for each in value]
 
     def _pair(self, value: Any) -> tuple[torch.Tensor, float]:

@@ -135,6 +135,10 @@ def pairs(outputs, labels):
     return [pair(outputs, labels), pair_of_number(outputs, labels)]
 
 
+def list_of_one(outputs, labels):
+    return [pair(outputs, labels)]
+
+
 named = loss_part("crossentropyloss", label="loss")
 
 
@@ -161,6 +165,7 @@ LOSSES = {
     pair.__name__: pair,
     pair_of_number.__name__: pair_of_number,
     pairs.__name__: pairs,
+    list_of_one.__name__: list_of_one,
 }
 
 
@@ -242,7 +247,7 @@ def test_any_number_of_ranks_trains_as_the_loop_by_hand(loaded, create_loss, siz
     assert "no mean over the examples" not in caplog.text
 
 
-@pytest.mark.parametrize("create_loss", [cross_entropy(), masked_and_plain], ids=["one", "two"])
+@pytest.mark.parametrize("create_loss", [cross_entropy(), masked_and_plain, pairs, list_of_one])
 def test_a_rank_without_examples_takes_part(loaded, create_loss):
     losses, weights = by_hand(create_loss)
     meeting = Meeting(3)
