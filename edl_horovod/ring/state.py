@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.base import Collectives
-from edl_horovod.frameworks.values import StateGroup, Variable, without_numbers
+from edl_horovod.frameworks.values import StateGroup, Variable
 from edl_horovod.frameworks.world import World
 from edl_horovod.ring.stream import Layout, Pace, Received, Stream
 
@@ -405,7 +406,10 @@ class RingState:
 
 
 def _description(name: str, variable: Variable) -> str:
-    return f"{without_numbers(name)} ({variable.dtype.name}{list(variable.shape)})"
+    # The number of a layer stands within the names of what an optimizer keeps, too:
+    # adam/dense_3_kernel_momentum.
+    name = re.sub(r"_\d+(?=_|/|:|$)", "", name)
+    return f"{name} ({variable.dtype.name}{list(variable.shape)})"
 
 
 def _number_of(text: str) -> int:

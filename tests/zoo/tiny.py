@@ -13,7 +13,7 @@ class TinySpec(ElasticDLSpec):
 
     def create_model(self):
         # What differs in float64 is not rounding, of which norms of few examples make much.
-        dtype = "float32" if self._norm is None else "float64"
+        dtype = None if self._norm is None else "float64"
         x = keras.Input(shape=(4,), name="x")
         hidden = keras.layers.Dense(8, activation="tanh", kernel_regularizer="l2", dtype=dtype)(x)
         if self._norm is not None:
