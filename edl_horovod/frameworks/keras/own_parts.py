@@ -186,10 +186,11 @@ class OwnParts:
         trackers = getattr(vars(self._model).get("_compile_loss"), "metrics", [])
         for place, metric in enumerate(self._metrics):
             rows = [rows[place].numpy() for _, rows in tried]
-            # Keras weighs the losses of outputs by examples itself.
-            if metric in trackers or _is_sum(*rows):
+            if _is_sum(*rows):
                 continue
-            if not _is_mean(*rows):
+            # The losses of outputs, which count a batch once, are means of no parts where masks or
+            # weights divide them.
+            if metric not in trackers and not _is_mean(*rows):
                 culprit = _culprit(metric, rows)
                 raise UserCodeError(
                     f"{culprit.name} of {self._label} cannot be added up over a ring: what"
