@@ -1,6 +1,5 @@
 """The optimizer of a training and its schedules: the spec's, else the module's own."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,6 @@ __all__ = [
     "BY_PARAMETERS",
     "Optimization",
     "Schedule",
-    "fused",
-    "has_fused_step",
     "make_optimization",
 ]
 
@@ -41,8 +38,6 @@ BY_ELEMENTS = {
 BY_PARAMETERS = {torch.optim.Adafactor, torch.optim.Muon}
 """Those that change a parameter by what they keep of it, but by norms over all of it."""
 
-_FUSED = {torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD}
-_CHOICES = ("capturable", "differentiable", "foreach")
 _OWN = "configure_optimizers"
 _INTERVALS = ("epoch", "step")
 _OF_SCHEDULES = {
@@ -219,33 +214,6 @@ def _unusable(name: str, received: str) -> UserCodeError:
         received=received,
         cure="Make it of the module's parameters: torch.optim.SGD(model.parameters(), lr).",
     )
-
-
-def has_fused_step(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether one pass over the parameters can take an optimizer's step, with the same result.
-
-    PyTorch has such steps on processors, and takes them only where it is asked to. They differ by
-    rounding, 2e-7 after 300 steps. What the user has chosen stays.
-    """
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    return (
-        type(optimizer) in _FUSED
-        and all(each.device.type == "cpu" and each.dtype == torch.float32 for each in parameters)
-        and not any(group.get(key) for group in optimizer.param_groups for key in _CHOICES)
-        and all(group.get("fused") is None for group in optimizer.param_groups)
-    )
-
-
-@contextlib.contextmanager
-def fused(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Have an optimizer take a fused step."""
-    for group in optimizer.param_groups:
-        group["fused"] = True
-    try:
-        yield
-    finally:
-        for group in optimizer.param_groups:
-            group["fused"] = None
 
 
 def _several(name: str) -> UserCodeError:

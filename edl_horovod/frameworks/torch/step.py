@@ -30,7 +30,7 @@ from edl_horovod.frameworks.torch.loss_scale import LossScale
 from edl_horovod.frameworks.torch.model import TorchModel
 from edl_horovod.frameworks.torch.moving import Kept, Moving, unchanged
 from edl_horovod.frameworks.torch.objective import Objective, Outcome, metric_means
-from edl_horovod.frameworks.torch.optimizer import fused, has_fused_step, make_optimization
+from edl_horovod.frameworks.torch.optimizer import make_optimization
 from edl_horovod.frameworks.torch.optimizer_state import OptimizerState
 from edl_horovod.frameworks.torch.own_loss import own_loss
 from edl_horovod.frameworks.torch.random_numbers import RandomNumbers
@@ -125,8 +125,6 @@ class TorchStep:
         with _all_trained(self._trained.values()):
             self._state = OptimizerState(self._optimization, self._trained, sparse, loaded)
             self._reducer = reducer_of(self._trained, sparse)
-        may_add = any(map(may_add_groups, self._callbacks))
-        self._is_fused = not (sparse or may_add) and has_fused_step(self.optimizer)
         self._rate_factor = 1.0
         self._has_come = False
 
@@ -509,8 +507,7 @@ class TorchStep:
     def _apply(self) -> None:
         with self._multiplied_rate(), torch.enable_grad():
             self._state.begin()
-            with fused(self.optimizer) if self._is_fused else contextlib.nullcontext():
-                self.optimizer.step()
+            self.optimizer.step()
         self._state.settle()
         for schedule in self._optimization.schedules:
             if schedule.is_per_step and schedule.is_due(self._number_in_epoch):
