@@ -44,7 +44,7 @@ class TorchEvaluation:
             outcome = self._objective.of_batch(batch, outputs)
         return EvaluationSums(
             batch.num_examples,
-            float(outcome.loss_sum),
+            outcome.loss_sum,
             outcome.loss_weight,
             np.array(outcome.metric_sums),
         )

@@ -54,28 +54,33 @@ _WEIGHTS = "sample_weight"
 class Outcome:
     """What comes out of a batch."""
 
-    loss_sum: torch.Tensor
-    """The loss, added up; a scalar to begin a backward pass with."""
+    loss: torch.Tensor
+    """The mean, a scalar to begin a backward pass with; a constant where nothing counts."""
     loss_weight: float
-    """What the sum is divided by: the number of examples, or what the loss itself divides by."""
+    """What the loss divides by: the number of examples, or what its own divisor is."""
     metric_sums: list[float]
     """The sum and the divisor of each metric, in the order of `Objective.metric_names`."""
     means: list[Mean] = field(default_factory=list)
-    """The terms of a loss that have divisors of their own; those of this batch are in `loss_sum`,
-    where a ring has others."""
+    """The terms of a loss that have divisors of their own; those of this batch are in `loss`, where
+    a ring has others."""
+
+    @property
+    def loss_sum(self) -> float:
+        """The loss times what it divides by."""
+        return float(self.loss.detach()) * self.loss_weight
 
 
 @dataclass(frozen=True)
 class _Loss:
     """The loss of a batch."""
 
-    total: torch.Tensor
+    mean: torch.Tensor
     weight: float
     means: list[Mean] = field(default_factory=list)
 
     @property
-    def mean(self) -> float:
-        return float(self.total.detach()) / self.weight if self.weight else math.nan
+    def value(self) -> float:
+        return float(self.mean.detach()) if self.weight else math.nan
 
 
 class Objective:
@@ -191,8 +196,7 @@ class Objective:
                 outputs = constants
             doing = f"{self._metrics_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
-                made = self._call_metrics(batch, constants)
-            self.metric_names = sorted(made)
+                self.metric_names = sorted(self._call_metrics(batch, constants))
             doing = f"{self._loss_name} of {self._loaded.label}"
             with user_code(doing, root=self._loaded.zoo):
                 with logging_warnings(doing):
@@ -202,7 +206,7 @@ class Objective:
                     halves = [tried(*half) for half in _halves(batch, outputs)]
                     self._learn_divisors([(batch, outputs), *halves])
                     once, twice, thrice = (
-                        self._loss_of(*tried(repeated_batch(batch, n), repeated(outputs, n))).mean
+                        self._loss_of(*tried(repeated_batch(batch, n), repeated(outputs, n))).value
                         for n in (1, 2, 3)
                     )
                     adds_up = self._adds_up(tried(*_whole(batch, outputs)), halves)
@@ -228,25 +232,25 @@ class Objective:
         root = self._loaded.zoo
         with user_code(f"{self._loss_name} of {self._loaded.label}", root=root):
             loss = self._loss_of(batch, outputs)
-        total = loss.total if torch.is_grad_enabled() else loss.total.detach()
+        mean = loss.mean if torch.is_grad_enabled() else loss.mean.detach()
         if self._metrics is None:
-            return Outcome(total, loss.weight, [], loss.means)
+            return Outcome(mean, loss.weight, [], loss.means)
         with user_code(f"{self._metrics_name} of {self._loaded.label}", root=root), torch.no_grad():
-            made = self._call_metrics(batch, map_leaves(detached, outputs))
-            if sorted(made) != self.metric_names:
+            metrics = self._call_metrics(batch, map_leaves(detached, outputs))
+            if sorted(metrics) != self.metric_names:
                 raise UserCodeError(
                     f"{self._metrics_name} of {self._loaded.label} must return the same metrics for"
                     " every batch.",
-                    received=f"{', '.join(sorted(made)) or 'none'}, where it was"
+                    received=f"{', '.join(sorted(metrics)) or 'none'}, where it was"
                     f" {', '.join(self.metric_names) or 'none'} before",
                 )
             count = batch.num_examples
             sums = [
                 number
                 for name in self.metric_names
-                for number in self._metric_sum(name, made[name], count)
+                for number in self._metric_sum(name, metrics[name], count)
             ]
-        return Outcome(total, loss.weight, sums, loss.means)
+        return Outcome(mean, loss.weight, sums, loss.means)
 
     def _loss_of(self, batch: Batch, outputs: Any) -> _Loss:
         """The loss of a batch."""
@@ -255,12 +259,12 @@ class Objective:
             value = self._value(batch, outputs)
         count = batch.num_examples
         if isinstance(value, list):
-            return _Loss(sum(mean for mean, _ in value) * count, count, [its for _, its in value])
+            return _Loss(sum(mean for mean, _ in value), count, [term for _, term in value])
         if isinstance(value, tuple):
             total, weight = value
-            return _Loss(total, weight) if weight else _nothing(total)
+            return _Loss(total / weight, weight) if weight else _nothing(total)
         if value.ndim or not self._num_means:
-            return _Loss(value.sum() if value.ndim else value * count, count)
+            return _Loss(value.mean() if value.ndim else value, count)
         means = means_of(value, scalars.values)
         if len(means) != self._num_means:
             raise self._unusable(
@@ -269,9 +273,9 @@ class Objective:
                 "Multiply a term by 0 where it is not to count, or return (sum, weight).",
             )
         if self.num_divisors:
-            return _Loss(value * count, count, means)
+            return _Loss(value, count, means)
         divisor = replace(means[0], value=float(value.detach())).counted
-        return _Loss(value * divisor, divisor) if divisor else _nothing(value)
+        return _Loss(value, divisor) if divisor else _nothing(value)
 
     def _value(self, batch: Batch, outputs: Any) -> Any:
         """Compute the loss.
@@ -285,13 +289,13 @@ class Objective:
         is_traced = any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
         if not is_traced and self._own is None:
             outputs = self._with_graph(outputs)
-        given = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
+        available = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
         takes = self._loss_takes
         takes_weights = _WEIGHTS in takes.names or takes.takes_any
         if takes_weights:
-            given[_WEIGHTS] = weights
+            available[_WEIGHTS] = weights
         with torch.enable_grad():
-            value = takes.call(self._loss, given)
+            value = takes.call(self._loss, available)
             is_one = isinstance(value, tuple | list)
             is_one = is_one or (isinstance(value, torch.Tensor) and value.ndim == 0)
             if is_one and weights is not None and not takes_weights:
@@ -373,8 +377,8 @@ class Objective:
         weight = sum(part.weight for part in parts)
         if not weight:
             return True
-        total = sum(float(part.total.detach()) for part in parts)
-        return are_same_loss(self._loss_of(*whole).mean, total / weight)
+        total = sum(part.value * part.weight for part in parts if part.weight)
+        return are_same_loss(self._loss_of(*whole).value, total / weight)
 
     def _no_loss(self, value: Any) -> UserCodeError:
         shape = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
@@ -403,13 +407,13 @@ class Objective:
             "predictions": outputs,
             _WEIGHTS: batch.weights,
         }
-        made = self._metrics_takes.call(self._metrics, available) or {}
-        if not isinstance(made, dict):
+        metrics = self._metrics_takes.call(self._metrics, available) or {}
+        if not isinstance(metrics, dict):
             raise UserCodeError(
                 f"{self._metrics_name} of {self._loaded.label} must return a dict.",
-                received=type(made).__name__,
+                received=type(metrics).__name__,
             )
-        return made
+        return metrics
 
     def _metric_sum(self, name: str, value: Any, count: int) -> tuple[float, float]:
         """A metric's sum and divisor."""

@@ -374,8 +374,8 @@ class TorchStep:
         values = torch.tensor([*divisors, num_examples], dtype=torch.float64)
         # All ranks: each does in every step of a loss with several divisors, also without examples.
         self._reducer.add(values, "edl.loss.divisors")
-        found: NDArray[np.float64] = values.numpy()
-        return found
+        sums: NDArray[np.float64] = values.numpy()
+        return sums
 
     def _divide_by_ring(self, outcome: Outcome, num_examples: int, *, counts: bool) -> float:
         """Have each mean in a loss divided by the ring's divisor.
@@ -386,18 +386,18 @@ class TorchStep:
         Returns:
             The loss with these divisors, times the number of examples.
         """
-        own = np.array([mean.counted for mean in outcome.means])
-        *totals, all_examples = self._sum_divisors(own * counts, num_examples * counts)
-        loss = float(outcome.loss_sum.detach()) / num_examples
+        divisors = np.array([mean.counted for mean in outcome.means])
+        *totals, all_examples = self._sum_divisors(divisors * counts, num_examples * counts)
+        loss = outcome.loss.item()
         known, change = 0.0, 0.0
-        for mean, divisor, total in zip(outcome.means, own, totals, strict=True):
+        for mean, divisor, total in zip(outcome.means, divisors, totals, strict=True):
             factor = divisor / num_examples * all_examples / total if divisor else 0.0
             mean.scale_gradient(factor)
             if divisor and mean.value is not None:
                 known += mean.share * mean.value * factor
                 change += mean.share * mean.value * (factor - 1)
         # A mean over nothing is not a number, and no part of the ring's loss.
-        return num_examples * (known if math.isnan(loss) and not own.all() else loss + change)
+        return num_examples * (known if math.isnan(loss) and not divisors.all() else loss + change)
 
     def _add_gradients(
         self,
@@ -437,21 +437,25 @@ class TorchStep:
             outputs = self._outputs(part)
         outcome = self._objective.of_batch(part, outputs)
         share = num_examples / part.num_examples
-        loss, metric_sums = outcome.loss_sum, np.array(outcome.metric_sums) * share
-        value, weight = loss.item() * share, outcome.loss_weight * share
+        loss, metric_sums = outcome.loss, np.array(outcome.metric_sums) * share
+        value, weight = outcome.loss_sum * share, outcome.loss_weight * share
         if outcome.means and not is_alone:
             value = self._divide_by_ring(outcome, part.num_examples, counts=counts) * share
         if not loss.requires_grad and self._sums_norms:
             # Nothing counts here, but other ranks' losses depend on these examples.
             depending = [leaf for leaf in leaves(outputs) if getattr(leaf, "requires_grad", False)]
             loss = torch.stack([0.0 * leaf.sum() for leaf in depending]).sum()
-        divisor = divisor or weight or 1.0
+        # Where nothing counts the gradients are zeros, whatever they are divided by.
+        weight_or_1 = weight or 1.0
+        divisor = divisor or weight_or_1
         if is_last:
             self._reducer.begin(divisor)
         if loss.requires_grad:
             with user_code(f"The backward pass of {self._loaded.label}", root=self._loaded.zoo):
                 self._statistics.weigh(divisor)
-                (loss * (share * self._factor / divisor)).backward()
+                factor = weight_or_1 / divisor * self._factor
+                # One part alone is what a plain loop does, to the last bit.
+                (loss if factor == 1.0 else loss * factor).backward()
         return value, weight, metric_sums
 
     @property

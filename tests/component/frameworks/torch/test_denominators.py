@@ -221,7 +221,9 @@ def odd_or_even(batch, rank):
 
 def part(batch, rank, size):
     """The examples of a rank: very few of the last one."""
-    bounds = {1: [0, 11], 2: [0, 9, 11], 3: [0, 6, 10, 11]}[size]
+    if size == 1:
+        return batch
+    bounds = {2: [0, 9, 11], 3: [0, 6, 10, 11]}[size]
     chosen = torch.arange(BATCH).roll(1)
     chosen = torch.cat([chosen[::2], chosen[1::2]])[bounds[rank] : bounds[rank + 1]]
     return Batch(
@@ -243,7 +245,9 @@ def test_any_number_of_ranks_trains_as_the_loop_by_hand(loaded, create_loss, siz
         assert [each.loss for each in given] == pytest.approx(losses, rel=2e-6)
         for name, value in weights.items():
             own = step.model_variables[name].numpy()
-            np.testing.assert_allclose(own, value, rtol=0, atol=2e-6, err_msg=name)
+            # One rank alone computes what the loop does, bit for bit.
+            tolerance = 0 if size == 1 else 2e-6
+            np.testing.assert_allclose(own, value, rtol=0, atol=tolerance, err_msg=name)
     assert "no mean over the examples" not in caplog.text
 
 
