@@ -75,7 +75,10 @@ class Reductions:
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record them meanwhile; Keras has no public place where a loss and its mask meet."""
+        """Record them within this context.
+
+        Keras has no public place where a loss and its mask meet.
+        """
         original = keras_loss.reduce_weighted_values
 
         def reduce(
@@ -122,8 +125,8 @@ class Reductions:
 
     def _share(self, divisor: tf.Tensor, over_ring: OverRing) -> tf.Tensor:
         """What makes a sum divided by the ring's divisor, weighed by examples, of a mean."""
-        own = tf.stack([tf.cast(divisor, tf.float32), self._count])
-        total, all_examples = tf.unstack(over_ring(tf.stop_gradient(own)))
+        row = tf.stack([tf.cast(divisor, tf.float32), self._count])
+        total, all_examples = tf.unstack(over_ring(tf.stop_gradient(row)))
         return tf.math.divide_no_nan(divisor * all_examples, total * self._count)
 
     def _terms_in(self, tensor: tf.Tensor, outputs: set[Any], depth: int = 0) -> list[_Term]:

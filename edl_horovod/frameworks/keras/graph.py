@@ -8,11 +8,6 @@ import keras
 import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
-from edl_horovod.frameworks.keras.batch_norm import (
-    RingStatistics,
-    once_made,
-    sum_row,
-)
 from edl_horovod.frameworks.keras.denominators import OverRing
 from edl_horovod.frameworks.keras.functional import MetricSums, num_examples
 from edl_horovod.frameworks.keras.gradients import GradientOptions, add_over_parts, are_usable, clip
@@ -26,6 +21,7 @@ from edl_horovod.frameworks.keras.reduction import (
     unique_rows,
     with_values,
 )
+from edl_horovod.frameworks.keras.ring_sums import RingSums, once_made, sum_row
 
 __all__ = ["EXAMPLES", "LOSS", "LOSS_WEIGHT", "METRICS", "WANTS_CHANGE", "StepGraph"]
 
@@ -51,7 +47,8 @@ class StepGraph:
         element_spec: tuple[Any, ...],
         *,
         options: GradientOptions,
-        statistics: RingStatistics,
+        ring_sums: RingSums,
+        is_synchronised: bool,
         rate: ScaledLearningRate | None,
         has_come: tf.Variable,
     ) -> None:
@@ -63,12 +60,13 @@ class StepGraph:
             optimizer: Built for all variables that are trained now.
             element_spec: `tf.TypeSpec`s of a batch's features, labels, and weights if any.
             options: How gradients are made and bounded.
-            statistics: Of the model's layers that are to be synchronised.
+            ring_sums: Of the model's steps.
+            is_synchronised: Whether layers of the model sum over the ring within a pass.
             rate: The optimizer's learning rate, if it is to be multiplied.
             has_come: Becomes true as soon as this rank's sums are made.
         """
         self._objective, self._optimizer, self._options = objective, optimizer, options
-        self._statistics, self._rate, self._has_come = statistics, rate, has_come
+        self._ring_sums, self._rate, self._has_come = ring_sums, rate, has_come
         self._trainable = list(model.trainable_variables)
         self._others = list(model.non_trainable_variables)
         # Tracing a batch tells which of them a step changes.
@@ -81,7 +79,7 @@ class StepGraph:
         salt = tf.TensorSpec((), tf.uint32)
         # Each is traced once, for all kinds of step that need it.
         others = [tf.TensorSpec(each.shape, each.dtype) for each in self._others]
-        self._ring_sums: dict[str, tf.TensorSpec] = {}
+        self._row_specs: dict[str, tf.TensorSpec] = {}
         alone = _trace(self._traceable_part(in_ring=False), element_spec, others, scalar)
         self._parts = {False: alone, True: alone}
         if objective.num_divisors > 1 and options.num_parts > 1:
@@ -91,7 +89,7 @@ class StepGraph:
                 received={"train.accumulate_steps": options.num_parts},
                 cure="Set train.accumulate_steps=1.",
             )
-        if statistics or objective.num_divisors > 1:
+        if is_synchronised or objective.num_divisors > 1:
             in_ring = self._traceable_part(in_ring=True)
             self._parts[True] = _trace(in_ring, element_spec, others, scalar)
         self._moving = [v for v, is_one in zip(self._others, self._is_moved, strict=True) if is_one]
@@ -133,10 +131,10 @@ class StepGraph:
 
         def empty_step(flag: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:
             if in_ring:
-                # All ranks: those with examples make the same sums amid their passes.
+                # All ranks: those with examples make the same sums within their passes.
                 totals = [
                     sum_row(_fill(row, zero), number, name)
-                    for number, (name, row) in enumerate(self._ring_sums.items())
+                    for number, (name, row) in enumerate(self._row_specs.items())
                 ]
                 zero = once_made(totals, zero, zero)
             return self._finish(self._empty_sums(flag, zero), in_ring)
@@ -190,16 +188,22 @@ class StepGraph:
         """`_part_sums`, alone or with layers that are synchronised over the ring."""
 
         def part_sums(examples: tuple[Any, ...], others: list[tf.Tensor], zero: tf.Tensor) -> Any:
-            with self._statistics.tracing(in_ring=in_ring) as totals:
-                over_ring = self._statistics.sum_divisors if in_ring else None
+            with self._ring_sums.tracing(in_ring=in_ring) as totals:
+                over_ring = self._sum_divisors if in_ring else None
                 (*sums, row), after = self._part_sums(examples, others, zero, over_ring)
-            self._ring_sums = {
+            self._row_specs = {
                 name: tf.TensorSpec(total.shape, total.dtype) for name, total in totals.items()
             }
             # Also those that nothing depends on: a rank without examples makes all of them.
             return [*sums, once_made(totals.values(), row, zero)], after
 
         return part_sums
+
+    def _sum_divisors(self, row: tf.Tensor) -> tf.Tensor:
+        """The sum over the ring of what a mean in the loss is divided by, and of the examples."""
+        return self._ring_sums.add(
+            row, "loss", "The loss, which divides by several sums,", "Leave out @tf.function."
+        )
 
     def _part_sums(
         self,
@@ -223,8 +227,8 @@ class StepGraph:
             outcome = self._objective.of_batch(*examples, moving=others, over_ring=over_ring)
             # The sum, so that the gradients are sums without a pass over them.
             summed, weight = outcome.loss.total, outcome.loss.weight
-            # The scale is made for means: with sums float16 would not reach as far. Of all ranks
-            # alike, as gradients may pass from one to another.
+            # The scale is made for means: with sums float16 would not reach as far. It is the same
+            # on all ranks, as gradients may pass from one to another.
             factor = self._options.reduction.batch_size if self._is_scaling else None
             scaled = (
                 summed if factor is None else summed * tf.cast(self._scale, summed.dtype) / factor

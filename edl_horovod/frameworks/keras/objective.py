@@ -194,12 +194,12 @@ class Objective:
         over_ring: OverRing | None = None,
     ) -> RingMean:
         """The loss that the model brings, with what its layers add."""
-        own, training = self._own, self._mode is Mode.TRAINING
-        assert own is not None
+        parts, training = self._own, self._mode is Mode.TRAINING
+        assert parts is not None
 
         with logging_warnings(f"the loss of {self._loaded.label}"):
             return self._ring_mean(
-                lambda: own.loss(features, labels, outputs, weights, training=training),
+                lambda: parts.loss(features, labels, outputs, weights, training=training),
                 outputs,
                 count,
                 over_ring,

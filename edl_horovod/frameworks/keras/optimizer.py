@@ -84,17 +84,17 @@ def slots_of(
     optimizer: keras.optimizers.Optimizer, trained: Sequence[keras.Variable]
 ) -> list[list[tuple[keras.Variable, keras.Variable]]]:
     """What a built optimizer keeps for each variable: lists of (variable, slot)."""
-    own = {id(variable) for variable in optimizer.variables}
+    variables = {id(variable) for variable in optimizer.variables}
     lists = [
-        each
-        for each in vars(optimizer).values()
-        if isinstance(each, list) and len(each) == len(trained)
+        value
+        for value in vars(optimizer).values()
+        if isinstance(value, list) and len(value) == len(trained)
     ]
     return [
         [
             (variable, slot)
             for variable, slot in zip(trained, slots, strict=True)
-            if isinstance(slot, keras.Variable) and id(slot) in own
+            if isinstance(slot, keras.Variable) and id(slot) in variables
         ]
         for slots in lists
     ]

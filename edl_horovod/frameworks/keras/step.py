@@ -27,6 +27,7 @@ from edl_horovod.frameworks.keras.learning_rate import ScaledLearningRate
 from edl_horovod.frameworks.keras.model import KerasModel, by_name
 from edl_horovod.frameworks.keras.objective import Objective
 from edl_horovod.frameworks.keras.optimizer import Beginning, inner_optimizer, make_optimizer
+from edl_horovod.frameworks.keras.ring_sums import RingSums
 from edl_horovod.frameworks.keras.trainable import Trainable
 from edl_horovod.frameworks.values import Batch, StateGroup, StepSums, Variable
 from edl_horovod.models.calling import user_code
@@ -67,7 +68,10 @@ class KerasStep:
         self._loaded = loaded
         self._element_spec, self._options = element_spec, gradients
         self.model = KerasModel(loaded, element_spec[0])
-        self._statistics = RingStatistics(self.model.keras, sums_all=gradients.sums_batch_norm)
+        self._ring_sums = RingSums()
+        self._statistics = RingStatistics(
+            self.model.keras, self._ring_sums, sums_all=gradients.sums_batch_norm
+        )
         if self._statistics and gradients.num_parts > 1:
             raise UserCodeError(
                 f"{loaded.label} has BatchNormalization layers with synchronized=True, which needs"
@@ -232,7 +236,8 @@ class KerasStep:
                 self.optimizer,
                 self._element_spec,
                 options=self._options,
-                statistics=self._statistics,
+                ring_sums=self._ring_sums,
+                is_synchronised=bool(self._statistics),
                 rate=self._rate,
                 has_come=self._has_come,
             )
