@@ -1,7 +1,6 @@
 """What goes between a framework and the ring: batches, sums, and arrays that no framework owns."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol
@@ -24,7 +23,6 @@ __all__ = [
     "flatten_outputs",
     "is_sum_over_batch",
     "num_bytes",
-    "without_numbers",
 ]
 
 _CHUNK_BYTES = 1 << 16
@@ -141,11 +139,6 @@ def num_bytes(shape: Iterable[int], dtype: Any) -> int:
     """What an array takes; `dtype` is NumPy's or a framework's."""
     each = dtype.itemsize if isinstance(dtype, np.dtype) else dtype.size
     return math.prod(shape) * int(each)
-
-
-def without_numbers(name: str) -> str:
-    """A variable's name without the numbers by which Keras tells layers apart in a process."""
-    return re.sub(r"_\d+(?=/|:|$)", "", name)
 
 
 def checksum(array: NDArray[Any]) -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from edl_horovod.config.frameworks import FRAMEWORKS
 from edl_horovod.config.schema import JobConfig
 from edl_horovod.errors import ConfigError, DataError, EdlError, kind_of, of_kind
 from edl_horovod.files.json_text import numbers
-from edl_horovod.frameworks.values import Variable, without_numbers
+from edl_horovod.frameworks.values import Variable
 from edl_horovod.models import zoo, zoo_files
 from edl_horovod.models.plain_models import PlainModels
 from edl_horovod.models.trained_model_file import FILE_NAME, damaged_model, read_message
@@ -210,7 +211,7 @@ def _other_versions(files: TrainedModelFiles) -> str:
 def _require_same_but_numbers(
     files: TrainedModelFiles, trained: Sequence[str], names: Sequence[str]
 ) -> None:
-    if [without_numbers(name) for name in trained] == [without_numbers(name) for name in names]:
+    if [_without_numbers(name) for name in trained] == [_without_numbers(name) for name in names]:
         return
     missing = sorted(set(names) - set(trained))
     left_over = sorted(set(trained) - set(names))
@@ -220,3 +221,7 @@ def _require_same_but_numbers(
         f" The trained model lacks: {', '.join(missing[:5]) or 'none'}."
         " Use the trained model's own params."
     )
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"_\d+(?=/|:|$)", "", name)

@@ -272,8 +272,8 @@ def _collated(dataset: Iterable[Any]) -> Any:
         examples = list(dataset)
     if not examples:
         return None
-    made = collate(examples, collate_fn_map=_COLLATE)
-    return tuple(made) if isinstance(examples[0], tuple) else made
+    batch = collate(examples, collate_fn_map=_COLLATE)
+    return tuple(batch) if isinstance(examples[0], tuple) else batch
 
 
 def _as_tensor(value: Any) -> Any:

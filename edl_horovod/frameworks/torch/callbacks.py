@@ -181,9 +181,9 @@ class TorchCallbacks(EpochCallbacks):
         rates = [group["lr"] for group in self._optimizer.param_groups]
         # What is written by way of `.data` has no new version.
         seen = [
-            (each._version, each.requires_grad, checksum(bytes_of(each).cpu().numpy()))
-            for each in tensors
-            if each.layout is torch.strided
+            (tensor._version, tensor.requires_grad, checksum(bytes_of(tensor).cpu().numpy()))
+            for tensor in tensors
+            if tensor.layout is torch.strided
         ]
         return [*seen, *rates]
 

@@ -96,11 +96,11 @@ def means_of(loss: torch.Tensor, values: Mapping[Any, torch.Tensor] | None = Non
     """
     if loss.grad_fn is None:
         return []
-    found = _means(loss.grad_fn, 0)[0]
+    means = _means(loss.grad_fn, 0)[0]
     known = values or {}
     return [
         replace(mean, value=float(known[mean.node])) if mean.node in known else mean
-        for mean in found
+        for mean in means
     ]
 
 

@@ -58,7 +58,7 @@ class TorchModel:
     def save(self, folder: Path) -> None:
         """Write `model.safetensors`."""
         self.running.module.eval()
-        tensors = {name: each.tensor for name, each in self._variables().items()}
+        tensors = {name: variable.tensor for name, variable in self._variables().items()}
         save_file(_apart(tensors), folder / "model.safetensors")
 
     def export(self, folder: Path, *, saved_model: bool, onnx: bool) -> None:
@@ -67,19 +67,19 @@ class TorchModel:
 
     def _variables(self) -> dict[str, TorchVariable]:
         module = self.running.module
-        own = set(map(id, (*module.parameters(), *module.buffers())))
-        found: dict[int, tuple[str, torch.Tensor]] = {}
+        stored = set(map(id, (*module.parameters(), *module.buffers())))
+        first_names: dict[int, tuple[str, torch.Tensor]] = {}
         # A state_dict of the user's may leave parameters out.
         named = (*module.state_dict(keep_vars=True).items(), *module.named_parameters())
         for name, tensor in named:
-            if id(tensor) in own:
-                found.setdefault(id(tensor), (name, tensor))
-        return {name: TorchVariable(name, tensor) for name, tensor in found.values()}
+            if id(tensor) in stored:
+                first_names.setdefault(id(tensor), (name, tensor))
+        return {name: TorchVariable(name, tensor) for name, tensor in first_names.values()}
 
 
 def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors as the safetensors format takes them: each in memory of its own, tied ones once."""
-    found: dict[str, torch.Tensor] = {}
+    writable: dict[str, torch.Tensor] = {}
     places, memory = set(), set()
     for name, tensor in tensors.items():
         place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
@@ -92,5 +92,5 @@ def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         memory.add(storage.data_ptr())
         # The format has no type for complex numbers of 16 bytes.
         numbers = torch.view_as_real(tensor) if tensor.dtype == torch.complex128 else tensor
-        found[name] = numbers.contiguous()
-    return found
+        writable[name] = numbers.contiguous()
+    return writable

@@ -370,7 +370,7 @@ def _are_same(ones: list[Any], others: list[Any]) -> bool:
 def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one layout and type have the same bits."""
     if one.layout is not torch.strided:
-        one, other = (each.detach().to_sparse().coalesce() for each in (one, other))
+        one, other = (tensor.detach().to_sparse().coalesce() for tensor in (one, other))
         is_same = _is_same(one.indices(), other.indices())
         return is_same and _is_same(one.values(), other.values())
     return bool(torch.equal(bytes_of(one), bytes_of(other)))

@@ -131,30 +131,37 @@ def _require_rate(name: str, function: Callable[..., Any], learning_rate: float 
     )
 
 
-def _parsed(made: Any, name: str) -> Optimization:
+def _parsed(returned: Any, name: str) -> Optimization:
     """The forms of `configure_optimizers` in Lightning, with one optimizer."""
     schedules: Any = ()
     monitor = ""
-    if _are_several(made):
+    if _are_several(returned):
         raise _several(name)
-    if isinstance(made, tuple | list) and len(made) == 1:
-        (made,) = made
-    if isinstance(made, Mapping):
-        unknown = sorted(set(made) - {"optimizer", "lr_scheduler", "monitor"})
-        if unknown or "optimizer" not in made:
-            raise _unusable(name, f"a dict of {', '.join(map(str, made)) or 'nothing'}")
-        monitor = made.get("monitor") or ""
-        made, schedules = made["optimizer"], made.get("lr_scheduler") or ()
-    elif isinstance(made, tuple | list) and len(made) == 2 and _are_schedules(made[1]):
-        made, schedules = made
-    if _are_several(made):
+    optimizer = _only(returned)
+    if isinstance(optimizer, Mapping):
+        unknown = sorted(set(optimizer) - {"optimizer", "lr_scheduler", "monitor"})
+        if unknown or "optimizer" not in optimizer:
+            raise _unusable(name, f"a dict of {', '.join(map(str, optimizer)) or 'nothing'}")
+        monitor = optimizer.get("monitor") or ""
+        optimizer, schedules = optimizer["optimizer"], optimizer.get("lr_scheduler") or ()
+    elif (
+        isinstance(optimizer, tuple | list) and len(optimizer) == 2 and _are_schedules(optimizer[1])
+    ):
+        optimizer, schedules = optimizer
+    if _are_several(optimizer):
         raise _several(name)
-    if isinstance(made, tuple | list) and len(made) == 1:
-        (made,) = made
-    if not isinstance(made, torch.optim.Optimizer):
-        raise _unusable(name, type(made).__name__)
-    given = schedules if isinstance(schedules, tuple | list) else [schedules]
-    return Optimization(made, tuple(_schedule(each, made, name, monitor) for each in given))
+    optimizer = _only(optimizer)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise _unusable(name, type(optimizer).__name__)
+    schedules = schedules if isinstance(schedules, tuple | list) else [schedules]
+    return Optimization(
+        optimizer, tuple(_schedule(part, optimizer, name, monitor) for part in schedules)
+    )
+
+
+def _only(value: Any) -> Any:
+    """What a list of one holds; anything else as it is."""
+    return value[0] if isinstance(value, tuple | list) and len(value) == 1 else value
 
 
 def _are_several(value: Any) -> bool:
@@ -175,8 +182,9 @@ def _are_schedules(value: Any) -> bool:
     return all(isinstance(each, LRScheduler | Mapping) for each in parts)
 
 
-def _schedule(given: Any, optimizer: torch.optim.Optimizer, name: str, monitor: str) -> Schedule:
-    settings: Mapping[str, Any] = given if isinstance(given, Mapping) else {"scheduler": given}
+def _schedule(schedule: Any, optimizer: torch.optim.Optimizer, name: str, monitor: str) -> Schedule:
+    is_dict = isinstance(schedule, Mapping)
+    settings: Mapping[str, Any] = schedule if is_dict else {"scheduler": schedule}
     scheduler = settings.get("scheduler")
     if not isinstance(scheduler, LRScheduler):
         raise _unusable(name, f"{type(scheduler).__name__} where a scheduler must be")
@@ -230,10 +238,10 @@ def _several(name: str) -> UserCodeError:
 
 
 def _require_parameters(module: nn.Module, label: str) -> None:
-    own = set(map(id, module.parameters()))
+    known = set(map(id, module.parameters()))
     for owner in module.modules():
         for key, value in vars(owner).items():
-            hidden = [each for each in _parameters_in(value) if id(each) not in own]
+            hidden = [each for each in _parameters_in(value) if id(each) not in known]
             if any(each.requires_grad for each in hidden):
                 raise UserCodeError(
                     f"The attribute {key!r} of {type(owner).__name__} holds layers or parameters in"
@@ -243,7 +251,7 @@ def _require_parameters(module: nn.Module, label: str) -> None:
                     cure="Use nn.ModuleList, nn.ModuleDict or nn.ParameterList; or set"
                     " requires_grad_(False), if they never change.",
                 )
-    if not own:
+    if not known:
         raise UserCodeError(
             f"The module of {label} has no parameters, so there is nothing to train.",
             received=type(module).__name__,
@@ -272,12 +280,12 @@ def _require_closureless(optimizer: torch.optim.Optimizer, name: str) -> None:
 
 
 def _require_own_parameters(optimizer: torch.optim.Optimizer, module: nn.Module, name: str) -> None:
-    own = {id(parameter) for parameter in module.parameters()}
+    known = {id(parameter) for parameter in module.parameters()}
     foreign = [
         parameter
         for group in optimizer.param_groups
         for parameter in group["params"]
-        if id(parameter) not in own
+        if id(parameter) not in known
     ]
     if foreign:
         shapes: Sequence[Any] = [list(parameter.shape) for parameter in foreign[:3]]

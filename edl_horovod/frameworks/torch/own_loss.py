@@ -20,7 +20,7 @@ from edl_horovod.models.calling import declared, names_in
 from edl_horovod.models.zoo import LoadedSpec
 from edl_horovod.spec import Mode
 
-__all__ = ["OwnLoss", "Runner", "call_step", "has_own_step", "own_loss", "own_step"]
+__all__ = ["OwnLoss", "Runner", "has_own_step", "own_loss", "own_step", "takes_number"]
 
 _STEPS = {Mode.TRAINING: "training_step", Mode.EVALUATION: "validation_step"}
 _LIGHTNING = ("lightning", "lightning_fabric", "pytorch_lightning")
@@ -98,9 +98,9 @@ def own_step(module: nn.Module, name: str) -> Any:
     return method if is_method and not _is_of_lightning(method) else None
 
 
-def call_step(step: Any, batch: Any, number: int) -> Any:
-    """Call a step of a module for a batch, with its number where it takes that."""
-    return step(batch, *([number] if len(declared(step).names) > 1 else []))
+def takes_number(step: Any) -> bool:
+    """Whether a step of a module takes the number of a batch, too."""
+    return len(declared(step).names) > 1
 
 
 class _Step:
@@ -116,6 +116,7 @@ class _Step:
                 cure=f"Write {self.name}(self, batch, batch_idx), which returns the loss or logs"
                 " it by self.log('val_loss', ...).",
             )
+        self._takes_number = takes_number(self._step)
         _require_automatic(loaded, module)
         if loaded.gives("create_metrics"):
             raise UserCodeError(
@@ -124,11 +125,10 @@ class _Step:
             )
 
     def outputs(self, runner: Runner, batch: Batch, number: int) -> Any:
-        given = batch.features
-        if batch.labels is not None or batch.weights is not None:
-            given = batch.examples
+        is_tuple = batch.labels is not None or batch.weights is not None
+        examples = batch.examples if is_tuple else batch.features
         with _logging_to(runner.module) as logged, runner.autocast():
-            returned = call_step(self._step, given, number)
+            returned = self._step(examples, *([number] if self._takes_number else []))
         loss = returned.get("loss") if isinstance(returned, Mapping) else returned
         if self._mode is Mode.EVALUATION:
             # The ring's own names of an evaluation's numbers begin with it, where it is told.
@@ -163,8 +163,8 @@ class _OfForward:
         self._label = loaded.label
 
     def outputs(self, runner: Runner, batch: Batch, number: int) -> Any:
-        given = {} if batch.labels is None else {"labels": batch.labels}
-        return runner.run(batch.features, **given)
+        labels = {} if batch.labels is None else {"labels": batch.labels}
+        return runner.run(batch.features, **labels)
 
     def loss(self, outputs: Any) -> Any:
         is_dict = isinstance(outputs, Mapping)
@@ -229,14 +229,14 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
             " one optimizer, with train.clip_norm and train.accumulate_steps as settings. Phases"
             " that take turns, as of a generator and its discriminator, are not supported.",
         )
-    own = [
+    methods = [
         (name, value)
         for kind in type(module).__mro__
         if kind is not nn.Module and kind is not object and not _is_of_lightning(kind)
         for name, value in vars(kind).items()
         if inspect.isfunction(value)
     ]
-    hooks = sorted({name for name, _ in own if _HOOK.fullmatch(name)})
+    hooks = sorted({name for name, _ in methods if _HOOK.fullmatch(name)})
     if hooks:
         raise UserCodeError(
             f"{loaded.label} has {', '.join(hooks)}, which Lightning's trainer calls and a ring"
@@ -246,7 +246,7 @@ def _require_automatic(loaded: LoadedSpec, module: nn.Module) -> None:
             " edl_horovod.callbacks.Callback of create_callbacks. Bounds of gradients are"
             " train.clip_norm and train.clip_value.",
         )
-    numbers = sorted({n for n in _OF_TRAINER for _, function in own if n in names_in(function)})
+    numbers = sorted({n for n in _OF_TRAINER for _, function in methods if n in names_in(function)})
     if numbers:
         raise UserCodeError(
             f"{loaded.label} reads self.{' and self.'.join(numbers)}, which only Lightning's"

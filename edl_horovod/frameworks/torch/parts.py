@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from edl_horovod.errors import ConfigError, UserCodeError, did_you_mean
-from edl_horovod.models.calling import call_declared, declared
+from edl_horovod.models.calling import declared
 from edl_horovod.models.roles import DATASET_ROLES, LOSS_ROLES, with_roles
 from edl_horovod.spec import Mode
 
@@ -146,8 +146,9 @@ def named_optimizer(name: str) -> Any:
 def metrics_part(function: Any, *, label: str) -> Part:
     """A `create_metrics` from a function of labels and outputs, for `Mode.EVALUATION` only."""
     make = _of_outputs(function, label)
+    takes = declared(make)
     return lambda mode, labels, outputs, features: (
-        call_declared(make, {"labels": labels, "outputs": outputs, "features": features})
+        takes.call(make, {"labels": labels, "outputs": outputs, "features": features})
         if mode is Mode.EVALUATION
         else {}
     )

@@ -34,8 +34,8 @@ class RandomNumbers:
         seed, step = self.variable.numpy().tolist()
         digest = hashlib.blake2b(struct.pack("<qqq", seed, step, salt), digest_size=8).digest()
         number = int.from_bytes(digest, "little") >> 1
-        # `torch.manual_seed` also asks for devices that nobody uses, and formats a traceback for
-        # each call.
+        # `torch.manual_seed` also asks for devices that are not used here, and formats a traceback
+        # for each call.
         torch.default_generator.manual_seed(number)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(number)

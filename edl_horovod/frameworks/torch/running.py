@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.torch.compiling import compiled
 from edl_horovod.frameworks.torch.moving import unchanged
-from edl_horovod.frameworks.torch.own_loss import OwnLoss, call_step, has_own_step, own_step
+from edl_horovod.frameworks.torch.own_loss import OwnLoss, has_own_step, own_step, takes_number
 from edl_horovod.frameworks.torch.structures import at_least_float32, described, map_leaves
 from edl_horovod.frameworks.values import Batch
 from edl_horovod.models.calling import call_declared, declared, user_code
@@ -136,7 +136,7 @@ class Running:
         if step is None:
             return self.run(features)
         with self.autocast():
-            return at_least_float32(call_step(step, features, 0))
+            return at_least_float32(step(features, *([0] if takes_number(step) else [])))
 
     def run(self, features: Any, **more: Any) -> Any:
         """What the module returns for a batch's features, in float32 at least.

@@ -49,16 +49,17 @@ def read_weights(
         except (OSError, SafetensorError) as e:
             raise _no_safetensors(file, e) from e
     require_pt(file)
-    found = load_pt(file, objects, is_trusted=is_trusted)
-    found = found.state_dict() if isinstance(found, nn.Module) else _state_dict_in(found)
-    if isinstance(found, Mapping) and all(
-        isinstance(each, torch.Tensor) for each in found.values()
+    content = load_pt(file, objects, is_trusted=is_trusted)
+    is_module = isinstance(content, nn.Module)
+    weights = content.state_dict() if is_module else _state_dict_in(content)
+    if isinstance(weights, Mapping) and all(
+        isinstance(tensor, torch.Tensor) for tensor in weights.values()
     ):
-        return found
-    keys = ", ".join(map(str, list(found)[:5])) if isinstance(found, Mapping) else ""
+        return weights
+    keys = ", ".join(map(str, list(weights)[:5])) if isinstance(weights, Mapping) else ""
     raise UserCodeError(
         f"{file} holds no weights.",
-        received=f"{type(found).__name__}{keys and ' of '}{keys}",
+        received=f"{type(weights).__name__}{keys and ' of '}{keys}",
         cure="Save them by torch.save(model.state_dict(), 'weights.pt'), alone or in a dict under"
         f" {' or '.join(map(repr, STATE_DICTS))}.",
     )
@@ -82,14 +83,14 @@ def restore(module: nn.Module, weights: Tensors, file: Path) -> None:
     Raises:
         UserCodeError: Their names or shapes are not those of the module.
     """
-    own = module.state_dict()
-    weights = _named_as(own, weights)
-    wrong = [f"{name} is missing in the file" for name in own if name not in weights]
-    wrong += [f"{name} is not the module's" for name in weights if name not in own]
+    expected = module.state_dict()
+    weights = _named_as(expected, weights)
+    wrong = [f"{name} is missing in the file" for name in expected if name not in weights]
+    wrong += [f"{name} is not the module's" for name in weights if name not in expected]
     wrong += [
         f"{name} has shape {list(weights[name].shape)} in the file and {list(value.shape)} in the"
         " module"
-        for name, value in own.items()
+        for name, value in expected.items()
         if name in weights and weights[name].shape != value.shape
     ]
     if wrong:
@@ -102,13 +103,13 @@ def restore(module: nn.Module, weights: Tensors, file: Path) -> None:
     module.load_state_dict(weights)
 
 
-def _named_as(own: Tensors, weights: Tensors) -> Tensors:
-    """The weights without what stands before each of their names, where that makes them fit."""
-    name = next(iter(weights), "")
-    prefixes = (name.removesuffix(each) for each in own if name.endswith(f".{each}"))
+def _named_as(expected: Tensors, weights: Tensors) -> Tensors:
+    """The weights without the prefix of all their names, where they fit without it."""
+    first = next(iter(weights), "")
+    prefixes = (first.removesuffix(name) for name in expected if first.endswith(f".{name}"))
     for prefix in prefixes:
-        if weights.keys() == {f"{prefix}{each}" for each in own}:
-            return {each: weights[f"{prefix}{each}"] for each in own}
+        if weights.keys() == {f"{prefix}{name}" for name in expected}:
+            return {name: weights[f"{prefix}{name}"] for name in expected}
     return weights
 
 

@@ -86,6 +86,15 @@ def assert_same(state, sums, module, losses):
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def assert_trains_as_by_hand(kind, data, size, loss_of, options=NO_OPTIONS):
+    """A ring trains a module of the zoo as a loop does on the same batches."""
+    state, sums = in_ring(load(kind.__name__), data, size, options)
+    torch.manual_seed(3)
+    module = kind()
+    losses = by_hand(module, module.configure_optimizers(), data, loss_of)
+    assert_same(state, sums, module, losses)
+
+
 def texts():
     random = torch.Generator().manual_seed(7)
     shape = (BATCH, torch_styles.LENGTH)
@@ -100,31 +109,21 @@ def texts():
 @pytest.mark.parametrize("size", SIZES)
 def test_a_module_that_returns_its_loss_trains_as_in_a_loop(size, options):
     data = list(texts())
-    state, sums = in_ring(load("Classifier"), data, size, options)
-    torch.manual_seed(3)
-    module = torch_styles.Classifier()
-    losses = by_hand(
-        module,
-        module.configure_optimizers(),
+    assert_trains_as_by_hand(
+        torch_styles.Classifier,
         data,
+        size,
         lambda module, batch: module(**batch.features, labels=batch.labels).loss,
+        options,
     )
-    assert_same(state, sums, module, losses)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_labels_among_the_features_are_handed_to_forward(size):
     data = [Batch({**b.features, "labels": b.labels}, None, BATCH) for b in texts()]
-    state, sums = in_ring(load("Classifier"), data, size)
-    torch.manual_seed(3)
-    module = torch_styles.Classifier()
-    losses = by_hand(
-        module,
-        module.configure_optimizers(),
-        data,
-        lambda module, batch: module(**batch.features).loss,
+    assert_trains_as_by_hand(
+        torch_styles.Classifier, data, size, lambda module, batch: module(**batch.features).loss
     )
-    assert_same(state, sums, module, losses)
 
 
 def test_a_loss_of_outputs_that_is_a_sum_is_refused():
@@ -137,16 +136,12 @@ def test_labels_that_a_loss_of_outputs_leaves_out_are_not_counted(size):
     data = list(texts())
     for batch in data:
         batch.labels[:5] = -100
-    state, sums = in_ring(load("Classifier"), data, size)
-    torch.manual_seed(3)
-    module = torch_styles.Classifier()
-    losses = by_hand(
-        module,
-        module.configure_optimizers(),
+    assert_trains_as_by_hand(
+        torch_styles.Classifier,
         data,
+        size,
         lambda module, batch: module(**batch.features, labels=batch.labels).loss,
     )
-    assert_same(state, sums, module, losses)
 
 
 def test_an_evaluation_does_not_count_labels_that_a_loss_of_outputs_leaves_out():
@@ -293,16 +288,12 @@ def test_a_feature_that_forward_does_not_have_is_told(monkeypatch):
 def test_a_module_without_labels_trains_as_in_a_loop(size):
     random = torch.Generator().manual_seed(7)
     data = [Batch(torch.randn(BATCH, 4, generator=random), None, BATCH) for _ in range(STEPS)]
-    state, sums = in_ring(load("Autoencoder"), data, size)
-    torch.manual_seed(3)
-    module = torch_styles.Autoencoder()
-    losses = by_hand(
-        module,
-        module.configure_optimizers(),
+    assert_trains_as_by_hand(
+        torch_styles.Autoencoder,
         data,
+        size,
         lambda module, batch: module.loss(module(batch.features), batch.features),
     )
-    assert_same(state, sums, module, losses)
 
 
 @pytest.mark.parametrize("processes", [0, 1])

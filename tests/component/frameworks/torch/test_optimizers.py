@@ -92,16 +92,8 @@ def assert_same_weights(step, module, **tolerance):
         np.testing.assert_allclose(ours, value.numpy(), err_msg=name, **tolerance)
 
 
-@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
-def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker, monkeypatch):
-    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
-    assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
-@pytest.mark.parametrize("num_before", [0, 1, 7])
-def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before, monkeypatch):
-    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
+def assert_goes_on_elsewhere(loaded, num_before):
+    """Another step that gets the state after some batches ends with the same bits."""
     first, whole = by_us(loaded, batches(num_before)), by_us(loaded)
     second = make_step(loaded, EXAMPLE)
     for name, variable in reversed(second.variables.items()):
@@ -113,6 +105,19 @@ def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before, monkeypatc
         np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
 
 
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+def test_every_optimizer_makes_the_steps_of_a_loop_of_ones_own(maker, monkeypatch):
+    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
+    assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("num_before", [0, 1, 7])
+def test_what_an_optimizer_keeps_goes_on_elsewhere(maker, num_before, monkeypatch):
+    loaded = load(lambda model: maker(model.parameters()), monkeypatch)
+    assert_goes_on_elsewhere(loaded, num_before)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule, monkeypatch):
     def create_optimizer(model):
@@ -120,15 +125,8 @@ def test_a_schedule_by_the_step_does_what_it_does_elsewhere_and_goes_on(schedule
         return optimizer, {"scheduler": schedule(optimizer), "interval": "step"}
 
     loaded = load(create_optimizer, monkeypatch)
-    whole = by_us(loaded)
-    assert_same_weights(whole, by_hand(loaded), rtol=2e-5, atol=1e-6)
-    first, second = by_us(loaded, batches(5)), make_step(loaded, EXAMPLE)
-    for name, variable in second.variables.items():
-        variable.assign(first.variables[name].numpy())
-    for batch in itertools.islice(batches(), 5, None):
-        second.step(batch, wants_change=False, is_alone=True, salt=0)
-    for name, value in state_of(whole).items():
-        np.testing.assert_array_equal(state_of(second)[name], value, err_msg=name)
+    assert_same_weights(by_us(loaded), by_hand(loaded), rtol=2e-5, atol=1e-6)
+    assert_goes_on_elsewhere(loaded, 5)
 
 
 SPARSE = ["adagrad", "momentum", "sgd", "sparse adam"]
@@ -149,15 +147,7 @@ def test_sparse_gradients_are_those_of_a_loop_of_ones_own(kind, scales_loss):
 @pytest.mark.parametrize("num_before", [0, 1, 7])
 def test_what_is_kept_of_sparse_gradients_goes_on_elsewhere(kind, num_before):
     loaded = load_spec(ZOO, "torch_sparse", params={"kind": kind})
-    first, whole = by_us(loaded, batches(num_before)), by_us(loaded)
-    second = make_step(loaded, EXAMPLE)
-    for name, variable in reversed(second.variables.items()):
-        variable.assign(first.variables[name].numpy())
-    for batch in itertools.islice(batches(), num_before, None):
-        second.step(batch, wants_change=False, is_alone=True, salt=0)
-    ours, theirs = state_of(second), state_of(whole)
-    for name in theirs:
-        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+    assert_goes_on_elsewhere(loaded, num_before)
 
 
 @pytest.mark.parametrize("bound", [{"clip_norm": 0.3}, {"clip_value": 0.1}])
