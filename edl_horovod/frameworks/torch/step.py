@@ -391,7 +391,8 @@ class TorchStep:
         loss = outcome.loss.item()
         known, change = 0.0, 0.0
         for mean, divisor, total in zip(outcome.means, divisors, totals, strict=True):
-            factor = divisor / num_examples * all_examples / total if divisor else 0.0
+            # Examples that only stand for others may have a divisor where the ring has none.
+            factor = divisor / num_examples * all_examples / total if divisor and total else 0.0
             mean.scale_gradient(factor)
             if divisor and mean.value is not None:
                 known += mean.share * mean.value * factor
