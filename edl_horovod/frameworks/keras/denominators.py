@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-__all__ = ["OverRing", "Reductions", "RingMean"]
+__all__ = ["OverRing", "Reductions", "RingMean", "depends_on"]
 
 _PASSING = {"Identity", "Cast", "Reshape", "Squeeze", "EnsureShape"}
 """Ops that pass a number on."""
@@ -113,8 +113,7 @@ class Reductions:
         by_examples = RingMean(loss * count, count)
         if self._over_ring is not None or not isinstance(getattr(loss, "graph", None), tf.Graph):
             return by_examples
-        flat = tf.nest.flatten(outputs, expand_composites=True)
-        terms = self._terms_in(loss, {tensor.ref() for tensor in flat if tf.is_tensor(tensor)})
+        terms = self._terms_in(loss, outputs)
         if len({term.source for term in terms}) != 1 or terms[0].source is None:
             return by_examples
         weight = tf.cast(terms[0].divisor, loss.dtype)
@@ -129,7 +128,7 @@ class Reductions:
         total, all_examples = tf.unstack(over_ring(tf.stop_gradient(row)))
         return tf.math.divide_no_nan(divisor * all_examples, total * self._count)
 
-    def _terms_in(self, tensor: tf.Tensor, outputs: set[Any], depth: int = 0) -> list[_Term]:
+    def _terms_in(self, tensor: tf.Tensor, outputs: Any, depth: int = 0) -> list[_Term]:
         if depth > _MAX_DEPTH or tensor.shape.rank not in (0, 1):
             return []
         if term := self._terms.get(tensor.ref()):
@@ -138,7 +137,7 @@ class Reductions:
         if op.type in _DIVISIONS and tensor.shape.rank == 0:
             dividend, divisor = op.inputs
             above = self._terms_in(dividend, outputs, depth + 1)
-            if above or divisor.shape.rank != 0 or _depends(divisor, outputs):
+            if above or divisor.shape.rank != 0 or depends_on(divisor, outputs):
                 return above
             divisor = _unclamped(divisor)
             return [_Term(divisor, None if _is_size(divisor) else divisor.ref(), may_be_nan=True)]
@@ -206,12 +205,14 @@ def _is_size(divisor: tf.Tensor) -> bool:
     return True
 
 
-def _depends(divisor: tf.Tensor, outputs: set[Any]) -> bool:
+def depends_on(divisor: tf.Tensor, outputs: Any) -> bool:
     """Whether a divisor is computed from a model's outputs, or from its variables."""
+    flat = tf.nest.flatten(outputs, expand_composites=True)
+    refs = {tensor.ref() for tensor in flat if tf.is_tensor(tensor)}
     waiting, seen = [divisor], set()
     while waiting:
         tensor = waiting.pop()
-        if tensor.ref() in outputs or tensor.op.type == "ReadVariableOp":
+        if tensor.ref() in refs or tensor.op.type == "ReadVariableOp":
             return True
         if tensor.ref() in seen or tensor.op.type in ("Shape", "Size"):
             continue

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from edl_horovod.errors import UserCodeError
 from edl_horovod.frameworks.keras.class_weights import weights_of_classes
-from edl_horovod.frameworks.keras.denominators import OverRing, Reductions, RingMean
+from edl_horovod.frameworks.keras.denominators import OverRing, Reductions, RingMean, depends_on
 from edl_horovod.frameworks.keras.functional import (
     MetricSums,
     at_least_float32,
@@ -219,8 +219,16 @@ class Objective:
             value = loss()
         self.num_divisors = max(self.num_divisors, reductions.num_divisors)
         if isinstance(value, tuple | list) and len(value) == 2:
-            total, weight = (self._scalar(tf.convert_to_tensor(each)) for each in value)
-            return RingMean(total, tf.cast(tf.stop_gradient(weight), total.dtype))
+            total, weight = (self._scalar(tf.convert_to_tensor(part)) for part in value)
+            if depends_on(weight, outputs):
+                raise UserCodeError(
+                    f"create_loss of {self._loaded.label} must return a weight that the sum is"
+                    " divided by.",
+                    received="one that depends on the model's outputs",
+                    cure="Return the sum of the losses and the sum of their weights, for instance"
+                    " tf.reduce_sum(losses * mask), tf.reduce_sum(mask).",
+                )
+            return RingMean(total, tf.cast(weight, total.dtype))
         return reductions.ring_mean(self._scalar(tf.convert_to_tensor(value)), outputs)
 
     def of_batch(

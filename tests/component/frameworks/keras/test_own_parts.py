@@ -224,6 +224,17 @@ def test_parts_of_a_batch_do_not_know_several_divisors():
         )
 
 
+def test_a_weight_that_depends_on_the_outputs_is_refused(monkeypatch):
+    loaded = loaded_with("masked.PairSpec")
+
+    def create_loss(outputs, labels):
+        return tf.reduce_sum(outputs), 1.0 + tf.reduce_sum(tf.square(outputs))
+
+    monkeypatch.setattr(type(loaded.spec), "create_loss", staticmethod(create_loss))
+    with pytest.raises(UserCodeError, match=r"depends on the model's outputs"):
+        KerasStep(loaded, specs_of(taggers.data("pair", 8)), learning_rate=None)
+
+
 @pytest.mark.parametrize("kind", ["masked", "divided", "two_masks"])
 def test_the_loss_of_an_evaluation_divides_as_in_evaluate(kind):
     data = taggers.data(kind, 2 * BATCH)
