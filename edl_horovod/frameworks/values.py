@@ -202,7 +202,7 @@ class StepSums:
     @property
     def is_finite(self) -> bool:
         """Whether the variables were changed; false means a loss or gradients that are not."""
-        is_loss_finite = bool(np.isfinite(self.loss))
+        is_loss_finite = math.isfinite(self.loss)
         return self.num_examples == 0 or (is_loss_finite and self.has_finite_gradients)
 
 

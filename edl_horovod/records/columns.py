@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from edl_horovod.records.flat_records import FlatRecords
 from edl_horovod.records.layout import BYTES, Layout
 
-__all__ = ["ColumnChunk", "Ragged", "Stored", "Values", "empty", "join", "take"]
+__all__ = ["ColumnChunk", "Ragged", "Stored", "Values", "empty", "join", "part", "take"]
 
 _Integers = NDArray[np.int64]
 _OBJECT_BYTES = 41
@@ -78,6 +78,13 @@ def take(column: Stored, slots: _Integers) -> Values:
 def join(parts: Sequence[list[Values]], order: _Integers) -> list[Values]:
     """The columns of several runs of records as one, in an order that counts over all of them."""
     return [take(_joined(list(column)), order) for column in zip(*parts, strict=True)]
+
+
+def part(column: Values, start: int, stop: int) -> Values:
+    """Consecutive records of a column; of an array they share its memory."""
+    return (
+        take(column, np.arange(start, stop)) if isinstance(column, Ragged) else column[start:stop]
+    )
 
 
 def empty(layout: Layout) -> list[Values]:

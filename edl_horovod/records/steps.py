@@ -4,12 +4,16 @@ A framework's batches ask for them from a thread of their own, ahead of the step
 """
 
 import contextlib
+import itertools
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from edl_horovod.records.columns import part
 from edl_horovod.records.plan import DataPlan, EpochOrder, FilledSteps, Ids
 from edl_horovod.records.source import Records, RecordSource
 from edl_horovod.records.spans import StepSpans
@@ -19,6 +23,8 @@ __all__ = ["NO_IDS", "NO_STEP", "ExpectedRestart", "StepRecords"]
 NO_IDS: Ids = np.empty(0, np.int64)
 NO_STEP = -1
 """In place of a step or a run that there is not."""
+QUICK_READ_SECONDS = 0.0005
+MAX_STEPS_TOGETHER = 16
 
 
 @dataclass
@@ -37,6 +43,17 @@ class _Run:
     """The order of that epoch."""
     failure: tuple[int, Exception] | None = None
     """The first step whose records could not be read, and why."""
+    ahead: dict[int, tuple[Ids, Records]] = field(default_factory=dict)
+    """What was read together with an earlier step, by the number of the step in the run."""
+    num_together: int = 1
+    """How many steps the next read takes."""
+
+    def ids_of(self, number: int, plan: DataPlan) -> Ids:
+        """Ids of the records of a step, known by its number in the run."""
+        span = self.spans[self.steps[number]]
+        if self.order is None or self.epoch != span.epoch:
+            self.order, self.epoch = plan.order(span.epoch), span.epoch
+        return self.order.between(span.first, span.last, self.lanes)
 
 
 class StepRecords:
@@ -118,16 +135,42 @@ class StepRecords:
         if run.number != run_number:
             return NO_STEP, None
         step = run.steps[number]
-        span = run.spans[step]
-        if run.order is None or run.epoch != span.epoch:
-            run.order, run.epoch = self._plan.order(span.epoch), span.epoch
-        ids = run.read_ids[step] = run.order.between(span.first, span.last, run.lanes)
+        if number not in run.ahead:
+            self._read_together(run, number)
+        if number in run.ahead:
+            run.read_ids[step], records = run.ahead.pop(number)
+            return step, records
+        ids = run.read_ids[step] = run.ids_of(number, self._plan)
         try:
             return step, self._source.read(ids)
         except Exception as error:
             # Kept for `failure_of`: a framework may hand on nothing but the error's text.
             run.failure = run.failure or (step, error)
             raise
+
+    def _read_together(self, run: _Run, number: int) -> None:
+        """Read the columns of a step and of those that follow it, as long as that is quick.
+
+        Small steps take longer to ask for than to copy, and the thread that computes waits for the
+        interpreter meanwhile. Where a read fails, each step is read alone: the one at fault may
+        never be wanted.
+        """
+        if self._source.layout is None:
+            return
+        numbers = range(number, min(number + run.num_together, len(run.steps)))
+        ids = [run.ids_of(each, self._plan) for each in numbers]
+        began = time.perf_counter()
+        try:
+            columns: list[Any] = self._source.read(np.concatenate(ids))
+        except Exception:
+            run.num_together = 1
+            return
+        is_quick = time.perf_counter() - began < QUICK_READ_SECONDS
+        run.num_together = min(2 * run.num_together, MAX_STEPS_TOGETHER) if is_quick else 1
+        ends = itertools.accumulate(map(len, ids))
+        for at, of_step, end in zip(numbers, ids, ends, strict=True):
+            start = end - len(of_step)
+            run.ahead[at] = of_step, [part(column, start, end) for column in columns]
 
     def _make_run(
         self, number: int, lanes: range, first_step: int, last_step: int, spans: StepSpans

@@ -5,6 +5,7 @@ computed.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -41,6 +42,11 @@ MOST_PARTS = 3
 _SHOWN_EXAMPLES = 2
 """Of the examples that stand for all: BatchNorm cannot work on one alone."""
 _ITERATOR = 0
+QUICK_SECONDS = 0.0005
+"""Examples that are made in less are made between two steps: for so little, the thread and the step
+only take the interpreter from each other."""
+STEPS_IN_THREAD = 256
+"""The number of steps made in the thread after one that was not quick."""
 _COLLATE = {**default_collate_fn_map, type(None): lambda _examples, **_: None}
 """How single examples become a batch: as `default_collate` has it, and without labels."""
 
@@ -84,6 +90,9 @@ class TorchBatches:
         self._ahead: deque[Future[tuple[int, Batch | None]]] = deque()
         self._num_asked = 0
         self._num_steps = 0
+        self._num_in_thread = prefetch
+        """How many steps are still to be made in the thread."""
+        self._make_seconds = 0.0
         self._next_step = 0
         self._shown: Batch | None = None
         self._expected = ExpectedRestart(self._restart)
@@ -127,7 +136,7 @@ class TorchBatches:
         self.record_ids = NO_IDS
         if step not in self._records:
             return None
-        made, batch = self._ahead.popleft().result()
+        made, batch = self._ahead.popleft().result() if self._ahead else self._make_now()
         assert made == step, (made, step)
         self._ask()
         self.record_ids = self._records.take_ids(step)
@@ -149,15 +158,31 @@ class TorchBatches:
         self._next_step, self._salt = first_step, lanes.start
         _, self._num_steps = self._records.take_run(_ITERATOR)
         self._num_asked = 0
-        for _ in range(self._prefetch):
-            self._ask()
+        self._num_in_thread = max(self._num_in_thread, self._prefetch)
+        self._ask()
 
     def _ask(self) -> None:
-        """Have the next step's examples made, if there is one."""
-        if self._num_asked < self._num_steps:
-            run = self._records.run_number
+        """Have the examples of the next steps made by the thread, as far as it is to make them."""
+        run = self._records.run_number
+        while (
+            len(self._ahead) < self._prefetch
+            and self._num_asked < self._num_steps
+            and (self._num_in_thread > 0 or self._decoders is not None)
+        ):
             self._ahead.append(self._reading.submit(self._make, run, self._num_asked, self._salt))
             self._num_asked += 1
+            self._num_in_thread -= 1
+
+    def _make_now(self) -> tuple[int, Batch | None]:
+        """Make the next step's examples, and find out whether that is quick."""
+        began = time.perf_counter()
+        made = self._make(self._records.run_number, self._num_asked, self._salt)
+        self._num_asked += 1
+        # An average: now and then another process has the processor.
+        self._make_seconds += (time.perf_counter() - began - self._make_seconds) / 16
+        if self._make_seconds > QUICK_SECONDS:
+            self._num_in_thread, self._make_seconds = STEPS_IN_THREAD, 0.0
+        return made
 
     def _make(self, run: int, number: int, salt: int) -> tuple[int, Batch | None]:
         with self._source_lock:  # It need not bear several threads.

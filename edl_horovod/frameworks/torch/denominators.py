@@ -52,10 +52,14 @@ class Mean:
         return bool(self.node.name() == "DivBackward0")
 
     @property
+    def may_be_clamped(self) -> bool:
+        """Whether the divisor may be 0 that `clamp(min=1)` has made 1 of."""
+        return self.divisor == 1 and self.is_division
+
+    @property
     def counted(self) -> float:
         """The divisor; 0 where `clamp(min=1)` seems to have made 1 of it: the mean is 0, too."""
-        is_clamped = self.is_division and self.divisor == 1 and self.value == 0
-        return 0.0 if is_clamped else self.divisor
+        return 0.0 if self.value == 0 and self.may_be_clamped else self.divisor
 
     def scale_gradient(self, factor: float) -> None:
         """Multiply the gradient that the next backward pass hands on to the term."""

@@ -69,13 +69,13 @@ class StepOptions:
 
 def are_finite(parameters: Sequence[nn.Parameter]) -> bool:
     """Whether all gradients are finite numbers."""
-    gradients = [each.grad for each in parameters if each.grad is not None]
+    gradients = [grad for each in parameters if (grad := each.grad) is not None]
     values = [each._values() if each.is_sparse else each for each in gradients]
     if not values:
         return True
     # A sum takes a tenth of the time of looking at each number, and only large ones overflow in it.
     if values[0].device.type == "cpu":
-        total = sum(each.sum().item() for each in values)
+        total = sum([each.sum().item() for each in values])
     else:
         total = torch.stack([each.sum() for each in values]).sum().item()
     return cmath.isfinite(total) or all(bool(torch.isfinite(each).all()) for each in values)

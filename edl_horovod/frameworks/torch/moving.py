@@ -123,6 +123,8 @@ class Moving:
 
     def put_back(self, kept: Kept) -> None:
         """Give the module the same tensors with the same values again."""
+        if not self._places:
+            return
         with torch.no_grad():
             for place, tensor, value in zip(self._places, kept.tensors, kept.values, strict=True):
                 place.holder[place.key] = tensor

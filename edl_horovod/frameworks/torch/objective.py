@@ -132,6 +132,7 @@ class Objective:
                 )
             raise UserCodeError(f"{loaded.label} lacks loss.", cure=f"{cure}.")
         self._loss_takes = declared(self._loss)
+        self._loss_takes_weights = _WEIGHTS in self._loss_takes.names or self._loss_takes.takes_any
         self._loss_name = _name_of(loaded, "create_loss", "loss") if own is None else own.name
         self._metrics = _part(loaded, module, "create_metrics", "metrics")
         self._metrics_name = _name_of(loaded, "create_metrics", "metrics")
@@ -274,7 +275,10 @@ class Objective:
             )
         if self.num_divisors:
             return _Loss(value, count, means)
-        divisor = replace(means[0], value=float(value.detach())).counted
+        (mean,) = means
+        if mean.may_be_clamped:
+            mean = replace(mean, value=float(value.detach()))
+        divisor = mean.counted
         return _Loss(value, divisor) if divisor else _nothing(value)
 
     def _value(self, batch: Batch, outputs: Any) -> Any:
@@ -286,12 +290,10 @@ class Objective:
         """
         assert self._loss is not None
         weights = self._weights_of_classes(batch) if self._class_weight else batch.weights
-        is_traced = any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
-        if not is_traced and self._own is None:
+        if self._own is None and not _is_traced(outputs):
             outputs = self._with_graph(outputs)
         available = {"outputs": outputs, "labels": batch.labels, "features": batch.features}
-        takes = self._loss_takes
-        takes_weights = _WEIGHTS in takes.names or takes.takes_any
+        takes, takes_weights = self._loss_takes, self._loss_takes_weights
         if takes_weights:
             available[_WEIGHTS] = weights
         with torch.enable_grad():
@@ -478,6 +480,11 @@ def metric_means(sums: NDArray[np.float64]) -> list[float]:
         float(total / weight) if weight else math.nan
         for total, weight in zip(sums[::2], sums[1::2], strict=True)
     ]
+
+
+def _is_traced(outputs: Any) -> bool:
+    """Whether some of the outputs have a graph of autograd."""
+    return any(getattr(leaf, "requires_grad", False) for leaf in leaves(outputs))
 
 
 def _is_pair(value: Any) -> bool:

@@ -347,7 +347,7 @@ class TorchStep:
                 if parameter.grad is not None:
                     parameter.grad.mul_(count / loss_weight)
         moved = [each.cpu().numpy() for each in self._moving.sums(kept, count)]
-        numbers = [count, loss_sum, loss_weight, 0.0, 1.0]
+        numbers = np.array([count, loss_sum, loss_weight, 0.0, 1.0])
         return np.concatenate([numbers, metric_sums, *moved])
 
     def _begin_training(self) -> None:
@@ -520,6 +520,9 @@ class TorchStep:
 
     @contextlib.contextmanager
     def _multiplied_rate(self) -> Iterator[None]:
+        if self._rate_factor == 1.0:
+            yield
+            return
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * self._rate_factor

@@ -1,10 +1,13 @@
 """Which records belong to which step of a run, and a restart that is made ahead of its time."""
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
+from edl_horovod.records.columns import Ragged
+from edl_horovod.records.layout import Column, Layout
 from edl_horovod.records.plan import DataPlan
 from edl_horovod.records.spans import StepSpans
 from edl_horovod.records.steps import NO_IDS, NO_STEP, ExpectedRestart, StepRecords
@@ -15,13 +18,28 @@ LANES = range(4)
 class Numbers:
     """Reads the number of a record as that record, unless it is damaged."""
 
+    layout: Layout | None = None
+
     def __init__(self, damaged: set[int]) -> None:
         self.damaged = damaged
+        self.num_reads = 0
 
-    def read(self, ids) -> list[bytes]:
+    def read(self, ids) -> list[Any]:
+        self.num_reads += 1
         if self.damaged & {*ids.tolist()}:
             raise OSError("damaged")
         return [b"%d" % one for one in ids]
+
+
+class Columns(Numbers):
+    """Reads an array of the numbers, and one of a list for each: the number, if it is odd."""
+
+    layout = Layout((Column("x", "int64"), Column("odd", "int64", (None,))))
+
+    def read(self, ids) -> list[Any]:
+        super().read(ids)
+        odd = ids % 2 == 1
+        return [ids, Ragged(ids[odd], np.cumsum(odd))]
 
 
 @pytest.fixture
@@ -54,6 +72,33 @@ def test_a_run_reads_its_steps_and_says_which_records_they_hold(plan: DataPlan) 
         assert records.take_ids(step).tolist() == ids
         assert records.take_ids(step) is NO_IDS
     assert 2 * plan.steps_per_epoch not in records
+
+
+@pytest.mark.parametrize("damaged", [set(), {17}])
+def test_columns_of_several_steps_are_read_together(
+    plan: DataPlan, damaged: set[int], monkeypatch
+) -> None:
+    monkeypatch.setattr("edl_horovod.records.steps.QUICK_READ_SECONDS", 60.0)
+    source = Columns(damaged)
+    records = StepRecords(source, plan)
+    num_steps = 10 * plan.steps_per_epoch
+    records.restart(LANES, 1, num_steps)
+    run, _ = records.take_run(1)
+
+    for number, step in enumerate(range(1, num_steps)):
+        ids = expected(plan, step)
+        if damaged & {*ids}:
+            with pytest.raises(OSError, match="damaged"):
+                records.read(run, number)
+            assert records.failure_of(step)
+            break
+        at, (x, odd) = records.read(run, number)
+        assert (at, x.tolist()) == (step, ids)
+        lists = [each.tolist() for each in np.split(odd.values, odd.ends)[:-1]]
+        assert lists == [[n] if n % 2 else [] for n in ids]
+        assert records.take_ids(step).tolist() == ids
+    else:
+        assert source.num_reads < num_steps / 2
 
 
 def test_an_iterator_takes_a_run_once_and_reads_nothing_of_a_former_one(plan: DataPlan) -> None:

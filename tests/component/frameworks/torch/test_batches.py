@@ -1,5 +1,7 @@
 """Examples of records: what `create_dataset` is given, and what it may return."""
 
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +109,23 @@ def test_a_restart_that_was_expected_is_made_once(make):
     first = all_of(batches, first=1, last=3)
     assert len(read) == 2
     assert first == all_of(batches, first=1, last=3)
+
+
+def test_only_examples_that_take_long_are_made_beside_the_step(make, monkeypatch):
+    monkeypatch.setattr("edl_horovod.frameworks.torch.batches.QUICK_SECONDS", 0.005)
+    makers, seconds = [], 0.0
+
+    def create_dataset(records, mode):
+        makers.append(threading.current_thread())
+        time.sleep(seconds)
+        return tensors(records, mode)
+
+    batches = make(create_dataset)
+    whole = all_of(batches, last=40)
+    assert threading.main_thread() in makers[-10:]
+    seconds = 0.02
+    assert all_of(batches, last=40) == whole
+    assert threading.main_thread() not in makers[-10:]
 
 
 class OneByOne(Dataset):
