@@ -111,13 +111,23 @@ def test_from_one_worker_to_none_and_back_with_a_checkpoint(start, tmp_path):
         "a checkpoint of step 5",
     )
     generation = job.generation()
+    # Without a slot: a worker in the same one may be warm before its loss is noticed.
+    job.want(0)
     job.signal_worker(0, signal.SIGKILL)
+    job.wait_for(
+        lambda found: any(
+            e.event.kind == "job"
+            and e.event.state == "waiting"
+            and "0 workers, 1 needed" in e.event.message
+            for e in found
+        ),
+        "a ring without workers",
+    )
+    job.want(1)
     job.wait_for_ring(1, after=generation)
     (tmp_path / "hurry").touch()
     job.succeed()
     assert job.events("reset")[-1].event.step >= 5
-    waits = [e for e in job.events("job") if e.event.state == "waiting"]
-    assert "0 workers, 1 needed" in waits[-1].event.message
     counting_job.assert_each_record_once_an_epoch(tmp_path / "out")
 
 
