@@ -73,17 +73,8 @@ def lower_bound(values: Sequence[float]) -> float:
 
 
 def _measure(space: Workspace, model: _Model) -> list[Comparison]:
-    share, settings = model.step_share, space.settings
-    folder = space.folder / f"torch-{model.name}"
-    folder.mkdir()
-    own = Workspace(
-        folder,
-        dataclasses.replace(
-            settings,
-            warmup_steps=round(share * settings.warmup_steps),
-            timed_steps=round(share * settings.timed_steps),
-        ),
-    )
+    settings = space.settings
+    own = space.subfolder(f"torch-{model.name}", step_share=model.step_share)
     own.write_arrays(model.num_records, model.shape)
     rates = interleave(_sides(own, model), PAIRS_PER_REPETITION * settings.repetitions)
 

@@ -5,13 +5,14 @@ compares them imports no TensorFlow, so it does not disturb what it measures.
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +36,7 @@ __all__ = [
     "interleave",
     "median_of",
     "side_parser",
+    "spec_of",
     "write_numbers",
 ]
 
@@ -193,6 +195,14 @@ class Workspace:
         self.folder = folder
         self.data = folder / "data"
         self._num_sides = 0
+
+    def subfolder(self, name: str, *, step_share: float) -> "Workspace":
+        """A workspace in a folder of this one, with a share of its numbers of steps."""
+        folder = self.folder / name
+        folder.mkdir()
+        steps = (self.settings.warmup_steps, self.settings.timed_steps)
+        warmup, timed = (round(step_share * each) for each in steps)
+        return Workspace(folder, replace(self.settings, warmup_steps=warmup, timed_steps=timed))
 
     def run_side(
         self,
@@ -381,6 +391,16 @@ def side_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--warmup-steps", type=int, required=True, help="steps that do not count")
     parser.add_argument("--total-steps", type=int, required=True, help="warm-up included")
     return parser
+
+
+def spec_of(name: str) -> Any:
+    """One of the specs of `benchmarks/models`, made.
+
+    Args:
+        name: Its module and its class, as in `cnn.CnnSpec`.
+    """
+    module, _, symbol = name.partition(".")
+    return getattr(importlib.import_module(f"benchmarks.models.{module}"), symbol)()
 
 
 def write_numbers(place: Path, numbers: Numbers) -> None:

@@ -81,6 +81,30 @@ class CnnSpec(ElasticDLSpec):
         return keras.optimizers.SGD(lr)
 
 
+class MlpSpec(CnnSpec):
+    """Three small dense layers: the step is short."""
+
+    def create_model(self) -> keras.Model:
+        image = keras.Input(shape=IMAGE_SHAPE, name="image")
+        x = layers.Flatten()(image)
+        for _ in range(2):
+            x = layers.Dense(128, activation="relu")(x)
+        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="mlp")
+
+
+class MiddleSpec(CnnSpec):
+    """Three convolutions and two dense layers: the step is long."""
+
+    def create_model(self) -> keras.Model:
+        image = keras.Input(shape=IMAGE_SHAPE, name="image")
+        x = layers.Reshape((*IMAGE_SHAPE, 1))(image)
+        for filters, is_pooled in ((32, False), (32, True), (64, True)):
+            x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+            x = layers.MaxPooling2D(2)(x) if is_pooled else x
+        x = layers.Dense(128, activation="relu")(layers.Flatten()(x))
+        return keras.Model(inputs={"image": image}, outputs=layers.Dense(10)(x), name="middle")
+
+
 class CnnBatchSpec(CnnSpec):
     """The same, parsing a step's records in one call; the framework's shuffle is the only one."""
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from benchmarks.common import side_parser, write_numbers
-from benchmarks.models.cnn import LEARNING_RATE, make_model
+from benchmarks.common import side_parser, spec_of, write_numbers
 from benchmarks.peers.pipeline import training_dataset
 
 
@@ -29,12 +28,13 @@ class _EpochTimes(keras.callbacks.Callback):  # type: ignore[misc]  # Keras ship
 def main() -> int:
     """Fit, and measure all epochs but the first; returns the exit code."""
     parser = side_parser(__doc__.partition("\n")[0])
+    parser.add_argument("--spec", default="cnn.CnnSpec", help="of benchmarks/models")
     parser.add_argument("--jit", action="store_true", help="jit_compile=True: XLA")
     args = parser.parse_args()
     keras.utils.set_random_seed(0)
-    model = make_model()
+    spec = spec_of(args.spec)
+    model, optimizer = spec.create_model(), spec.create_optimizer()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    optimizer = keras.optimizers.SGD(LEARNING_RATE)
     # Keras' default, "auto", is False on a machine without a GPU (Keras 3.15).
     jit_compile = True if args.jit else "auto"
     model.compile(optimizer=optimizer, loss=loss, jit_compile=jit_compile)

@@ -5,7 +5,6 @@ repository (examples/tensorflow2/tensorflow2_mnist.py). Keras 3 variables are ha
 `v.value`; the learning rate is not scaled, because the global batch is that of the other sides.
 """
 
-import importlib
 import os
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from benchmarks.common import StepClock, side_parser, write_numbers
+from benchmarks.common import StepClock, side_parser, spec_of, write_numbers
 from benchmarks.elastic.stamps import Stamper
 from benchmarks.models.cnn import mean_loss
 from benchmarks.peers.pipeline import training_dataset
@@ -36,8 +35,7 @@ def main() -> int:
     if args.timeline_step is not None:
         os.environ.update(DYNAMIC_TIMELINE)
     hvd.init()
-    module, _, symbol = args.spec.partition(".")
-    spec = getattr(importlib.import_module(f"benchmarks.models.{module}"), symbol)()
+    spec = spec_of(args.spec)
     batches = training_dataset(
         args.data, args.batch_size // hvd.size(), rank=hvd.rank(), size=hvd.size(), spec=spec
     )
