@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from edl_horovod.errors import DataError, MissingDependency, how_to_install
 from edl_horovod.sql import sqlite_rows
+from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_sqlite
 from edl_horovod.sql.rows import Rows, SelectColumn, from_server
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
@@ -25,6 +26,10 @@ LOCK_SECONDS = 30
 MOST_ROWS = 10_000
 """Rows of a statement's result that are read."""
 _SHOWN_CHARACTERS = 500
+_CONFINED = (
+    "See to the statement, or to the database. In this service statements reach no files and load"
+    " no code."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +46,12 @@ class StatementResult:
 
 
 @contextmanager
-def open_engine(url: str) -> Iterator["Engine"]:
+def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
     """A database, closed when the `with` ends. Nothing is connected yet.
+
+    Args:
+        url: Names the database.
+        is_confined: Whether statements must stay within it; see `confinement`.
 
     Raises:
         ConfigError: The URL names no engine that is supported.
@@ -58,23 +67,27 @@ def open_engine(url: str) -> Iterator["Engine"]:
             received={"db": where.label},
             cure=f"To get it, {how_to_install(where.extra)}.",
         ) from e
-    engine = sa.create_engine(where.url, **_options(where))
+    engine = sa.create_engine(where.url, **_options(where, is_confined=is_confined))
     if where.dialect == "sqlite":
         sa.event.listen(engine, "connect", _leave_transactions_to_us)
+        if is_confined:
+            sa.event.listen(engine, "connect", lambda connection, _: confine_sqlite(connection))
     try:
-        yield Engine(engine, where)
+        yield Engine(engine, where, is_confined=is_confined)
     finally:
         engine.dispose()
 
 
-def _options(where: DatabaseURL) -> dict[str, Any]:
+def _options(where: DatabaseURL, *, is_confined: bool) -> dict[str, Any]:
     if where.dialect == "sqlite":
         return {"poolclass": sa.NullPool, "connect_args": {"timeout": LOCK_SECONDS}}
     if where.dialect == "duckdb":
-        return {}  # Its own pool: one connection to what is in memory alone.
-    given = where.url.query
-    wait = {} if "connect_timeout" in given else {"connect_timeout": CONNECT_SECONDS}
-    return {"poolclass": sa.NullPool, "connect_args": wait}
+        # Its own pool: one connection to what is in memory alone.
+        return {"connect_args": {"config": DUCKDB_CONFIG}} if is_confined else {}
+    options = {} if "connect_timeout" in where.url.query else {"connect_timeout": CONNECT_SECONDS}
+    if is_confined and where.dialect == "mysql":
+        options |= MYSQL_ARGUMENTS
+    return {"poolclass": sa.NullPool, "connect_args": options}
 
 
 def _leave_transactions_to_us(connection: Any, _: Any) -> None:
@@ -85,9 +98,10 @@ def _leave_transactions_to_us(connection: Any, _: Any) -> None:
 class Engine:
     """A database that statements run in; `open_engine` makes it."""
 
-    def __init__(self, engine: sa.Engine, where: DatabaseURL) -> None:
+    def __init__(self, engine: sa.Engine, where: DatabaseURL, *, is_confined: bool) -> None:
         self._engine = engine
         self._where = where
+        self._is_confined = is_confined
 
     def __repr__(self) -> str:
         return f"Engine({self.label!r})"
@@ -124,8 +138,10 @@ class Engine:
         with self.said("run the SELECT"):
             if self.dialect == "sqlite":
                 arguments, options = self._engine.dialect.create_connect_args(self._where.url)
-                options = {**options, **_options(self._where)["connect_args"]}
-                with sqlite_rows.reading(arguments, options, select) as rows:
+                options = {**options, "timeout": LOCK_SECONDS}
+                with sqlite_rows.reading(
+                    arguments, options, select, is_confined=self._is_confined
+                ) as rows:
                     yield rows
             else:
                 with self._engine.connect() as connection:
@@ -245,7 +261,9 @@ class Engine:
             raise DataError(
                 f"The database could not {doing}: {said.rstrip('.')}.",
                 received={"db": self.label},
-                cure="See to the statement, or to the database.",
+                cure=_CONFINED
+                if self._is_confined
+                else "See to the statement, or to the database.",
             ) from None
 
     @staticmethod

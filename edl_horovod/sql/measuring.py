@@ -49,6 +49,7 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         work.columns(statement.select),
         stored,
         metrics=METRICS_OF_CLASSES if classes else METRICS_OF_NUMBERS,
+        is_confined=work.settings.is_confined,
     )
     columns = _OF_CLASSES if classes else _OF_NUMBERS
     into = _into(work, statement, columns, overwrite=plan.overwrite)
@@ -81,7 +82,9 @@ def explain(work: Work, statement: Explain) -> Result:
         EdlError: A subclass says what went wrong.
     """
     stored = work.store.find(statement.model)
-    plan = planning.plan_measuring(statement, work.columns(statement.select), stored)
+    plan = planning.plan_measuring(
+        statement, work.columns(statement.select), stored, is_confined=work.settings.is_confined
+    )
     into = _into(work, statement, _OF_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:

@@ -111,13 +111,16 @@ class MeasuringPlan:
     """Whether a table with an earlier result may be replaced."""
 
 
-def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> TrainingPlan:
+def plan_training(
+    statement: Train, columns: Sequence[str], zoo: Path, *, is_confined: bool = False
+) -> TrainingPlan:
     """Decide what a training learns from what.
 
     Args:
         statement: The statement.
         columns: What its SELECT gives.
         zoo: The folder of models.
+        is_confined: Whether only settings that are `PERMITTED` may be set.
 
     Raises:
         StatementError: The zoo has no such model, the model no such parameter, or the SELECT no
@@ -128,6 +131,7 @@ def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> Traini
         statement.attributes,
         prefixes=("model", "train", "validation", "engine", "sweep"),
         own=_OF_TRAIN | OF_SWEEP,
+        is_confined=is_confined,
     )
     _check_params(statement, meaning, zoo)
     read = column_names(statement.columns)
@@ -157,14 +161,19 @@ def plan_training(statement: Train, columns: Sequence[str], zoo: Path) -> Traini
 
 
 def plan_prediction(
-    statement: Predict, columns: Sequence[str], stored: StoredModel
+    statement: Predict, columns: Sequence[str], stored: StoredModel, *, is_confined: bool = False
 ) -> PredictionPlan:
     """Decide what a prediction reads.
 
     Raises:
         StatementError: The SELECT lacks a column that the model was trained with.
     """
-    meaning = read_attributes(statement.attributes, prefixes=("predict", "engine"), own=_OF_PREDICT)
+    meaning = read_attributes(
+        statement.attributes,
+        prefixes=("predict", "engine"),
+        own=_OF_PREDICT,
+        is_confined=is_confined,
+    )
     check_columns(stored, columns, statement.using.place, needs_label=False)
     own = _own(meaning, "predict")
     nulls = {name: value for name, value in stored.about.nulls.items() if name in columns}
@@ -183,6 +192,7 @@ def plan_measuring(
     stored: StoredModel,
     *,
     metrics: Sequence[str] = (),
+    is_confined: bool = False,
 ) -> MeasuringPlan:
     """Decide what an evaluation or an explanation reads.
 
@@ -191,6 +201,7 @@ def plan_measuring(
         columns: What its SELECT gives.
         stored: The model.
         metrics: Those of such a model, of an evaluation.
+        is_confined: Whether only settings that are `PERMITTED` may be set.
 
     Raises:
         StatementError: The SELECT lacks a column that the model was trained with, LABEL names
@@ -200,6 +211,7 @@ def plan_measuring(
         statement.attributes,
         prefixes=("validation", "engine"),
         own=_OF_EVALUATE if isinstance(statement, Evaluate) else _OF_EXPLAIN,
+        is_confined=is_confined,
     )
     label = stored.about.label
     if statement.label is not None and str(statement.label) != label:

@@ -145,7 +145,9 @@ def predict(work: Work, statement: Predict) -> Result:
     """
     stored = work.store.find(statement.using)
     columns = work.columns(statement.select)
-    plan = planning.plan_prediction(statement, columns, stored)
+    plan = planning.plan_prediction(
+        statement, columns, stored, is_confined=work.settings.is_confined
+    )
     target = statement.target
     first = target.parts[-1] if target is not None and len(target.parts) > 1 else COLUMN
     names = output_names(stored, first, columns=plan.columns, probabilities=plan.has_probabilities)

@@ -26,7 +26,7 @@ def open_session(settings: SqlSettings, run_job: RunJob, **more: Any) -> Iterato
         ConfigError: There is no such database.
         MissingDependency: Its driver is not installed.
     """
-    with open_engine(settings.db) as engine:
+    with open_engine(settings.db, is_confined=settings.is_confined) as engine:
         yield Session(Work(settings, engine, run_job, **more))
 
 

@@ -50,6 +50,9 @@ class SqlSettings:
     values: Mapping[str, Any] = field(default_factory=dict)
     """Settings of jobs as values."""
     files: ConfigFiles = NO_FILES
+    is_confined: bool = False
+    """Whether the statements are those of others, who may reach the database alone, and of the
+    settings of jobs only those in `attributes.PERMITTED`."""
 
     def __repr__(self) -> str:
         return f"SqlSettings(models={str(self.models)!r}, overrides={self.overrides!r})"

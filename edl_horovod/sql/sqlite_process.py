@@ -1,9 +1,9 @@
 """The process that runs one SELECT on a file of SQLite; it ends when stdin does.
 
-It reads a pickle from stdin: the arguments and options of `sqlite3.connect`, and the SELECT. It
-writes pickles to stdout, each behind the number of its bytes: the columns as pairs of a name and a
-declared type, then rows, batch after batch, and an empty batch at the end; or a text, which is the
-error of the database.
+It reads a pickle from stdin: the arguments and options of `sqlite3.connect`, the SELECT, and
+whether it must stay within the database. It writes pickles to stdout, each behind the number of its
+bytes: the columns as pairs of a name and a declared type, then rows, batch after batch, and an
+empty batch at the end; or a text, which is the error of the database.
 """
 
 import io
@@ -18,6 +18,7 @@ import sys
 import threading
 from contextlib import closing
 
+from edl_horovod.sql.confinement import confine_sqlite
 from edl_horovod.sql.rows import BATCH_ROWS
 
 __all__ = ["HEADER", "main"]
@@ -33,10 +34,12 @@ def main() -> None:
     """Run the SELECT that stdin names."""
     # Ctrl-C in a terminal goes to the command, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    arguments, options, select = pickle.load(sys.stdin.buffer)
+    arguments, options, select, is_confined = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_end_with_stdin, name="lifeline", daemon=True).start()
     try:
         with closing(sqlite3.connect(*arguments, **options)) as connection:
+            if is_confined:
+                confine_sqlite(connection)
             _run(connection, select)
     # Two statements are a Warning, which is no Error, before Python 3.12.
     except (sqlite3.Error, sqlite3.Warning) as e:

@@ -24,13 +24,16 @@ _PIPE_BYTES = 1 << 20
 
 
 @contextmanager
-def reading(arguments: Sequence[Any], options: Mapping[str, Any], select: str) -> Iterator[Rows]:
+def reading(
+    arguments: Sequence[Any], options: Mapping[str, Any], select: str, *, is_confined: bool
+) -> Iterator[Rows]:
     """Run a SELECT that cannot write, and stream its rows.
 
     Args:
         arguments: Of `sqlite3.connect`.
         options: The same, by name.
         select: It runs as it is.
+        is_confined: Whether it must stay within the database.
 
     Raises:
         sqlite3.Error: The database refuses the SELECT, or the process was killed.
@@ -45,7 +48,7 @@ def reading(arguments: Sequence[Any], options: Mapping[str, Any], select: str) -
     ) as process:
         try:
             batches = _Batches(process)
-            batches.ask((tuple(arguments), dict(options), select))
+            batches.ask((tuple(arguments), dict(options), select, is_confined))
             columns = tuple(
                 SelectColumn(name=name, declared_type=declared) for name, declared in batches.next()
             )

@@ -36,7 +36,9 @@ def train(work: Work, statement: Train) -> Result:
         return Result(message=f"The model {name} is there already.", model=name)
     began = time.monotonic()
     zoo = git_zoo.ensure_local(work.settings.model_zoo).path
-    plan = planning.plan_training(statement, work.columns(statement.select), zoo)
+    plan = planning.plan_training(
+        statement, work.columns(statement.select), zoo, is_confined=work.settings.is_confined
+    )
     values = plan.settings
     if statement.using is not None:
         first = work.store.find(statement.using)

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import BinaryIO
 
 from edl_horovod import api
@@ -131,7 +132,7 @@ def _run(order: CallOrder, frames: _Frames, lifeline: _Lifeline) -> None:
     if order.settings.models:
         own["models"] = order.settings.models
     files = ConfigFiles(order.settings.config_dir, order.settings.config_name)
-    settings = read_settings(order.settings.overrides, own, files)
+    settings = replace(read_settings(order.settings.overrides, own, files), is_confined=True)
     lines = _Messages(frames)
 
     def run_job(config: JobConfig) -> JobResult:

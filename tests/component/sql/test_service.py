@@ -128,6 +128,87 @@ def test_a_client_may_name_an_allowed_database_alone(running, folder):
     assert "hidden-word" not in text
 
 
+REACHES_FILES = [
+    "ATTACH '{folder}/new.db' AS reached",
+    "ATTACH '{folder}' || '/new.db' AS reached",
+    "VACUUM INTO '{folder}/new.db'",
+    "SELECT load_extension('{folder}/new.so')",
+    "SELECT load_extension('{folder}/new.so') AS a, age FROM employee TRAIN regressor.DNN INTO m",
+    "PRAGMA temp_store_directory = '{folder}'",
+    "PRAGMA writable_schema = ON",
+    "PRAGMA journal_mode = OFF",
+    "PRAGMA locking_mode = EXCLUSIVE",
+]
+
+
+@pytest.mark.parametrize("sql", REACHES_FILES)
+def test_a_client_reaches_no_file_but_the_database_of_sqlite(running, folder, sql):
+    before = sorted(folder.iterdir())
+    assert running.fail(sql.format(folder=folder))[0] == "FAILED_PRECONDITION"
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_client_of_sqlite_may_do_what_stays_in_the_database(running):
+    found = running.run(
+        "CREATE TABLE kept (id INTEGER PRIMARY KEY, word TEXT); "
+        "INSERT INTO kept VALUES (1, 'a'); CREATE INDEX words ON kept (word); "
+        "CREATE VIRTUAL TABLE texts USING fts5(body); "
+        "VACUUM; ANALYZE; PRAGMA foreign_keys = ON; PRAGMA integrity_check; "
+        "PRAGMA table_info(kept); DROP TABLE texts; DROP TABLE kept"
+    )
+    assert [row[1] for row in rows(found) if len(row) > 1] == ["id", "word"]
+
+
+def test_a_client_reaches_no_file_through_duckdb(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    pytest.importorskip("duckdb_engine")
+    with duckdb.connect(str(tmp_path / "hr.duckdb")) as connection:
+        connection.execute("CREATE TABLE employee AS SELECT 1 AS age, 2.5 AS salary")
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    refused = (
+        "COPY employee TO '{folder}/new.csv'",
+        "EXPORT DATABASE '{folder}/new'",
+        "ATTACH '{folder}/new.duckdb' AS reached",
+        "SELECT * FROM '{folder}/secret.csv'",
+        "SELECT * FROM read_text('{folder}/secret.csv')",
+        "SELECT * FROM read_csv('{folder}/secret.csv') TRAIN regressor.DNN INTO m",
+        "SELECT * FROM glob('{folder}/*')",
+        "INSTALL httpfs",
+        "LOAD '{folder}/new.duckdb_extension'",
+        "SET enable_external_access = true",
+        "SET lock_configuration = false",
+        "PRAGMA enable_profiling",
+    )
+    with service(tmp_path, EDL_DB=f"duckdb:///{tmp_path}/hr.duckdb") as found:
+        assert rows(found.run("SELECT age, salary::DOUBLE FROM employee")) == [[1, 2.5]]
+        before = sorted(tmp_path.iterdir())
+        for sql in refused:
+            code, text = found.fail(sql.format(folder=tmp_path))
+            assert code == "FAILED_PRECONDITION", (sql, text)
+        assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_client_of_mariadb_sends_no_file_of_the_service(tmp_path, mariadb):
+    mariadb.run("CREATE TABLE words (word TEXT)")
+    (tmp_path / "secret.txt").write_text("a word\n")
+    with service(tmp_path, EDL_DB=f"{mariadb.url}?local_infile=1") as found:
+        load = f"LOAD DATA LOCAL INFILE '{tmp_path}/secret.txt' INTO TABLE words"
+        assert found.fail(load)[0] == "FAILED_PRECONDITION"
+    assert mariadb.run("SELECT * FROM words") == []
+
+
+def test_a_client_sets_only_what_the_service_permits(running):
+    train = "SELECT salary, age FROM employee TRAIN regressor.DNN WITH {} INTO m"
+    for attribute in (
+        "engine.kubernetes.context='other'",
+        "engine.launch.np=500",
+        "engine.num_workers=HPARAM_CANDIDATES([1, 500])",
+        "loss='sample_images.write'",
+    ):
+        code, text = running.fail(train.format(attribute))
+        assert (code, attribute.partition("=")[0] in text) == ("INVALID_ARGUMENT", True), text
+
+
 def test_a_wish_that_is_not_followed_is_told_where_there_is_a_job(running):
     assert kinds(running.run("SELECT 1 AS one", exit_on_submit=True)) == ["head", "row", "eoe"]
     with running.channel() as channel:

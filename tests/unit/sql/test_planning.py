@@ -1,13 +1,17 @@
 """What a statement asks of a job: label, parameters, settings, columns, and what is refused."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from edl_horovod.config.conf_files import zoo_dir
+from edl_horovod.config.fields import settings
+from edl_horovod.config.schema import JobConfig
 from edl_horovod.config.search import SamplerConfig, SearchConfig
 from edl_horovod.config.sweep import Search
+from edl_horovod.sql.attributes import read_attributes
 from edl_horovod.sql.models import About, ModelColumn, StoredModel
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.planning import (
@@ -318,3 +322,82 @@ def test_another_kind_of_values_is_refused_but_whole_numbers_are_numbers():
     check_kinds(ABOUT, {"name": "text", "role": "text", "salary": "integer"}, place)
     with pytest.raises(StatementError, match="'role' holds integer values"):
         check_kinds(ABOUT, {"name": "text", "role": "integer"}, place)
+
+
+@dataclass(frozen=True)
+class PermittedRow:
+    names: tuple[str, ...]
+    least: int | None
+    most: int | None
+
+
+def permitted_rows():
+    """The table of the page that says what the clients of a service may set."""
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "sql.md").read_text()
+    table = page.partition("| setting | values |\n|---|---|\n")[2].partition("\n\n")[0]
+    for line in table.splitlines():
+        names, values = line.strip("| ").split(" | ")
+        bounds = re.match(r"([\d,]+) to ([\d,]+)", values)
+        least, most = (
+            (int(text.replace(",", "")) for text in bounds.groups()) if bounds else (None, None)
+        )
+        yield PermittedRow(tuple(re.findall(r"`([^`]+)`", names)), least, most)
+
+
+def is_permitted(name, value):
+    """Whether a client of a service may write an attribute."""
+    written = f"{name}={value!r}"
+    if name.startswith("sweep."):
+        written += ", train.split='random', hidden_units=HPARAM_CANDIDATES([[1], [2]])"
+    try:
+        if name.startswith("predict."):
+            statement = one(f"SELECT * FROM t PREDICT t.p WITH {written} USING m")
+            plan_prediction(statement, COLUMNS, STORED, is_confined=True)
+        elif name.startswith("validation.batch"):
+            statement = one(f"SELECT * FROM t EVALUATE m WITH {written}")
+            plan_measuring(statement, COLUMNS, STORED, is_confined=True)
+        else:
+            statement = one(f"SELECT * FROM t TRAIN regressor.DNN WITH {written} INTO m")
+            plan_training(statement, COLUMNS, zoo_dir(), is_confined=True)
+    except StatementError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("row", list(permitted_rows()), ids=lambda row: row.names[0])
+def test_clients_of_a_service_may_set_what_the_page_says_within_its_bounds(row):
+    for name in row.names:
+        if row.least is None:
+            assert is_permitted(name, "a"), name
+            continue
+        values = (row.least - 1, row.least, row.most, row.most + 1, "a")
+        permitted = [value for value in values if is_permitted(name, value)]
+        assert permitted == [row.least, row.most], name
+
+
+def test_clients_of_a_service_may_set_nothing_else_of_a_job():
+    page = {name for row in permitted_rows() for name in row.names}
+    keys = [setting.key for setting in settings(JobConfig)]
+    names = [key for key in keys if key.startswith("train.")] + [f"engine.{key}" for key in keys]
+    assert {name for name in names if is_permitted(name, 1)} == page.intersection(names)
+    assert not is_permitted("engine.kubernetes.env.PATH", "a")
+    assert not is_permitted("loss", "file.function")
+
+
+def test_clients_of_a_service_start_no_grid_of_many_trials():
+    def grid(num_values):
+        values = list(range(1, num_values + 1))
+        text = (
+            f"WITH train.split='random', a=HPARAM_CANDIDATES({values}), b=HPARAM_CANDIDATES([1, 2])"
+        )
+        statement = one(f"SELECT * FROM t TRAIN regressor.DNN {text} INTO m")
+        return read_attributes(
+            statement.attributes,
+            prefixes=("model", "train"),
+            own={"train.split": str},
+            is_confined=True,
+        )
+
+    assert len(grid(50).varied) == 2
+    with pytest.raises(StatementError):
+        grid(51)
