@@ -70,8 +70,15 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(folder, *words, **environment):
-    """A service on the database `hr.db` of a folder, which ends with the block."""
+def service(folder, *words, most_files=None, **environment):
+    """A service on the database `hr.db` of a folder, which ends with the block.
+
+    Args:
+        folder: Of its token, models and log.
+        words: Of its command.
+        most_files: How many files and connections it may have open; None for many.
+        environment: Variables of its process.
+    """
     (folder / "token").write_text(TOKEN + "\n")
     command = [
         *(sys.executable, "-m", "edl_horovod", "serve-sql", "--port", "0"),
@@ -79,6 +86,8 @@ def service(folder, *words, **environment):
     ]
     if "EDL_DB" not in environment:
         command.append(f"db=sqlite:///{folder}/hr.db")
+    if most_files is not None:
+        command = ["prlimit", f"--nofile={most_files}", *command]
     with (folder / "service.log").open("wb") as log:
         process = subprocess.Popen(
             command,

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import resource
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -29,10 +31,19 @@ log = logging.getLogger(__name__)
 
 KEEPALIVE_MS = 20_000
 """A client that does not answer for so long, twice, has vanished."""
+HANDSHAKE_SECONDS = 5
+"""A connection on which nobody has spoken the protocol by then is closed."""
+MOST_CONNECTIONS = 4_096
+MOST_STREAMS = 256
+"""Calls at a time on one connection, whoever makes them."""
+COMPLAINT_SECONDS = 10.0
+"""Calls without the token write a line at most so often."""
 LONGEST_TEXT = 4_000
 """Bytes of an error: clients refuse headers of more than 8 KiB."""
 _OPTIONS = (
     ("grpc.so_reuseport", 0),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1_000),
+    ("grpc.max_concurrent_streams", MOST_STREAMS),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -63,7 +74,8 @@ def serve(
 
 
 async def _serve(service: "_Service", listen: Listen, on_ready: Callable[[str], None]) -> None:
-    server = grpc.aio.server(options=_OPTIONS)
+    connections = ("grpc.max_allowed_incoming_connections", _most_connections())
+    server = grpc.aio.server(options=(*_OPTIONS, connections))
     run = grpc.unary_stream_rpc_method_handler(service.run, request_deserializer=Request.FromString)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("proto.SQLFlow", {"Run": run}),)
@@ -79,6 +91,13 @@ async def _serve(service: "_Service", listen: Listen, on_ready: Callable[[str], 
     finally:
         await service.end()
         await server.stop(grace=1)
+
+
+def _most_connections() -> int:
+    """Half of the files that this process may open: the calls' processes need some, too."""
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_endless = open_files == resource.RLIM_INFINITY
+    return MOST_CONNECTIONS if is_endless else min(MOST_CONNECTIONS, open_files // 2)
 
 
 def _open_port(server: Any, listen: Listen) -> int:
@@ -108,7 +127,9 @@ class _Service:
         self._access = access
         self._settings = settings
         self._sessions = Sessions(most_sessions)
+        self._intruders = _Intruders()
         self._calls: set[Call] = set()
+        self._num_running = 0
         self._is_ending = False
         self._none_runs = asyncio.Event()
         self._none_runs.set()
@@ -128,8 +149,11 @@ class _Service:
             code, text = e.code, e.text
         except TooMany as e:
             code, text = "RESOURCE_EXHAUSTED", str(e)
-        if code:
+        if code == "UNAUTHENTICATED":
+            self._intruders.count(context.peer())
+        elif code:
             log.info("a call of %s failed: %s %s", context.peer(), code, text)
+        if code:
             await context.abort(grpc.StatusCode[code], _shortened(text))
 
     async def end(self) -> None:
@@ -138,6 +162,7 @@ class _Service:
         for call in self._calls:
             call.interrupt()
         await self._none_runs.wait()
+        self._intruders.complain()
 
     def _order(self, request: Request) -> CallOrder:
         if not self._access.is_token(request.session.token):
@@ -162,8 +187,8 @@ class _Service:
     async def _run(self, order: CallOrder, context: Any) -> None:
         if self._is_ending:
             raise CallFailed("UNAVAILABLE", "The service is ending.")
+        self._num_running += 1
         self._none_runs.clear()
-        call: Call | None = None
         starting = asyncio.ensure_future(Call.start(order))
         try:
             call = await asyncio.shield(starting)
@@ -172,18 +197,48 @@ class _Service:
                 call.interrupt()
             async for response in call.responses():
                 await context.write(response)
+        except OSError as e:
+            what = f"The service cannot start a process for the statements: {e.strerror}."
+            raise CallFailed("RESOURCE_EXHAUSTED", f"{what} Try again later.") from e
         finally:
             # Also where the client has gone, which cancels us: its statements end first.
             await _to_the_end(self._end_call(starting))
 
     async def _end_call(self, starting: "asyncio.Future[Call]") -> None:
-        call = await starting
         try:
-            await call.end()
+            with suppress(OSError):  # It did not start, as `_run` says.
+                call = await starting
+                try:
+                    await call.end()
+                finally:
+                    self._calls.discard(call)
         finally:
-            self._calls.discard(call)
-            if not self._calls:
+            self._num_running -= 1
+            if not self._num_running:
                 self._none_runs.set()
+
+
+class _Intruders:
+    """Counts calls without the token, of which anybody can make as many as they like."""
+
+    def __init__(self) -> None:
+        self._num_calls, self._last_peer = 0, ""
+        """Since the last line."""
+        self._next_line = 0.0
+
+    def count(self, peer: str) -> None:
+        """Count a call, and write a line if the last one is long ago."""
+        self._num_calls, self._last_peer = self._num_calls + 1, peer
+        if time.monotonic() >= self._next_line:
+            self.complain()
+
+    def complain(self) -> None:
+        """Write a line about the calls since the last line, if there are any."""
+        if self._num_calls:
+            calls = f"{self._num_calls} call{'s' if self._num_calls > 1 else ''}"
+            log.warning("refused %s without the token, the last of %s", calls, self._last_peer)
+        self._num_calls = 0
+        self._next_line = time.monotonic() + COMPLAINT_SECONDS
 
 
 async def _to_the_end(work: Any) -> None:

@@ -1,8 +1,10 @@
 """The SQL service with real calls over loopback: statements, errors, access, order, limits."""
 
+import contextlib
 import datetime
 import ipaddress
 import signal
+import socket
 import sqlite3
 
 import grpc
@@ -57,6 +59,12 @@ def kinds(responses):
 
 def rows(responses):
     return [values(response.row) for response in responses if response.HasField("row")]
+
+
+def is_answered(found, **session):
+    with contextlib.suppress(grpc.RpcError):
+        return rows(found.run("SELECT 1 AS one", **session)) == [[1]]
+    return False
 
 
 def test_each_statement_gives_its_head_its_rows_and_its_end(running):
@@ -248,7 +256,8 @@ def test_more_sessions_than_allowed_are_refused_until_one_ends(running):
         for call in (*more, *calls):
             call.cancel()
         wait_until(lambda: not children_of(running.process.pid), "the end of cancelled calls")
-    assert rows(running.run("SELECT 1 AS one", user_id="c")) == [[1]]
+    # A session ends a moment after the process of its last call.
+    wait_until(lambda: is_answered(running, user_id="c"), "room for another session")
 
 
 def test_a_client_that_vanishes_ends_its_statement(running):
@@ -256,6 +265,35 @@ def test_a_client_that_vanishes_ends_its_statement(running):
         in_background(running.start(channel, LONG.format(most=500_000_000)))
         wait_until(lambda: children_of(running.process.pid), "the call")
     wait_until(lambda: not children_of(running.process.pid), "the end of its process")
+
+
+def test_silent_connections_keep_nobody_out_and_hold_up_no_end(folder):
+    with service(folder, most_files=168) as found, contextlib.ExitStack() as silent:
+
+        def open_silent_connections():
+            host, port = found.address.rsplit(":", 1)
+            for _ in range(150):
+                silent.enter_context(socket.create_connection((host, int(port))))
+
+        open_silent_connections()
+        wait_until(lambda: is_answered(found), "a call beside silent connections", 20)
+        open_silent_connections()
+        found.process.send_signal(signal.SIGTERM)
+        assert found.process.wait(10) == 0
+
+
+def test_calls_without_the_token_write_few_lines(folder):
+    with service(folder) as found:
+        with found.channel() as channel:
+            for _ in range(30):
+                with pytest.raises(grpc.RpcError):
+                    list(found.start(channel, "SELECT 1", token="wrong"))
+        found.process.send_signal(signal.SIGTERM)
+        assert found.process.wait(60) == 0
+    lines = (folder / "service.log").read_text().splitlines()
+    about = [line for line in lines if "token" in line]
+    assert 1 <= len(about) <= 3
+    assert "29" in about[-1], "the others are counted"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
