@@ -14,12 +14,16 @@ from edl_horovod.files import json_text
 from edl_horovod.job import log
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from edl_horovod.sql.results import Result
     from edl_horovod.sql.session import Session
     from edl_horovod.supervisor.run import JobResult
 
 __all__ = ["run"]
 
+_LEAST_WIDTH = 30
+"""To what a long text in a table on a terminal may be wrapped."""
 _SETTING = re.compile(r"\+{0,2}[\w./@-]+=")
 _EXAMPLES = """\
 settings:
@@ -169,21 +173,15 @@ def _plain(value: Any) -> Any:
 
 
 def _print_table(result: "Result") -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     if result.columns:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        for at, name in enumerate(result.columns):
-            is_number = all(isinstance(row[at], int | float | None) for row in result.rows)
-            table.add_column(Text(name), justify="right" if is_number else "left")
-        for row in result.rows:
-            table.add_row(*(Text(_cell(value)) for value in row))
         # A table in a file is not cut at a width that nobody chose.
         console = Console(width=None if sys.stdout.isatty() else _width(result.rows))
-        console.print(table)
+        if _is_readable(result, console.width):
+            _print_rows(result, console)
+        else:
+            _print_expanded(result, console)
         more = "more than " if result.has_more_rows else ""
         print(f"{more}{len(result.rows):,} row{'' if len(result.rows) == 1 else 's'}")
     if result.message:
@@ -191,6 +189,47 @@ def _print_table(result: "Result") -> None:
     if result.metrics and not result.columns:
         print(", ".join(f"{name} {value:.6g}" for name, value in result.metrics.items()))
     sys.stdout.flush()
+
+
+def _is_readable(result: "Result", width: int) -> bool:
+    """Whether the columns fit beside each other, where only long texts become narrower."""
+    from rich.cells import cell_len
+
+    columns = zip(result.columns, *(map(_cell, row) for row in result.rows), strict=True)
+    widths = (min(max(map(cell_len, cells)), _LEAST_WIDTH) for cells in columns)
+    return sum(each + 2 for each in widths) <= width
+
+
+def _print_rows(result: "Result", console: "Console") -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for at, name in enumerate(result.columns):
+        is_number = all(isinstance(row[at], int | float | None) for row in result.rows)
+        table.add_column(Text(name), justify="right" if is_number else "left")
+    for row in result.rows:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    console.print(table)
+
+
+def _print_expanded(result: "Result", console: "Console") -> None:
+    """A line for each value, as psql's expanded display has it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not result.rows:
+        console.print(Text(", ".join(result.columns)))
+    for number, row in enumerate(result.rows, start=1):
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_column(max_width=console.width // 2, overflow="fold")
+        table.add_column()
+        table.add_column(overflow="fold")
+        for name, value in zip(result.columns, row, strict=True):
+            table.add_row(Text(name), "|", Text(_cell(value)))
+        console.print(Text(f"-[ row {number:,} ]".ljust(console.width, "-")))
+        console.print(table)
 
 
 def _width(rows: Iterable[Sequence[Any]]) -> int:

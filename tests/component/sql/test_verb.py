@@ -1,8 +1,15 @@
 """`edl sql` as a command: where statements come from, and how results are printed."""
 
+import contextlib
 import io
 import json
+import os
+import pty
+import re
 import sqlite3
+import subprocess
+import sys
+import termios
 
 import pytest
 
@@ -23,6 +30,41 @@ def test_a_table_is_printed_for_people(places, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert [line.split() for line in printed if "ann" in line] == [["ann", "[1]", "1.5", "00ff"]]
     assert printed[-1] == "2 rows"
+
+
+def shown_on_a_terminal(places, text, width=80):
+    """What `edl sql` prints on a terminal that has so many columns."""
+    ours, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, width))
+    command = [sys.executable, "-m", "edl_horovod", "sql", text, *places]
+    printed = b""
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal) as process:
+        os.close(terminal)
+        # The terminal's end is an error.
+        with contextlib.suppress(OSError), os.fdopen(ours, "rb", buffering=0) as stream:
+            while content := stream.read(4096):
+                printed += content
+    assert process.returncode == 0
+    return re.sub(r"\x1b\[[\d;]*m", "", printed.decode()).replace("\r\n", "\n")
+
+
+def test_a_wide_row_on_a_terminal_has_a_line_for_each_value(places):
+    values = ", ".join(f"{number} AS column_{number}" for number in range(40))
+    text = f"SELECT {values}, '{'word ' * 40}' AS words, salary FROM employee"
+    lines = shown_on_a_terminal(places, text).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].strip("-") == "[ row 1 ]"
+    assert [line.split() for line in lines].count(["column_39", "|", "39"]) == 2
+    assert [line.split()[-1] for line in lines if line.startswith("salary")] == ["1.5", "2"]
+    assert " ".join(lines).count("word ") == 80
+    assert lines[-1] == "2 rows"
+
+
+def test_a_narrow_table_on_a_terminal_is_a_table(places):
+    text = f"SELECT name, '{'word ' * 40}' AS words, salary FROM employee"
+    lines = shown_on_a_terminal(places, text).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert ["name", "words", "salary"] in [line.split() for line in lines]
 
 
 def test_lines_of_json_are_printed_for_programs(places, capsys):
