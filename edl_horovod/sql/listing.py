@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from edl_horovod.errors import EdlError, TimedOut
@@ -13,6 +14,7 @@ from edl_horovod.sql.models import ModelStore, StoredModel, Trial
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import (
+    AlterModel,
     DescribeModel,
     DropModel,
     Kill,
@@ -33,9 +35,9 @@ def run_own(statement: Statement, store: ModelStore, *, is_dry_run: bool = False
     """Run a statement about models or jobs.
 
     Args:
-        statement: One of ShowModels, ShowTrain, DescribeModel, DropModel, ShowJobs and Kill.
+        statement: About models or jobs, as ShowModels.
         store: The models.
-        is_dry_run: Only say what would be removed or ended.
+        is_dry_run: Only say what would be changed, removed or ended.
 
     Raises:
         EdlError: A subclass says what went wrong.
@@ -45,6 +47,8 @@ def run_own(statement: Statement, store: ModelStore, *, is_dry_run: bool = False
             return _models(store)
         case ShowTrain():
             return _training(store.find(statement.model))
+        case AlterModel():
+            return _alter(statement, store, is_dry_run=is_dry_run)
         case DescribeModel():
             return _description(store.find(statement.model), store)
         case DropModel():
@@ -61,16 +65,19 @@ def _models(store: ModelStore) -> Result:
         (
             found.name,
             found.version,
+            found.is_live,
             found.about.model_def,
             found.about.framework,
             found.about.label,
             found.about.num_rows,
+            _joined(found.about.metrics),
             found.about.trained,
         )
-        for found in store.live()
+        for found in store.all()
     ]
-    columns = ("name", "version", "model", "framework", "label", "rows", "trained")
-    return Result(columns=columns, rows=tuple(rows))
+    of_version = ("name", "version", "live")
+    of_training = ("model", "framework", "label", "rows", "metrics", "trained")
+    return Result(columns=of_version + of_training, rows=tuple(rows))
 
 
 def _training(found: StoredModel) -> Result:
@@ -121,9 +128,18 @@ def _description(found: StoredModel, store: ModelStore) -> Result:
 def _trial(trial: Trial) -> str:
     """What a trial had and gave, in a line."""
     chosen = ", ".join(f"{name}={value}" for name, value in trial.chosen.items())
-    metrics = ", ".join(f"{name}={value:.6g}" for name, value in trial.metrics.items())
-    how = f"failed: {trial.error}" if trial.state == "failed" else metrics
+    how = f"failed: {trial.error}" if trial.state == "failed" else _joined(trial.metrics)
     return f"{chosen}: {how} ({trial.seconds:.1f} s)" if trial.seconds else f"{chosen}: {how}"
+
+
+def _joined(metrics: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={value:.6g}" for name, value in metrics.items())
+
+
+def _alter(statement: AlterModel, store: ModelStore, *, is_dry_run: bool) -> Result:
+    found = store.find(statement.model) if is_dry_run else store.set_live(statement.model)
+    would = "would be" if is_dry_run else "is"
+    return Result(message=f"{found} {would} live.", model=str(found))
 
 
 def _drop(statement: DropModel, store: ModelStore, *, is_dry_run: bool) -> Result:

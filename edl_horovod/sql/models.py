@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +151,11 @@ class ModelStore:
         """The models that have a live version, sorted."""
         return tuple(name for name in self._homes() if self._live(name) is not None)
 
-    def live(self) -> tuple[StoredModel, ...]:
-        """The live version of each model, sorted by name."""
-        return tuple(self._read(name, version) for name, version in self._all_live())
+    def all(self) -> tuple[StoredModel, ...]:
+        """All versions of the models that have a live one, sorted by name and version."""
+        return tuple(
+            self._read(name, version) for name in self.names() for version in self.versions(name)
+        )
 
     def versions(self, name: str) -> tuple[int, ...]:
         """The versions of a model, rising."""
@@ -225,6 +227,21 @@ class ModelStore:
                     self._remove(home, self.versions(name)[:-1])
         return self._read(name, version)
 
+    def set_live(self, named: ModelName) -> StoredModel:
+        """Make a version the live one.
+
+        Raises:
+            StatementError: There is none.
+            OutputError: The folder cannot be written.
+        """
+        self.find(named)
+        home = self.folder / named.name
+        with _writing(home), _locked(home):
+            # It may have been dropped while we waited.
+            found = self.find(named)
+            write_text(home / _LIVE, str(found.version))
+        return replace(found, is_live=True)
+
     def drop(self, named: ModelName) -> None:
         """Remove a model, or one version of it that is not live.
 
@@ -268,11 +285,6 @@ class ModelStore:
         for path in sorted(self.folder.iterdir()):
             if path.is_dir() and marker.kind_of(path) == _MODEL:
                 yield path.name
-
-    def _all_live(self) -> Iterator[tuple[str, int]]:
-        for name in self._homes():
-            if (version := self._live(name)) is not None:
-                yield name, version
 
     def _live(self, name: str) -> int | None:
         try:

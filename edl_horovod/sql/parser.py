@@ -11,9 +11,10 @@ from edl_horovod.sql.clauses import (
     read_name,
 )
 from edl_horovod.sql.cursor import Cursor
-from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.problems import Place, StatementError
 from edl_horovod.sql.programs import VERBS, find_verb, split
 from edl_horovod.sql.statements import (
+    AlterModel,
     DescribeModel,
     DropModel,
     Evaluate,
@@ -88,6 +89,8 @@ def _own(cursor: Cursor) -> Statement | None:
         found = ShowJobs(place=place)
     elif cursor.skip_words("DESCRIBE", "MODEL") or cursor.skip_words("DESC", "MODEL"):
         found = DescribeModel(model=read_model(cursor), place=place)
+    elif cursor.skip_words("ALTER", "MODEL"):
+        found = _alter(cursor, place)
     elif cursor.skip_words("DROP", "MODEL"):
         if_exists = cursor.skip_words("IF", "EXISTS")
         found = DropModel(model=read_model(cursor), if_exists=if_exists, place=place)
@@ -96,6 +99,16 @@ def _own(cursor: Cursor) -> Statement | None:
     if found is not None:
         cursor.finish()
     return found
+
+
+def _alter(cursor: Cursor, place: Place) -> AlterModel:
+    named = read_model(cursor)
+    hint = f"Write ALTER MODEL {named.name}@1 SET LIVE: SHOW MODELS lists the versions."
+    if named.version is None:
+        raise StatementError("The version is missing.", named.place, hint=hint)
+    if not cursor.skip_words("SET", "LIVE"):
+        raise cursor.problem("SET LIVE is missing.", cursor.peek(), hint=hint)
+    return AlterModel(model=named, place=place)
 
 
 def _job(cursor: Cursor) -> int:

@@ -23,10 +23,10 @@ from edl_horovod.sql.session import Session
 __all__ = ["KEYWORDS", "Words", "names_of", "run_prompt"]
 
 KEYWORDS = (
-    *("COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),
+    *("ALTER", "COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),
     *("FOR", "FROM", "GROUP", "IF", "INTO", "JOBS"),
-    *("JOIN", "KILL", "LABEL", "LIMIT", "MODEL", "MODELS"),
-    *("NOT", "ORDER", "PREDICT", "REPLACE", "SELECT", "SHOW"),
+    *("JOIN", "KILL", "LABEL", "LIMIT", "LIVE", "MODEL", "MODELS"),
+    *("NOT", "ORDER", "PREDICT", "REPLACE", "SELECT", "SET", "SHOW"),
     *("TO", "TRAIN", "USING", "WHERE", "WITH", *HPARAM_WORDS),
 )
 _WORD = re.compile(r"[\w.]+")

@@ -7,6 +7,7 @@ from typing import Any
 from edl_horovod.sql.problems import Place
 
 __all__ = [
+    "AlterModel",
     "Attribute",
     "ColumnCall",
     "ColumnClause",
@@ -197,6 +198,14 @@ class ShowModels:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AlterModel:
+    """ALTER MODEL name@version SET LIVE."""
+
+    model: ModelName
+    place: Place
+
+
+@dataclass(frozen=True, kw_only=True)
 class DescribeModel:
     """DESCRIBE MODEL name."""
 
@@ -243,6 +252,7 @@ Statement = (
     | Explain
     | ShowTrain
     | ShowModels
+    | AlterModel
     | DescribeModel
     | DropModel
     | ShowJobs

@@ -98,7 +98,7 @@ def test_the_model_is_listed_described_and_measured(trained):
     SELECT name, role FROM testdata WHERE role = 'manager' LIMIT 3 PREDICT USING my_trained_model"""
     models, described, shown, measured, predicted = run(trained, program)
     (row,) = models["rows"]
-    assert row[:6] == ["my_trained_model", 1, "regressor.DNN", "keras", "salary", 240]
+    assert row[:7] == ["my_trained_model", 1, True, "regressor.DNN", "keras", "salary", 240]
     facts = {(part, name): value for part, name, value in described["rows"]}
     assert facts["label", "salary"] == "number (REAL)"
     assert facts["column", "role"] == "text (TEXT)"

@@ -57,7 +57,7 @@ def test_each_training_adds_a_version_that_is_live(store, tmp_path):
     assert (live.version, live.is_live, live.about.num_rows) == (2, True, 4)
     assert (live.trained_model / "weights").read_text() == "better"
     assert store.find(named("m@1")).about == ABOUT
-    assert [str(each) for each in store.live()] == ["m@2"]
+    assert [(str(each), each.is_live) for each in store.all()] == [("m@1", False), ("m@2", True)]
 
 
 def test_a_replacement_leaves_one_version(store, tmp_path):
@@ -83,6 +83,19 @@ def test_an_old_version_is_dropped_but_not_the_live_one(store, tmp_path):
         store.drop(named("m@2"))
     store.drop(named("m@1"))
     assert store.versions("m") == (2,)
+
+
+def test_a_version_is_made_live_again(store, tmp_path):
+    store.add("m", made(tmp_path / "a"), ABOUT)
+    store.add("m", made(tmp_path / "b"), ABOUT)
+    assert store.set_live(named("m@1")).is_live
+    assert store.find(named("m")).version == 1
+    with pytest.raises(StatementError, match="is the live one"):
+        store.drop(named("m@1"))
+    with pytest.raises(StatementError, match="It has m@1, m@2"):
+        store.set_live(named("m@3"))
+    assert str(store.add("m", made(tmp_path / "c"), ABOUT)) == "m@3"
+    assert store.find(named("m")).version == 3
 
 
 def test_a_model_that_is_not_there_is_named_with_the_nearest(store, tmp_path):

@@ -266,9 +266,25 @@ def test_models_are_listed_and_dropped(session):
     *_, listed, dropped, left = run(
         session, TRAINED + TRAINED + "SHOW MODELS; DROP MODEL m; SHOW MODELS"
     )
-    assert [row[:2] for row in listed.rows] == [("m", 2)]
+    assert [row[:3] for row in listed.rows] == [("m", 1, False), ("m", 2, True)]
     assert dropped.message == "m is removed."
     assert left.rows == ()
+
+
+def test_all_versions_are_listed_with_their_metrics_and_an_earlier_one_is_live_again(session, ring):
+    validated = TRAINED.replace("INTO", "WITH train.split='sequential' INTO")
+    *_, listed, altered, then, _ = run(
+        session,
+        TRAINED
+        + validated
+        + "SHOW MODELS; ALTER MODEL m@1 SET LIVE; SHOW MODELS;"
+        + "SELECT name, role FROM testdata PREDICT USING m",
+    )
+    assert [row["metrics"] for row in listed.dicts()] == ["", "loss=0.5"]
+    assert [row["live"] for row in listed.dicts()] == [False, True]
+    assert altered.model == "m@1"
+    assert [row["live"] for row in then.dicts()] == [True, False]
+    assert ring.configs[-1].trained_model.endswith("/m/1/model")
 
 
 def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, tmp_path):

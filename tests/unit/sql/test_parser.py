@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import (
+    AlterModel,
     ColumnCall,
     DescribeModel,
     DropModel,
@@ -176,11 +177,12 @@ def test_statements_follow_one_another():
     select a from t to evaluate m with validation.metrics='Accuracy,AUC' label y into r;
     select a from t explain m; select a from t predict using m;
     show train m; show models; describe model m@3; desc model m; drop model if exists m;
-    show jobs; kill 12; vacuum"""
+    show jobs; kill 12; vacuum; alter model m@2 set live; alter table t add b"""
     kinds = [type(each) for each in parse(program)]
     assert kinds == [
         *(Standard, Standard, Train, Predict, Evaluate, Explain, Predict, ShowTrain, ShowModels),
         *(DescribeModel, DescribeModel, DropModel, ShowJobs, Kill, Standard),
+        *(AlterModel, Standard),
     ]
 
 
@@ -259,6 +261,8 @@ WRONG = [
     Wrong("SELECT 1 TO MINIMIZE x", (1, 13), "not supported"),
     Wrong("TRAIN x INTO m", (1, 1), "no SELECT"),
     Wrong("SHOW TRAIN", (1, 11), "missing"),
+    Wrong("ALTER MODEL m SET LIVE", (1, 13), "version"),
+    Wrong("ALTER MODEL m@1 SET", (1, 17), "SET LIVE"),
     Wrong("DROP MODEL m, n", (1, 13), "not expected"),
     Wrong("KILL x", (1, 6), "SHOW JOBS"),
     Wrong("SHOW MODELZ", (1, 1), "'SHOW MODELS'"),
