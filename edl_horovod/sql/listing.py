@@ -19,8 +19,10 @@ from edl_horovod.sql.statements import (
     DropModel,
     Kill,
     ShowJobs,
+    ShowLog,
     ShowModels,
     ShowTrain,
+    ShowTrials,
     Statement,
 )
 
@@ -47,6 +49,10 @@ def run_own(statement: Statement, store: ModelStore, *, is_dry_run: bool = False
             return _models(store)
         case ShowTrain():
             return _training(store.find(statement.model))
+        case ShowLog():
+            return _log(store.find(statement.model), store)
+        case ShowTrials():
+            return _trials(store.find(statement.model))
         case AlterModel():
             return _alter(statement, store, is_dry_run=is_dry_run)
         case DescribeModel():
@@ -86,6 +92,43 @@ def _training(found: StoredModel) -> Result:
         rows=((str(found), found.about.statement),),
         model=str(found),
         metrics=found.about.metrics,
+    )
+
+
+def _log(found: StoredModel, store: ModelStore) -> Result:
+    log = store.log(found)
+    names = tuple(dict.fromkeys(name for row in log for name in row.validation))
+    rows = [
+        (row.step, row.epoch, row.seconds, row.loss, *(row.validation.get(name) for name in names))
+        for row in log
+    ]
+    columns = ("step", "epoch", "seconds", "loss", *(f"validation_{name}" for name in names))
+    message = "" if log else f"There is no log of {found}: an earlier release trained it."
+    return Result(columns=columns, rows=tuple(rows), message=message, model=str(found))
+
+
+def _trials(found: StoredModel) -> Result:
+    trials = found.about.trials
+    chosen = tuple(dict.fromkeys(name for trial in trials for name in trial.chosen))
+    metrics = tuple(dict.fromkeys(name for trial in trials for name in trial.metrics))
+    rows = [
+        (
+            number,
+            trial.state,
+            trial.chosen == found.about.chosen,
+            *(trial.chosen.get(name) for name in chosen),
+            *(trial.metrics.get(name) for name in metrics),
+            trial.seconds,
+            trial.error or None,
+        )
+        for number, trial in enumerate(trials, start=1)
+    ]
+    measured = tuple(f"validation_{name}" for name in metrics)
+    return Result(
+        columns=("trial", "state", "best", *chosen, *measured, "seconds", "error"),
+        rows=tuple(rows),
+        message="" if trials else f"{found} is of one training.",
+        model=str(found),
     )
 
 

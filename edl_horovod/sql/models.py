@@ -22,7 +22,10 @@ from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import ModelName
 
 __all__ = [
+    "LOG",
+    "MODEL",
     "About",
+    "LogRow",
     "ModelColumn",
     "ModelNotFound",
     "ModelStore",
@@ -35,6 +38,8 @@ MODEL = "model"
 """The trained model in the folder of a version."""
 _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version of a model"
 _ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
+LOG = "log.json"
+"""How the training went, in the folder of a version: a list of `LogRow`."""
 _REMOVED = ".removed-"
 """Begins the name of a version that is being removed."""
 
@@ -66,6 +71,20 @@ class Trial:
     """Of its last evaluation; empty where it failed."""
     seconds: float
     error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRow:
+    """Where a training was after a step."""
+
+    step: int
+    epoch: int | None = None
+    """Counted from 1; like the loss unknown where only an evaluation is told."""
+    seconds: float
+    """Since its first step."""
+    loss: float | None = None
+    validation: dict[str, float] = field(default_factory=dict)
+    """The metrics of an evaluation; empty without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +210,24 @@ class ModelStore:
             hint = f"It has {', '.join(f'{named.name}@{each}' for each in versions)}."
             what = f"The model {named.name!r} has no version {named.version}."
         raise ModelNotFound(what, named.place, hint=hint)
+
+    def log(self, stored: StoredModel) -> tuple[LogRow, ...]:
+        """How the training of a version went; empty where an earlier release trained it.
+
+        Raises:
+            DataError: It is damaged.
+        """
+        try:
+            rows = json.loads((stored.folder / LOG).read_bytes())
+            return tuple(LogRow(**row) for row in rows)
+        except FileNotFoundError:
+            return ()
+        except (ValueError, TypeError) as e:
+            raise DataError(
+                f"The log of {stored} is damaged: {e}.",
+                received={"file": stored.folder / LOG},
+                cure="Train it again.",
+            ) from e
 
     def exists(self, name: str) -> bool:
         """Whether a model has a live version."""

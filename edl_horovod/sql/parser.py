@@ -22,8 +22,10 @@ from edl_horovod.sql.statements import (
     Kill,
     Predict,
     ShowJobs,
+    ShowLog,
     ShowModels,
     ShowTrain,
+    ShowTrials,
     Standard,
     Statement,
     Train,
@@ -37,7 +39,8 @@ _REFUSED = {
     "MAXIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
     "MINIMIZE": ("is not supported: this trains models.", "Use a solver of linear programs."),
 }
-_OURS = ("SHOW TRAIN", "SHOW MODELS", "SHOW JOBS", "DESCRIBE MODEL")
+_SHOWN = ("MODELS", "TRAIN", "LOG", "TRIALS", "JOBS")
+_OURS = (*(f"SHOW {what}" for what in _SHOWN), "DESCRIBE MODEL")
 
 
 def parse(text: str, dialect: str = "sqlite") -> tuple[Statement, ...]:
@@ -83,6 +86,10 @@ def _own(cursor: Cursor) -> Statement | None:
     found: Statement | None = None
     if cursor.skip_words("SHOW", "TRAIN"):
         found = ShowTrain(model=read_model(cursor), place=place)
+    elif cursor.skip_words("SHOW", "LOG"):
+        found = ShowLog(model=read_model(cursor), place=place)
+    elif cursor.skip_words("SHOW", "TRIALS"):
+        found = ShowTrials(model=read_model(cursor), place=place)
     elif cursor.skip_words("SHOW", "MODELS"):
         found = ShowModels(place=place)
     elif cursor.skip_words("SHOW", "JOBS"):

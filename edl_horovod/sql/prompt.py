@@ -25,9 +25,9 @@ __all__ = ["KEYWORDS", "Words", "names_of", "run_prompt"]
 KEYWORDS = (
     *("ALTER", "COLUMN", "DESCRIBE", "DROP", "EVALUATE", "EXISTS", "EXPLAIN"),
     *("FOR", "FROM", "GROUP", "IF", "INTO", "JOBS"),
-    *("JOIN", "KILL", "LABEL", "LIMIT", "LIVE", "MODEL", "MODELS"),
+    *("JOIN", "KILL", "LABEL", "LIMIT", "LIVE", "LOG", "MODEL", "MODELS"),
     *("NOT", "ORDER", "PREDICT", "REPLACE", "SELECT", "SET", "SHOW"),
-    *("TO", "TRAIN", "USING", "WHERE", "WITH", *HPARAM_WORDS),
+    *("TO", "TRAIN", "TRIALS", "USING", "WHERE", "WITH", *HPARAM_WORDS),
 )
 _WORD = re.compile(r"[\w.]+")
 _ENDS = ("exit", "quit")

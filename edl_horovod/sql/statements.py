@@ -25,8 +25,10 @@ __all__ = [
     "Name",
     "Predict",
     "ShowJobs",
+    "ShowLog",
     "ShowModels",
     "ShowTrain",
+    "ShowTrials",
     "Standard",
     "Statement",
     "Train",
@@ -191,6 +193,22 @@ class ShowTrain:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShowLog:
+    """SHOW LOG name: how the training of a model went."""
+
+    model: ModelName
+    place: Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowTrials:
+    """SHOW TRIALS name: the trainings of which the best became the model."""
+
+    model: ModelName
+    place: Place
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShowModels:
     """SHOW MODELS."""
 
@@ -251,6 +269,8 @@ Statement = (
     | Evaluate
     | Explain
     | ShowTrain
+    | ShowLog
+    | ShowTrials
     | ShowModels
     | AlterModel
     | DescribeModel

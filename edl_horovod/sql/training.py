@@ -3,19 +3,23 @@
 import datetime
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from edl_horovod.errors import DataError
 from edl_horovod.files.url_secrets import without_secrets
+from edl_horovod.files.whole_file import write_json
+from edl_horovod.job import events
+from edl_horovod.job.directory import JobDir
+from edl_horovod.job.events import EvaluationEvent, StepEvent
 from edl_horovod.models import git_zoo
 from edl_horovod.models.framework_name import framework_name
 from edl_horovod.sql import planning
 from edl_horovod.sql.dividing import divide, parts_of
 from edl_horovod.sql.export import ExportedTable, records_of
 from edl_horovod.sql.jobs import StatementJob
-from edl_horovod.sql.models import MODEL, About, ModelColumn
+from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Train
@@ -51,6 +55,7 @@ def train(work: Work, statement: Train) -> Result:
         run = _prepared(work, plan, values, job)
         table = _export(work, statement, plan, job)
         trained = run()
+        write_json(job.version / LOG, [asdict(row) for row in _log(Path(trained.config.job_dir))])
         about = _about(work, statement, plan, table, trained)
         about = replace(
             about,
@@ -98,6 +103,23 @@ def _prepared(
         return Trained(config=config, metrics=result.metrics)
 
     return run
+
+
+def _log(job_dir: Path) -> list[LogRow]:
+    """How a training went, by its events."""
+    rows: dict[int, LogRow] = {}
+    began = None
+    for time_of_event, _, event in events.read(JobDir(job_dir).events):
+        if not isinstance(event, StepEvent | EvaluationEvent):
+            continue
+        began = began or time_of_event
+        row = rows.get(event.step, LogRow(step=event.step, seconds=0.0))
+        row = replace(row, seconds=round(time_of_event - began, 3))
+        if isinstance(event, StepEvent):
+            rows[event.step] = replace(row, epoch=event.epoch + 1, loss=event.loss)
+        else:
+            rows[event.step] = replace(row, validation=event.metrics)
+    return [rows[step] for step in sorted(rows)]
 
 
 def _rows_of(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:

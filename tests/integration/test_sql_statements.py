@@ -93,12 +93,15 @@ def test_the_predictions_stand_in_the_column_and_nothing_else_changed(trained):
 
 @pytest.mark.timeout(600)
 def test_the_model_is_listed_described_and_measured(trained):
-    program = """SHOW MODELS; DESCRIBE MODEL my_trained_model; SHOW TRAIN my_trained_model;
+    program = """SHOW MODELS; SHOW LOG my_trained_model;
+    DESCRIBE MODEL my_trained_model; SHOW TRAIN my_trained_model;
     SELECT * FROM employee EVALUATE my_trained_model WITH validation.metrics='r2,rmse' LABEL salary;
     SELECT name, role FROM testdata WHERE role = 'manager' LIMIT 3 PREDICT USING my_trained_model"""
-    models, described, shown, measured, predicted = run(trained, program)
+    models, log, described, shown, measured, predicted = run(trained, program)
     (row,) = models["rows"]
     assert row[:7] == ["my_trained_model", 1, True, "regressor.DNN", "keras", "salary", 240]
+    assert log["rows"][0][0] == 1
+    assert log["rows"][-1][:2] == [360, 60]
     facts = {(part, name): value for part, name, value in described["rows"]}
     assert facts["label", "salary"] == "number (REAL)"
     assert facts["column", "role"] == "text (TEXT)"
@@ -165,10 +168,10 @@ def test_the_best_of_several_trainings_on_a_ring_becomes_the_version(
     trained, tmp_path, rates, more, num_trials
 ):
     shutil.copy(trained / "hr.db", tmp_path)
-    found, described, measured, jobs = run(
+    found, described, measured, jobs, log = run(
         tmp_path,
         VARIED.format(rates=rates, more=more)
-        + "DESCRIBE MODEL tuned; SELECT * FROM employee EVALUATE tuned; SHOW JOBS",
+        + "DESCRIBE MODEL tuned; SELECT * FROM employee EVALUATE tuned; SHOW JOBS; SHOW LOG tuned",
         seconds=500,
     )
     facts = [row[1:] for row in described["rows"] if row[0] == "trial"]
@@ -183,6 +186,8 @@ def test_the_best_of_several_trainings_on_a_ring_becomes_the_version(
     assert "np: 2" in settings
     assert measured["metrics"]["num_rows"] == 240
     assert jobs["rows"] == []
+    assert log["rows"][-1][0] == 20 * 5
+    assert log["columns"][-1].startswith("validation_")
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
 
 

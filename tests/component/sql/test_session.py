@@ -14,6 +14,7 @@ from edl_horovod.cli.verbs import sql as verb
 from edl_horovod.columns import Column
 from edl_horovod.errors import ConfigError, DataError, Interrupted, JobFailed
 from edl_horovod.files.marker import NAME
+from edl_horovod.job.events import EvaluationEvent, EventLog, StepEvent
 from edl_horovod.records.examples import example
 from edl_horovod.records.sources.recordio import Writer
 from edl_horovod.sql.jobs import find_jobs, request_kill
@@ -285,6 +286,33 @@ def test_all_versions_are_listed_with_their_metrics_and_an_earlier_one_is_live_a
     assert altered.model == "m@1"
     assert [row["live"] for row in then.dicts()] == [True, False]
     assert ring.configs[-1].trained_model.endswith("/m/1/model")
+
+
+def test_the_log_of_a_training_has_a_row_for_each_step_that_was_told(session, ring):
+    def write_events():
+        with EventLog(Path(ring.configs[-1].job_dir) / "events.jsonl", "worker") as log:
+            step = {"total_steps": 4, "records_per_second": 9.0, "records_seen": 3, "size": 1}
+            log.write(StepEvent(step=1, epoch=0, loss=0.9, metrics={}, **step))
+            log.write(StepEvent(step=2, epoch=0, loss=0.5, metrics={}, **step))
+            log.write(EvaluationEvent(step=2, metrics={"loss": 0.6, "rmse": 2.0}, examples=3))
+            log.write(StepEvent(step=4, epoch=1, loss=None, metrics={}, **step))
+
+    ring.before_it_ends = write_events
+    _, shown, trials = run(session, TRAINED + "SHOW LOG m; SHOW TRIALS m")
+    assert shown.columns == (
+        "step",
+        "epoch",
+        "seconds",
+        "loss",
+        "validation_loss",
+        "validation_rmse",
+    )
+    assert [(*row[:2], *row[3:]) for row in shown.rows] == [
+        (1, 1, 0.9, None, None),
+        (2, 1, 0.5, 0.6, 2.0),
+        (4, 2, None, None, None),
+    ]
+    assert trials.rows == ()
 
 
 def test_a_dry_run_shows_settings_and_changes_nothing(session, ring, database, tmp_path):

@@ -94,6 +94,11 @@ def test_the_best_of_all_combinations_becomes_the_version(session, trainings, co
     assert len(trials) == 6
     assert trials[4][0] == "5"
     assert trials[4][1].startswith("train.learning_rate=0.5, hidden_units=[10]: loss=0.4, score=")
+    shown = session.run(session.parse("SHOW TRIALS m")[0]).dicts()
+    assert [row["train.learning_rate"] for row in shown] == ["1", "1", "0.1", "0.1", "0.5", "0.5"]
+    assert [row["trial"] for row in shown if row["best"]] == [3]
+    assert [row["validation_score"] for row in shown][2:4] == [1.0, 1.0]
+    assert {(row["state"], row["error"]) for row in shown} == {("finished", None)}
     made = models / "m" / "1" / "model"
     assert "learning_rate: 0.1" in (made / "config.yaml").read_text()
     assert list((models / ".jobs").iterdir()) == []

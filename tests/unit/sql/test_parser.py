@@ -22,8 +22,10 @@ from edl_horovod.sql.statements import (
     Name,
     Predict,
     ShowJobs,
+    ShowLog,
     ShowModels,
     ShowTrain,
+    ShowTrials,
     Standard,
     Train,
 )
@@ -177,12 +179,13 @@ def test_statements_follow_one_another():
     select a from t to evaluate m with validation.metrics='Accuracy,AUC' label y into r;
     select a from t explain m; select a from t predict using m;
     show train m; show models; describe model m@3; desc model m; drop model if exists m;
-    show jobs; kill 12; vacuum; alter model m@2 set live; alter table t add b"""
+    show jobs; kill 12; vacuum; alter model m@2 set live; alter table t add b;
+    show log m; show trials m@1"""
     kinds = [type(each) for each in parse(program)]
     assert kinds == [
         *(Standard, Standard, Train, Predict, Evaluate, Explain, Predict, ShowTrain, ShowModels),
         *(DescribeModel, DescribeModel, DropModel, ShowJobs, Kill, Standard),
-        *(AlterModel, Standard),
+        *(AlterModel, Standard, ShowLog, ShowTrials),
     ]
 
 
