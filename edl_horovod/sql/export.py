@@ -195,7 +195,7 @@ class _Scan:
 
     def _begin(self, columns: Sequence[SelectColumn]) -> None:
         plan = self._target
-        self.columns = self._named(columns[: plan.num_columns] if plan else columns)
+        self.columns = self._named(columns[: len(plan.selected)] if plan else columns)
         if plan is not None and plan.action == "update":
             keys = [ScannedColumn(columns[place]) for place in plan.key_places]
             self._keys = KeyReader(keys, plan.key_places)

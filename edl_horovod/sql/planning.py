@@ -40,8 +40,9 @@ _OF_TRAIN: dict[str, type] = {
 _OF_PREDICT: dict[str, type] = {
     "predict.columns": list,
     "predict.nulls": dict,
-    "predict.overwrite": bool,
     "predict.probabilities": bool,
+    "predict.replace_table": bool,
+    "predict.replace_values": bool,
 }
 _OF_EXPLAIN: dict[str, type] = {
     "validation.nulls": dict,
@@ -95,8 +96,10 @@ class PredictionPlan:
     columns: tuple[str, ...]
     """The names that the user gives the columns of predictions; none takes ours."""
     has_probabilities: bool
-    overwrite: bool
-    """Whether a table that has nothing to do with the rows may be replaced."""
+    replace_table: bool
+    """Whether a table that has nothing to do with the rows may be dropped."""
+    replace_values: bool
+    """Whether values may be replaced in a column that PREDICT did not add."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +169,17 @@ def plan_prediction(
     """Decide what a prediction reads.
 
     Raises:
-        StatementError: The SELECT lacks a column that the model was trained with.
+        StatementError: The SELECT lacks a column that the model was trained with, or an attribute
+            is wrong.
     """
+    for attribute in statement.attributes:
+        if attribute.name == "predict.overwrite":
+            raise StatementError(
+                "The attribute predict.overwrite does not say what may be lost.",
+                attribute.place,
+                hint="Write predict.replace_values to replace the values of a column, or"
+                " predict.replace_table to drop a whole table and make a new one.",
+            )
     meaning = read_attributes(
         statement.attributes,
         prefixes=("predict", "engine"),
@@ -182,7 +194,8 @@ def plan_prediction(
         nulls=nulls | own.get("nulls", {}),
         columns=tuple(map(str, own.get("columns", ()))),
         has_probabilities=own.get("probabilities", False),
-        overwrite=own.get("overwrite", False),
+        replace_table=own.get("replace_table", False),
+        replace_values=own.get("replace_values", False),
     )
 
 

@@ -158,8 +158,14 @@ def predict(work: Work, statement: Predict) -> Result:
             statement.select,
             target.parts,
             columns=names if len(names) > 1 or plan.columns else (),
-            overwrite=plan.overwrite,
+            replace_table=plan.replace_table,
+            replace_values=plan.replace_values,
         )
+        if into.guarded_columns:
+            work.tell(
+                f"PREDICT did not add {', '.join(into.guarded_columns)}, so it fills NULLs there:"
+                " to predict for the same rows again, write WITH predict.replace_values=True."
+            )
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
         return work.dry("predict", values, told=(str(into),) if into else ())

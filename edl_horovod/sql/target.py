@@ -4,8 +4,9 @@ A table that the SELECT reads is never dropped. Its rows get their predictions b
 the export reads beside the selected columns.
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import sqlalchemy as sa
@@ -14,10 +15,12 @@ from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.select import OneTable, SelectParts, TableName, inspect_select
 
-__all__ = ["COLUMN", "TargetPlan", "plan_target"]
+__all__ = ["COLUMN", "MARK", "TargetPlan", "column_definition", "plan_target", "quoted_table"]
 
 COLUMN = "prediction"
 """The column of a target that names a table alone."""
+MARK = "Predictions, which PREDICT renews"
+"""The comment in the database on a column that PREDICT added."""
 _ROW_NUMBERS = ("rowid", "_rowid_", "oid")
 """What sqlite calls the number of a row; a column of such a name hides it."""
 
@@ -34,8 +37,8 @@ class TargetPlan:
     """Those of them that the table lacks and that are added; for `update`."""
     select: str
     """What the export runs: the SELECT, with the keys behind its columns where it lacks them."""
-    num_columns: int
-    """Columns of that which are records."""
+    selected: tuple[str, ...]
+    """The columns of the SELECT as it was written."""
     keys: tuple[str, ...]
     """Columns that tell the table's rows apart; for `update`."""
     key_places: tuple[int, ...]
@@ -44,6 +47,8 @@ class TargetPlan:
     """Whether the key is the number that the engine gives each row."""
     one_table: OneTable | None
     """The SELECT by its parts, if its rows are rows of the table; then changed ones are found."""
+    guarded_columns: tuple[str, ...] = ()
+    """Those of `columns` whose values, should there be any by then, must not be replaced."""
 
     def __str__(self) -> str:
         columns = ", ".join(self.columns)
@@ -62,6 +67,23 @@ class _Found:
     columns: tuple[str, ...]
     key: tuple[str, ...]
     is_view: bool
+    predicted: frozenset[str] = frozenset()
+    """Columns that PREDICT added."""
+
+
+def column_definition(engine: Engine, name: str, type_text: str) -> str:
+    """A column of predictions as the engine's SQL defines it, marked as PREDICT's.
+
+    PostgreSQL has the mark in a statement of its own. SQLite has no comments on columns, but keeps
+    the text by which a column was defined.
+    """
+    mark = {"sqlite": f" /* {MARK} */", "mysql": f" COMMENT '{MARK}'"}.get(engine.dialect, "")
+    return f"{engine.quoted(name)} {type_text}{mark}"
+
+
+def quoted_table(engine: Engine, table: TableName) -> str:
+    """A table as the engine's SQL names it."""
+    return ".".join(engine.quoted(part) for part in (table.schema, table.name) if part)
 
 
 def plan_target(
@@ -70,7 +92,8 @@ def plan_target(
     target: Sequence[str],
     *,
     columns: Sequence[str] = (),
-    overwrite: bool = False,
+    replace_table: bool = False,
+    replace_values: bool = False,
 ) -> TargetPlan:
     """Decide what happens to the table of a PREDICT; nothing is changed yet.
 
@@ -81,12 +104,13 @@ def plan_target(
             column.
         columns: The names of the columns of predictions; without them it is the target's, or
             `prediction`.
-        overwrite: Whether a table may be replaced that exists and has nothing to do with the rows.
+        replace_table: Whether a table may be dropped that has nothing to do with the rows.
+        replace_values: Whether values may be replaced in a column that PREDICT did not add.
 
     Raises:
         ConfigError: The target names no table, or its columns are in the way.
-        DataError: Rows cannot be matched, the table must not be replaced, or the engine refuses
-            the SELECT.
+        DataError: Rows cannot be matched, the table or values must not be replaced, or the engine
+            refuses the SELECT.
     """
     if engine.dialect == "duckdb":
         raise DataError(
@@ -94,37 +118,60 @@ def plan_target(
             received={"target": ".".join(target)},
             cure="Leave the target out, which gives the predictions as rows.",
         )
+    plan, found = _plan(engine, select, target, columns, replace_table=replace_table)
+    if found is None or plan.action != "update" or replace_values:
+        return plan
+    guarded = [name for name in plan.columns if name in found.columns]
+    guarded = [name for name in guarded if name not in found.predicted]
+    _require_no_values(engine, plan, guarded)
+    return replace(plan, guarded_columns=tuple(guarded))
+
+
+def _plan(
+    engine: Engine,
+    select: str,
+    target: Sequence[str],
+    columns: Sequence[str],
+    *,
+    replace_table: bool,
+) -> tuple[TargetPlan, _Found | None]:
+    """What happens to the table, and the table if it is there."""
     wanted, names = _names(target, columns)
     parts = inspect_select(select, engine.dialect)
     selected = [column.name for column in engine.select_columns(select)]
     with engine.connecting() as connection:
         inspector = sa.inspect(connection)
         found = _find(inspector, wanted)
+        if found is not None:
+            found = replace(found, predicted=_predicted(connection, found))
         sources = [_find(inspector, source) for source in parts.sources]
         one = _find(inspector, parts.one_table.table) if parts.one_table else None
     if found is not None:
         names = tuple(_same(name, found.columns) or name for name in names)
     if found is not None and found.is_view:
-        raise _refused(f"{found.name} is a view, and predictions go to tables", wanted)
+        raise _refused(
+            f"{found.name} is a view, and predictions go to tables", wanted, "Name a table."
+        )
     if found is not None and found.name in [each.name for each in sources if each]:
-        return _update_source(engine, parts, one, found, names, selected)
+        return _update_source(engine, parts, one, found, names, selected), found
     if found is not None and found.key and all(_same(key, selected) for key in found.key):
         _require_others(names, found.key, "are its key")
         places = tuple(selected.index(_same(key, selected) or key) for key in found.key)
-        return TargetPlan(
+        plan = TargetPlan(
             action="update",
             table=found.name,
             columns=names,
             new_columns=tuple(name for name in names if name not in found.columns),
             select=select,
-            num_columns=len(selected),
+            selected=tuple(selected),
             keys=found.key,
             key_places=places,
             has_row_numbers=False,
             one_table=None,
         )
+        return plan, found
     if found is not None:
-        _require_replaceable(found, wanted, sources, overwrite=overwrite)
+        _require_replaceable(engine, found, wanted, sources, is_allowed=replace_table)
         if engine.dialect == "mysql":
             raise DataError(
                 f"{found.name} cannot be replaced: this database has no transaction for that.",
@@ -132,18 +179,19 @@ def plan_target(
                 cure="Name a new table, or DROP this one first.",
             )
     _require_others(names, selected, "are selected, too")
-    return TargetPlan(
+    plan = TargetPlan(
         action="create" if found is None else "replace",
         table=wanted if found is None else found.name,
         columns=names,
         new_columns=(),
         select=select,
-        num_columns=len(selected),
+        selected=tuple(selected),
         keys=(),
         key_places=(),
         has_row_numbers=False,
         one_table=None,
     )
+    return plan, found
 
 
 def _names(target: Sequence[str], columns: Sequence[str]) -> tuple[TableName, tuple[str, ...]]:
@@ -255,7 +303,7 @@ def _update_source(
                 for number, text in enumerate(texts)
             ]
         ),
-        num_columns=len(selected),
+        selected=tuple(selected),
         keys=keys,
         key_places=tuple(range(len(selected), len(selected) + len(keys))),
         has_row_numbers=keys != found.key,
@@ -272,22 +320,87 @@ def _require_others(names: Sequence[str], others: Sequence[str], what: str) -> N
         )
 
 
-def _require_replaceable(
-    found: _Found, wanted: TableName, sources: Sequence[_Found | None], *, overwrite: bool
-) -> None:
-    if not overwrite:
-        raise _refused(
-            f"{found.name} exists, the SELECT does not read it, and does not give its primary key",
-            wanted,
+def _predicted(connection: sa.Connection, found: _Found) -> frozenset[str]:
+    """The columns of a table that carry our mark."""
+    if connection.dialect.name == "sqlite":
+        schemas = sa.text("SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = :name")
+        text = connection.execute(schemas, {"name": found.name.name}).scalar() or ""
+        quoted = connection.dialect.identifier_preparer.quote_identifier
+        marked = re.compile(rf" \w+ /\* {MARK} \*/")
+        return frozenset(
+            name
+            for name in found.columns
+            if any(
+                marked.match(text, match.end())
+                for match in re.finditer(re.escape(quoted(name)), text)
+            )
         )
+    schema = found.name.schema or None
+    columns = sa.inspect(connection).get_columns(found.name.name, schema)
+    return frozenset(column["name"] for column in columns if column.get("comment") == MARK)
+
+
+def _require_no_values(engine: Engine, plan: TargetPlan, columns: Sequence[str]) -> None:
+    """Refuse to replace values that PREDICT did not write."""
+    if not columns:
+        return
+    if plan.one_table is not None:
+        place = plan.one_table.qualifier
+        rows = plan.one_table.with_columns(
+            [f"{place}.{engine.quoted(name)} AS edl_{n}" for n, name in enumerate(columns)]
+        )
+        counted = [f"count(edl_{number})" for number in range(len(columns))]
+        rows = f"(\n{rows}\n) AS edl_select"
+    else:
+        match = " AND ".join(
+            f"edl_select.{engine.quoted(plan.selected[place])} = edl_target.{engine.quoted(key)}"
+            for key, place in zip(plan.keys, plan.key_places, strict=True)
+        )
+        counted = [f"count(edl_target.{engine.quoted(name)})" for name in columns]
+        table = quoted_table(engine, plan.table)
+        rows = f"(\n{plan.select}\n) AS edl_select JOIN {table} AS edl_target ON {match}"
+    with engine.reading(f"SELECT {', '.join(counted)} FROM {rows}") as found:
+        (counts,) = found.fetch(1)
+    lost = {name: count for name, count in zip(columns, counts, strict=True) if count}
+    if lost:
+        names = " and ".join(f"{count:,} values of {name}" for name, count in lost.items())
+        raise DataError(
+            f"Predictions are not written: {names} in {plan.table}, which PREDICT did not write,"
+            " would be lost.",
+            received={"target": f"{plan.table}.{next(iter(lost))}"},
+            cure="Name another column; or, to lose these values, write"
+            " WITH predict.replace_values=True.",
+        )
+
+
+def _require_replaceable(
+    engine: Engine,
+    found: _Found,
+    wanted: TableName,
+    sources: Sequence[_Found | None],
+    *,
+    is_allowed: bool,
+) -> None:
     if views := [each.name for each in sources if each is not None and each.is_view]:
-        raise _refused(f"the SELECT reads the view {views[0]}, which may read {found.name}", wanted)
+        raise _refused(
+            f"the SELECT reads the view {views[0]}, which may read {found.name}",
+            wanted,
+            "Name another table.",
+        )
+    if is_allowed:
+        return
+    with engine.reading(f"SELECT count(*) FROM {quoted_table(engine, found.name)}") as rows:
+        ((num_rows,),) = rows.fetch(1)
+    raise _refused(
+        f"{found.name} exists with {num_rows:,} rows, the SELECT does not read it, and does not"
+        " give its primary key",
+        wanted,
+        "Name another table; or, to drop this one with all its rows, write"
+        " WITH predict.replace_table=True.",
+    )
 
 
-def _refused(why: str, wanted: TableName) -> DataError:
+def _refused(why: str, wanted: TableName, hint: str) -> DataError:
     return DataError(
-        f"Predictions are not written: {why}.",
-        received={"target": str(wanted)},
-        cure="Name another table; or, to replace this one with all that it holds, write"
-        " WITH predict.overwrite=true.",
+        f"Predictions are not written: {why}.", received={"target": str(wanted)}, cure=hint
     )

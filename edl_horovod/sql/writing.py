@@ -24,7 +24,7 @@ from edl_horovod.sql.staging import (
     type_of_value,
     without_zone,
 )
-from edl_horovod.sql.target import TargetPlan
+from edl_horovod.sql.target import MARK, TargetPlan, column_definition, quoted_table
 
 __all__ = ["Written", "write_predictions"]
 
@@ -134,6 +134,7 @@ def _update(
     ):
         _keep_others_out(engine, connection, plan)
         num_changed = _drop_changed(engine, connection, plan, staged)
+        num_changed += _drop_filled(connection, plan, staged, _table_of(engine, plan, own))
         if engine.dialect != "mysql":
             _add_columns(engine, connection, plan, types)
         table = _table_of(engine, plan, own)
@@ -141,12 +142,7 @@ def _update(
         statement = (
             sa.update(table)
             .values({name: source.c[f"edl_value_{n}"] for n, name in enumerate(plan.columns)})
-            .where(
-                *(
-                    table.c[key] == source.c[f"edl_key_{number}"]
-                    for number, key in enumerate(plan.keys)
-                )
-            )
+            .where(*_matches(plan, staged, table))
         )
         num_rows = connection.execute(statement).rowcount
     num_gone = staged.num_rows - num_changed - num_rows
@@ -173,7 +169,7 @@ def _keep_others_out(engine: Engine, connection: sa.Connection, plan: TargetPlan
     """Nobody else changes the table until the transaction ends."""
     if engine.dialect == "postgres":
         engine.run_text(connection, f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
-        text = _text_of(engine, plan)
+        text = quoted_table(engine, plan.table)
         engine.run_text(connection, f"LOCK TABLE {text} IN SHARE ROW EXCLUSIVE MODE")
 
 
@@ -203,25 +199,44 @@ def _drop_changed(
     changed = []
     with engine.streaming(connection, rows) as cursor:
         while batch := cursor.fetchmany(_ROWS):
-            changed += [
-                {"changed": row[-2]}
-                for row in batch
-                if digest_of(row[: plan.num_columns]) != row[-1]
-            ]
-    if changed:
-        delete = sa.delete(staged.table).where(staged.table.c.edl_row == sa.bindparam("changed"))
-        connection.execute(delete, changed)
+            changed += [row[-2] for row in batch if digest_of(row[: len(plan.selected)]) != row[-1]]
+    _drop_rows(connection, staged, changed)
     return len(changed)
+
+
+def _drop_filled(
+    connection: sa.Connection, plan: TargetPlan, staged: Staged, table: sa.TableClause
+) -> int:
+    """Take rows out of the staged ones that somebody gave a value since; returns how many."""
+    if not plan.guarded_columns:
+        return 0
+    rows = sa.select(staged.table.c.edl_row).where(
+        *_matches(plan, staged, table),
+        sa.or_(*(table.c[name].is_not(None) for name in plan.guarded_columns)),
+    )
+    filled = [row.edl_row for row in connection.execute(rows)]
+    _drop_rows(connection, staged, filled)
+    return len(filled)
+
+
+def _drop_rows(connection: sa.Connection, staged: Staged, numbers: Sequence[int]) -> None:
+    if numbers:
+        delete = sa.delete(staged.table).where(staged.table.c.edl_row == sa.bindparam("number"))
+        connection.execute(delete, [{"number": number} for number in numbers])
+
+
+def _matches(
+    plan: TargetPlan, staged: Staged, table: sa.TableClause
+) -> list[sa.ColumnElement[bool]]:
+    """The rows of the table that the staged ones are for."""
+    return [
+        staged.table.c[f"edl_key_{number}"] == table.c[key] for number, key in enumerate(plan.keys)
+    ]
 
 
 def _key_text(engine: Engine, plan: TargetPlan, key: str) -> str:
     # A row's number has no quotes: where it is not there it would be a text.
     return key if plan.has_row_numbers else engine.quoted(key)
-
-
-def _text_of(engine: Engine, plan: TargetPlan) -> str:
-    parts = (plan.table.schema, plan.table.name)
-    return ".".join(engine.quoted(part) for part in parts if part)
 
 
 def _add_columns(
@@ -230,11 +245,23 @@ def _add_columns(
     plan: TargetPlan,
     types: Sequence[sa.types.TypeEngine[Any]],
 ) -> None:
-    table = _text_of(engine, plan)
+    table = quoted_table(engine, plan.table)
     for name, type_ in zip(plan.columns, types, strict=True):
         if name in plan.new_columns:
-            text = f"{engine.quoted(name)} {type_.compile(dialect=connection.dialect)}"
+            text = column_definition(engine, name, type_.compile(dialect=connection.dialect))
             engine.run_text(connection, f"ALTER TABLE {table} ADD COLUMN {text}")
+    _comment(engine, connection, plan, plan.new_columns)
+
+
+def _comment(
+    engine: Engine, connection: sa.Connection, plan: TargetPlan, names: Sequence[str]
+) -> None:
+    """Mark columns as PREDICT's where their definitions do not."""
+    if engine.dialect == "postgres":
+        table = quoted_table(engine, plan.table)
+        for name in names:
+            text = f"COMMENT ON COLUMN {table}.{engine.quoted(name)} IS '{MARK}'"
+            engine.run_text(connection, text)
 
 
 @contextmanager
@@ -253,7 +280,9 @@ def _columns_that_commit(
         yield
     except BaseException:
         for name in plan.new_columns:
-            text = f"ALTER TABLE {_text_of(engine, plan)} DROP COLUMN {engine.quoted(name)}"
+            text = (
+                f"ALTER TABLE {quoted_table(engine, plan.table)} DROP COLUMN {engine.quoted(name)}"
+            )
             engine.run_text(connection, text)
         raise
 
@@ -284,21 +313,28 @@ def _make(
     values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(made)]
     plain = (tuple(map(without_zone, row)) for row in rows)
     staged = stage(engine, connection, values, plain)
+    definitions = [
+        f"{engine.quoted(name)} {type_.compile(dialect=connection.dialect)}"
+        for name, type_ in made[: -len(plan.columns)]
+    ]
+    definitions += [
+        column_definition(engine, name, type_.compile(dialect=connection.dialect))
+        for name, type_ in made[-len(plan.columns) :]
+    ]
+    table = quoted_table(engine, plan.table)
+    create = f"CREATE TABLE {table} ({', '.join(definitions)})"
+    shown = ", ".join(
+        f"edl_value_{number} AS {engine.quoted(name)}" for number, (name, _) in enumerate(made)
+    )
+    rows_of = f"SELECT {shown} FROM {staged.table.name} ORDER BY edl_row"
     if engine.dialect == "mysql":
         # One statement, all or nothing: what makes a table is no part of a transaction.
-        shown = ", ".join(
-            f"edl_value_{number} AS {engine.quoted(name)}" for number, (name, _) in enumerate(made)
-        )
-        rows_of = f"SELECT {shown} FROM {staged.table.name} ORDER BY edl_row"
-        engine.run_text(connection, f"CREATE TABLE {_text_of(engine, plan)} AS {rows_of}")
+        engine.run_text(connection, f"{create} AS {rows_of}")
         return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)
-    columns = [sa.Column(name, type_) for name, type_ in made]
-    table = sa.Table(plan.table.name, sa.MetaData(), *columns, schema=plan.table.schema or None)
     with engine.transaction(connection):
         if plan.action == "replace":
-            table.drop(connection, checkfirst=False)
-        table.create(connection, checkfirst=False)
-        source = staged.table
-        select = sa.select(*list(source.c)[1:]).order_by(source.c.edl_row)
-        connection.execute(table.insert().from_select([name for name, _ in made], select))
+            engine.run_text(connection, f"DROP TABLE {table}")
+        engine.run_text(connection, create)
+        _comment(engine, connection, plan, plan.columns)
+        engine.run_text(connection, f"INSERT INTO {table} {rows_of}")
     return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)

@@ -41,13 +41,13 @@ def told() -> list[str]:
 @pytest.fixture
 def predict(tmp_path, told):
     """Predict 10 for the first row of a SELECT, 20 for the next..., after some statements."""
+    numbers = itertools.count()
 
     def predict(database, select, target, *meanwhile, **how):
         with open_engine(database.url) as engine:
             plan = plan_target(engine, select, target, **how)
-            table = export(
-                engine, plan.select, tmp_path / "out", nulls={}, tell=told.append, target=plan
-            )
+            folder = tmp_path / f"out-{next(numbers)}"
+            table = export(engine, plan.select, folder, nulls={}, tell=told.append, target=plan)
             for statement in meanwhile:
                 database.run(statement)
             values = [(10.0 * row,) * len(plan.columns) for row in range(1, table.num_rows + 1)]
@@ -68,10 +68,66 @@ def test_the_rows_of_a_source_get_a_column(people, predict, told):
     assert not told
 
 
-def test_a_column_that_is_there_is_updated(people, predict):
-    people.run("ALTER TABLE testdata ADD COLUMN score REAL", "UPDATE testdata SET score = 1")
-    predict(people, REFERENCE + " WHERE id > 1", ("testdata", "score"))
-    assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 1), (2, 10), (5, 20)]
+def test_values_of_others_are_replaced_only_if_asked_to(people, predict):
+    people.run(
+        "ALTER TABLE testdata ADD COLUMN score REAL", "UPDATE testdata SET score = 1 WHERE id > 1"
+    )
+    contents = "SELECT id, score FROM testdata ORDER BY id"
+    before = people.run(contents)
+    score = ("testdata", "score")
+    with pytest.raises(DataError, match=r"2 values of score.*predict\.replace_values=True"):
+        predict(people, REFERENCE, score)
+    with pytest.raises(DataError, match="1 values of score"):
+        predict(people, REFERENCE + " WHERE id < 3", score, replace_table=True)
+    assert people.run(contents) == before
+    predict(people, REFERENCE + " WHERE id > 1", score, replace_values=True)
+    assert people.run(contents) == [(1, None), (2, 10), (5, 20)]
+
+
+def test_values_of_another_table_whose_keys_coincide_are_not_replaced(people, predict):
+    people.run(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, total REAL)",
+        "INSERT INTO orders VALUES (1, 7), (2, NULL), (3, 9)",
+    )
+    before = people.run("SELECT * FROM orders ORDER BY id")
+    select, total = "SELECT id, role FROM testdata ORDER BY id", ("orders", "total")
+    with pytest.raises(DataError, match="1 values of total"):
+        predict(people, select, total)
+    assert people.run("SELECT * FROM orders ORDER BY id") == before
+    predict(people, select + " LIMIT 5", total, replace_values=True)
+    assert people.run("SELECT * FROM orders ORDER BY id") == [(1, 10), (2, 20), (3, 9)]
+
+
+def test_an_empty_column_is_filled_and_then_holds_values(people, predict):
+    people.run("ALTER TABLE testdata ADD COLUMN score REAL")
+    score = ("testdata", "score")
+    predict(people, REFERENCE + " WHERE id > 1", score)
+    predict(people, REFERENCE + " WHERE score IS NULL", score)
+    assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 10), (5, 20)]
+    with pytest.raises(DataError, match="3 values of score"):
+        predict(people, REFERENCE, score)
+
+
+def test_a_value_that_comes_in_meanwhile_stays(people, predict):
+    people.run("ALTER TABLE testdata ADD COLUMN score REAL")
+    meanwhile = "UPDATE testdata SET score = 7 WHERE id = 2"
+    written = predict(people, REFERENCE, ("testdata", "score"), meanwhile)
+    assert (written.num_rows, written.num_changed) == (2, 1)
+    assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 7), (5, 30)]
+
+
+def test_what_predict_added_is_renewed(people, predict):
+    predict(people, REFERENCE + " ORDER BY id", TARGET)
+    people.run("INSERT INTO testdata (id, name, role) VALUES (7, 'Eve', 'a')")
+    predict(people, REFERENCE + " ORDER BY id DESC", TARGET)
+    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
+    assert found == [(1, 40), (2, 30), (5, 20), (7, 10)]
+    predict(people, "SELECT id, role FROM testdata", ("scores", "score"))
+    people.run("ALTER TABLE scores ADD COLUMN note VARCHAR(9)")
+    if not people.url.startswith("sqlite"):  # There the number of a row is a key.
+        people.run("ALTER TABLE scores ADD PRIMARY KEY (id)")
+    predict(people, "SELECT id, role FROM scores WHERE id = 5", ("scores", "score"))
+    assert people.run("SELECT score, note FROM scores WHERE id = 5") == [(10.0, None)]
 
 
 def test_a_key_of_0_is_a_key(people, predict):
@@ -135,15 +191,16 @@ def test_a_table_with_the_key_of_the_rows_is_updated(people, predict, told):
     assert len(told) == 1
 
 
-def test_another_table_is_replaced_only_if_asked_to(people, predict):
-    people.run("CREATE TABLE other (x INTEGER)")
-    with pytest.raises(DataError, match="overwrite=true"):
-        predict(people, REFERENCE, ("other",))
+def test_another_table_is_dropped_only_if_asked_to(people, predict):
+    people.run("CREATE TABLE other (x INTEGER)", "INSERT INTO other VALUES (1), (2)")
+    for permission in ({}, {"replace_values": True}):
+        with pytest.raises(DataError, match=r"2 rows.*predict\.replace_table=True"):
+            predict(people, REFERENCE, ("other",), **permission)
     if people.url.startswith("mariadb"):
         with pytest.raises(DataError, match="DROP this one first"):
-            predict(people, REFERENCE, ("other",), overwrite=True)
+            predict(people, REFERENCE, ("other",), replace_table=True)
         return
-    predict(people, REFERENCE, ("other",), overwrite=True, columns=["a", "b"])
+    predict(people, REFERENCE, ("other",), replace_table=True, columns=["a", "b"])
     assert people.schema()["other"] == ["name", "role", "a", "b"]
 
 
@@ -179,7 +236,7 @@ def test_a_new_table_keeps_what_is_null(people, predict, tmp_path):
 def test_rows_that_cannot_be_matched_are_refused(people, select, target, why):
     people.run("CREATE TABLE other (x INTEGER)", "CREATE VIEW who AS SELECT * FROM testdata")
     with open_engine(people.url) as engine, pytest.raises(DataError, match=why):
-        plan_target(engine, select, target, overwrite=True)
+        plan_target(engine, select, target, replace_table=True)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +346,7 @@ KILLED = textwrap.dedent(
         target = {"update": ("testdata", "score"), "create": ("new",), "replace": ("other",)}
         select = "SELECT name, role FROM testdata"
         with open_engine(url) as engine:
-            plan = plan_target(engine, select, target[action], overwrite=True)
+            plan = plan_target(engine, select, target[action], replace_table=True)
             assert plan.action == action
             out = folder / str(fatal)
             table = export(engine, plan.select, out, nulls={}, tell=print, target=plan)

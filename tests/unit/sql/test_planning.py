@@ -279,6 +279,12 @@ def test_a_prediction_takes_what_nulls_count_as_from_its_model():
     assert plan.nulls == {"role": "none"}
 
 
+def test_a_permission_to_overwrite_says_what():
+    statement = one("SELECT name, role FROM t PREDICT t.c WITH predict.overwrite=True USING m")
+    with pytest.raises(StatementError, match=r"predict\.replace_values.*predict\.replace_table"):
+        plan_prediction(statement, ("name", "role"), STORED)
+
+
 def test_a_prediction_needs_the_columns_of_the_training_but_the_label():
     statement = one("SELECT name, rolle FROM t PREDICT t.c USING m")
     with pytest.raises(StatementError, match=r"'role'.*'rolle'"):
