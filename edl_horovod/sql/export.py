@@ -23,7 +23,14 @@ from edl_horovod.sql.shards import Shards
 from edl_horovod.sql.side import KeyReader
 from edl_horovod.sql.target import TargetPlan
 
-__all__ = ["ExportedColumn", "ExportedTable", "Progress", "export", "records_of"]
+__all__ = [
+    "PROGRESS_SECONDS",
+    "ExportedColumn",
+    "ExportedTable",
+    "Progress",
+    "export",
+    "records_of",
+]
 
 KIND = "exported table"
 """The kind of the folder, as its marker names it."""
@@ -35,10 +42,11 @@ _BATCH_BYTES = 4 << 20
 """Bytes of the rows that are in memory as Python objects, about."""
 _BLOCK_ROWS = 5_000
 _BLOCK_BYTES = 8 << 20
-_PROGRESS_SECONDS = 0.5
+PROGRESS_SECONDS = 0.5
+"""Between two calls of a `Progress`."""
 
 Progress = Callable[[int, float], None]
-"""Is called with the number of rows that were read, and how many a second."""
+"""Is called with the number of rows that were read or written, and how many a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +191,7 @@ class _Scan:
                     if side is not None:
                         side.add(self._beside(block, shown))
                 del block, shown  # They would be in memory while the next are read.
-                if (now := time.monotonic()) - told > _PROGRESS_SECONDS:
+                if (now := time.monotonic()) - told > PROGRESS_SECONDS:
                     told = now
                     on_progress(num_rows, num_rows / (now - began))
             self._check(num_rows)

@@ -181,7 +181,14 @@ def predict(work: Work, statement: Predict) -> Result:
             read_predictions(job.output), stored, probabilities=plan.has_probabilities
         )
         if into is not None:
-            written = write_predictions(work.engine, into, table, found, tell=work.tell)
+            written = write_predictions(
+                work.engine,
+                into,
+                table,
+                found,
+                tell=work.tell,
+                on_progress=work.progress(job, f"of {table.num_rows:,} predictions are written"),
+            )
             message = f"{written.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))
         rows = tuple(islice(exported_rows(table), MOST_ROWS))

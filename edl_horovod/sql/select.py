@@ -5,6 +5,7 @@ The text itself stays as it is: what is added to it goes in front of its FROM.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import sqlglot
 from sqlglot import exp
@@ -35,6 +36,8 @@ class OneTable:
     table: TableName
     expressions: str
     """What stands between SELECT and FROM."""
+    own_expressions: str
+    """The same beside a second table: `*` gives the columns of this one alone."""
     reference: str
     """What stands behind FROM: the table, with its alias."""
     qualifier: str
@@ -162,10 +165,22 @@ def _one_table(select: str, tree: exp.Expr, tokens: Sequence[Token]) -> OneTable
     return OneTable(
         table=TableName(schema=found.db, name=found.name),
         expressions=select[tokens[0].end + 1 : tokens[place].start].strip(),
+        own_expressions=_qualify_stars(select, tokens[: place + 1], qualifier),
         reference=select[tokens[place + 1].start : tokens[last].end + 1],
         qualifier=qualifier,
         rest=select[tokens[place].start :],
     )
+
+
+def _qualify_stars(select: str, tokens: Sequence[Token], qualifier: str) -> str:
+    """What stands between the first and the last token, with the table in front of a bare `*`."""
+    text, end = "", tokens[0].end + 1
+    for before, token in pairwise(tokens):
+        is_item = before.token_type in (TokenType.SELECT, TokenType.ALL, TokenType.COMMA)
+        if token.token_type == TokenType.STAR and is_item:
+            text += f"{select[end : token.start]}{qualifier}.*"
+            end = token.end + 1
+    return (text + select[end : tokens[-1].start]).strip()
 
 
 def _place_of_from(tokens: Sequence[Token]) -> int | None:

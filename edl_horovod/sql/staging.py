@@ -17,21 +17,25 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import Kind
 
-__all__ = ["Staged", "stage", "type_of_kind", "type_of_value"]
+__all__ = ["AsGiven", "Staged", "stage", "type_of_kind", "type_of_value"]
 
 _ROWS = 1_000
 
 
-class _AsGiven(sa.types.UserDefinedType[Any]):
-    """A column of sqlite without a type, which keeps values as they are."""
+class AsGiven(sa.types.UserDefinedType[Any]):
+    """A column of sqlite that gets values as they are, and has the affinity of a declared type."""
 
     cache_ok = True
 
+    def __init__(self, declared: str = "") -> None:
+        self.declared = declared
+
     def get_col_spec(self, **_: Any) -> str:
-        return ""
+        """The type in a definition, as SQLAlchemy asks for it."""
+        quoted = self.declared.replace('"', '""')
+        return f'"{quoted}"' if quoted else ""
 
 
-AS_GIVEN = _AsGiven()
 _TEXT = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
 _BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 _TIMESTAMP = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")

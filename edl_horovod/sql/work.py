@@ -14,7 +14,7 @@ from edl_horovod.launch import target
 from edl_horovod.launch.attached import AttachedJob, check_attached, run_attached
 from edl_horovod.launch.jobs import JobStatus
 from edl_horovod.sql.engine import Engine
-from edl_horovod.sql.export import ExportedTable, export
+from edl_horovod.sql.export import ExportedTable, Progress, export
 from edl_horovod.sql.jobs import StatementJob, open_job
 from edl_horovod.sql.models import ModelStore
 from edl_horovod.sql.results import Result
@@ -137,6 +137,22 @@ class Work:
         notes = "".join(f"# {sentence}\n" for sentence in told)
         return Result(message=f"{notes}{resolved.to_yaml(config)}".rstrip())
 
+    def progress(self, job: StatementJob, what: str) -> Progress:
+        """Says how far something is that takes longer than a second, and lets KILL end it.
+
+        Args:
+            job: Of the statement.
+            what: Follows a number: "rows are read".
+        """
+        began = time.monotonic()
+
+        def on_progress(num_rows: int, rate: float) -> None:
+            job.check()
+            if time.monotonic() - began > 1:
+                self.tell(f"{num_rows:,} {what}, {rate:,.0f} rows/s")
+
+        return on_progress
+
     def export(
         self,
         select: str,
@@ -148,19 +164,13 @@ class Work:
     ) -> ExportedTable:
         """Write the rows of a SELECT where a job reads them; see `export.export`."""
         began = time.monotonic()
-
-        def on_progress(num_rows: int, rate: float) -> None:
-            job.check()
-            if time.monotonic() - began > 1:
-                self.tell(f"{num_rows:,} rows are read, {rate:,.0f} rows/s")
-
         found = export(
             self.engine,
             select,
             folder,
             nulls=nulls,
             tell=self.tell,
-            on_progress=on_progress,
+            on_progress=self.progress(job, "rows are read"),
             target=into,
         )
         self.tell(f"{found.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")

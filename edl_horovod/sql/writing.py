@@ -5,6 +5,7 @@ columns by itself, so one who is killed there may leave a column that is added a
 """
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ import sqlalchemy as sa
 
 from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import LOCK_SECONDS, Engine
-from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.export import PROGRESS_SECONDS, ExportedTable, Progress
 from edl_horovod.sql.side import digest_of, read_rows
 from edl_horovod.sql.staging import (
-    AS_GIVEN,
+    AsGiven,
     Staged,
     stage,
     type_of_kind,
@@ -29,6 +30,7 @@ from edl_horovod.sql.target import MARK, TargetPlan, column_definition, quoted_t
 __all__ = ["Written", "write_predictions"]
 
 _ROWS = 1_000
+_Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ def write_predictions(
     predictions: Iterable[Sequence[Any]],
     *,
     tell: Callable[[str], None],
+    on_progress: Progress | None = None,
 ) -> Written:
     """Put predictions into their table, all of them or none.
 
@@ -59,6 +62,8 @@ def write_predictions(
         exported: The rows that the predictions are of, exported by this plan.
         predictions: A value for each column of the plan, row after row.
         tell: Is called with a sentence about rows that have no prediction.
+        on_progress: Is called about twice a second while the database gets predictions, and at the
+            end of that.
 
     Raises:
         DataError: There is another number of predictions than of rows, or the engine refuses
@@ -68,6 +73,8 @@ def write_predictions(
     first, predictions = _first_of(predictions)
     types = [type_of_value(value) for value in first]
     rows = _joined(read_rows(exported.side), predictions, num_rows=exported.num_rows)
+    if on_progress is not None:
+        rows = _counted(rows, on_progress)
     with engine.connecting() as connection:
         if plan.action == "update":
             return _update(engine, connection, plan, types, rows, tell=tell)
@@ -82,6 +89,17 @@ def _first_of(
     if first is None:
         raise DataError("There are no predictions.")
     return first, itertools.chain((first,), rest)
+
+
+def _counted(rows: Iterable[_Row], on_progress: Progress) -> Iterator[_Row]:
+    began = reported = time.monotonic()
+    num_rows = 0
+    for num_rows, row in enumerate(rows, 1):
+        yield row
+        if not num_rows % _ROWS and (now := time.monotonic()) - reported > PROGRESS_SECONDS:
+            reported = now
+            on_progress(num_rows, num_rows / (now - began))
+    on_progress(num_rows, num_rows / max(time.monotonic() - began, 1e-9))
 
 
 def _joined(
@@ -114,12 +132,13 @@ def _update(
     own = {
         each["name"]: each for each in sa.inspect(connection).get_columns(plan.table.name, schema)
     }
+    declared = _declared_types(engine, connection, plan)
     connection.rollback()
     # Counted up by the engine, a key of 0 would become another one in MariaDB.
     keys = [
         sa.Column(
             f"edl_key_{number}",
-            _key_type(engine, own.get(key)),
+            AsGiven(declared.get(key, "INT")) if declared else _key_type(own.get(key)),
             primary_key=True,
             autoincrement=False,
         )
@@ -154,9 +173,23 @@ def _update(
     return Written(num_rows=num_rows, num_changed=num_changed, num_gone=num_gone)
 
 
-def _key_type(engine: Engine, column: Any) -> sa.types.TypeEngine[Any]:
-    if engine.dialect == "sqlite":
-        return AS_GIVEN
+def _declared_types(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> dict[str, str]:
+    """The types of a table of sqlite as they were declared; nothing of other engines.
+
+    A key that is staged must have the affinity of the table's: otherwise sqlite uses no index.
+    """
+    if engine.dialect != "sqlite":
+        return {}
+    columns = sa.text("SELECT name, type FROM pragma_table_info(:table, :schema)")
+    names = {"table": plan.table.name, "schema": plan.table.schema or "main"}
+    # A column that is an INTEGER key is the number of the row, and takes nothing else.
+    return {
+        name: "INT" if declared.upper() == "INTEGER" else declared
+        for name, declared in connection.execute(columns, names)
+    }
+
+
+def _key_type(column: Any) -> sa.types.TypeEngine[Any]:
     if column is None:  # The number of a row.
         return sa.BigInteger()
     if isinstance(column["type"], sa.Uuid):
@@ -179,27 +212,35 @@ def _drop_changed(
     """Take rows out of the staged ones whose selected values are others now; returns how many."""
     if plan.one_table is None:
         return 0
-    preparer = connection.dialect.identifier_preparer
-    temporary = preparer.format_table(staged.table)
-    place = plan.one_table.qualifier
+    one, temporary = plan.one_table, staged.table.name
     match = " AND ".join(
-        f"{temporary}.edl_key_{number} = {place}.{_key_text(engine, plan, key)}"
+        f"{temporary}.edl_key_{number} = {one.qualifier}.{_key_text(engine, plan, key)}"
         for number, key in enumerate(plan.keys)
     )
-    look = [
-        f"(SELECT {temporary}.{column} FROM {temporary} WHERE {match})"
-        for column in ("edl_row", "edl_digest")
-    ]
-    rows = (
-        f"SELECT {plan.one_table.expressions}\n, {', '.join(look)} FROM {plan.one_table.reference}"
-    )
-    rows += f" WHERE EXISTS (SELECT 1 FROM {temporary} WHERE {match})"
     if engine.dialect == "mysql":
-        rows += " FOR UPDATE"
+        # MySQL lets a query name a temporary table once.
+        rows = (
+            f"SELECT {one.own_expressions}\n, {temporary}.edl_row, {temporary}.edl_digest"
+            f" FROM {one.reference} JOIN {temporary} ON {match} FOR UPDATE"
+        )
+    else:
+        # Not by JOIN, where sqlite knows no rowid but that of a named table.
+        look = [
+            f"(SELECT {temporary}.{column} FROM {temporary} WHERE {match})"
+            for column in ("edl_row", "edl_digest")
+        ]
+        rows = f"SELECT {one.expressions}\n, {', '.join(look)} FROM {one.reference}"
+        rows += f" WHERE EXISTS (SELECT 1 FROM {temporary} WHERE {match})"
     changed = []
     with engine.streaming(connection, rows) as cursor:
+        names = [column[0] for column in cursor.description[:-2]]
+        places: Sequence[int] = range(len(names))
+        if len(names) > len(plan.selected):  # A * of MariaDB, where the new columns are there.
+            places = [place for place in places if names[place] not in plan.new_columns]
         while batch := cursor.fetchmany(_ROWS):
-            changed += [row[-2] for row in batch if digest_of(row[: len(plan.selected)]) != row[-1]]
+            changed += [
+                row[-2] for row in batch if digest_of([row[place] for place in places]) != row[-1]
+            ]
     _drop_rows(connection, staged, changed)
     return len(changed)
 

@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
-from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.errors import ConfigError, DataError, Interrupted
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import export
 from edl_horovod.sql.target import plan_target
@@ -173,6 +174,69 @@ def test_a_row_number_of_another_row_is_noticed(sqlite, predict, told):
 def test_expressions_and_aliases_are_matched(people, predict):
     select = "SELECT upper(t.name) AS name, -- FROM nowhere\n t.role FROM testdata AS t LIMIT 10"
     assert predict(people, select, TARGET).num_rows == 3
+
+
+def test_stars_and_row_numbers_stay_those_of_the_table(sqlite, predict):
+    sqlite.run(
+        "CREATE TABLE testdata (name TEXT, role TEXT)",
+        "INSERT INTO testdata VALUES ('Ann', 'a'), ('Bob', 'b')",
+    )
+    select = "SELECT 2 * rowid AS x, *, rowid * 3 AS y FROM testdata AS t"
+    assert predict(sqlite, select, TARGET).num_rows == 2
+
+
+def test_stars_beside_other_columns_are_matched(people, predict):
+    select = "SELECT t.*, 2 * id AS twice FROM testdata AS t"
+    assert predict(people, select, TARGET).num_rows == 3
+
+
+@pytest.mark.parametrize("key", ["id INTEGER PRIMARY KEY,", "id NUMERIC(9) PRIMARY KEY,", ""])
+def test_the_time_of_writing_grows_with_the_rows_alone(sqlite, predict, key):
+    sqlite.run(
+        f"CREATE TABLE testdata ({key} role INTEGER)",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 50000)"
+        f" INSERT INTO testdata SELECT {'i, ' if key else ''} i % 7 FROM n",
+    )
+    began = time.process_time()
+    assert predict(sqlite, "SELECT role FROM testdata", TARGET).num_rows == 50_000
+    # With a scan of all rows for each one it took more than a minute.
+    assert time.process_time() - began < 15
+
+
+def test_the_progress_of_writing_is_told_and_may_end_it(sqlite, tmp_path):
+    sqlite.run(
+        "CREATE TABLE testdata (id INTEGER PRIMARY KEY, role INTEGER)",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)"
+        " INSERT INTO testdata SELECT i, i % 7 FROM n",
+    )
+    before = sqlite.schema()
+
+    def slow_predictions():
+        for number in range(3000):
+            if not number % 1000:
+                time.sleep(0.55)
+            yield (float(number),)
+
+    def end(num_rows, rate):
+        if num_rows > 1000:
+            raise Interrupted("Enough.")
+
+    with open_engine(sqlite.url) as engine:
+        plan = plan_target(engine, "SELECT role FROM testdata", TARGET)
+        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        with pytest.raises(Interrupted):
+            write_predictions(engine, plan, table, slow_predictions(), tell=print, on_progress=end)
+        assert sqlite.schema() == before
+        reported = []
+        write_predictions(
+            engine,
+            plan,
+            table,
+            slow_predictions(),
+            tell=print,
+            on_progress=lambda num_rows, rate: reported.append(num_rows),
+        )
+    assert reported[0] < reported[-1] == 3000
 
 
 def test_a_new_table_has_what_was_selected(people, predict):
