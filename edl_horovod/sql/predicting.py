@@ -14,7 +14,7 @@ from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.predictions import Predictions, read_predictions
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Predict
-from edl_horovod.sql.target import COLUMN, plan_target
+from edl_horovod.sql.target import COLUMN, NUMBER, plan_target
 from edl_horovod.sql.unknown import unknown_values
 from edl_horovod.sql.work import Work
 from edl_horovod.sql.writing import write_predictions
@@ -158,6 +158,7 @@ def predict(work: Work, statement: Predict) -> Result:
             statement.select,
             target.parts,
             columns=names if len(names) > 1 or plan.columns else (),
+            samples=[classes_of(stored) or (NUMBER,), *[(NUMBER,)] * (len(names) - 1)],
             replace_table=plan.replace_table,
             replace_values=plan.replace_values,
         )
@@ -187,7 +188,9 @@ def predict(work: Work, statement: Predict) -> Result:
                 table,
                 found,
                 tell=work.tell,
-                on_progress=work.progress(job, f"of {table.num_rows:,} predictions are written"),
+                on_progress=work.progress(
+                    job, f"of {table.num_rows:,} predictions are sent to the database"
+                ),
             )
             message = f"{written.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))

@@ -41,8 +41,8 @@ _BYTES = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
 _TIMESTAMP = sa.DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
 _TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
     "boolean": sa.Boolean(),
-    "integer": sa.BigInteger(),
-    "number": sa.Double(),
+    "integer": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
+    "number": sa.Double().with_variant(sa.REAL(), "sqlite"),
     "text": _TEXT,
     "bytes": _BYTES,
     "date": sa.Date(),

@@ -4,23 +4,39 @@ A table that the SELECT reads is never dropped. Its rows get their predictions b
 the export reads beside the selected columns.
 """
 
+import math
 import re
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.select import OneTable, SelectParts, TableName, inspect_select
+from edl_horovod.sql.staging import AsGiven, type_of_value
 
-__all__ = ["COLUMN", "MARK", "TargetPlan", "column_definition", "plan_target", "quoted_table"]
+__all__ = [
+    "COLUMN",
+    "MARK",
+    "NUMBER",
+    "TargetPlan",
+    "column_definition",
+    "declared_types",
+    "plan_target",
+    "quoted_table",
+]
 
 COLUMN = "prediction"
 """The column of a target that names a table alone."""
 MARK = "Predictions, which PREDICT renews"
 """The comment in the database on a column that PREDICT added."""
+NUMBER = 0.1234567
+"""Stands for predictions that are numbers: with as many digits as 32-bit floating point has."""
+_ROUNDED = 1e-5
+"""Relative error of a number in the coarsest type that is for floating point, FLOAT of MySQL."""
 _ROW_NUMBERS = ("rowid", "_rowid_", "oid")
 """What sqlite calls the number of a row; a column of such a name hides it."""
 
@@ -64,11 +80,16 @@ class _Found:
     """A table of the database."""
 
     name: TableName
-    columns: tuple[str, ...]
+    definitions: Mapping[str, Any]
+    """Its columns as SQLAlchemy reflects them, by their names."""
     key: tuple[str, ...]
     is_view: bool
     predicted: frozenset[str] = frozenset()
     """Columns that PREDICT added."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(self.definitions)
 
 
 def column_definition(engine: Engine, name: str, type_text: str) -> str:
@@ -92,6 +113,7 @@ def plan_target(
     target: Sequence[str],
     *,
     columns: Sequence[str] = (),
+    samples: Sequence[Sequence[Any]] = (),
     replace_table: bool = False,
     replace_values: bool = False,
 ) -> TargetPlan:
@@ -104,6 +126,8 @@ def plan_target(
             column.
         columns: The names of the columns of predictions; without them it is the target's, or
             `prediction`.
+        samples: Values that each column of predictions must be able to hold; without them a number
+            with digits behind its point.
         replace_table: Whether a table may be dropped that has nothing to do with the rows.
         replace_values: Whether values may be replaced in a column that PREDICT did not add.
 
@@ -119,7 +143,10 @@ def plan_target(
             cure="Leave the target out, which gives the predictions as rows.",
         )
     plan, found = _plan(engine, select, target, columns, replace_table=replace_table)
-    if found is None or plan.action != "update" or replace_values:
+    if found is None or plan.action != "update":
+        return plan
+    _require_room(engine, plan, found, samples or [(NUMBER,)] * len(plan.columns))
+    if replace_values:
         return plan
     guarded = [name for name in plan.columns if name in found.columns]
     guarded = [name for name in guarded if name not in found.predicted]
@@ -235,7 +262,7 @@ def _find(inspector: sa.Inspector, wanted: TableName) -> _Found | None:
     default = inspector.default_schema_name or "main"
     return _Found(
         name=TableName(schema="" if schema in (None, default) else schema, name=name),
-        columns=tuple(column["name"] for column in inspector.get_columns(name, schema)),
+        definitions={column["name"]: column for column in inspector.get_columns(name, schema)},
         key=tuple(inspector.get_pk_constraint(name, schema)["constrained_columns"]),
         is_view=name in views,
     )
@@ -335,9 +362,83 @@ def _predicted(connection: sa.Connection, found: _Found) -> frozenset[str]:
                 for match in re.finditer(re.escape(quoted(name)), text)
             )
         )
-    schema = found.name.schema or None
-    columns = sa.inspect(connection).get_columns(found.name.name, schema)
-    return frozenset(column["name"] for column in columns if column.get("comment") == MARK)
+    return frozenset(
+        name for name, column in found.definitions.items() if column.get("comment") == MARK
+    )
+
+
+def declared_types(engine: Engine, connection: sa.Connection, table: TableName) -> dict[str, str]:
+    """The types of a table of sqlite as they were declared; nothing of other engines."""
+    if engine.dialect != "sqlite":
+        return {}
+    columns = sa.text("SELECT name, type FROM pragma_table_info(:table, :schema)")
+    names = {"table": table.name, "schema": table.schema or "main"}
+    # A column that is an INTEGER key is the number of the row, and takes nothing else.
+    return {
+        name: "INT" if declared.upper() == "INTEGER" else declared
+        for name, declared in connection.execute(columns, names)
+    }
+
+
+def _require_room(
+    engine: Engine, plan: TargetPlan, found: _Found, samples: Sequence[Sequence[Any]]
+) -> None:
+    """Refuse a column that is there and would round or refuse predictions."""
+    for name, values in zip(plan.columns, samples, strict=True):
+        definition = found.definitions.get(name, {})
+        if definition.get("computed"):
+            raise DataError(
+                f"Predictions cannot go to {name} of {found.name}: the database computes it.",
+                received={"target": f"{found.name}.{name}"},
+                cure="Name another column.",
+            )
+        if definition and (lost := _first_lost(engine, found, name, values)):
+            value, becomes = lost
+            type_ = "double precision" if isinstance(value, float) else "text"
+            raise DataError(
+                f"The column {name} of {found.name} cannot hold the predictions: {value!r} would"
+                f" {becomes}.",
+                received={"type": str(definition["type"])},
+                cure=f"Name a column that does not exist, or make this one {type_}.",
+            )
+
+
+def _first_lost(
+    engine: Engine, found: _Found, name: str, values: Sequence[Any]
+) -> tuple[Any, str] | None:
+    """A value that a column would not hold, and what would become of it; tried beside the table."""
+    trial, column = f"edl_trial_{secrets.token_hex(8)}", engine.quoted(name)
+    target = sa.table(trial, sa.column(name, type_of_value(values[0])))
+    with engine.connecting() as connection:
+        definition = f"AS SELECT {column} FROM {quoted_table(engine, found.name)} LIMIT 0"
+        if engine.dialect == "sqlite":
+            declared = AsGiven(declared_types(engine, connection, found.name)[name])
+            strict = sa.text("SELECT strict FROM pragma_table_list(:table)")
+            is_strict = connection.execute(strict, {"table": found.name.name}).scalar()
+            definition = f"({column} {declared.get_col_spec()}){' STRICT' if is_strict else ''}"
+        connection.rollback()
+        with engine.transaction(connection, writes=False):
+            engine.run_text(connection, f"CREATE TEMPORARY TABLE {trial} {definition}")
+            for value in values:
+                try:
+                    connection.execute(sa.insert(target).values({name: value}))
+                except (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError):
+                    return value, "be refused"
+                stored = connection.execute(sa.select(sa.column(name)).select_from(target)).scalar()
+                if not _is_same(value, stored):
+                    return value, f"become {stored}"
+                connection.execute(sa.delete(target))
+            engine.run_text(connection, f"DROP TABLE {trial}")
+    return None
+
+
+def _is_same(value: Any, stored: Any) -> bool:
+    if not isinstance(value, float):
+        return bool(stored == value) or str(stored) == str(value)
+    try:
+        return math.isclose(float(stored), value, rel_tol=_ROUNDED)
+    except (TypeError, ValueError):
+        return False
 
 
 def _require_no_values(engine: Engine, plan: TargetPlan, columns: Sequence[str]) -> None:

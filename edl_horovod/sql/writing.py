@@ -25,7 +25,7 @@ from edl_horovod.sql.staging import (
     type_of_value,
     without_zone,
 )
-from edl_horovod.sql.target import MARK, TargetPlan, column_definition, quoted_table
+from edl_horovod.sql.target import MARK, TargetPlan, column_definition, declared_types, quoted_table
 
 __all__ = ["Written", "write_predictions"]
 
@@ -132,7 +132,8 @@ def _update(
     own = {
         each["name"]: each for each in sa.inspect(connection).get_columns(plan.table.name, schema)
     }
-    declared = _declared_types(engine, connection, plan)
+    # A key that is staged has the affinity of the table's: otherwise sqlite uses no index.
+    declared = declared_types(engine, connection, plan.table)
     connection.rollback()
     # Counted up by the engine, a key of 0 would become another one in MariaDB.
     keys = [
@@ -171,22 +172,6 @@ def _update(
             f" {num_gone:,} are not there any more: these have no new prediction."
         )
     return Written(num_rows=num_rows, num_changed=num_changed, num_gone=num_gone)
-
-
-def _declared_types(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> dict[str, str]:
-    """The types of a table of sqlite as they were declared; nothing of other engines.
-
-    A key that is staged must have the affinity of the table's: otherwise sqlite uses no index.
-    """
-    if engine.dialect != "sqlite":
-        return {}
-    columns = sa.text("SELECT name, type FROM pragma_table_info(:table, :schema)")
-    names = {"table": plan.table.name, "schema": plan.table.schema or "main"}
-    # A column that is an INTEGER key is the number of the row, and takes nothing else.
-    return {
-        name: "INT" if declared.upper() == "INTEGER" else declared
-        for name, declared in connection.execute(columns, names)
-    }
 
 
 def _key_type(column: Any) -> sa.types.TypeEngine[Any]:

@@ -1,5 +1,6 @@
 """Predictions in tables: by key, whole or not at all, and never in a row that has changed."""
 
+import dataclasses
 import itertools
 import signal
 import subprocess
@@ -115,6 +116,73 @@ def test_a_value_that_comes_in_meanwhile_stays(people, predict):
     written = predict(people, REFERENCE, ("testdata", "score"), meanwhile)
     assert (written.num_rows, written.num_changed) == (2, 1)
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 7), (5, 30)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Narrow:
+    """A column that cannot hold some predictions."""
+
+    type: str
+    sample: object
+    engines: str = "postgresql mariadb"
+
+
+NARROW = (
+    Narrow("INTEGER", 0.37),
+    Narrow("NUMERIC(4,1)", 0.37),
+    Narrow("DATE", 0.37),
+    Narrow("VARCHAR(3)", "clerk"),
+    Narrow("INTEGER", "clerk"),
+    Narrow("REAL GENERATED ALWAYS AS (id * 2.0) STORED", 0.37, "postgresql mariadb sqlite"),
+)
+
+
+@pytest.mark.parametrize(
+    ("people", "case"),
+    [
+        pytest.param(engine, case, id=f"{engine} {case.type} {case.sample}")
+        for case in NARROW
+        for engine in case.engines.split()
+    ],
+    indirect=["people"],
+)
+def test_a_column_that_cannot_hold_predictions_is_refused(people, case):
+    type_ = case.type
+    people.run("DROP TABLE testdata")
+    people.run(
+        f"CREATE TABLE testdata (id INTEGER PRIMARY KEY, role VARCHAR(9), score {type_})",
+        "INSERT INTO testdata (id, role) VALUES (1, 'a')",
+    )
+    before = people.schema()
+    with open_engine(people.url) as engine, pytest.raises(DataError, match=r"Predictions|hold the"):
+        plan_target(
+            engine,
+            "SELECT role FROM testdata",
+            ("testdata", "score"),
+            samples=[("a", case.sample) if isinstance(case.sample, str) else (case.sample,)],
+            replace_values=True,
+        )
+    assert people.schema() == before
+
+
+@pytest.mark.parametrize("type_", ["REAL", "FLOAT", "DOUBLE PRECISION", "VARCHAR(30)"])
+def test_a_column_that_can_hold_predictions_is_filled(people, predict, type_):
+    people.run(f"ALTER TABLE testdata ADD COLUMN score {type_}")
+    predict(people, REFERENCE, ("testdata", "score"))
+    scores = people.run("SELECT score FROM testdata ORDER BY id")
+    assert [float(score) for (score,) in scores] == [10, 20, 30]
+
+
+def test_strict_tables_refuse_and_take_what_their_types_say(sqlite, predict):
+    sqlite.run(
+        "CREATE TABLE testdata (id INTEGER PRIMARY KEY, role TEXT, whole INTEGER) STRICT",
+        "INSERT INTO testdata VALUES (1, 'a', NULL)",
+    )
+    select = "SELECT role FROM testdata"
+    with pytest.raises(DataError, match="be refused"):
+        predict(sqlite, select, ("testdata", "whole"))
+    predict(sqlite, select, ("testdata", "score"))
+    assert sqlite.run("SELECT id, score FROM testdata") == [(1, 10.0)]
 
 
 def test_what_predict_added_is_renewed(people, predict):
