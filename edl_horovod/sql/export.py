@@ -27,6 +27,7 @@ __all__ = [
     "PROGRESS_SECONDS",
     "ExportedColumn",
     "ExportedTable",
+    "NoRows",
     "Progress",
     "export",
     "records_of",
@@ -47,6 +48,10 @@ PROGRESS_SECONDS = 0.5
 
 Progress = Callable[[int, float], None]
 """Is called with the number of rows that were read or written, and how many a second."""
+
+
+class NoRows(DataError):
+    """The SELECT gives no rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +104,9 @@ def export(
 
     Raises:
         ConfigError: A default is for no column of the SELECT, or is of another kind.
+        NoRows: There is no row.
         DataError: The engine refuses the SELECT or is gone; a column has no name of its own, is
-            NULL without a default, or mixes kinds; or there is no row.
+            NULL without a default, or mixes kinds.
         OutputError: The folder is in use, or cannot be written.
     """
     with staged(folder, KIND, overwrite=False) as made:
@@ -167,6 +173,8 @@ class _Scan:
         self._keys: KeyReader | None = None
         self._num_asked = _FIRST_BATCH_ROWS
         self.columns: list[ScannedColumn] = []
+        self._places: list[int] = []
+        """Where they are among those that the database gives: others are keys or not read."""
 
     def write(self, folder: Path, on_progress: Progress) -> int:
         """Write the shards; returns the number of rows."""
@@ -203,10 +211,13 @@ class _Scan:
 
     def _begin(self, columns: Sequence[SelectColumn]) -> None:
         plan = self._target
-        self.columns = self._named(columns[: len(plan.selected)] if plan else columns)
+        selected = columns[: len(plan.selected)] if plan else columns
+        unread = plan.unread_columns if plan else ()
+        self._places = [n for n, column in enumerate(selected) if column.name not in unread]
+        self.columns = self._named([selected[place] for place in self._places])
         if plan is not None and plan.action == "update":
             keys = [ScannedColumn(columns[place]) for place in plan.key_places]
-            self._keys = KeyReader(keys, plan.key_places)
+            self._keys = KeyReader(keys, plan.key_places, num_selected=len(selected))
 
     def _read(self, rows: Rows, first_row: int) -> "_Block | None":
         """The next rows as arrays, batch after batch; None at the end."""
@@ -221,15 +232,14 @@ class _Scan:
         """Add rows to a block; whether there were any."""
         if not batch:
             return False
-        # The keys behind the columns of records are left out.
+        values = list(zip(*batch, strict=True))
         arrays = [
-            column.read(values, first_row=first_row)
-            for column, values in zip(self.columns, zip(*batch, strict=True), strict=False)
+            column.read(values[place], first_row=first_row)
+            for column, place in zip(self.columns, self._places, strict=True)
         ]
         block.parts.append(arrays)
         if self._keys is not None:
-            keys = self._keys.read(batch, num_columns=len(self.columns), first_row=first_row)
-            block.keys.append(keys)
+            block.keys.append(self._keys.read(batch, first_row=first_row))
         num_bytes = sum(one.nbytes for one in arrays)
         block.num_rows += len(batch)
         block.num_bytes += num_bytes
@@ -288,7 +298,7 @@ class _Scan:
 
     def _check(self, num_rows: int) -> None:
         if not num_rows:
-            raise DataError(
+            raise NoRows(
                 "The SELECT gives no rows.",
                 received={"select": self._select},
                 cure="Look at its WHERE, and at the table.",

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql import planning
-from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.export import ExportedTable, NoRows
 from edl_horovod.sql.models import StoredModel
 from edl_horovod.sql.predictions import Predictions, read_predictions
 from edl_horovod.sql.results import Result
@@ -158,6 +158,7 @@ def predict(work: Work, statement: Predict) -> Result:
             statement.select,
             target.parts,
             columns=names if len(names) > 1 or plan.columns else (),
+            features=[it.name for it in stored.about.columns if it.name != stored.about.label],
             samples=[classes_of(stored) or (NUMBER,), *[(NUMBER,)] * (len(names) - 1)],
             replace_table=plan.replace_table,
             replace_values=plan.replace_values,
@@ -170,10 +171,17 @@ def predict(work: Work, statement: Predict) -> Result:
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
         return work.dry("predict", values, told=(str(into),) if into else ())
+    unread = into.unread_columns if into is not None else ()
+    nulls = {name: value for name, value in plan.nulls.items() if name not in unread}
     with work.job(f"PREDICT {target or 'rows'}") as job:
         config = work.config("predict", values, job, job.output)
         select = statement.select if into is None else into.select
-        table = work.export(select, job.data, job, plan.nulls, into=into)
+        try:
+            table = work.export(select, job.data, job, nulls, into=into)
+        except NoRows:
+            message = f"The SELECT gives no rows, so {stored} predicts nothing."
+            shown = () if into is not None else (*columns, *names)
+            return Result(columns=shown, message=message, model=str(stored))
         kinds = {column.name: column.kind for column in table.columns}
         planning.check_kinds(stored.about, kinds, statement.using.place)
         tell_unknown(work, stored, table)

@@ -26,13 +26,14 @@ def digest_of(row: Sequence[Any]) -> int:
 class KeyReader:
     """The keys of rows, and a digest of what was selected of each."""
 
-    def __init__(self, columns: Sequence[ScannedColumn], places: Sequence[int]) -> None:
+    def __init__(
+        self, columns: Sequence[ScannedColumn], places: Sequence[int], *, num_selected: int
+    ) -> None:
         self._columns = columns
         self._places = places
+        self._num_selected = num_selected
 
-    def read(
-        self, batch: Sequence[tuple[Any, ...]], *, num_columns: int, first_row: int
-    ) -> dict[str, pa.Array]:
+    def read(self, batch: Sequence[tuple[Any, ...]], *, first_row: int) -> dict[str, pa.Array]:
         """The keys of some rows.
 
         Raises:
@@ -52,7 +53,7 @@ class KeyReader:
                     cure="Predict into a new table.",
                 )
             found[f"key_{number}"] = keys
-        digests = [digest_of(row[:num_columns]) for row in batch]
+        digests = [digest_of(row[: self._num_selected]) for row in batch]
         return {**found, "digest": pa.array(digests, pa.int64())}
 
 

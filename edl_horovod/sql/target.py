@@ -7,7 +7,7 @@ the export reads beside the selected columns.
 import math
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -55,6 +55,8 @@ class TargetPlan:
     """What the export runs: the SELECT, with the keys behind its columns where it lacks them."""
     selected: tuple[str, ...]
     """The columns of the SELECT as it was written."""
+    unread_columns: tuple[str, ...] = ()
+    """Those of them that the predictions replace: they are no part of the records."""
     keys: tuple[str, ...]
     """Columns that tell the table's rows apart; for `update`."""
     key_places: tuple[int, ...]
@@ -113,6 +115,7 @@ def plan_target(
     target: Sequence[str],
     *,
     columns: Sequence[str] = (),
+    features: Collection[str] = (),
     samples: Sequence[Sequence[Any]] = (),
     replace_table: bool = False,
     replace_values: bool = False,
@@ -126,6 +129,7 @@ def plan_target(
             column.
         columns: The names of the columns of predictions; without them it is the target's, or
             `prediction`.
+        features: The columns that the model reads.
         samples: Values that each column of predictions must be able to hold; without them a number
             with digits behind its point.
         replace_table: Whether a table may be dropped that has nothing to do with the rows.
@@ -142,7 +146,9 @@ def plan_target(
             received={"target": ".".join(target)},
             cure="Leave the target out, which gives the predictions as rows.",
         )
-    plan, found = _plan(engine, select, target, columns, replace_table=replace_table)
+    plan, found = _plan(
+        engine, select, target, columns, features=features, replace_table=replace_table
+    )
     if found is None or plan.action != "update":
         return plan
     _require_room(engine, plan, found, samples or [(NUMBER,)] * len(plan.columns))
@@ -160,6 +166,7 @@ def _plan(
     target: Sequence[str],
     columns: Sequence[str],
     *,
+    features: Collection[str],
     replace_table: bool,
 ) -> tuple[TargetPlan, _Found | None]:
     """What happens to the table, and the table if it is there."""
@@ -180,7 +187,7 @@ def _plan(
             f"{found.name} is a view, and predictions go to tables", wanted, "Name a table."
         )
     if found is not None and found.name in [each.name for each in sources if each]:
-        return _update_source(engine, parts, one, found, names, selected), found
+        return _update_source(engine, parts, one, found, names, selected, features), found
     if found is not None and found.key and all(_same(key, selected) for key in found.key):
         _require_others(names, found.key, "are its key")
         places = tuple(selected.index(_same(key, selected) or key) for key in found.key)
@@ -283,6 +290,7 @@ def _update_source(
     found: _Found,
     names: tuple[str, ...],
     selected: Sequence[str],
+    features: Collection[str],
 ) -> TargetPlan:
     """Predictions for the rows of a table that the SELECT reads."""
     why = f"The SELECT reads {found.name}, so the table is never replaced"
@@ -309,13 +317,14 @@ def _update_source(
             cure="Give it a primary key, or predict into a new table.",
         )
     _require_others(names, keys, "are its key")
-    read = [name for name in names if name.lower() in parts.column_names]
-    if read or ("*" in parts.column_names and any(name in found.columns for name in names)):
+    replaced = [name for name in names if name in found.columns]
+    used = parts.column_names - {name.lower() for name in selected}
+    read = [name for name in replaced if name.lower() in used]
+    if read := [*read, *(name for name in replaced if name in features)]:
         raise ConfigError(
-            f"The SELECT gives the column {(read or names)[0]!r}, which the predictions would"
-            " overwrite.",
+            f"The model would read the column {read[0]!r}, which the predictions would replace.",
             received={"target": f"{found.name}.{names[0]}"},
-            cure="Name the columns that the model needs, or predict into another column.",
+            cure="Predict into another column.",
         )
     # In quotes a row number that is not there would be a text.
     texts = keys if keys != found.key else [engine.quoted(key) for key in keys]
@@ -324,6 +333,7 @@ def _update_source(
         table=found.name,
         columns=names,
         new_columns=tuple(name for name in names if name not in found.columns),
+        unread_columns=tuple(name for name in replaced if name in selected),
         select=parts.one_table.with_columns(
             [
                 f"{parts.one_table.qualifier}.{text} AS edl_key_{number}"

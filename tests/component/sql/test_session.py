@@ -136,6 +136,25 @@ def test_predictions_go_into_the_column_and_nothing_else_changes(session, databa
     assert found.model == "m@1"
 
 
+def test_a_statement_runs_each_night(session, database, ring):
+    nightly = "SELECT * FROM testdata PREDICT testdata.p USING m;"
+    run(session, TRAINED + nightly)
+    with sqlite3.connect(database) as connection:
+        connection.execute("INSERT INTO testdata (name, role) VALUES ('new', 'clerk')")
+    assert rows_of(database, "testdata")[-1] == ("new", "clerk", None)
+    run(session, nightly)
+    assert rows_of(database, "testdata")[-1] == ("new", "clerk", 12.0)
+    num_jobs = len(ring.configs)
+    found, rows = run(
+        session,
+        "SELECT * FROM testdata WHERE p IS NULL PREDICT testdata.p USING m;"
+        "SELECT name, role FROM testdata WHERE p IS NULL PREDICT USING m",
+    )
+    assert "no rows" in found.message
+    assert (rows.columns, rows.rows) == (("name", "role", "prediction"), ())
+    assert len(ring.configs) == num_jobs
+
+
 def test_predictions_without_a_table_are_rows(session):
     *_, found = run(session, TRAINED + "SELECT name, role FROM testdata PREDICT USING m")
     assert found.columns == ("name", "role", "prediction")

@@ -118,6 +118,17 @@ def test_a_value_that_comes_in_meanwhile_stays(people, predict):
     assert people.run("SELECT id, score FROM testdata ORDER BY id") == [(1, 10), (2, 7), (5, 30)]
 
 
+@pytest.mark.parametrize("select", ["SELECT *", "SELECT predicted_salary, name, id"])
+def test_a_statement_that_runs_each_night_renews_its_column(people, predict, told, select):
+    predict(people, "SELECT * FROM testdata ORDER BY id", TARGET)
+    people.run("INSERT INTO testdata (id, name, role) VALUES (7, 'Eve', 'a')")
+    written = predict(people, f"{select} FROM testdata ORDER BY id DESC", TARGET)
+    assert (written.num_rows, written.num_changed) == (4, 0)
+    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
+    assert found == [(1, 40), (2, 30), (5, 20), (7, 10)]
+    assert not told
+
+
 @dataclasses.dataclass(frozen=True)
 class Narrow:
     """A column that cannot hold some predictions."""
@@ -374,16 +385,17 @@ def test_rows_that_cannot_be_matched_are_refused(people, select, target, why):
 @pytest.mark.parametrize(
     ("select", "target", "why"),
     [
-        (REFERENCE, ("testdata", "role"), "gives the column 'role'"),
+        (REFERENCE, ("testdata", "role"), "would read the column 'role'"),
+        ("SELECT upper(role) AS r FROM testdata", ("testdata", "role"), "would read the .*'role'"),
         (REFERENCE, ("testdata", "ID"), "'id'.* are its key"),
-        ("SELECT * FROM testdata", ("testdata", "name"), "gives the column 'name'"),
+        ("SELECT * FROM testdata", ("testdata", "name"), "would read the column 'name'"),
         (REFERENCE, ("scores", "role"), "'role'.* are selected, too"),
         (REFERENCE, ("a", "b", "c", "d"), "is a table, or a column of one"),
     ],
 )
 def test_columns_that_are_in_the_way_are_refused(people, select, target, why):
     with open_engine(people.url) as engine, pytest.raises(ConfigError, match=why):
-        plan_target(engine, select, target)
+        plan_target(engine, select, target, features=("name", "role"))
 
 
 def test_a_table_without_a_key_is_refused(postgresql):
