@@ -20,7 +20,7 @@ from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import Kind, ScannedColumn
 from edl_horovod.sql.rows import BATCH_ROWS, Rows, SelectColumn
 from edl_horovod.sql.shards import Shards
-from edl_horovod.sql.side import KeyReader
+from edl_horovod.sql.side import ExactReader, KeyReader
 from edl_horovod.sql.target import TargetPlan
 
 __all__ = [
@@ -65,6 +65,8 @@ class ExportedColumn:
     """As the engine calls it; empty if it does not say."""
     num_defaults: int
     """Rows that are NULL and have the default."""
+    scale: int | None = None
+    """Of a PREDICT that makes a table: digits behind the point of numbers that are kept exactly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,10 @@ def export(
     return ExportedTable(
         folder=folder,
         data=records_of(folder),
-        columns=tuple(_exported(column) for column in scan.columns),
+        columns=tuple(
+            _exported(column, scale)
+            for column, scale in zip(scan.columns, scan.scales, strict=True)
+        ),
         num_rows=num_rows,
         side=folder / _SIDE if target else None,
     )
@@ -134,13 +139,14 @@ def records_of(folder: Path) -> Path:
     return folder / _RECORDS
 
 
-def _exported(column: ScannedColumn) -> ExportedColumn:
+def _exported(column: ScannedColumn, scale: int | None) -> ExportedColumn:
     assert column.kind is not None
     return ExportedColumn(
         name=column.name,
         kind=column.kind,
         declared_type=column.declared_type,
         num_defaults=column.num_nulls,
+        scale=scale,
     )
 
 
@@ -152,7 +158,8 @@ class _Block:
     num_bytes: int = 0
     parts: list[list[pa.Array]] = field(default_factory=list)
     """Batch after batch, an array of each column."""
-    keys: list[dict[str, pa.Array]] = field(default_factory=list)
+    beside: list[dict[str, pa.Array]] = field(default_factory=list)
+    """Keys, or exact numbers."""
 
 
 class _Scan:
@@ -171,6 +178,7 @@ class _Scan:
         self._nulls = nulls
         self._target = target
         self._keys: KeyReader | None = None
+        self._exact: ExactReader | None = None
         self._num_asked = _FIRST_BATCH_ROWS
         self.columns: list[ScannedColumn] = []
         self._places: list[int] = []
@@ -209,6 +217,11 @@ class _Scan:
         on_progress(num_rows, num_rows / max(time.monotonic() - began, 1e-9))
         return num_rows
 
+    @property
+    def scales(self) -> Sequence[int | None]:
+        """Of each column: see `ExactReader`."""
+        return self._exact.scales if self._exact is not None else [None] * len(self.columns)
+
     def _begin(self, columns: Sequence[SelectColumn]) -> None:
         plan = self._target
         selected = columns[: len(plan.selected)] if plan else columns
@@ -218,6 +231,8 @@ class _Scan:
         if plan is not None and plan.action == "update":
             keys = [ScannedColumn(columns[place]) for place in plan.key_places]
             self._keys = KeyReader(keys, plan.key_places, num_selected=len(selected))
+        elif plan is not None:
+            self._exact = ExactReader(len(selected))
 
     def _read(self, rows: Rows, first_row: int) -> "_Block | None":
         """The next rows as arrays, batch after batch; None at the end."""
@@ -239,7 +254,9 @@ class _Scan:
         ]
         block.parts.append(arrays)
         if self._keys is not None:
-            block.keys.append(self._keys.read(batch, first_row=first_row))
+            block.beside.append(self._keys.read(batch, first_row=first_row))
+        elif self._exact is not None:
+            block.beside.append(self._exact.read(values))
         num_bytes = sum(one.nbytes for one in arrays)
         block.num_rows += len(batch)
         block.num_bytes += num_bytes
@@ -256,12 +273,13 @@ class _Scan:
         ]
 
     def _beside(self, block: "_Block", shown: Sequence[pa.Array]) -> Mapping[str, pa.Array]:
-        if block.keys:
-            return {
-                name: pa.concat_arrays([keys[name] for keys in block.keys])
-                for name in block.keys[0]
-            }
-        return {column.name: values for column, values in zip(self.columns, shown, strict=True)}
+        beside = {
+            name: pa.concat_arrays([arrays[name] for arrays in block.beside])
+            for name in block.beside[0]
+        }
+        if self._exact is None:
+            return beside
+        return {f"value_{number}": values for number, values in enumerate(shown)} | beside
 
     def _named(self, columns: Sequence[SelectColumn]) -> list[ScannedColumn]:
         names = [column.name for column in columns]

@@ -104,7 +104,7 @@ class ScannedColumn:
                 self._widen(type_, values, first_row)
             self._types = types
         assert self.kind is not None
-        if Decimal in types:
+        if Decimal in types or (self.kind == "number" and int in types):
             values = [None if value is None else float(value) for value in values]
         try:
             return self._array(values, self.kind, types)
@@ -140,7 +140,7 @@ class ScannedColumn:
         """
         if self.kind is not None:
             type_ = _TYPES[self.kind]
-            parts = [part if part.type == type_ else part.cast(type_) for part in parts]
+            parts = [part if part.type == type_ else part.cast(type_, safe=False) for part in parts]
         values = pa.concat_arrays(parts)
         if values.null_count:
             if self.first_null_row is None:
@@ -172,7 +172,7 @@ class ScannedColumn:
             )
         type_ = _TYPES[self.kind]
         if values.type != type_:
-            values = values.cast(type_)
+            values = values.cast(type_, safe=False)
         return values.fill_null(pa.scalar(default, type_))
 
     def _kind_of_default(self) -> tuple[Kind, Any]:

@@ -3,6 +3,7 @@
 import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pyarrow.parquet as pq
 from edl_horovod.errors import DataError
 from edl_horovod.sql.kinds import ScannedColumn
 
-__all__ = ["KeyReader", "digest_of", "read_rows"]
+__all__ = ["ExactReader", "KeyReader", "digest_of", "read_rows"]
 
 _ROWS = 1_000
+_EXACT = {int, Decimal}
+_LARGEST_WHOLE = 1 << 53
+"""Whole numbers up to this one are exact in 64-bit floating point."""
 
 
 def digest_of(row: Sequence[Any]) -> int:
@@ -55,6 +59,37 @@ class KeyReader:
             found[f"key_{number}"] = keys
         digests = [digest_of(row[: self._num_selected]) for row in batch]
         return {**found, "digest": pa.array(digests, pa.int64())}
+
+
+class ExactReader:
+    """The digits of whole numbers and decimals that floating point would lose, as texts."""
+
+    def __init__(self, num_columns: int) -> None:
+        self.scales: list[int | None] = [None] * num_columns
+        """Of each column: digits behind the point, or None if floating point loses nothing."""
+
+    def read(self, columns: Sequence[Sequence[Any]]) -> dict[str, pa.Array]:
+        """The digits of some rows, NULL where a value is no such number."""
+        texts = {}
+        for number, values in enumerate(columns):
+            lossy = [_is_lossy(value) for value in values] if _EXACT & {*map(type, values)} else ()
+            if any(lossy):
+                scales = [
+                    -int(value.as_tuple().exponent)
+                    for value in values
+                    if isinstance(value, Decimal)
+                ]
+                self.scales[number] = max(self.scales[number] or 0, *scales, 0)
+            exact = [
+                format(value, "f" if isinstance(value, Decimal) else "d") if is_lossy else None
+                for value, is_lossy in zip(values, lossy, strict=False)
+            ]
+            texts[f"exact_{number}"] = pa.array(exact or [None] * len(values), pa.string())
+        return texts
+
+
+def _is_lossy(value: object) -> bool:
+    return isinstance(value, Decimal) or (isinstance(value, int) and abs(value) > _LARGEST_WHOLE)
 
 
 def read_rows(folder: Path) -> Iterator[tuple[Any, ...]]:

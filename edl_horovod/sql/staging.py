@@ -17,7 +17,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import Engine
 from edl_horovod.sql.kinds import Kind
 
-__all__ = ["AsGiven", "Staged", "stage", "type_of_kind", "type_of_value"]
+__all__ = ["AsGiven", "Staged", "exact_type", "stage", "type_of_kind", "type_of_value"]
 
 _ROWS = 1_000
 
@@ -48,6 +48,8 @@ _TYPES: Mapping[Kind, sa.types.TypeEngine[Any]] = {
     "date": sa.Date(),
     "timestamp": _TIMESTAMP,
 }
+_MYSQL_DIGITS = 65
+"""As many as a DECIMAL may have."""
 _KINDS: Mapping[type, Kind] = {bool: "boolean", int: "integer", float: "number", str: "text"}
 
 
@@ -63,6 +65,22 @@ class Staged:
 def type_of_kind(kind: Kind) -> sa.types.TypeEngine[Any]:
     """The type of a column that we make."""
     return _TYPES[kind]
+
+
+def exact_type(engine: Engine, kind: Kind, declared: str, scale: int | None) -> Any:
+    """The type of a column that we make for values of the database, which keeps their digits.
+
+    Args:
+        engine: The database.
+        kind: What the values are.
+        declared: Their type as the engine calls it.
+        scale: Digits behind the point of numbers that floating point does not hold.
+    """
+    if engine.dialect == "sqlite" and kind in ("integer", "number"):
+        return AsGiven("" if scale is not None else declared)
+    if kind != "number" or scale is None:
+        return _TYPES[kind]
+    return mysql.DECIMAL(_MYSQL_DIGITS, scale) if engine.dialect == "mysql" else sa.Numeric()
 
 
 def type_of_value(value: object) -> sa.types.TypeEngine[Any]:

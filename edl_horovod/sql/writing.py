@@ -5,10 +5,12 @@ columns by itself, so one who is killed there may leave a column that is added a
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,8 +22,8 @@ from edl_horovod.sql.side import digest_of, read_rows
 from edl_horovod.sql.staging import (
     AsGiven,
     Staged,
+    exact_type,
     stage,
-    type_of_kind,
     type_of_value,
     without_zone,
 )
@@ -71,14 +73,44 @@ def write_predictions(
     """
     assert exported.side is not None
     first, predictions = _first_of(predictions)
+    nulls = _Nulls(engine.dialect)
+    predictions = map(nulls.without, predictions)
     types = [type_of_value(value) for value in first]
     rows = _joined(read_rows(exported.side), predictions, num_rows=exported.num_rows)
     if on_progress is not None:
         rows = _counted(rows, on_progress)
     with engine.connecting() as connection:
         if plan.action == "update":
-            return _update(engine, connection, plan, types, rows, tell=tell)
-        return _make(engine, connection, plan, exported, types, rows)
+            written = _update(engine, connection, plan, types, rows, tell=tell)
+        else:
+            written = _make(engine, connection, plan, exported, types, rows)
+    if nulls.num_rows:
+        tell(
+            f"{nulls.num_rows:,} rows have predictions that are not numbers, or infinite, for which"
+            " the database has no value: they are NULL there."
+        )
+    return written
+
+
+class _Nulls:
+    """Predictions that a database has no value for."""
+
+    def __init__(self, dialect: str) -> None:
+        self.num_rows = 0
+        self._dialect = dialect
+
+    def without(self, predicted: Sequence[Any]) -> Sequence[Any]:
+        """The predictions of a row, with NULL in their place."""
+        nulls = [isinstance(value, float) and self._is_null(value) for value in predicted]
+        if not any(nulls):
+            return predicted
+        self.num_rows += 1
+        return [None if is_null else value for value, is_null in zip(predicted, nulls, strict=True)]
+
+    def _is_null(self, value: float) -> bool:
+        if self._dialect == "sqlite":
+            return math.isnan(value)
+        return self._dialect == "mysql" and not math.isfinite(value)
 
 
 def _first_of(
@@ -323,6 +355,19 @@ def _table_of(engine: Engine, plan: TargetPlan, own: Iterable[str]) -> sa.TableC
     return sa.table(plan.table.name, *columns, schema=plan.table.schema or None)
 
 
+def _plain(engine: Engine, rows: Iterable[_Row], num_columns: int) -> Iterator[_Row]:
+    """Values of selected columns as the database had them, and the predictions."""
+    exact_number = int if engine.dialect == "sqlite" else Decimal
+    for row in rows:
+        selected = (
+            without_zone(value) if exact is None else exact_number(exact)
+            for value, exact in zip(
+                row[:num_columns], row[num_columns : 2 * num_columns], strict=True
+            )
+        )
+        yield (*selected, *row[2 * num_columns :])
+
+
 def _make(
     engine: Engine,
     connection: sa.Connection,
@@ -333,12 +378,14 @@ def _make(
 ) -> Written:
     """A new table of the selected columns and the predictions."""
     made = [
-        *((column.name, type_of_kind(column.kind)) for column in exported.columns),
+        *(
+            (column.name, exact_type(engine, column.kind, column.declared_type, column.scale))
+            for column in exported.columns
+        ),
         *zip(plan.columns, types, strict=True),
     ]
     values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(made)]
-    plain = (tuple(map(without_zone, row)) for row in rows)
-    staged = stage(engine, connection, values, plain)
+    staged = stage(engine, connection, values, _plain(engine, rows, len(exported.columns)))
     definitions = [
         f"{engine.quoted(name)} {type_.compile(dialect=connection.dialect)}"
         for name, type_ in made[: -len(plan.columns)]

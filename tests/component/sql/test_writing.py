@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import signal
 import subprocess
 import sys
@@ -322,6 +323,52 @@ def test_a_new_table_has_what_was_selected(people, predict):
     predict(people, "SELECT role, id FROM testdata ORDER BY id DESC", ("scores", "score"))
     assert people.run("SELECT * FROM scores") == [("b", 5, 10), ("b", 2, 20), ("a", 1, 30)]
     assert people.schema()["testdata"] == ["id", "name", "role"]
+
+
+def test_a_new_table_keeps_all_digits_of_the_users_columns(people, predict):
+    is_sqlite = people.url.startswith("sqlite")
+    whole, many = 2**62 + 1, "INTEGER" if is_sqlite else "NUMERIC(30,0)"
+    large = whole if is_sqlite else 123456789012345678901234567891
+    people.run(
+        f"CREATE TABLE t (id INTEGER PRIMARY KEY, many {many}, whole BIGINT, share NUMERIC(8,3))",
+        f"INSERT INTO t VALUES (1, {large}, {whole}, 0.125), (2, 7, -{whole}, 3)",
+    )
+    predict(people, "SELECT many, whole, share FROM t ORDER BY id", ("scores", "score"))
+    found = people.run("SELECT * FROM scores ORDER BY score")
+    assert [tuple(map(type, row)) for row in found] == [
+        (*map(type, row), float)
+        for row in people.run("SELECT many, whole, share FROM t ORDER BY id")
+    ]
+    assert found == [(large, whole, 0.125, 10.0), (7, -whole, 3, 20.0)]
+
+
+@pytest.mark.parametrize("num_whole", [1, 6000])  # More are not in the first block of rows.
+def test_whole_numbers_among_fractions_keep_their_digits(sqlite, predict, num_whole):
+    sqlite.run(
+        "CREATE TABLE t (x)",
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {num_whole})"
+        f" INSERT INTO t SELECT {2**53} + i FROM n",
+        "INSERT INTO t VALUES (0.5)",
+    )
+    predict(sqlite, "SELECT x FROM t ORDER BY rowid", ("scores", "score"))
+    found = sqlite.run("SELECT x FROM scores")
+    assert found[:1] + found[-1:] == [(2**53 + 1,), (0.5,)]
+
+
+def test_predictions_that_are_no_numbers_are_told(people, told, tmp_path):
+    with open_engine(people.url) as engine:
+        plan = plan_target(engine, REFERENCE + " ORDER BY id", TARGET)
+        table = export(engine, plan.select, tmp_path / "out", nulls={}, tell=print, target=plan)
+        values = [(1.0,), (float("nan"),), (float("inf"),)]
+        write_predictions(engine, plan, table, values, tell=told.append)
+    found = [row[0] for row in people.run("SELECT predicted_salary FROM testdata ORDER BY id")]
+    kept = {"sqlite": [1.0, None, math.inf], "mariadb": [1.0, None, None]}
+    if (expected := kept.get(people.url.partition(":")[0])) is None:
+        assert math.isnan(found[1])
+        assert (found[2], told) == (math.inf, [])
+    else:
+        assert found == expected
+        assert told[0].startswith(f"{expected.count(None)} rows ")
 
 
 def test_a_table_with_the_key_of_the_rows_is_updated(people, predict, told):
