@@ -55,8 +55,8 @@ def output_names(
     Args:
         stored: The model.
         first: The name of the column of the number or the class.
-        columns: The names that the user gave for all of them; none takes `first`, and
-            `probability_` and the class.
+        columns: The names that the user gave for all of them; none takes `first`, and with it
+            `first_probability_class`, or `probability_class` for the usual name.
         probabilities: Whether there is a column for the probability of each class, too.
 
     Raises:
@@ -69,7 +69,9 @@ def output_names(
             received={"predict.probabilities": True},
             cure="Leave it out.",
         )
-    own = [f"probability_{each}" for each in classes] if probabilities else []
+    # Two models' columns of a table must differ.
+    prefix = "" if first == COLUMN else f"{first}_"
+    own = [f"{prefix}probability_{label}" for label in classes] if probabilities else []
     names = tuple(map(str, columns)) or (first, *own)
     if len(names) != 1 + len(own):
         raise ConfigError(

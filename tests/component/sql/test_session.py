@@ -191,11 +191,20 @@ def test_a_classifier_gives_the_class_and_its_probabilities(session, database):
     )
     assert rows.columns[2:] == (
         "role",
-        "probability_clerk",
-        "probability_engineer",
-        "probability_manager",
+        "role_probability_clerk",
+        "role_probability_engineer",
+        "role_probability_manager",
     )
     assert rows.rows[1] == ("n1", 1.0, "engineer", 0.0, 1.0, 0.0)
+
+
+def test_the_probabilities_of_two_models_stand_side_by_side(session, database):
+    text = "SELECT name, salary FROM employee PREDICT employee.{} WITH predict.probabilities=True"
+    run(session, CLASSIFIED + text.format("first") + " USING c")
+    before = rows_of(database, "employee")
+    *_, rows = run(session, text.format("second") + " USING c; SELECT * FROM employee")
+    assert [row[: len(before[0])] for row in rows.rows] == before
+    assert len(rows.columns) == 3 + 2 * 4
 
 
 def test_metrics_are_of_all_rows(session):
