@@ -41,16 +41,20 @@ def read_name(cursor: Cursor, what: str, *, reserved: Sequence[str] = _RESERVED)
     parts = [_part(cursor, what, reserved)]
     while cursor.skip_symbol("."):
         parts.append(_part(cursor, "The part of a name behind the dot", ()))
-    return Name(parts=tuple(parts), place=cursor.place(first))
+    return Name(
+        parts=tuple(part.text for part in parts),
+        folded=tuple(part.text.lower() if part.kind is Kind.WORD else part.text for part in parts),
+        place=cursor.place(first),
+    )
 
 
-def _part(cursor: Cursor, what: str, reserved: Sequence[str]) -> str:
+def _part(cursor: Cursor, what: str, reserved: Sequence[str]) -> Token:
     token = cursor.peek()
     is_text = token is not None and token.kind is Kind.TEXT
     found = cursor.take(what) if is_text else cursor.take_name(what, reserved=reserved)
     if not found.text:
         raise cursor.problem("A name cannot be empty.", found)
-    return found.text
+    return found
 
 
 def read_model(cursor: Cursor) -> ModelName:

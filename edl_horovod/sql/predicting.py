@@ -151,14 +151,17 @@ def predict(work: Work, statement: Predict) -> Result:
         statement, columns, stored, is_confined=work.settings.is_confined
     )
     target = statement.target
-    first = target.parts[-1] if target is not None and len(target.parts) > 1 else COLUMN
+    parts: tuple[str, ...] = ()
+    if target is not None:
+        parts = target.folded if work.engine.dialect == "postgres" else target.parts
+    first = parts[-1] if len(parts) > 1 else COLUMN
     names = output_names(stored, first, columns=plan.columns, probabilities=plan.has_probabilities)
     into = None
     if target is not None:
         into = plan_target(
             work.engine,
             statement.select,
-            target.parts,
+            parts,
             columns=names if len(names) > 1 or plan.columns else (),
             features=[it.name for it in stored.about.columns if it.name != stored.about.label],
             samples=[classes_of(stored) or (NUMBER,), *[(NUMBER,)] * (len(names) - 1)],

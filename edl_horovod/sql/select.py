@@ -82,12 +82,12 @@ def inspect_select(select: str, dialect: str) -> SelectParts:
         ) from e
     own = {each.alias_or_name.lower() for each in tree.find_all(exp.CTE)}
     sources = {
-        TableName(schema=table.db, name=table.name): None
+        _name_of(table, dialect): None
         for table in tree.find_all(exp.Table)
         if table.name and (table.db or table.name.lower() not in own)
     }
     why_not = _why_not_one_table(tree)
-    one_table = None if why_not else _one_table(select, tree, tokens)
+    one_table = None if why_not else _one_table(select, tree, tokens, dialect)
     if one_table is not None and not _adds_a_column(one_table, tree, dialect):
         one_table = None
     if one_table is None and not why_not:
@@ -103,6 +103,17 @@ def inspect_select(select: str, dialect: str) -> SelectParts:
         one_table=one_table,
         why_not=why_not,
     )
+
+
+def _name_of(table: exp.Table, dialect: str) -> TableName:
+    """A table as the database finds it: PostgreSQL reads names without quotes in lower case."""
+    schema, name = (
+        part.name.lower()
+        if dialect == "postgres" and isinstance(part, exp.Identifier) and not part.quoted
+        else getattr(part, "name", "")
+        for part in (table.args.get("db"), table.this)
+    )
+    return TableName(schema=schema, name=name)
 
 
 def _why_not_one_table(tree: exp.Expr) -> str:
@@ -146,7 +157,9 @@ def _adds_a_column(one_table: OneTable, tree: exp.Expr, dialect: str) -> bool:
     return bool(found == tree)
 
 
-def _one_table(select: str, tree: exp.Expr, tokens: Sequence[Token]) -> OneTable | None:
+def _one_table(
+    select: str, tree: exp.Expr, tokens: Sequence[Token], dialect: str
+) -> OneTable | None:
     found = tree.args["from_"].this if tree.args.get("from_") else None
     if not isinstance(found, exp.Table) or not isinstance(found.this, exp.Identifier):
         return None
@@ -163,7 +176,7 @@ def _one_table(select: str, tree: exp.Expr, tokens: Sequence[Token]) -> OneTable
         last += 2 if tokens[last + 1].token_type == TokenType.ALIAS else 1
         qualifier = select[tokens[last].start : tokens[last].end + 1]
     return OneTable(
-        table=TableName(schema=found.db, name=found.name),
+        table=_name_of(found, dialect),
         expressions=select[tokens[0].end + 1 : tokens[place].start].strip(),
         own_expressions=_qualify_stars(select, tokens[: place + 1], qualifier),
         reference=select[tokens[place + 1].start : tokens[last].end + 1],

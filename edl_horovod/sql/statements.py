@@ -41,6 +41,8 @@ class Name:
 
     parts: tuple[str, ...]
     """Without quotes."""
+    folded: tuple[str, ...]
+    """The same as PostgreSQL reads them: what stands in no quotes is in lower case."""
     place: Place
 
     def __str__(self) -> str:

@@ -465,6 +465,22 @@ def test_names_are_quoted(database, predict, name):
     assert database.schema() == {name: [name, "name", name + "2"]}
 
 
+def test_a_name_without_quotes_is_the_table_that_postgresql_reads(postgresql, predict):
+    for table in ("emp", '"Emp"'):
+        postgresql.run(
+            f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT)",
+            f"INSERT INTO {table} VALUES (1, 'Ann')",
+        )
+    predict(postgresql, "SELECT name FROM Emp", ("emp", "score"))
+    predict(postgresql, 'SELECT name FROM "Emp"', ("Emp", "other"))
+    assert postgresql.schema() == {
+        "Emp": ["id", "name", "other"],
+        "emp": ["id", "name", "score"],
+    }
+    with pytest.raises(DataError, match=r"exists|are those of"):
+        predict(postgresql, "SELECT name FROM Emp", ("Emp", "score"))
+
+
 def test_keys_of_several_columns_and_kinds(postgresql, predict):
     postgresql.run(
         "CREATE TABLE t (u UUID, d DATE, b BYTEA, x INTEGER, PRIMARY KEY (u, d, b))",

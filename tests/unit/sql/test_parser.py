@@ -350,3 +350,9 @@ def test_mutated_statements_are_understood_or_refused():
     num_read, num_understood = fuzz(2.0, seed=1)
     assert num_read > 100
     assert num_understood > 0
+
+
+def test_a_target_is_folded_as_postgresql_does_but_in_quotes():
+    (found,) = parse('SELECT a FROM t PREDICT Sales."Emp".Score USING m', "postgres")
+    assert found.target.parts == ("Sales", "Emp", "Score")
+    assert found.target.folded == ("sales", "Emp", "score")
