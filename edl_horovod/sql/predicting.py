@@ -17,7 +17,7 @@ from edl_horovod.sql.statements import Predict
 from edl_horovod.sql.target import COLUMN, NUMBER, plan_target
 from edl_horovod.sql.unknown import unknown_values
 from edl_horovod.sql.work import Work
-from edl_horovod.sql.writing import write_predictions
+from edl_horovod.sql.writing import try_writing, write_predictions
 
 __all__ = [
     "CLASS",
@@ -176,6 +176,8 @@ def predict(work: Work, statement: Predict) -> Result:
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
         return work.dry("predict", values, told=(str(into),) if into else ())
+    if into is not None:
+        try_writing(work.engine, into)
     unread = into.unread_columns if into is not None else ()
     nulls = {name: value for name, value in plan.nulls.items() if name not in unread}
     with work.job(f"PREDICT {target or 'rows'}") as job:

@@ -27,6 +27,7 @@ __all__ = [
     "declared_types",
     "plan_target",
     "quoted_table",
+    "revise",
 ]
 
 COLUMN = "prediction"
@@ -67,6 +68,8 @@ class TargetPlan:
     """The SELECT by its parts, if its rows are rows of the table; then changed ones are found."""
     guarded_columns: tuple[str, ...] = ()
     """Those of `columns` whose values, should there be any by then, must not be replaced."""
+    samples: tuple[Sequence[Any], ...] = ()
+    """Values that each of `columns` must hold."""
 
     def __str__(self) -> str:
         columns = ", ".join(self.columns)
@@ -149,15 +152,39 @@ def plan_target(
     plan, found = _plan(
         engine, select, target, columns, features=features, replace_table=replace_table
     )
+    plan = replace(plan, samples=tuple(samples) or ((NUMBER,),) * len(plan.columns))
     if found is None or plan.action != "update":
         return plan
-    _require_room(engine, plan, found, samples or [(NUMBER,)] * len(plan.columns))
+    _require_room(engine, plan, found)
     if replace_values:
         return plan
     guarded = [name for name in plan.columns if name in found.columns]
     guarded = [name for name in guarded if name not in found.predicted]
     _require_no_values(engine, plan, guarded)
     return replace(plan, guarded_columns=tuple(guarded))
+
+
+def revise(engine: Engine, plan: TargetPlan) -> TargetPlan:
+    """The plan for a table that somebody may have given the columns of predictions since.
+
+    Raises:
+        DataError: Such a column cannot hold predictions, or the engine is gone.
+    """
+    with engine.connecting() as connection:
+        found = _find(sa.inspect(connection), plan.table)
+        added = [name for name in plan.new_columns if found is not None and name in found.columns]
+        if found is None or not added:
+            return plan
+        predicted = _predicted(connection, found)
+    _require_room(engine, plan, found)
+    return replace(
+        plan,
+        new_columns=tuple(name for name in plan.new_columns if name not in added),
+        guarded_columns=(
+            *plan.guarded_columns,
+            *(name for name in added if name not in predicted),
+        ),
+    )
 
 
 def _plan(
@@ -390,11 +417,9 @@ def declared_types(engine: Engine, connection: sa.Connection, table: TableName) 
     }
 
 
-def _require_room(
-    engine: Engine, plan: TargetPlan, found: _Found, samples: Sequence[Sequence[Any]]
-) -> None:
+def _require_room(engine: Engine, plan: TargetPlan, found: _Found) -> None:
     """Refuse a column that is there and would round or refuse predictions."""
-    for name, values in zip(plan.columns, samples, strict=True):
+    for name, values in zip(plan.columns, plan.samples, strict=True):
         definition = found.definitions.get(name, {})
         if definition.get("computed"):
             raise DataError(

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import LOCK_SECONDS, Engine
@@ -27,9 +28,16 @@ from edl_horovod.sql.staging import (
     type_of_value,
     without_zone,
 )
-from edl_horovod.sql.target import MARK, TargetPlan, column_definition, declared_types, quoted_table
+from edl_horovod.sql.target import (
+    MARK,
+    TargetPlan,
+    column_definition,
+    declared_types,
+    quoted_table,
+    revise,
+)
 
-__all__ = ["Written", "write_predictions"]
+__all__ = ["Written", "try_writing", "write_predictions"]
 
 _ROWS = 1_000
 _Row = tuple[Any, ...]
@@ -45,6 +53,34 @@ class Written:
     """Rows whose selected values changed since the SELECT ran: they have none."""
     num_gone: int
     """Rows that are not in the table any more."""
+
+
+def try_writing(engine: Engine, plan: TargetPlan) -> None:
+    """Do what needs rights and locks for no row, and take it back.
+
+    MariaDB commits what changes a table by itself, so there only columns that exist are tried.
+
+    Raises:
+        DataError: The engine refuses something, or waits too long.
+    """
+    types = [type_of_value(values[0]) for values in plan.samples]
+    table = quoted_table(engine, plan.table)
+    with engine.connecting() as connection, engine.transaction(connection):
+        if plan.action == "update":
+            _keep_others_out(engine, connection, plan)
+            names = [name for name in plan.columns if name not in plan.new_columns]
+            if engine.dialect != "mysql":
+                _add_columns(engine, connection, plan, types)
+                names = list(plan.columns)
+            if names:
+                values = ", ".join(f"{engine.quoted(name)} = NULL" for name in names)
+                engine.run_text(connection, f"UPDATE {table} SET {values} WHERE 1 = 0")
+        elif engine.dialect != "mysql":
+            _limit_waiting(engine, connection)
+            if plan.action == "replace":
+                engine.run_text(connection, f"DROP TABLE {table}")
+            engine.run_text(connection, f"CREATE TABLE {table} (edl_column INTEGER)")
+        connection.rollback()
 
 
 def write_predictions(
@@ -79,6 +115,7 @@ def write_predictions(
     rows = _joined(read_rows(exported.side), predictions, num_rows=exported.num_rows)
     if on_progress is not None:
         rows = _counted(rows, on_progress)
+    plan = revise(engine, plan) if plan.action == "update" else plan
     with engine.connecting() as connection:
         if plan.action == "update":
             written = _update(engine, connection, plan, types, rows, tell=tell)
@@ -209,18 +246,31 @@ def _update(
 def _key_type(column: Any) -> sa.types.TypeEngine[Any]:
     if column is None:  # The number of a row.
         return sa.BigInteger()
-    if isinstance(column["type"], sa.Uuid):
-        return sa.Uuid(as_uuid=False)
     type_: sa.types.TypeEngine[Any] = column["type"]
+    if isinstance(type_, sa.Uuid):
+        return sa.Uuid(as_uuid=False)
+    if isinstance(type_, postgresql.DOMAIN):
+        return type_.data_type
+    if isinstance(type_, postgresql.ENUM):
+        type_.create_type = False  # It exists.
     return type_
 
 
 def _keep_others_out(engine: Engine, connection: sa.Connection, plan: TargetPlan) -> None:
-    """Nobody else changes the table until the transaction ends."""
+    """Nobody else changes the table until the transaction ends; waits for those who do."""
+    _limit_waiting(engine, connection)
     if engine.dialect == "postgres":
-        engine.run_text(connection, f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
         text = quoted_table(engine, plan.table)
         engine.run_text(connection, f"LOCK TABLE {text} IN SHARE ROW EXCLUSIVE MODE")
+
+
+def _limit_waiting(engine: Engine, connection: sa.Connection) -> None:
+    """Wait for locks as long as for those of sqlite: servers wait for hours."""
+    if engine.dialect == "postgres":
+        engine.run_text(connection, f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+    elif engine.dialect == "mysql":
+        seconds = f"lock_wait_timeout = {LOCK_SECONDS}, innodb_lock_wait_timeout = {LOCK_SECONDS}"
+        engine.run_text(connection, f"SET SESSION {seconds}")
 
 
 def _drop_changed(
@@ -333,6 +383,7 @@ def _columns_that_commit(
     if engine.dialect != "mysql" or not plan.new_columns:
         yield
         return
+    _limit_waiting(engine, connection)
     _add_columns(engine, connection, plan, types)
     try:
         yield
@@ -405,6 +456,7 @@ def _make(
         engine.run_text(connection, f"{create} AS {rows_of}")
         return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)
     with engine.transaction(connection):
+        _limit_waiting(engine, connection)
         if plan.action == "replace":
             engine.run_text(connection, f"DROP TABLE {table}")
         engine.run_text(connection, create)

@@ -10,12 +10,13 @@ import textwrap
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from edl_horovod.errors import ConfigError, DataError, Interrupted
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.export import export
 from edl_horovod.sql.target import plan_target
-from edl_horovod.sql.writing import write_predictions
+from edl_horovod.sql.writing import try_writing, write_predictions
 
 REFERENCE = "SELECT name, role FROM testdata"
 TARGET = ("testdata", "predicted_salary")
@@ -489,6 +490,99 @@ def test_keys_of_several_columns_and_kinds(postgresql, predict):
     )
     assert predict(postgresql, "SELECT x FROM t ORDER BY x", ("t", "y")).num_rows == 2
     assert postgresql.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
+
+
+@pytest.mark.parametrize("type_", ["mood", "word"])
+def test_keys_of_named_types(postgresql, predict, type_):
+    postgresql.run(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE DOMAIN word AS text CHECK (value <> '')",
+        f"CREATE TABLE t (m {type_} PRIMARY KEY, x INTEGER)",
+        "INSERT INTO t VALUES ('sad', 1), ('ok', 2)",
+    )
+    predict(postgresql, "SELECT x FROM t ORDER BY x", ("t", "y"))
+    assert postgresql.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
+
+
+def test_enums_of_mariadb_are_keys(mariadb, predict):
+    mariadb.run(
+        "CREATE TABLE t (m ENUM('sad', 'ok') PRIMARY KEY, x INTEGER)",
+        "INSERT INTO t VALUES ('sad', 1), ('ok', 2)",
+    )
+    predict(mariadb, "SELECT x FROM t ORDER BY x", ("t", "y"))
+    assert mariadb.run("SELECT x, y FROM t ORDER BY x") == [(1, 10.0), (2, 20.0)]
+
+
+def test_a_column_that_somebody_adds_meanwhile_is_filled(people, predict):
+    add = "ALTER TABLE testdata ADD COLUMN predicted_salary REAL"
+    written = predict(
+        people,
+        REFERENCE + " ORDER BY id",
+        TARGET,
+        add,
+        "UPDATE testdata SET predicted_salary = 7 WHERE id = 2",
+    )
+    assert (written.num_rows, written.num_changed) == (2, 1)
+    found = people.run("SELECT id, predicted_salary FROM testdata ORDER BY id")
+    assert found == [(1, 10.0), (2, 7.0), (5, 30.0)]
+
+
+@pytest.mark.parametrize(
+    ("select", "target", "action"),
+    [
+        (REFERENCE, ("testdata", "score"), "update"),
+        (REFERENCE, ("scores",), "create"),
+        (REFERENCE, ("other",), "replace"),
+    ],
+)
+def test_what_is_tried_leaves_nothing(database, select, target, action):
+    database.run(
+        "CREATE TABLE testdata (id INTEGER PRIMARY KEY, name TEXT, role TEXT)",
+        "CREATE TABLE other (x INTEGER)",
+        "INSERT INTO other VALUES (7)",
+    )
+    before = database.schema()
+    with open_engine(database.url) as engine:
+        plan = plan_target(engine, select, target, replace_table=True)
+        assert plan.action == action
+        try_writing(engine, plan)
+    assert database.schema() == before
+    assert database.run("SELECT * FROM other") == [(7,)]
+
+
+@pytest.mark.parametrize(
+    ("people", "target", "lock"),
+    [
+        ("postgresql", TARGET, "LOCK TABLE testdata IN SHARE MODE"),
+        ("postgresql", ("other",), "LOCK TABLE other IN SHARE MODE"),
+        ("mariadb", TARGET, "SELECT * FROM testdata"),
+        ("mariadb", ("testdata", "score"), "SELECT * FROM testdata FOR UPDATE"),
+    ],
+    indirect=["people"],
+)
+def test_a_lock_of_others_is_not_waited_for_without_end(people, predict, monkeypatch, target, lock):
+    people.run("CREATE TABLE other (x INTEGER)", "ALTER TABLE testdata ADD COLUMN score REAL")
+    monkeypatch.setattr("edl_horovod.sql.writing.LOCK_SECONDS", 1)
+    with open_engine(people.url) as other, other.connecting() as connection:
+        connection.exec_driver_sql(lock)
+        with pytest.raises(DataError, match=r"(?i)lock"):
+            predict(people, REFERENCE, target, replace_table=True)
+
+
+@pytest.mark.parametrize("target", [("testdata", "score"), ("scores",), ("other",)])
+def test_missing_rights_are_an_error_before_the_job(postgresql, target):
+    postgresql.run(
+        "CREATE TABLE testdata (id INTEGER PRIMARY KEY, name TEXT, role TEXT)",
+        "CREATE TABLE other (x INTEGER)",
+        f"DROP ROLE IF EXISTS reader_{target[0]}",
+        f"CREATE ROLE reader_{target[0]} LOGIN PASSWORD 'x'",
+        f"GRANT SELECT ON testdata, other TO reader_{target[0]}",
+    )
+    url = sa.make_url(postgresql.url).set(username=f"reader_{target[0]}", password="x")
+    with open_engine(url.render_as_string(hide_password=False)) as engine:
+        plan = plan_target(engine, REFERENCE, target, replace_table=True)
+        with pytest.raises(DataError, match=r"permission denied|must be owner"):
+            try_writing(engine, plan)
 
 
 def test_a_table_of_another_schema_is_another_table(postgresql):
