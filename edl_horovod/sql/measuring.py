@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,19 @@ from edl_horovod.sql.metrics import (
     RegressionMetrics,
     of_classes,
     of_numbers,
+    of_predicted_classes,
 )
 from edl_horovod.sql.models import StoredModel
+from edl_horovod.sql.planning import ComparisonPlan
 from edl_horovod.sql.predicting import PROBABILITIES, VALUE, classes_of, tell_unknown
 from edl_horovod.sql.predictions import read_predictions
 from edl_horovod.sql.result_tables import ResultTable, plan_result_table, write_result_table
 from edl_horovod.sql.results import Result
-from edl_horovod.sql.statements import Evaluate, Explain
+from edl_horovod.sql.rows import BATCH_ROWS
+from edl_horovod.sql.statements import Evaluate, EvaluateColumns, Explain
 from edl_horovod.sql.work import Work
 
-__all__ = ["evaluate", "explain"]
+__all__ = ["evaluate", "evaluate_columns", "explain"]
 
 _OF_NUMBERS = {"metric": "text", "value": "number"}
 _OF_CLASSES = {"metric": "text", "class": "text", "predicted": "text", "value": "number"}
@@ -63,16 +67,100 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         work.run(config, table.data, job)
         found = _outputs(read_predictions(job.output).batches(), classes)
         metrics = _measure(_labels(table, stored), found, classes)
-    rows = [row for row in metrics.rows() if _is_wanted(row.metric, plan.metrics)]
-    numbers = {row.metric: row.value for row in rows if row.class_name is None}
+    return _measured(work, into, metrics, plan.metrics, model=str(stored))
+
+
+def evaluate_columns(work: Work, statement: EvaluateColumns) -> Result:
+    """The metrics of one column of a SELECT as what another one should be, without a model.
+
+    Raises:
+        EdlError: A subclass says what went wrong.
+    """
+    names = work.columns(statement.select)
+    plan = planning.plan_comparison(statement, names)
+    places = tuple(names.index(name) for name in (plan.label, plan.predicted))
+    if work.is_dry_run:
+        return Result(message=f"This would compare {plan.predicted} with {plan.label}.")
+    labels, predicted = _columns(work, statement, places)
+    metrics = _compare(labels, predicted, plan)
+    is_of_numbers = isinstance(metrics, RegressionMetrics)
+    known = METRICS_OF_NUMBERS if is_of_numbers else METRICS_OF_CLASSES
+    wanted = planning.wanted_metrics(plan.metrics, known)
+    columns = _OF_NUMBERS if is_of_numbers else _OF_CLASSES
+    into = _into(work, statement, columns, overwrite=plan.overwrite)
+    return _measured(work, into, metrics, wanted, model="")
+
+
+def _columns(
+    work: Work, statement: EvaluateColumns, places: tuple[int, ...]
+) -> tuple[list[Any], ...]:
+    """The values of some columns of a SELECT.
+
+    Raises:
+        DataError: A value is NULL.
+    """
+    values: tuple[list[Any], ...] = tuple([] for _ in places)
+    with work.engine.reading(statement.select) as rows:
+        while batch := rows.fetch(BATCH_ROWS):
+            for column, place in zip(values, places, strict=True):
+                column += [row[place] for row in batch]
+    for column, place in zip(values, places, strict=True):
+        if num_empty := column.count(None):
+            raise DataError(
+                f"The column {rows.columns[place].name!r} is NULL in {num_empty:,} rows.",
+                received=f"row {column.index(None) + 1:,} is the first",
+                cure="Leave such rows out by WHERE ... IS NOT NULL.",
+            )
+    return values
+
+
+def _compare(
+    labels: list[Any], predicted: list[Any], plan: ComparisonPlan
+) -> ClassMetrics | RegressionMetrics:
+    """The metrics of numbers where all values are numbers, else those of classes.
+
+    Raises:
+        DataError: One column has numbers, and the other one has something else.
+    """
+    are_numbers = [all(map(_is_number, values)) for values in (labels, predicted)]
+    if are_numbers == [True, True]:
+        return of_numbers(np.array(labels, np.float64), np.array(predicted, np.float64))
+    if any(are_numbers):
+        numbers, others = (plan.label, plan.predicted)[:: 1 if are_numbers[0] else -1]
+        raise DataError(
+            f"The column {numbers!r} has numbers, and {others!r} has other values.",
+            received=f"LABEL {plan.label} USING {plan.predicted}",
+            cure="Cast one of them in the SELECT: two columns of text are compared as classes.",
+        )
+    classes = tuple(sorted({str(value) for value in (*labels, *predicted)}))
+    return of_predicted_classes(_numbers(labels, classes), _numbers(predicted, classes), classes)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _measured(
+    work: Work,
+    into: ResultTable | None,
+    metrics: ClassMetrics | RegressionMetrics,
+    wanted: tuple[str, ...],
+    *,
+    model: str,
+) -> Result:
+    """The metrics that were asked for, as rows or in their table."""
+    rows = [row for row in metrics.rows() if _is_wanted(row.metric, wanted)]
+    is_of_classes = isinstance(metrics, ClassMetrics)
     cells = [
         (row.metric, row.class_name, row.predicted, row.value)
-        if classes
+        if is_of_classes
         else (row.metric, row.value)
         for row in rows
     ]
-    found_metrics = {name: value for name, value in numbers.items() if value is not None}
-    return _given(work, into, columns, cells, model=str(stored), metrics=found_metrics)
+    numbers = {row.metric: row.value for row in rows if row.class_name is None}
+    found = {name: value for name, value in numbers.items() if value is not None}
+    columns = _OF_CLASSES if is_of_classes else _OF_NUMBERS
+    return _given(work, into, columns, cells, model=model, metrics=found)
 
 
 def explain(work: Work, statement: Explain) -> Result:
@@ -113,7 +201,11 @@ def explain(work: Work, statement: Explain) -> Result:
 
 
 def _into(
-    work: Work, statement: Evaluate | Explain, columns: Mapping[str, str], *, overwrite: bool
+    work: Work,
+    statement: Evaluate | EvaluateColumns | Explain,
+    columns: Mapping[str, str],
+    *,
+    overwrite: bool,
 ) -> ResultTable | None:
     if statement.into is None:
         return None
@@ -173,7 +265,7 @@ def _measure(
 ) -> ClassMetrics | RegressionMetrics:
     if not classes:
         return of_numbers(labels.astype(np.float64), found[VALUE].reshape(-1))
-    return of_classes(_numbers(labels, classes), found[PROBABILITIES], classes)
+    return of_classes(_numbers(labels.tolist(), classes), found[PROBABILITIES], classes)
 
 
 def _score(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays], float]:
@@ -184,10 +276,10 @@ def _score(labels: NDArray[Any], classes: tuple[Any, ...]) -> Callable[[_Arrays]
     return score
 
 
-def _numbers(labels: NDArray[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
+def _numbers(labels: Sequence[Any], classes: tuple[Any, ...]) -> NDArray[np.int64]:
     """The numbers of the classes of some rows."""
     numbers = {str(value): number for number, value in enumerate(classes)}
-    texts = [str(value) for value in labels.tolist()]
+    texts = [str(value) for value in labels]
     if unknown := sorted(set(texts) - numbers.keys()):
         raise DataError(
             f"Some rows have a label that the training did not have: {', '.join(unknown[:5])}.",

@@ -4,7 +4,7 @@ The definitions are those of scikit-learn, against which the tests hold them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ __all__ = [
     "RegressionMetrics",
     "of_classes",
     "of_numbers",
+    "of_predicted_classes",
 ]
 
 METRICS_OF_NUMBERS = ("rmse", "mae", "r2", "num_rows")
@@ -71,10 +72,11 @@ class ClassMetrics:
     num_rows: int
     classes: tuple[str, ...]
     accuracy: float
-    auc: float | None
+    auc: float | None = None
     """The area under the ROC curve: of the last of two classes, else the mean over all classes,
-    each against the others. None where the rows lack a class."""
-    log_loss: float
+    each against the others. None where the rows lack a class, or there are no probabilities."""
+    log_loss: float | None = None
+    """None without probabilities."""
     precision: tuple[float, ...]
     """Of each class; 0 where none was predicted."""
     recall: tuple[float, ...]
@@ -131,7 +133,7 @@ def of_numbers(labels: NDArray[np.floating], predicted: NDArray[np.floating]) ->
 def of_classes(
     labels: _Integers, probabilities: NDArray[np.floating], classes: Sequence[object]
 ) -> ClassMetrics:
-    """The metrics of predicted classes.
+    """The metrics of classes of which each has a probability.
 
     Args:
         labels: The numbers of the classes that the rows have, shape (rows,).
@@ -142,22 +144,40 @@ def of_classes(
         DataError: There is no row.
     """
     _require_rows(len(labels))
-    num_classes = len(classes)
     found = probabilities.astype(np.float64)
-    predicted = found.argmax(axis=1)
+    tiny = np.finfo(np.float64).eps
+    likely = found / found.sum(axis=1, keepdims=True)
+    chosen = np.clip(likely[np.arange(len(labels)), labels], tiny, 1 - tiny)
+    return replace(
+        of_predicted_classes(labels, found.argmax(axis=1), classes),
+        auc=_auc(labels, found),
+        log_loss=float(-np.log(chosen).mean()),
+    )
+
+
+def of_predicted_classes(
+    labels: _Integers, predicted: _Integers, classes: Sequence[object]
+) -> ClassMetrics:
+    """The metrics of predicted classes without probabilities.
+
+    Args:
+        labels: The numbers of the classes that the rows have, shape (rows,).
+        predicted: The same of those that were predicted, shape (rows,).
+        classes: Their names.
+
+    Raises:
+        DataError: There is no row.
+    """
+    _require_rows(len(labels))
+    num_classes = len(classes)
     confusion = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(confusion, (labels, predicted), 1)
     hits = confusion.diagonal().astype(np.float64)
     precision, recall = _shares(hits, confusion.sum(axis=0)), _shares(hits, confusion.sum(axis=1))
-    tiny = np.finfo(np.float64).eps
-    likely = found / found.sum(axis=1, keepdims=True)
-    chosen = np.clip(likely[np.arange(len(labels)), labels], tiny, 1 - tiny)
     return ClassMetrics(
         num_rows=len(labels),
         classes=tuple(map(str, classes)),
         accuracy=float(hits.sum() / len(labels)),
-        auc=_auc(labels, found),
-        log_loss=float(-np.log(chosen).mean()),
         precision=tuple(precision.tolist()),
         recall=tuple(recall.tolist()),
         f1=tuple(_shares(2 * precision * recall, precision + recall).tolist()),

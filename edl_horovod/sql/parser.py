@@ -18,6 +18,7 @@ from edl_horovod.sql.statements import (
     DescribeModel,
     DropModel,
     Evaluate,
+    EvaluateColumns,
     Explain,
     Kill,
     Predict,
@@ -195,8 +196,35 @@ def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
     return Predict(**common, target=target, attributes=attributes, using=using)
 
 
-def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate:
-    return Evaluate(**common, **_measured(cursor))
+def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColumns:
+    if not _begins_clause(cursor):
+        return Evaluate(**common, **_measured(cursor))
+    attributes = read_attributes(cursor)
+    hint = "Without a model, write EVALUATE LABEL column USING column."
+    if not cursor.skip_words("LABEL"):
+        _no_clause(cursor, "LABEL", hint)
+    label = read_name(cursor, "A column")
+    if not cursor.skip_words("USING"):
+        _no_clause(cursor, "USING", hint)
+    predicted = read_name(cursor, "The column of the predictions")
+    into = read_name(cursor, "A table") if cursor.skip_words("INTO") else None
+    cursor.finish("WITH", "LABEL", "USING", "INTO")
+    return EvaluateColumns(
+        **common, attributes=attributes, label=label, predicted=predicted, into=into
+    )
+
+
+def _begins_clause(cursor: Cursor) -> bool:
+    """Whether a clause stands where the name of a model may: a model, too, may be called label."""
+    first, following = cursor.peek(), cursor.peek(1)
+    if first is None or not first.is_word("WITH", "LABEL", "USING"):
+        return False
+    is_label = first.is_word("LABEL")
+    return not is_label or (
+        following is not None
+        and (following.is_name or following.kind is Kind.TEXT)
+        and not following.is_word("WITH", "LABEL", "INTO")
+    )
 
 
 def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:

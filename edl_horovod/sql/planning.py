@@ -14,18 +14,29 @@ from edl_horovod.sql.column_terms import column_dicts, column_names
 from edl_horovod.sql.models import About, StoredModel
 from edl_horovod.sql.problems import Place, StatementError
 from edl_horovod.sql.splitting import Split
-from edl_horovod.sql.statements import Evaluate, Explain, Name, Predict, Train
+from edl_horovod.sql.statements import (
+    Attribute,
+    Evaluate,
+    EvaluateColumns,
+    Explain,
+    Name,
+    Predict,
+    Train,
+)
 from edl_horovod.sql.sweeping import OF_SWEEP, TrialsPlan, plan_trials
 
 __all__ = [
+    "ComparisonPlan",
     "MeasuringPlan",
     "PredictionPlan",
     "TrainingPlan",
     "check_columns",
     "check_kinds",
+    "plan_comparison",
     "plan_measuring",
     "plan_prediction",
     "plan_training",
+    "wanted_metrics",
 ]
 
 _OF_TRAIN: dict[str, type] = {
@@ -49,6 +60,7 @@ _OF_EXPLAIN: dict[str, type] = {
     "validation.overwrite": bool,
 }
 _OF_EVALUATE: dict[str, type] = {"validation.metrics": str, **_OF_EXPLAIN}
+_OF_COMPARISON: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +124,17 @@ class MeasuringPlan:
     """Those that are asked for, in lower case; none takes all."""
     overwrite: bool
     """Whether a table with an earlier result may be replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonPlan:
+    """An evaluation without a model as its statement describes it."""
+
+    label: str
+    predicted: str
+    metrics: Attribute | None
+    """Names those that are asked for; None takes all."""
+    overwrite: bool
 
 
 def plan_training(
@@ -239,8 +262,29 @@ def plan_measuring(
     return MeasuringPlan(
         settings=meaning.settings,
         nulls=nulls | own.get("nulls", {}),
-        metrics=_wanted_metrics(meaning, metrics),
+        metrics=wanted_metrics(meaning.own.get("validation.metrics"), metrics),
         overwrite=own.get("overwrite", False),
+    )
+
+
+def plan_comparison(statement: EvaluateColumns, columns: Sequence[str]) -> ComparisonPlan:
+    """Decide which columns are compared.
+
+    Raises:
+        StatementError: The SELECT lacks one, or an attribute is for models.
+    """
+    meaning = read_attributes(statement.attributes, prefixes=("validation",), own=_OF_COMPARISON)
+    if meaning.settings:
+        attribute = statement.attributes[0]
+        what = "The settings of jobs have no meaning here: no model is evaluated."
+        raise StatementError(what, attribute.place, hint=f"Allowed: {', '.join(_OF_COMPARISON)}.")
+    for name, clause in ((statement.label, "LABEL"), (statement.predicted, "USING")):
+        _check_selected(name.parts[-1], columns, name.place, clause)
+    return ComparisonPlan(
+        label=statement.label.parts[-1],
+        predicted=statement.predicted.parts[-1],
+        metrics=meaning.own.get("validation.metrics"),
+        overwrite=_own(meaning, "validation").get("overwrite", False),
     )
 
 
@@ -286,15 +330,19 @@ def check_kinds(about: About, kinds: Mapping[str, str], place: Place) -> None:
             )
 
 
-def _wanted_metrics(meaning: Meaning, known: Sequence[str]) -> tuple[str, ...]:
-    attribute = meaning.own.get("validation.metrics")
+def wanted_metrics(attribute: Attribute | None, known: Sequence[str]) -> tuple[str, ...]:
+    """The metrics that `validation.metrics` names; none for all.
+
+    Raises:
+        StatementError: There is no such metric.
+    """
     if attribute is None:
         return ()
     wanted = tuple(filter(None, (each.strip().lower() for each in attribute.value.split(","))))
     for name in wanted:
         if name not in known:
             raise StatementError(
-                f"A model of this kind has no metric {name!r}.",
+                f"There is no metric {name!r}.",
                 attribute.place,
                 hint=f"{did_you_mean(name, known)} Metrics: {', '.join(known)}.",
             )

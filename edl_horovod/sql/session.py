@@ -6,12 +6,20 @@ from typing import Any
 
 from edl_horovod.sql.engine import open_engine
 from edl_horovod.sql.listing import run_own
-from edl_horovod.sql.measuring import evaluate, explain
+from edl_horovod.sql.measuring import evaluate, evaluate_columns, explain
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.predicting import predict
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
-from edl_horovod.sql.statements import Evaluate, Explain, Predict, Standard, Statement, Train
+from edl_horovod.sql.statements import (
+    Evaluate,
+    EvaluateColumns,
+    Explain,
+    Predict,
+    Standard,
+    Statement,
+    Train,
+)
 from edl_horovod.sql.training import train
 from edl_horovod.sql.work import RunJob, Work
 
@@ -57,6 +65,8 @@ class Session:
                 return predict(self.work, statement)
             case Evaluate():
                 return evaluate(self.work, statement)
+            case EvaluateColumns():
+                return evaluate_columns(self.work, statement)
             case Explain():
                 return explain(self.work, statement)
             case Standard():

@@ -15,6 +15,7 @@ __all__ = [
     "DescribeModel",
     "DropModel",
     "Evaluate",
+    "EvaluateColumns",
     "Explain",
     "Hparam",
     "HparamCandidates",
@@ -178,6 +179,15 @@ class Evaluate(_Extended):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateColumns(_Extended):
+    """SELECT ... EVALUATE [WITH] LABEL column USING column [INTO table]."""
+
+    label: Name
+    predicted: Name
+    into: Name | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explain(_Extended):
     """SELECT ... EXPLAIN name [WITH] [LABEL] [INTO table]."""
 
@@ -269,6 +279,7 @@ Statement = (
     Train
     | Predict
     | Evaluate
+    | EvaluateColumns
     | Explain
     | ShowTrain
     | ShowLog

@@ -14,6 +14,7 @@ from edl_horovod.sql.statements import (
     DescribeModel,
     DropModel,
     Evaluate,
+    EvaluateColumns,
     Explain,
     HparamCandidates,
     HparamRange,
@@ -180,12 +181,14 @@ def test_statements_follow_one_another():
     select a from t explain m; select a from t predict using m;
     show train m; show models; describe model m@3; desc model m; drop model if exists m;
     show jobs; kill 12; vacuum; alter model m@2 set live; alter table t add b;
-    show log m; show trials m@1"""
+    show log m; show trials m@1; select y, p from t evaluate label y using p into r;
+    select y from t evaluate label into r; select y from t evaluate label label y"""
     kinds = [type(each) for each in parse(program)]
     assert kinds == [
         *(Standard, Standard, Train, Predict, Evaluate, Explain, Predict, ShowTrain, ShowModels),
         *(DescribeModel, DescribeModel, DropModel, ShowJobs, Kill, Standard),
         *(AlterModel, Standard, ShowLog, ShowTrials),
+        *(EvaluateColumns, Evaluate, Evaluate),
     ]
 
 

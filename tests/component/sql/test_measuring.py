@@ -1,0 +1,88 @@
+"""EVALUATE without a model, on each engine: two columns of a SELECT and where the metrics go."""
+
+import pytest
+from sklearn import metrics as sklearn
+
+from edl_horovod.errors import DataError
+from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.session import open_session
+from edl_horovod.sql.settings import read_settings
+
+ENGINES = ["sqlite", "postgresql", "mariadb"]
+TRUE, PREDICTED = [1.5, 2.0, 4.0, 0.25], [1.0, 2.5, 4.0, 1.0]
+ROLES, GUESSES = ["clerk", "boss", "clerk", "temp"], ["clerk", "clerk", "clerk", "boss"]
+
+
+def no_job(config):
+    raise AssertionError("nothing is trained or predicted")
+
+
+@pytest.fixture
+def session(request, tmp_path):
+    database = request.getfixturevalue(getattr(request, "param", "sqlite"))
+    rows = ", ".join(
+        f"({number}, {true}, {predicted}, '{role}', '{guess}')"
+        for number, (true, predicted, role, guess) in enumerate(
+            zip(TRUE, PREDICTED, ROLES, GUESSES, strict=True)
+        )
+    )
+    database.run(
+        "CREATE TABLE t (id INTEGER, y NUMERIC(10, 2), p DOUBLE PRECISION, role VARCHAR(20),"
+        " guess VARCHAR(20), note VARCHAR(20))",
+        f"INSERT INTO t (id, y, p, role, guess) VALUES {rows}",
+    )
+    settings = read_settings([f"db={database.url}", f"models={tmp_path}/models"], {})
+    with open_session(settings, no_job) as found:
+        yield found
+
+
+def run(session, text):
+    return [session.run(statement) for statement in session.parse(text)]
+
+
+@pytest.mark.parametrize("session", ENGINES, indirect=True)
+def test_two_columns_of_numbers_have_the_metrics_of_a_regressor(session):
+    (found,) = run(session, "SELECT * FROM t EVALUATE LABEL y USING p")
+    assert found.columns == ("metric", "value")
+    assert found.metrics == pytest.approx(
+        {
+            "rmse": sklearn.mean_squared_error(TRUE, PREDICTED) ** 0.5,
+            "mae": sklearn.mean_absolute_error(TRUE, PREDICTED),
+            "r2": sklearn.r2_score(TRUE, PREDICTED),
+            "num_rows": 4,
+        }
+    )
+
+
+@pytest.mark.parametrize("session", ENGINES, indirect=True)
+def test_two_columns_of_texts_have_the_metrics_of_a_classifier(session):
+    wanted = "WITH validation.metrics='accuracy, f1_macro, confusion, auc'"
+    (found,) = run(session, f"SELECT role, guess FROM t EVALUATE {wanted} LABEL role USING guess")
+    assert found.metrics["accuracy"] == 0.5
+    f1 = sklearn.f1_score(ROLES, GUESSES, average="macro", zero_division=0)
+    assert found.metrics["f1_macro"] == pytest.approx(f1)
+    assert ("confusion", "boss", "clerk", 1.0) in found.rows
+    assert ("auc", None, None, None) in found.rows
+
+
+@pytest.mark.parametrize(
+    ("clauses", "kind"),
+    [
+        ("LABEL y USING guess", DataError),
+        ("LABEL note USING role", DataError),
+        ("LABEL y USING predicted", StatementError),
+        ("WITH validation.metrics='auc' LABEL y USING p", StatementError),
+        ("WITH validation.batch_size=5 LABEL y USING p", StatementError),
+        ("WITH validation.nulls={'y': 0} LABEL y USING p", StatementError),
+        ("LABEL y", StatementError),
+        ("USING p", StatementError),
+    ],
+)
+def test_columns_that_cannot_be_compared_are_an_error(session, clauses, kind):
+    with pytest.raises(kind):
+        run(session, f"SELECT * FROM t EVALUATE {clauses}")
+
+
+def test_no_row_is_an_error(session):
+    with pytest.raises(DataError):
+        run(session, "SELECT * FROM t WHERE id > 9 EVALUATE LABEL y USING p")
