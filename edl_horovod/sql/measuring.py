@@ -1,5 +1,6 @@
 """EVALUATE and EXPLAIN: how good a model is on rows, and which columns that depends on."""
 
+import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -13,6 +14,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql import planning
 from edl_horovod.sql.explain import importances, write_shuffled
 from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.metrics import (
     METRICS_OF_CLASSES,
     METRICS_OF_NUMBERS,
@@ -34,9 +36,13 @@ from edl_horovod.sql.work import Work
 
 __all__ = ["evaluate", "evaluate_columns", "explain"]
 
-_OF_NUMBERS = {"metric": "text", "value": "number"}
-_OF_CLASSES = {"metric": "text", "class": "text", "predicted": "text", "value": "number"}
-_OF_COLUMNS = {"column": "text", "importance": "number", "deviation": "number"}
+_OF_NUMBERS = ("metric", "value")
+_OF_CLASSES = ("metric", "class", "predicted", "value")
+_OF_COLUMNS = ("column", "importance", "deviation")
+_IN_TABLES: Mapping[str, Kind] = {"model": "text", "evaluated": "timestamp"}
+"""What tables of results begin with, so that one can hold those of many evaluations."""
+_KINDS: Mapping[str, Kind] = {"value": "number", "importance": "number", "deviation": "number"}
+"""Of columns that hold no text."""
 _Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -55,8 +61,7 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         metrics=METRICS_OF_CLASSES if classes else METRICS_OF_NUMBERS,
         is_confined=work.settings.is_confined,
     )
-    columns = _OF_CLASSES if classes else _OF_NUMBERS
-    into = _into(work, statement, columns, overwrite=plan.overwrite)
+    into = _into(work, statement, _OF_CLASSES, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
         return work.dry("predict", values)
@@ -81,13 +86,12 @@ def evaluate_columns(work: Work, statement: EvaluateColumns) -> Result:
     places = tuple(names.index(name) for name in (plan.label, plan.predicted))
     if work.is_dry_run:
         return Result(message=f"This would compare {plan.predicted} with {plan.label}.")
+    into = _into(work, statement, _OF_CLASSES, overwrite=plan.overwrite)
     labels, predicted = _columns(work, statement, places)
     metrics = _compare(labels, predicted, plan)
-    is_of_numbers = isinstance(metrics, RegressionMetrics)
-    known = METRICS_OF_NUMBERS if is_of_numbers else METRICS_OF_CLASSES
+    is_of_classes = isinstance(metrics, ClassMetrics)
+    known = METRICS_OF_CLASSES if is_of_classes else METRICS_OF_NUMBERS
     wanted = planning.wanted_metrics(plan.metrics, known)
-    columns = _OF_NUMBERS if is_of_numbers else _OF_CLASSES
-    into = _into(work, statement, columns, overwrite=plan.overwrite)
     return _measured(work, into, metrics, wanted, model="")
 
 
@@ -203,19 +207,20 @@ def explain(work: Work, statement: Explain) -> Result:
 def _into(
     work: Work,
     statement: Evaluate | EvaluateColumns | Explain,
-    columns: Mapping[str, str],
+    columns: Sequence[str],
     *,
     overwrite: bool,
 ) -> ResultTable | None:
     if statement.into is None:
         return None
-    return plan_result_table(work.engine, statement.into, columns, overwrite=overwrite)
+    kinds = {**_IN_TABLES, **{name: _KINDS.get(name, "text") for name in columns}}
+    return plan_result_table(work.engine, statement.into, kinds, overwrite=overwrite)
 
 
 def _given(
     work: Work,
     into: ResultTable | None,
-    columns: Mapping[str, str],
+    columns: Sequence[str],
     rows: Sequence[tuple[Any, ...]],
     *,
     model: str,
@@ -231,8 +236,14 @@ def _given(
             metrics=metrics or {},
             message=message,
         )
-    write_result_table(work.engine, into, rows)
-    sentence = f"The table {into.name} has {len(rows):,} rows of {model}."
+    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None, microsecond=0)
+    common = {"model": model or None, "evaluated": now}
+    values = [common | dict(zip(columns, row, strict=True)) for row in rows]
+    cells = [[row.get(name) for name in into.columns] for row in values]
+    write_result_table(work.engine, into, cells)
+    more = "more " if into.is_there and not into.overwrite else ""
+    of_model = f" of {model}" if model else ""
+    sentence = f"The table {into.name} has {len(rows):,} {more}rows{of_model}."
     return Result(message=sentence, model=model, metrics=metrics or {})
 
 

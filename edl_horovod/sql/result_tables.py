@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from edl_horovod.errors import DataError
 from edl_horovod.sql.engine import Engine
+from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.staging import type_of_kind
 from edl_horovod.sql.statements import Name
@@ -20,22 +21,24 @@ class ResultTable:
     """A table that a statement's rows go into."""
 
     name: Name
-    columns: Mapping[str, str]
-    """Names to kinds: `text` or `number`."""
+    columns: Mapping[str, Kind]
+    """Names to kinds."""
     is_there: bool
-    """Whether an earlier result is replaced."""
+    """Whether it holds earlier results."""
+    overwrite: bool
+    """Whether these are replaced."""
 
 
 def plan_result_table(
-    engine: Engine, name: Name, columns: Mapping[str, str], *, overwrite: bool
+    engine: Engine, name: Name, columns: Mapping[str, Kind], *, overwrite: bool
 ) -> ResultTable:
-    """Decide whether a table can be made; nothing is changed yet.
+    """Decide whether a table can be made, or added to; nothing is changed yet.
 
     Args:
         engine: The database.
         name: Of the table, or its schema and the table.
-        columns: Names to kinds, `text` or `number`.
-        overwrite: Whether an earlier result of the same columns may be replaced.
+        columns: Names to kinds.
+        overwrite: Whether earlier results of the same columns are replaced; else rows are added.
 
     Raises:
         StatementError: The name has too many parts.
@@ -55,35 +58,29 @@ def plan_result_table(
             received=f"its columns {', '.join(found)}",
             cure="Give the name of a new table.",
         )
-    if is_there and not overwrite:
-        raise DataError(
-            f"The table {name} holds an earlier result.",
-            received=str(name),
-            cure="Give another name, or write WITH validation.overwrite=True.",
-        )
-    return ResultTable(name=name, columns=columns, is_there=is_there)
+    return ResultTable(name=name, columns=columns, is_there=is_there, overwrite=overwrite)
 
 
 def write_result_table(engine: Engine, plan: ResultTable, rows: Sequence[Sequence[Any]]) -> None:
-    """Make the table with its rows, in one transaction.
+    """Add rows to the table, which is made where it is not there or replaced, in one transaction.
 
     MariaDB commits each change of a table's name or columns by itself: there, whoever is killed in
-    between may leave the table without rows, or without the earlier result.
+    between may leave a new table without rows, or without the earlier results.
 
     Raises:
         DataError: The engine refuses something, or is gone.
     """
     schema, name = _parts(plan.name)
-    kinds = {"text": type_of_kind("text"), "number": type_of_kind("number")}
     columns: list[sa.Column[Any]] = [
-        sa.Column(column, kinds[kind]) for column, kind in plan.columns.items()
+        sa.Column(column, type_of_kind(kind)) for column, kind in plan.columns.items()
     ]
     table = sa.Table(name, sa.MetaData(), *columns, schema=schema)
     values = [dict(zip(plan.columns, row, strict=True)) for row in rows]
     with engine.connecting() as connection, engine.transaction(connection):
-        if plan.is_there:
+        if plan.is_there and plan.overwrite:
             table.drop(connection, checkfirst=False)
-        table.create(connection, checkfirst=False)
+        if plan.overwrite or not plan.is_there:
+            table.create(connection, checkfirst=False)
         connection.execute(table.insert(), values)
 
 

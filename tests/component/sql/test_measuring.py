@@ -1,5 +1,7 @@
 """EVALUATE without a model, on each engine: two columns of a SELECT and where the metrics go."""
 
+import datetime
+
 import pytest
 from sklearn import metrics as sklearn
 
@@ -86,3 +88,29 @@ def test_columns_that_cannot_be_compared_are_an_error(session, clauses, kind):
 def test_no_row_is_an_error(session):
     with pytest.raises(DataError):
         run(session, "SELECT * FROM t WHERE id > 9 EVALUATE LABEL y USING p")
+
+
+@pytest.mark.parametrize("session", ENGINES, indirect=True)
+def test_evaluations_of_all_kinds_are_added_to_one_table_with_their_date(session):
+    of_numbers = "SELECT * FROM t EVALUATE LABEL y USING p INTO history;"
+    of_classes = "SELECT role, guess FROM t EVALUATE LABEL role USING guess INTO history;"
+    before = datetime.datetime.now(datetime.UTC).replace(tzinfo=None, microsecond=0)
+    *_, rows = run(session, of_numbers + of_classes + of_numbers + "SELECT * FROM history")
+    assert rows.columns == ("model", "evaluated", "metric", "class", "predicted", "value")
+    assert [row["metric"] for row in rows.dicts()].count("rmse") == 2
+    assert [row["value"] for row in rows.dicts() if row["metric"] == "accuracy"] == [0.5]
+    for row in rows.dicts():
+        moment = row["evaluated"]
+        if isinstance(moment, str):
+            moment = datetime.datetime.fromisoformat(moment)
+        assert before <= moment <= before + datetime.timedelta(minutes=5)
+    overwriting = of_numbers.replace("LABEL", "WITH validation.overwrite=True LABEL")
+    *_, rows = run(session, overwriting + "SELECT * FROM history")
+    assert len(rows) == 4
+
+
+def test_a_table_of_others_gets_no_rows(session):
+    with pytest.raises(DataError):
+        run(session, "SELECT * FROM t EVALUATE LABEL y USING p INTO t")
+    *_, count = run(session, "SELECT count(*) AS n FROM t")
+    assert count.rows == ((4,),)
