@@ -1,6 +1,7 @@
 """Statements as one Python call, as the verbs have one each."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from edl_horovod.config.schema import JobConfig
 from edl_horovod.displays import open_displays
 from edl_horovod.errors import Interrupted
 from edl_horovod.job.events import OnEvents
+from edl_horovod.sql.parameters import bind
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
@@ -24,6 +26,7 @@ def sql(
     *,
     db: str = "",
     models: FilePath = "",
+    parameters: Mapping[str, Any] | None = None,
     progress: bool = False,
     on_events: OnEvents | None = None,
     **settings: Any,
@@ -31,10 +34,12 @@ def sql(
     """Run statements, one after the other, until one fails.
 
     Args:
-        text: Statements with semicolons between them.
+        text: Statements with semicolons between them; `:name` stands for a parameter.
         db: The database, an SQLAlchemy URL as `sqlite:///hr.db`; empty takes the environment
             variable EDL_DB.
         models: Folder of the trained models; empty takes the user's own.
+        parameters: Values by name. Each becomes a literal with its quotes escaped, so that no text
+            of a user changes what a statement does.
         progress: Show on stderr what was decided, and where a job is.
         on_events: Called with the new events of the jobs.
         settings: Of the jobs, as in `train`: `framework="torch"`, `**{"launch.np": 2}`.
@@ -67,6 +72,8 @@ def sql(
     result = Result()
     try:
         with open_session(read, run_job, tell=tell) as session:
+            if parameters:
+                text = bind(text, parameters, session.work.engine.dialect)
             for statement in session.parse(text):
                 result = session.run(statement)
     except KeyboardInterrupt as error:
