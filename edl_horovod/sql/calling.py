@@ -1,8 +1,8 @@
 """Statements as one Python call, as the verbs have one each."""
 
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from edl_horovod import api
@@ -14,11 +14,11 @@ from edl_horovod.errors import Interrupted
 from edl_horovod.job.events import OnEvents
 from edl_horovod.sql.parameters import bind
 from edl_horovod.sql.results import Result
-from edl_horovod.sql.session import open_session
-from edl_horovod.sql.settings import read_settings
+from edl_horovod.sql.session import Session, open_session
+from edl_horovod.sql.settings import SqlSettings, read_settings
 from edl_horovod.supervisor.run import JobResult
 
-__all__ = ["sql"]
+__all__ = ["open_program", "run_program", "settings_of", "sql"]
 
 
 def sql(
@@ -32,6 +32,8 @@ def sql(
     **settings: Any,
 ) -> Result:
     """Run statements, one after the other, until one fails.
+
+    They share a connection to the database, and so a transaction; the next call has another one.
 
     Args:
         text: Statements with semicolons between them; `:name` stands for a parameter.
@@ -50,10 +52,30 @@ def sql(
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C or KILL.
     """
-    overrides, values = from_keywords(settings, JobConfig)
-    own = {"db": db} if db else {}
-    own |= {"models": str(Path(models))} if models else {}
-    read = read_settings(overrides, {**values, **own})
+    read = settings_of({"db": db, "models": models, **settings})
+    with open_program(read, progress=progress, on_events=on_events) as session:
+        if parameters:
+            text = bind(text, parameters, session.work.engine.dialect)
+        return run_program(session, text)
+
+
+def settings_of(keywords: Mapping[str, Any]) -> SqlSettings:
+    """The settings that keywords of `sql` say.
+
+    Raises:
+        ConfigError: One is wrong, or there is no database.
+    """
+    jobs = {key: value for key, value in keywords.items() if key not in ("db", "models")}
+    overrides, values = from_keywords(jobs, JobConfig)
+    places = {key: str(keywords[key]) for key in ("db", "models") if keywords.get(key)}
+    return read_settings(overrides, {**values, **places})
+
+
+@contextmanager
+def open_program(
+    settings: SqlSettings, *, progress: bool, on_events: OnEvents | None = None
+) -> Iterator[Session]:
+    """A session whose jobs run on this machine, or where its settings say; see `sql`."""
 
     def run_job(config: JobConfig) -> JobResult:
         with open_displays(is_quiet=not progress) as show:
@@ -69,13 +91,20 @@ def sql(
         if progress:
             sys.stderr.write(f"{sentence}\n")
 
+    with open_session(settings, run_job, tell=tell) as session:
+        yield session
+
+
+def run_program(session: Session, text: str) -> Result:
+    """Run statements, one after the other; what the last one gave.
+
+    Raises:
+        EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C or KILL.
+    """
     result = Result()
     try:
-        with open_session(read, run_job, tell=tell) as session:
-            if parameters:
-                text = bind(text, parameters, session.work.engine.dialect)
-            for statement in session.parse(text):
-                result = session.run(statement)
+        for statement in session.parse(text):
+            result = session.run(statement)
     except KeyboardInterrupt as error:
         raise Interrupted("The statement was interrupted.") from error
     return result

@@ -31,7 +31,9 @@ _OF_A_TABLE = (
     *("integrity_check", "quick_check", "table_info", "table_list", "table_xinfo"),
 )
 """Pragmas of SQLite whose value names a table or an index."""
-_OF_A_CONNECTION = ("case_sensitive_like", "defer_foreign_keys", "foreign_keys", "optimize")
+_OF_A_CONNECTION = (
+    *("case_sensitive_like", "defer_foreign_keys", "foreign_keys", "optimize", "query_only"),
+)
 """Pragmas of SQLite that change no more than how statements of this connection run."""
 _MODULES = ("fts3", "fts4", "fts4aux", "fts5", "fts5vocab", "rtree", "rtree_i32")
 """Virtual tables of SQLite that are in the database."""
@@ -62,8 +64,6 @@ def _authorize(action: int, first: str | None, second: str | None, *_: str | Non
 
 
 def _is_harmless(pragma: str, value: str | None) -> bool:
-    if pragma == "query_only":  # Only what forbids writing.
-        return str(value).upper() == "ON"
     return (
         pragma in _OF_A_TABLE
         or pragma in _OF_A_CONNECTION

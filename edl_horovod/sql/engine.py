@@ -1,20 +1,25 @@
 """A database: run a SELECT unchanged and stream its rows, run other statements, name its tables.
 
 Rows come straight from the driver's cursor. SQLAlchemy connects, quotes names and binds values.
+Drivers commit by themselves: a transaction begins where we, or a statement of the user, say so.
+
+The user's own statements share one connection, with its transaction, temporary tables and settings.
+Once there is one, all else is done through it, too, and sees the same.
 """
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
-from edl_horovod.errors import DataError, MissingDependency, how_to_install
+from edl_horovod.errors import DataError, Interrupted, MissingDependency, how_to_install
 from edl_horovod.sql import sqlite_rows
 from edl_horovod.sql.confinement import DUCKDB_CONFIG, MYSQL_ARGUMENTS, confine_sqlite
 from edl_horovod.sql.rows import Rows, SelectColumn, from_server
+from edl_horovod.sql.sqlite_process import open_select
 from edl_horovod.sql.urls import DatabaseURL, parse_url
 
 __all__ = ["Engine", "StatementResult", "open_engine"]
@@ -30,6 +35,19 @@ _CONFINED = (
     "See to the statement, or to the database. In this service statements reach no files and load"
     " no code."
 )
+_LOST = (
+    "The connection is lost: what no COMMIT had ended is rolled back, and temporary tables and"
+    " settings of the session are gone. The next statement begins a new one."
+)
+_MYSQL_IN_TRANSACTION = 1
+"""`SERVER_STATUS_IN_TRANS` of the protocol."""
+_READING_ALONE: Mapping[str, tuple[str, str]] = {
+    "sqlite": ("", "PRAGMA query_only = OFF"),  # `open_select` turns it on.
+    "postgres": ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "ROLLBACK"),
+    "mysql": ("START TRANSACTION READ ONLY", "ROLLBACK"),
+    "duckdb": ("BEGIN TRANSACTION READ ONLY", "ROLLBACK"),
+}
+"""What makes a connection refuse to write, and what ends that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +65,9 @@ class StatementResult:
 
 @contextmanager
 def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
-    """A database, closed when the `with` ends. Nothing is connected yet.
+    """A database, closed when the `with` ends: an open transaction is rolled back.
+
+    Nothing is connected yet.
 
     Args:
         url: Names the database.
@@ -72,9 +92,11 @@ def open_engine(url: str, *, is_confined: bool = False) -> Iterator["Engine"]:
         sa.event.listen(engine, "connect", _leave_transactions_to_us)
         if is_confined:
             sa.event.listen(engine, "connect", lambda connection, _: confine_sqlite(connection))
+    database = Engine(engine, where, is_confined=is_confined)
     try:
-        yield Engine(engine, where, is_confined=is_confined)
+        yield database
     finally:
+        database.end_session()
         engine.dispose()
 
 
@@ -87,7 +109,7 @@ def _options(where: DatabaseURL, *, is_confined: bool) -> dict[str, Any]:
     options = {} if "connect_timeout" in where.url.query else {"connect_timeout": CONNECT_SECONDS}
     if is_confined and where.dialect == "mysql":
         options |= MYSQL_ARGUMENTS
-    return {"poolclass": sa.NullPool, "connect_args": options}
+    return {"poolclass": sa.NullPool, "connect_args": options, "isolation_level": "AUTOCOMMIT"}
 
 
 def _leave_transactions_to_us(connection: Any, _: Any) -> None:
@@ -102,6 +124,9 @@ class Engine:
         self._engine = engine
         self._where = where
         self._is_confined = is_confined
+        self._session: sa.Connection | None = None
+        """Of the user's own statements; None before the first."""
+        self._opened_by = ""
 
     def __repr__(self) -> str:
         return f"Engine({self.label!r})"
@@ -136,18 +161,22 @@ class Engine:
             DataError: The engine refuses the SELECT, gives no rows for it, or is gone.
         """
         with self.said("run the SELECT"):
-            if self.dialect == "sqlite":
+            if self.dialect == "sqlite" and not self._has_tables_of_its_own():
                 arguments, options = self._engine.dialect.create_connect_args(self._where.url)
                 options = {**options, "timeout": LOCK_SECONDS}
                 with sqlite_rows.reading(
                     arguments, options, select, is_confined=self._is_confined
                 ) as rows:
                     yield rows
-            else:
-                with self._engine.connect() as connection:
-                    self._forbid_writing(connection)
-                    with self.streaming(connection, select) as cursor:
-                        yield self._rows(cursor, select)
+                return
+            with self._connected() as connection, self._reading_alone(connection):
+                driver = _driver_of(connection)
+                if self.dialect == "sqlite":
+                    cursor, columns = open_select(driver, select)
+                    yield Rows(columns=sqlite_rows.columns_of(columns), fetch=cursor.fetchmany)
+                    return
+                with self.streaming(connection, select) as cursor:
+                    yield self._rows(cursor, select)
 
     @contextmanager
     def streaming(self, connection: sa.Connection, select: str) -> Iterator[Any]:
@@ -168,38 +197,53 @@ class Engine:
                 cursor.close()
 
     def execute(self, text: str) -> StatementResult:
-        """Run any other statement unchanged, by itself, and commit it.
+        """Run a statement of the user unchanged, on the connection of the session.
 
         Raises:
             DataError: The engine refuses the statement, or is gone.
+            Interrupted: Ctrl-C ended the connection.
         """
-        with self.said("run the statement"), self._engine.connect() as connection:
-            if self.dialect in ("postgres", "mysql"):  # Some statements run in no transaction.
-                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-            result = self.run_text(connection, text)
-            if result.returns_rows:
-                rows = [tuple(row) for row in result.fetchmany(MOST_ROWS + 1)]
-                found = StatementResult(
-                    columns=tuple(result.keys()),
-                    rows=tuple(rows[:MOST_ROWS]),
-                    has_more_rows=len(rows) > MOST_ROWS,
-                )
-            else:
-                changed = result.rowcount
-                found = StatementResult(num_changed=changed if changed >= 0 else None)
-            result.close()
-            connection.commit()
-            return found
+        with self.said("run the statement"):
+            if self._session is None:
+                self._session = self._engine.connect()
+            try:
+                return _taken(self._run(_driver_of(self._session), text))
+            finally:
+                self._note_transaction(text)
 
-    def tables(self) -> tuple[str, ...]:
-        """The names of tables and views where the engine looks first, sorted.
+    @property
+    def has_session(self) -> bool:
+        """Whether there is a connection of the user's own statements, which others go through."""
+        return self._session is not None
+
+    @property
+    def open_transaction(self) -> str:
+        """The statement that opened the transaction of the session; empty if none is open."""
+        return self._opened_by
+
+    def end_session(self) -> None:
+        """Close the connection of the user's own statements, which rolls back what is open."""
+        if self._session is not None:
+            session, self._session, self._opened_by = self._session, None, ""
+            with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
+                _driver_of(session).rollback()
+            with suppress(sa.exc.SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error):
+                session.close()
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """Tables and views where the engine looks first, with their columns.
+
+        It has a connection of its own, so it may be called while a statement runs.
 
         Raises:
             DataError: The engine is gone.
         """
         with self.said("list the tables"), self._engine.connect() as connection:
             found = sa.inspect(connection)
-            return tuple(sorted({*found.get_table_names(), *found.get_view_names()}))
+            return {
+                table: tuple(column["name"] for column in found.get_columns(table))
+                for table in sorted({*found.get_table_names(), *found.get_view_names()})
+            }
 
     def primary_key(self, table: str, *, schema: str | None = None) -> tuple[str, ...]:
         """The columns of a table's primary key; none if it has none.
@@ -213,12 +257,12 @@ class Engine:
 
     @contextmanager
     def connecting(self) -> Iterator[sa.Connection]:
-        """A connection; what is written is in a `transaction`.
+        """The connection of the session, or a new one; what is written is in a `transaction`.
 
         Raises:
             DataError: The engine refuses a statement, or is gone.
         """
-        with self.said("do what a statement needs"), self._engine.connect() as connection:
+        with self.said("do what a statement needs"), self._connected() as connection:
             yield connection
 
     @contextmanager
@@ -227,8 +271,9 @@ class Engine:
 
         Without `writes` only temporary tables change, and no other writer of sqlite has to wait.
         """
-        if self.dialect == "sqlite":
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        if self.dialect != "duckdb":  # There SQLAlchemy begins one by itself.
+            is_immediate = writes and self.dialect == "sqlite"
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if is_immediate else "BEGIN")
         try:
             yield
         except BaseException:
@@ -261,23 +306,103 @@ class Engine:
             raise DataError(
                 f"The database could not {doing}: {said.rstrip('.')}.",
                 received={"db": self.label},
-                cure=_CONFINED
-                if self._is_confined
-                else "See to the statement, or to the database.",
+                cure=self._hint(),
             ) from None
+        except KeyboardInterrupt:
+            if self._forget_lost():
+                raise Interrupted("The statement was interrupted.", cure=_LOST) from None
+            raise
 
     @staticmethod
     def run_text(connection: sa.Connection, text: str) -> sa.CursorResult[Any]:
         """Run a text as it is: what looks like a parameter in it is none."""
         return connection.exec_driver_sql(text, execution_options={"no_parameters": True})
 
-    def _forbid_writing(self, connection: sa.Connection) -> None:
+    @contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        if self._session is None:
+            with self._engine.connect() as connection:
+                yield connection
+            return
+        try:
+            yield self._session
+        finally:
+            with suppress(sa.exc.SQLAlchemyError):  # It may be lost.
+                self._session.rollback()
+
+    @contextmanager
+    def _reading_alone(self, connection: sa.Connection) -> Iterator[None]:
+        """Nothing can be written in the `with`."""
+        driver = _driver_of(connection)
+        begin, end = _READING_ALONE[self.dialect]
+        if begin:
+            self._run(driver, begin)
+        try:
+            yield
+        finally:
+            with suppress(self._engine.dialect.loaded_dbapi.Error):  # It may be lost.
+                self._run(driver, end)
+
+    @staticmethod
+    def _run(driver: Any, text: str) -> Any:
+        """Run a text; returns its cursor."""
+        cursor = driver.cursor()
+        cursor.execute(text)
+        return cursor
+
+    def _has_tables_of_its_own(self) -> bool:
+        """Whether the session of sqlite has tables that another process does not see."""
+        if self._session is None:
+            return False
+        text = (
+            "SELECT EXISTS (SELECT 1 FROM sqlite_temp_master) OR EXISTS"
+            " (SELECT 1 FROM pragma_database_list WHERE name NOT IN ('main', 'temp'))"
+        )
+        return bool(self._run(_driver_of(self._session), text).fetchone()[0])
+
+    def _note_transaction(self, text: str) -> None:
+        """Remember which statement opened the transaction that is open."""
+        assert self._session is not None
+        try:
+            is_open = self._is_in_transaction(_driver_of(self._session))
+        except self._engine.dialect.loaded_dbapi.Error:
+            # DuckDB answers nothing within a transaction that has failed; or it is lost.
+            is_open = self.dialect == "duckdb"
+        if not is_open:
+            self._opened_by = ""
+        elif not self._opened_by:
+            self._opened_by = _short(text)
+
+    def _is_in_transaction(self, driver: Any) -> bool:
+        if self.dialect == "sqlite":
+            return bool(driver.in_transaction)
         if self.dialect == "postgres":
-            connection.execution_options(
-                isolation_level="REPEATABLE READ", postgresql_readonly=True
-            )
-        elif self.dialect == "mysql":
-            connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+            return bool(driver.info.transaction_status)
+        if self.dialect == "mysql":
+            driver.ping()  # The end of rows does not bring the state along.
+            return bool(driver.server_status & _MYSQL_IN_TRANSACTION)
+        # By itself each statement has a transaction of its own.
+        numbers = [self._run(driver, "SELECT txid_current()").fetchone() for _ in range(2)]
+        return bool(numbers[0] == numbers[1])
+
+    def _forget_lost(self) -> bool:
+        """Drop the connection of the session if it is lost; whether it was."""
+        if self._session is None:
+            return False
+        if not self._session.invalidated:
+            driver = _driver_of(self._session)
+            if self.dialect not in ("postgres", "mysql"):
+                return False
+            if not driver.closed if self.dialect == "postgres" else driver.open:
+                return False
+        self.end_session()
+        return True
+
+    def _hint(self) -> str:
+        """What to do about an error of the database."""
+        if self._forget_lost():
+            return _LOST
+        return _CONFINED if self._is_confined else "See to the statement, or to the database."
 
     def _rows(self, cursor: Any, select: str) -> Rows:
         if cursor.description is None:
@@ -301,6 +426,24 @@ class Engine:
             codes = vars(importlib.import_module("pymysql.constants.FIELD_TYPE"))
             return next((name for name, code in codes.items() if code == column[1]), "")
         return str(column[1])
+
+
+def _driver_of(connection: sa.Connection) -> Any:
+    """The driver's connection, by which SQLAlchemy neither begins nor commits anything."""
+    return connection.connection.driver_connection
+
+
+def _taken(cursor: Any) -> StatementResult:
+    """The first rows of a statement, or how many it changed."""
+    if cursor.description is None:
+        changed = cursor.rowcount
+        return StatementResult(num_changed=changed if changed >= 0 else None)
+    rows = [tuple(row) for row in cursor.fetchmany(MOST_ROWS + 1)]
+    return StatementResult(
+        columns=tuple(str(column[0]) for column in cursor.description),
+        rows=tuple(rows[:MOST_ROWS]),
+        has_more_rows=len(rows) > MOST_ROWS,
+    )
 
 
 def _short(text: str) -> str:

@@ -1,20 +1,29 @@
 """The cell magic of notebooks: `%load_ext edl_horovod.sql.magic`, then `%%edl db=...`."""
 
+import atexit
 import shlex
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 from edl_horovod.errors import ConfigError
-from edl_horovod.sql.calling import sql
+from edl_horovod.sql.calling import open_program, run_program, settings_of
 from edl_horovod.sql.results import Result
+from edl_horovod.sql.session import Session
 
 __all__ = ["load_ipython_extension"]
 
 
 class _Magic:
-    """Runs a cell's statements; what a cell says of the database holds for those after it."""
+    """Runs a cell's statements; what a cell says of the database holds for those after it.
+
+    The cells of a database share its session, with its transaction and temporary tables.
+    """
 
     def __init__(self) -> None:
-        self._settings: dict[str, Any] = {}
+        self._keywords: dict[str, Any] = {}
+        self._session: Session | None = None
+        self._stack = ExitStack()
 
     def __call__(self, line: str, cell: str) -> Result:
         for word in shlex.split(line):
@@ -25,10 +34,22 @@ class _Magic:
                     received=repr(word),
                     cure="Write %%edl db=sqlite:///hr.db and so on.",
                 )
-            self._settings[key] = value
-        return sql(cell, progress=True, **self._settings)
+            self._keywords[key] = value
+        settings = settings_of(self._keywords)
+        if self._session is None or self._session.work.settings.db != settings.db:
+            self.close()
+            self._session = self._stack.enter_context(open_program(settings, progress=True))
+        self._session.work = replace(self._session.work, settings=settings)
+        return run_program(self._session, cell)
+
+    def close(self) -> None:
+        """End the session."""
+        self._session = None
+        self._stack.close()
 
 
 def load_ipython_extension(ipython: Any) -> None:
     """Make `%%edl` known; IPython calls this."""
-    ipython.register_magic_function(_Magic(), "cell", "edl")
+    magic = _Magic()
+    atexit.register(magic.close)
+    ipython.register_magic_function(magic, "cell", "edl")

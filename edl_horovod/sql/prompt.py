@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-import sqlalchemy as sa
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -114,13 +113,11 @@ def names_of(session: Session) -> Iterator[str]:
     yield from session.work.store.names()
     try:
         tables = session.work.engine.tables()
-        yield from tables
-        with session.work.engine.connecting() as connection:
-            inspector = sa.inspect(connection)
-            for table in tables:
-                yield from (column["name"] for column in inspector.get_columns(table))
     except EdlError:
         return
+    yield from tables
+    for columns in tables.values():
+        yield from columns
 
 
 def _history() -> History:

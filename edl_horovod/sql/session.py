@@ -9,6 +9,7 @@ from edl_horovod.sql.listing import run_own
 from edl_horovod.sql.measuring import evaluate, evaluate_columns, explain
 from edl_horovod.sql.parser import parse
 from edl_horovod.sql.predicting import predict
+from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.settings import SqlSettings
 from edl_horovod.sql.statements import (
@@ -30,12 +31,22 @@ __all__ = ["Session", "open_session"]
 def open_session(settings: SqlSettings, run_job: RunJob, **more: Any) -> Iterator["Session"]:
     """A session with a database, closed when the `with` ends; `more` are other fields of `Work`.
 
+    What no COMMIT has ended by then is rolled back, and that is told.
+
     Raises:
         ConfigError: There is no such database.
         MissingDependency: Its driver is not installed.
     """
     with open_engine(settings.db, is_confined=settings.is_confined) as engine:
-        yield Session(Work(settings, engine, run_job, **more))
+        session = Session(Work(settings, engine, run_job, **more))
+        try:
+            yield session
+        finally:
+            if engine.open_transaction:
+                session.work.tell(
+                    f"The transaction of {engine.open_transaction!r} is rolled back: no COMMIT"
+                    " ended it."
+                )
 
 
 class Session:
@@ -58,6 +69,8 @@ class Session:
         Raises:
             EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C or KILL.
         """
+        if isinstance(statement, Train | Predict | Evaluate | Explain):
+            self._require_no_transaction(statement)
         match statement:
             case Train():
                 return train(self.work, statement)
@@ -72,6 +85,20 @@ class Session:
             case Standard():
                 return self._standard(statement)
         return run_own(statement, self.work.store, is_dry_run=self.work.is_dry_run)
+
+    def _require_no_transaction(self, statement: Train | Predict | Evaluate | Explain) -> None:
+        """Refuse a job within a transaction, whose locks it would hold, or wait for, all the time.
+
+        Raises:
+            StatementError: One is open.
+        """
+        if opened_by := self.work.engine.open_transaction:
+            verb = type(statement).__name__.upper()
+            raise StatementError(
+                f"{verb} cannot run within a transaction, and that of {opened_by!r} is open.",
+                statement.place,
+                hint="COMMIT or ROLLBACK it first.",
+            )
 
     def _standard(self, statement: Standard) -> Result:
         engine = self.work.engine

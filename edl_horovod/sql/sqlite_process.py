@@ -21,7 +21,7 @@ from contextlib import closing
 from edl_horovod.sql.confinement import confine_sqlite
 from edl_horovod.sql.rows import BATCH_ROWS
 
-__all__ = ["HEADER", "main"]
+__all__ = ["HEADER", "main", "open_select"]
 
 HEADER = struct.Struct("<q")
 """The bytes of the pickle that follows."""
@@ -52,10 +52,13 @@ def _end_with_stdin() -> None:
     os._exit(0)
 
 
-def _run(connection: sqlite3.Connection, select: str) -> None:
-    # SQLAlchemy gives these functions to the connections that other statements run on.
-    connection.create_function("regexp", 2, _regexp, deterministic=True)
-    connection.create_function("floor", 1, math.floor, deterministic=True)
+def open_select(
+    connection: sqlite3.Connection, select: str
+) -> tuple[sqlite3.Cursor, list[tuple[str, str]]]:
+    """Run a SELECT; its cursor, and the name and declared type of each column.
+
+    The connection can write nothing afterwards.
+    """
     # A view tells what the columns of tables that it gives are declared as.
     connection.execute(f'CREATE TEMP VIEW "edl_select" AS {select}')
     found = connection.execute('PRAGMA temp.table_info("edl_select")').fetchall()
@@ -63,7 +66,15 @@ def _run(connection: sqlite3.Connection, select: str) -> None:
     connection.execute("PRAGMA query_only = ON")
     cursor = connection.execute(select)
     names = [str(column[0]) for column in cursor.description]
-    _write([(name, str(column[2] or "")) for name, column in zip(names, found, strict=True)])
+    return cursor, [(name, str(column[2] or "")) for name, column in zip(names, found, strict=True)]
+
+
+def _run(connection: sqlite3.Connection, select: str) -> None:
+    # SQLAlchemy gives these functions to the connections that other statements run on.
+    connection.create_function("regexp", 2, _regexp, deterministic=True)
+    connection.create_function("floor", 1, math.floor, deterministic=True)
+    cursor, columns = open_select(connection, select)
+    _write(columns)
     num_read, num_asked = 1, _FIRST_ROWS
     while num_read:
         num_read, num_bytes = _forward(cursor, num_asked)

@@ -17,7 +17,7 @@ from typing import Any
 from edl_horovod.sql.rows import Rows, SelectColumn
 from edl_horovod.sql.sqlite_process import HEADER
 
-__all__ = ["reading"]
+__all__ = ["columns_of", "reading"]
 
 _PIPE_BYTES = 1 << 20
 """What the process may be ahead: as much as Linux lets anybody have."""
@@ -49,12 +49,14 @@ def reading(
         try:
             batches = _Batches(process)
             batches.ask((tuple(arguments), dict(options), select, is_confined))
-            columns = tuple(
-                SelectColumn(name=name, declared_type=declared) for name, declared in batches.next()
-            )
-            yield Rows(columns=columns, fetch=batches.fetch)
+            yield Rows(columns=columns_of(batches.next()), fetch=batches.fetch)
         finally:
             process.kill()
+
+
+def columns_of(pairs: Sequence[tuple[str, str]]) -> tuple[SelectColumn, ...]:
+    """The columns of which `open_select` gives the names and declared types."""
+    return tuple(SelectColumn(name=name, declared_type=declared) for name, declared in pairs)
 
 
 class _Batches:

@@ -1,4 +1,4 @@
-"""Rows with predictions in a temporary table: the engine drops it when the connection ends.
+"""Rows with predictions in a temporary table: the engine drops it if the connection ends early.
 
 So nothing of ours stays in the database if this process, its machine or the network dies.
 """
@@ -7,6 +7,7 @@ import datetime
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,17 +98,18 @@ def type_of_value(value: object) -> sa.types.TypeEngine[Any]:
     return _TYPES[kind]
 
 
+@contextmanager
 def stage(
     engine: Engine,
     connection: sa.Connection,
     columns: Sequence[sa.Column[Any]],
     rows: Iterable[Sequence[Any]],
-) -> Staged:
-    """Put rows into a new temporary table.
+) -> Iterator[Staged]:
+    """Put rows into a new temporary table, which is dropped when the `with` ends.
 
     Args:
         engine: The database.
-        connection: Of it; the table is gone when it is closed.
+        connection: Of it.
         columns: Of the table; those of a primary key tell its rows apart.
         rows: Values in the order of the columns.
 
@@ -139,7 +141,12 @@ def stage(
                     cure="Leave one of them out by WHERE.",
                 ) from e
             num_rows += len(batch)
-    return Staged(table=table, num_rows=num_rows)
+    try:
+        yield Staged(table=table, num_rows=num_rows)
+    finally:
+        if engine.has_session:  # Another connection is closed now, and the table gone with it.
+            with suppress(sa.exc.SQLAlchemyError):
+                table.drop(connection, checkfirst=False)
 
 
 def without_zone(value: Any) -> Any:

@@ -216,8 +216,8 @@ def _update(
     ]
     digest = sa.Column("edl_digest", sa.BigInteger())
     values = [sa.Column(f"edl_value_{number}", type_) for number, type_ in enumerate(types)]
-    staged = stage(engine, connection, [*keys, digest, *values], rows)
     with (
+        stage(engine, connection, [*keys, digest, *values], rows) as staged,
         _columns_that_commit(engine, connection, plan, types),
         engine.transaction(connection),
     ):
@@ -436,7 +436,19 @@ def _make(
         *zip(plan.columns, types, strict=True),
     ]
     values = [sa.Column(f"edl_value_{number}", type_) for number, (_, type_) in enumerate(made)]
-    staged = stage(engine, connection, values, _plain(engine, rows, len(exported.columns)))
+    plain = _plain(engine, rows, len(exported.columns))
+    with stage(engine, connection, values, plain) as staged:
+        _make_of_staged(engine, connection, plan, staged, made)
+    return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)
+
+
+def _make_of_staged(
+    engine: Engine,
+    connection: sa.Connection,
+    plan: TargetPlan,
+    staged: Staged,
+    made: Sequence[tuple[str, sa.types.TypeEngine[Any]]],
+) -> None:
     definitions = [
         f"{engine.quoted(name)} {type_.compile(dialect=connection.dialect)}"
         for name, type_ in made[: -len(plan.columns)]
@@ -454,7 +466,7 @@ def _make(
     if engine.dialect == "mysql":
         # One statement, all or nothing: what makes a table is no part of a transaction.
         engine.run_text(connection, f"{create} AS {rows_of}")
-        return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)
+        return
     with engine.transaction(connection):
         _limit_waiting(engine, connection)
         if plan.action == "replace":
@@ -462,4 +474,3 @@ def _make(
         engine.run_text(connection, create)
         _comment(engine, connection, plan, plan.columns)
         engine.run_text(connection, f"INSERT INTO {table} {rows_of}")
-    return Written(num_rows=staged.num_rows, num_changed=0, num_gone=0)
