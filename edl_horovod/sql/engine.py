@@ -175,6 +175,8 @@ class Engine:
                     cursor, columns = open_select(driver, select)
                     yield Rows(columns=sqlite_rows.columns_of(columns), fetch=cursor.fetchmany)
                     return
+                if self.dialect == "duckdb":
+                    _require_select(driver, select)
                 with self.streaming(connection, select) as cursor:
                     yield self._rows(cursor, select)
 
@@ -431,6 +433,20 @@ class Engine:
 def _driver_of(connection: sa.Connection) -> Any:
     """The driver's connection, by which SQLAlchemy neither begins nor commits anything."""
     return connection.connection.driver_connection
+
+
+def _require_select(driver: Any, text: str) -> None:
+    """Refuse what DuckDB would run as another kind of statement, as WITH before DELETE.
+
+    Its transactions that cannot write can still change temporary tables.
+    """
+    kinds = [statement.type.name for statement in driver.extract_statements(text)]
+    if kinds != ["SELECT"]:
+        raise DataError(
+            "The statement is not a SELECT.",
+            received={"statement": _short(text)},
+            cure="Write a SELECT.",
+        )
 
 
 def _taken(cursor: Any) -> StatementResult:

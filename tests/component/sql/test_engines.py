@@ -96,6 +96,26 @@ def test_a_select_that_writes_is_refused(request, name, tmp_path):
     assert database.run("SELECT * FROM t") == []
 
 
+@pytest.mark.parametrize("is_temporary", [False, True])
+def test_with_before_a_delete_writes_nothing_in_duckdb(tmp_path, is_temporary):
+    select = "WITH w AS (SELECT 1 AS x) DELETE FROM t WHERE x IN (SELECT x FROM w)"
+    with open_engine(f"duckdb:///{tmp_path}/some.duckdb") as engine:
+        engine.execute(f"CREATE {'TEMPORARY' if is_temporary else ''} TABLE t AS SELECT 1 AS x")
+        with pytest.raises(DataError):
+            engine.select_columns(select)
+        with pytest.raises(DataError):
+            export(engine, select, tmp_path / "out", nulls={}, tell=print)
+        assert engine.execute("SELECT * FROM t").rows == ((1,),)
+
+
+def test_a_select_with_a_sequence_writes_nothing_in_duckdb(tmp_path):
+    with open_engine(f"duckdb:///{tmp_path}/some.duckdb") as engine:
+        engine.execute("CREATE SEQUENCE s")
+        with pytest.raises(DataError, match="read-only"):
+            engine.select_columns("SELECT nextval('s') AS x")
+        assert engine.execute("SELECT nextval('s')").rows == ((1,),)
+
+
 def test_files_of_duckdb(tmp_path):
     (tmp_path / "people.csv").write_text("name,age\nAnn,41\nBob,32\n")
     with open_engine("duckdb://") as engine:
