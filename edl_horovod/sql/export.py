@@ -6,7 +6,7 @@ shards appear whole, or not at all.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +78,8 @@ class ExportedTable:
     """What a job takes as `data`."""
     columns: tuple[ExportedColumn, ...]
     num_rows: int
+    first_rows: tuple[tuple[Any, ...], ...]
+    """As the driver gives them, for those who asked."""
     side: Path | None
     """Of a PREDICT into a table: what is beside the records, row by row."""
 
@@ -91,6 +93,8 @@ def export(
     tell: Callable[[str], None],
     on_progress: Progress | None = None,
     target: TargetPlan | None = None,
+    columns: Collection[str] | None = None,
+    num_first_rows: int = 0,
 ) -> ExportedTable:
     """Write the rows of a SELECT into a new folder.
 
@@ -103,6 +107,9 @@ def export(
         on_progress: Is called about twice a second, and at the end.
         target: Where predictions for the rows go; `select` is the plan's then. The keys of the
             rows, or their values as they are, are written beside the records.
+        columns: Names of the columns that the job reads; None for all. The records have no others,
+            which may hold anything.
+        num_first_rows: How many of the first rows are also returned as they are.
 
     Raises:
         ConfigError: A default is for no column of the SELECT, or is of another kind.
@@ -112,9 +119,11 @@ def export(
         OutputError: The folder is in use, or cannot be written.
     """
     with staged(folder, KIND, overwrite=False) as made:
-        scan = _Scan(engine, select, nulls=nulls, target=target)
+        scan = _Scan(
+            engine, select, nulls=nulls, target=target, read=columns, num_first_rows=num_first_rows
+        )
         num_rows = scan.write(made, on_progress or (lambda num_rows, rate: None))
-        for column in scan.columns:
+        for column in scan.records:
             if column.kind == "number" and column.first_inexact is not None:
                 row, value = column.first_inexact
                 tell(
@@ -130,6 +139,7 @@ def export(
             for column, scale in zip(scan.columns, scan.scales, strict=True)
         ),
         num_rows=num_rows,
+        first_rows=tuple(scan.first_rows),
         side=folder / _SIDE if target else None,
     )
 
@@ -140,10 +150,10 @@ def records_of(folder: Path) -> Path:
 
 
 def _exported(column: ScannedColumn, scale: int | None) -> ExportedColumn:
-    assert column.kind is not None
     return ExportedColumn(
         name=column.name,
-        kind=column.kind,
+        # A column that no job reads may hold nothing but NULL.
+        kind=column.kind or "text",
         declared_type=column.declared_type,
         num_defaults=column.num_nulls,
         scale=scale,
@@ -172,17 +182,30 @@ class _Scan:
         *,
         nulls: Mapping[str, object],
         target: TargetPlan | None,
+        read: Collection[str] | None,
+        num_first_rows: int,
     ) -> None:
         self._engine = engine
         self._select = select
         self._nulls = nulls
         self._target = target
+        self._read_by_job = read
+        self._num_first_rows = num_first_rows
         self._keys: KeyReader | None = None
         self._exact: ExactReader | None = None
         self._num_asked = _FIRST_BATCH_ROWS
+        self.first_rows: list[tuple[Any, ...]] = []
         self.columns: list[ScannedColumn] = []
         self._places: list[int] = []
         """Where they are among those that the database gives: others are keys or not read."""
+
+    @property
+    def records(self) -> list[ScannedColumn]:
+        """The columns that the job reads."""
+        return [column for column in self.columns if self._is_record(column.name)]
+
+    def _is_record(self, name: str) -> bool:
+        return self._read_by_job is None or name in self._read_by_job
 
     def write(self, folder: Path, on_progress: Progress) -> int:
         """Write the shards; returns the number of rows."""
@@ -202,6 +225,7 @@ class _Scan:
                         {
                             column.name: column.filled(values)
                             for column, values in zip(self.columns, shown, strict=True)
+                            if self._is_record(column.name)
                         }
                     )
                     if side is not None:
@@ -226,13 +250,19 @@ class _Scan:
         plan = self._target
         selected = columns[: len(plan.selected)] if plan else columns
         unread = plan.unread_columns if plan else ()
-        self._places = [n for n, column in enumerate(selected) if column.name not in unread]
-        self.columns = self._named([selected[place] for place in self._places])
+        is_beside = plan is not None and plan.action != "update"
+        self._places = [
+            place
+            for place, column in enumerate(selected)
+            if column.name not in unread and (is_beside or self._is_record(column.name))
+        ]
+        named = self._named(selected)
+        self.columns = [named[place] for place in self._places]
         if plan is not None and plan.action == "update":
             keys = [ScannedColumn(columns[place]) for place in plan.key_places]
             self._keys = KeyReader(keys, plan.key_places, num_selected=len(selected))
         elif plan is not None:
-            self._exact = ExactReader(len(selected))
+            self._exact = ExactReader(len(self.columns))
 
     def _read(self, rows: Rows, first_row: int) -> "_Block | None":
         """The next rows as arrays, batch after batch; None at the end."""
@@ -247,10 +277,12 @@ class _Scan:
         """Add rows to a block; whether there were any."""
         if not batch:
             return False
-        values = list(zip(*batch, strict=True))
+        self.first_rows += batch[: max(0, self._num_first_rows - len(self.first_rows))]
+        by_column = list(zip(*batch, strict=True))
+        values = [by_column[place] for place in self._places]
         arrays = [
-            column.read(values[place], first_row=first_row)
-            for column, place in zip(self.columns, self._places, strict=True)
+            column.read(cells, first_row=first_row)
+            for column, cells in zip(self.columns, values, strict=True)
         ]
         block.parts.append(arrays)
         if self._keys is not None:
@@ -307,10 +339,10 @@ class _Scan:
         return [ScannedColumn(column, default=self._nulls.get(column.name)) for column in columns]
 
     def _missing(self) -> list[ScannedColumn]:
-        """Columns that have NULLs and no default."""
+        """Columns of the records that have NULLs and no default."""
         return [
             column
-            for column in self.columns
+            for column in self.records
             if column.num_nulls and self._nulls.get(column.name) is None
         ]
 

@@ -14,6 +14,7 @@ from edl_horovod.errors import DataError
 from edl_horovod.sql import planning
 from edl_horovod.sql.explain import importances, write_shuffled
 from edl_horovod.sql.export import ExportedTable
+from edl_horovod.sql.jobs import StatementJob
 from edl_horovod.sql.kinds import Kind
 from edl_horovod.sql.metrics import (
     METRICS_OF_CLASSES,
@@ -67,8 +68,7 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
         return work.dry("predict", values)
     with work.job(f"EVALUATE {stored}") as job:
         config = work.config("predict", values, job, job.output)
-        table = work.export(statement.select, job.data, job, plan.nulls)
-        _check(work, stored, table, statement)
+        table = _export(work, statement, stored, plan.nulls, job)
         work.run(config, table.data, job)
         found = _outputs(read_predictions(job.output).batches(), classes)
         metrics = _measure(_labels(table, stored), found, classes)
@@ -183,12 +183,10 @@ def explain(work: Work, statement: Explain) -> Result:
         return work.dry("predict", values)
     with work.job(f"EXPLAIN {stored}") as job:
         config = work.config("predict", values, job, job.output)
-        table = work.export(statement.select, job.data, job, plan.nulls)
-        _check(work, stored, table, statement)
+        table = _export(work, statement, stored, plan.nulls, job)
         shards = sorted(table.data.glob("*.parquet"))
-        read = [it.name for it in stored.about.columns if it.name != stored.about.label]
         job.validation.mkdir()
-        shuffled = write_shuffled(shards, job.validation / "rows.parquet", read)
+        shuffled = write_shuffled(shards, job.validation / "rows.parquet", stored.about.features)
         work.run(config, job.validation, job)
         classes = classes_of(stored)
         labels = _labels(table, stored)[shuffled.rows]
@@ -247,12 +245,20 @@ def _given(
     return Result(message=sentence, model=model, metrics=metrics or {})
 
 
-def _check(
-    work: Work, stored: StoredModel, table: ExportedTable, statement: Evaluate | Explain
-) -> None:
+def _export(
+    work: Work,
+    statement: Evaluate | Explain,
+    stored: StoredModel,
+    nulls: Mapping[str, Any],
+    job: StatementJob,
+) -> ExportedTable:
+    """Write what the model reads of the rows, and the labels."""
+    read = (*stored.about.features, stored.about.label)
+    table = work.export(statement.select, job.data, job, nulls, columns=read)
     kinds = {column.name: column.kind for column in table.columns}
     planning.check_kinds(stored.about, kinds, statement.model.place)
     tell_unknown(work, stored, table)
+    return table
 
 
 def _labels(table: ExportedTable, stored: StoredModel) -> NDArray[Any]:

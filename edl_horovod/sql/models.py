@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ __all__ = [
     "ModelStore",
     "StoredModel",
     "Trial",
+    "adapted_of",
     "default_folder",
 ]
 
 MODEL = "model"
 """The trained model in the folder of a version."""
+_ADAPTED = "adapted.json"
 _STORE, _MODEL, _VERSION = "folder of models", "model of statements", "version of a model"
 _ABOUT, _LIVE, _LOCK = "about.json", "live", ".lock"
 LOG = "log.json"
@@ -98,7 +100,7 @@ class About:
     framework: str
     label: str
     columns: tuple[ModelColumn, ...]
-    """All that the SELECT gave, the label among them."""
+    """Those that it reads, and the label."""
     nulls: dict[str, Any]
     """What a NULL of a column counts as."""
     split: str
@@ -118,6 +120,11 @@ class About:
     trials: tuple[Trial, ...] = ()
     """In the order in which they ran."""
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The columns that a prediction reads."""
+        return tuple(column.name for column in self.columns if column.name != self.label)
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredModel:
@@ -136,6 +143,22 @@ class StoredModel:
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
+
+
+def adapted_of(trained_model: Path) -> Mapping[str, Any]:
+    """What a model keeps of its training's data; empty where it keeps nothing.
+
+    Raises:
+        DataError: It is damaged.
+    """
+    file = trained_model / _ADAPTED
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as e:
+        raise DataError(f"{file} is damaged: {e}.", cure="Train the model again.") from e
+    return found if isinstance(found, Mapping) else {}
 
 
 def default_folder() -> Path:

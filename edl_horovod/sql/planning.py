@@ -62,6 +62,9 @@ _OF_EXPLAIN: dict[str, type] = {
 _OF_EVALUATE: dict[str, type] = {"validation.metrics": str, **_OF_EXPLAIN}
 _OF_COMPARISON: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
 
+_PARTS = {"deep", "wide"}
+"""Of the models that have parts: one that no COLUMN clause is for reads all columns."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
@@ -82,11 +85,8 @@ class TrainingPlan:
     """Gives the rows of the validation; empty for none but those of `split`."""
     trials: TrialsPlan | None
     """Several trainings, of which the best counts; None for one."""
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Columns of the SELECT that are not learned from."""
-        return (self.split.column,) if self.split.kind == "column" else ()
+    columns: tuple[str, ...] | None
+    """Those of the SELECT that are needed, the label among them; None for all."""
 
     @property
     def split_in_words(self) -> str:
@@ -168,8 +168,9 @@ def plan_training(
     split = _split(statement, meaning, columns)
     params = _params(statement, meaning, label)
     settings = {f"params.{name}": value for name, value in params.items()} | meaning.settings
+    needed = _needed(statement, read, label, own.get("split_column"))
     if split.kind == "column":
-        settings["data_plan.columns"] = [name for name in columns if name != split.column]
+        settings["data_plan.columns"] = [name for name in needed or columns if name != split.column]
     if len(columns) - (split.kind == "column") < 2:
         what = f"The SELECT gives only {label!r}, and nothing to learn it from."
         raise StatementError(what, statement.place, hint="Select some more columns.")
@@ -183,6 +184,7 @@ def plan_training(
         split_key=own["split_column"] if split.kind == "key" else "",
         validation_select=own.get("validation_select", ""),
         trials=plan_trials(meaning, has_validation=has_validation),
+        columns=needed,
     )
 
 
@@ -297,7 +299,7 @@ def check_columns(
         StatementError: It does.
     """
     about = stored.about
-    needed = [it.name for it in about.columns if needs_label or it.name != about.label]
+    needed = [*about.features, *([about.label] if needs_label else [])]
     missing = [name for name in needed if name not in columns]
     if missing:
         names = ", ".join(map(repr, missing))
@@ -365,6 +367,16 @@ def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
     if weights := meaning.own.get("train.class_weights"):
         params["class_weights"] = weights.value
     return params
+
+
+def _needed(
+    statement: Train, read: Mapping[str, Name], label: str, split_column: str | None
+) -> tuple[str, ...] | None:
+    """The columns that a training needs; None where a part of the model reads all of them."""
+    parts = {clause.part for clause in statement.columns}
+    if not parts or not (parts & {""} or parts >= _PARTS):
+        return None
+    return tuple(dict.fromkeys((*read, label, *filter(None, [split_column]))))
 
 
 def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:

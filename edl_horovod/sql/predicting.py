@@ -1,16 +1,12 @@
 """PREDICT: rows, a job, and its outputs as columns: a number, or a class and its probability."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql import planning
 from edl_horovod.sql.export import ExportedTable, NoRows
-from edl_horovod.sql.models import StoredModel
+from edl_horovod.sql.models import StoredModel, adapted_of
 from edl_horovod.sql.predictions import Predictions, read_predictions
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Predict
@@ -24,7 +20,6 @@ __all__ = [
     "PROBABILITIES",
     "VALUE",
     "classes_of",
-    "exported_rows",
     "output_names",
     "predict",
     "predicted_rows",
@@ -36,15 +31,6 @@ MOST_ROWS = 10_000
 
 VALUE, CLASS, PROBABILITIES = "prediction", "class", "probabilities"
 """The outputs of the zoo's models of tables."""
-_ADAPTED = "adapted.json"
-
-
-def exported_rows(table: ExportedTable) -> Iterator[tuple[Any, ...]]:
-    """The rows as they were exported, with dates and times as Python has them."""
-    for file in sorted(table.data.iterdir()):
-        if file.suffix == ".parquet":
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=1_000):
-                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def output_names(
@@ -113,7 +99,7 @@ def classes_of(stored: StoredModel) -> tuple[Any, ...]:
     Raises:
         DataError: The trained model is damaged.
     """
-    found = _adapted(stored).get("classes")
+    found = adapted_of(stored.trained_model).get("classes")
     return tuple(found["values"]) if found else ()
 
 
@@ -123,20 +109,10 @@ def tell_unknown(work: Work, stored: StoredModel, table: ExportedTable) -> None:
     Raises:
         DataError: The trained model is damaged.
     """
-    for each in unknown_values(_adapted(stored), sorted(table.data.glob("*.parquet"))):
+    for each in unknown_values(
+        adapted_of(stored.trained_model), sorted(table.data.glob("*.parquet"))
+    ):
         work.tell(str(each))
-
-
-def _adapted(stored: StoredModel) -> Mapping[str, Any]:
-    """What the model keeps of its training's data; empty where it keeps nothing."""
-    file = stored.trained_model / _ADAPTED
-    try:
-        found = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as e:
-        raise DataError(f"{file} is damaged: {e}.", cure="Train the model again.") from e
-    return found if isinstance(found, Mapping) else {}
 
 
 def predict(work: Work, statement: Predict) -> Result:
@@ -163,7 +139,7 @@ def predict(work: Work, statement: Predict) -> Result:
             statement.select,
             parts,
             columns=names if len(names) > 1 or plan.columns else (),
-            features=[it.name for it in stored.about.columns if it.name != stored.about.label],
+            features=stored.about.features,
             samples=[classes_of(stored) or (NUMBER,), *[(NUMBER,)] * (len(names) - 1)],
             replace_table=plan.replace_table,
             replace_values=plan.replace_values,
@@ -178,13 +154,19 @@ def predict(work: Work, statement: Predict) -> Result:
         return work.dry("predict", values, told=(str(into),) if into else ())
     if into is not None:
         try_writing(work.engine, into)
-    unread = into.unread_columns if into is not None else ()
-    nulls = {name: value for name, value in plan.nulls.items() if name not in unread}
     with work.job(f"PREDICT {target or 'rows'}") as job:
         config = work.config("predict", values, job, job.output)
         select = statement.select if into is None else into.select
         try:
-            table = work.export(select, job.data, job, nulls, into=into)
+            table = work.export(
+                select,
+                job.data,
+                job,
+                plan.nulls,
+                into=into,
+                columns=stored.about.features,
+                num_first_rows=MOST_ROWS if into is None else 0,
+            )
         except NoRows:
             message = f"The SELECT gives no rows, so {stored} predicts nothing."
             shown = () if into is not None else (*columns, *names)
@@ -209,10 +191,9 @@ def predict(work: Work, statement: Predict) -> Result:
             )
             message = f"{written.num_rows:,} rows of {into.table} have predictions of {stored}."
             return Result(message=message, model=str(stored))
-        rows = tuple(islice(exported_rows(table), MOST_ROWS))
         return Result(
             columns=(*columns, *names),
-            rows=tuple((*row, *more) for row, more in zip(rows, found, strict=False)),
-            has_more_rows=table.num_rows > len(rows),
+            rows=tuple((*row, *more) for row, more in zip(table.first_rows, found, strict=False)),
+            has_more_rows=table.num_rows > len(table.first_rows),
             model=str(stored),
         )

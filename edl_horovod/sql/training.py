@@ -2,7 +2,7 @@
 
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from edl_horovod.sql import planning
 from edl_horovod.sql.dividing import divide, parts_of
 from edl_horovod.sql.export import ExportedTable, records_of
 from edl_horovod.sql.jobs import StatementJob
-from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn
+from edl_horovod.sql.models import LOG, MODEL, About, LogRow, ModelColumn, adapted_of
 from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Train
@@ -56,7 +56,8 @@ def train(work: Work, statement: Train) -> Result:
         table = _export(work, statement, plan, job)
         trained = run()
         write_json(job.version / LOG, [asdict(row) for row in _log(Path(trained.config.job_dir))])
-        about = _about(work, statement, plan, table, trained)
+        read = adapted_of(job.version / MODEL).get("read")
+        about = _about(work, statement, plan, table, trained, read)
         about = replace(
             about,
             framework=framework_name(replace(trained.config, model_zoo=str(zoo))),
@@ -135,17 +136,25 @@ def _rows_of(plan: TrainingPlan, job: StatementJob) -> dict[str, str]:
 
 def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob) -> ExportedTable:
     """Write the rows where `_rows_of` says that they are."""
-    table = work.export(statement.select, job.data, job, plan.nulls)
+    table = work.export(statement.select, job.data, job, plan.nulls, columns=plan.columns)
     if plan.validation_select:
-        _require_same(table, work.export(plan.validation_select, job.validation, job, plan.nulls))
+        select = plan.validation_select
+        other = work.export(select, job.validation, job, plan.nulls, columns=plan.columns)
+        _require_same(table, other)
     elif plan.split.kind != "none":
         divide(table.data, job.validation, plan.split, plan.split_key)
     return table
 
 
 def _about(
-    work: Work, statement: Train, plan: TrainingPlan, table: ExportedTable, trained: Trained
+    work: Work,
+    statement: Train,
+    plan: TrainingPlan,
+    table: ExportedTable,
+    trained: Trained,
+    read: Collection[str] | None,
 ) -> About:
+    not_read = (plan.split.column,) if plan.split.kind == "column" else ()
     return About(
         statement=without_secrets(statement.text),
         select=without_secrets(statement.select),
@@ -155,7 +164,7 @@ def _about(
         columns=tuple(
             ModelColumn(name=it.name, kind=it.kind, declared_type=it.declared_type)
             for it in table.columns
-            if it.name not in plan.left_out
+            if it.name not in not_read and (read is None or it.name in (*read, plan.label))
         ),
         nulls=plan.nulls,
         split=plan.split_in_words,

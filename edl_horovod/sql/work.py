@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -161,6 +161,8 @@ class Work:
         nulls: Mapping[str, Any],
         *,
         into: TargetPlan | None = None,
+        columns: Collection[str] | None = None,
+        num_first_rows: int = 0,
     ) -> ExportedTable:
         """Write the rows of a SELECT where a job reads them; see `export.export`."""
         began = time.monotonic()
@@ -172,6 +174,8 @@ class Work:
             tell=self.tell,
             on_progress=self.progress(job, "rows are read"),
             target=into,
+            columns=columns,
+            num_first_rows=num_first_rows,
         )
         self.tell(f"{found.num_rows:,} rows were read in {time.monotonic() - began:.1f} s.")
         return found

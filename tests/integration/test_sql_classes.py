@@ -10,7 +10,7 @@ import edl_horovod
 from tests.frameworks import FIRST_SOON
 
 ROLES = ("clerk", "cook", "chief")
-TRAINED = """SELECT role, age, hired, paid FROM employee
+TRAINED = """SELECT * FROM employee
 TO TRAIN classifier.wide_and_deep
 WITH engine.framework={written_in!r}, model.hidden_units=[16], model.learning_rate=0.02,
      train.epochs=15, train.batch_size=40, train.class_weights='auto', train.split='random'
@@ -24,13 +24,15 @@ def places(tmp_path):
     random = np.random.default_rng(0)
     first = datetime.date(2010, 1, 1)
     with sqlite3.connect(tmp_path / "hr.db") as connection:
-        connection.execute("CREATE TABLE employee (role TEXT, age INTEGER, hired DATE, paid TEXT)")
+        connection.execute(
+            "CREATE TABLE employee (role TEXT, age INTEGER, hired DATE, paid TEXT, note TEXT)"
+        )
         for _ in range(400):
             role, age = int(random.integers(3)), int(random.integers(20, 60))
             hired = first + datetime.timedelta(days=int(random.integers(3000)))
             paid = "well" if 20 * role + age > 60 else "badly"
             row = (ROLES[role], age, hired.isoformat(), paid)
-            connection.execute("INSERT INTO employee VALUES (?, ?, ?, ?)", row)
+            connection.execute("INSERT INTO employee VALUES (?, ?, ?, ?, NULL)", row)
     return {"db": f"sqlite:///{tmp_path}/hr.db", "models": tmp_path / "models"}
 
 
@@ -47,10 +49,10 @@ def test_a_class_is_learned_measured_explained_and_predicted(places, written_in)
     worth = {column: importance for column, importance, _ in explained.rows}
     assert min(worth["age"], worth["role"]) > worth["hired"] + 0.1
 
-    text = "SELECT role, age, hired FROM employee LIMIT 20"
+    text = "SELECT role, age, hired, note FROM employee LIMIT 20"
     text += " TO PREDICT WITH predict.probabilities=True USING pay"
     predicted = edl_horovod.sql(text, **places)
-    assert predicted.columns[3:] == ("prediction", "probability_badly", "probability_well")
+    assert predicted.columns[4:] == ("prediction", "probability_badly", "probability_well")
     for *_, chosen, badly, well in predicted.rows:
         assert badly + well == pytest.approx(1, abs=1e-5)
         assert chosen == ("well" if well > badly else "badly")

@@ -33,6 +33,8 @@ class Ring:
 
     def __init__(self):
         self.configs = []
+        self.rows = []
+        """Those of each job."""
         self.before_it_ends = lambda: None
 
     def __call__(self, config):
@@ -40,6 +42,7 @@ class Ring:
         Path(config.job_dir).mkdir(parents=True)
         files = sorted(Path(config.data).glob("*.parquet"))
         rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+        self.rows.append(rows)
         output = Path(config.output)
         output.mkdir(parents=True)
         if config.task == "train":
@@ -48,7 +51,7 @@ class Ring:
             found = {
                 "classes": {"values": list(ROLES)} if is_classifier else None,
                 "columns": [role.to_json()],
-                "read": [] if is_classifier else ["role"],
+                "read": sorted({"name", "role", "salary"} - {config.params["label"]}),
             }
             (output / "adapted.json").write_text(json.dumps(found))
         else:
@@ -161,15 +164,13 @@ def test_predictions_without_a_table_are_rows(session):
     assert found.rows[1] == ("n1", "engineer", 1.0)
 
 
-def test_dates_come_back_as_they_were(session, database):
+def test_columns_that_the_model_does_not_read_come_back_as_they_were(session, database):
     with sqlite3.connect(database) as connection:
         connection.execute("ALTER TABLE testdata ADD COLUMN hired DATE DEFAULT '2024-02-29'")
-        connection.execute(
-            "ALTER TABLE testdata ADD COLUMN at TIMESTAMP DEFAULT '2024-02-29 12:30'"
-        )
-    *_, found = run(session, TRAINED + "SELECT *, name AS n FROM testdata PREDICT USING m")
-    date, at = found.rows[1][2:4]
-    assert (date.isoformat(), at.isoformat()) == ("2024-02-29", "2024-02-29T12:30:00+00:00")
+        connection.execute("UPDATE testdata SET hired = NULL WHERE rowid = 2")
+    *_, found = run(session, TRAINED + "SELECT *, 1 / 3.0 AS n FROM testdata PREDICT USING m")
+    assert found.rows[0] == ("n0", "clerk", "2024-02-29", 1 / 3.0, 0.0)
+    assert found.rows[1][2] is None
 
 
 def test_values_that_the_training_did_not_have_are_counted(session, database):
@@ -421,7 +422,8 @@ def test_a_null_counts_as_what_the_training_said(session, database, ring):
         run(session, TRAINED)
     text = TRAINED.replace("INTO", "WITH train.nulls={'role': 'none'} INTO")
     *_, found = run(session, text + "SELECT name, role FROM testdata PREDICT USING m")
-    assert found.rows[2][1] == "none"
+    assert found.rows[2] == ("n2", None, 2.0)
+    assert ring.rows[-1][2]["role"] == "none"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Columns that a model does not read: of every engine, with values that nothing can learn from."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from edl_horovod.errors import DataError
+from edl_horovod.sql.session import open_session
+from edl_horovod.sql.settings import read_settings
+from tests.component.sql.test_session import Ring
+
+COLUMNED = """SELECT * FROM people TRAIN regressor.DNN COLUMN name, role LABEL salary INTO m;"""
+UNUSABLE = {
+    "sqlite": {"remark TEXT": "NULL", "mixed": "CASE id % 2 WHEN 0 THEN 'even' ELSE 1 END"},
+    "postgresql": {
+        "remark text": "NULL",
+        "number uuid": "gen_random_uuid()",
+        "facts jsonb": "'{\"a\": [1]}'",
+        "places int[]": "ARRAY[1, 2]",
+        "share float8": "'inf'",
+    },
+    "mariadb": {"remark TEXT": "NULL", "length TIME": "'01:30:00'"},
+}
+
+
+@dataclass
+class Place:
+    """A database whose table has columns that nothing can learn from, and what runs on it."""
+
+    session: object
+    database: object
+    ring: Ring
+
+    def run(self, text):
+        """What the last statement gives."""
+        return [self.session.run(statement) for statement in self.session.parse(text)][-1]
+
+
+@pytest.fixture(params=UNUSABLE)
+def place(request, tmp_path):
+    database = request.getfixturevalue(request.param)
+    more, ring = UNUSABLE[request.param], Ring()
+    rows = ", ".join(
+        f"({n}, 'n{n}', '{('clerk', 'engineer', 'manager')[n % 3]}', {n}.5, "
+        f"{', '.join('NULL' for _ in more)})"
+        for n in range(12)
+    )
+    database.run(
+        "CREATE TABLE people (id INTEGER PRIMARY KEY, name VARCHAR(9), role VARCHAR(9), salary"
+        f" FLOAT, {', '.join(more)})",
+        f"INSERT INTO people VALUES {rows}",
+        *(f"UPDATE people SET {name.split()[0]} = {value}" for name, value in more.items()),
+    )
+    settings = read_settings([f"db={database.url}", f"models={tmp_path}/models"], {})
+    with open_session(settings, ring) as session:
+        yield Place(session, database, ring)
+
+
+def test_a_training_with_column_reads_nothing_else(place):
+    place.run(COLUMNED)
+    assert place.ring.rows[0][1] == {"name": "n1", "role": "engineer", "salary": 1.5}
+    described = place.run("DESCRIBE MODEL m")
+    columns = {name for part, name, _ in described.rows if part == "column"}
+    assert columns == {"name", "role"}
+
+
+def test_a_training_without_column_names_what_it_cannot_read(place):
+    with pytest.raises(DataError):
+        place.run(COLUMNED.replace("COLUMN name, role ", ""))
+
+
+def test_rows_are_held_back_by_a_column_that_is_not_read(place):
+    more = "WITH train.split='key', train.split_column='id' COLUMN"
+    place.run(COLUMNED.replace("COLUMN", more))
+    assert {row["id"] for row in place.ring.rows[0]} < set(range(12))
+    place.run("SELECT name, role, salary FROM people EVALUATE m")
+
+
+def test_an_evaluation_and_an_explanation_read_what_the_model_reads(place):
+    place.run(COLUMNED)
+    measured = place.run("SELECT * FROM people EVALUATE m LABEL salary")
+    assert measured.metrics["num_rows"] == 12
+    explained = place.run("SELECT * FROM people EXPLAIN m")
+    assert sorted(row[0] for row in explained.rows) == ["name", "role"]
+    assert all(row.keys() == {"name", "role", "salary"} for row in place.ring.rows[1])
+
+
+def test_a_prediction_needs_no_column_that_the_model_does_not_read(place):
+    place.run(COLUMNED)
+    found = place.run("SELECT role, name FROM people ORDER BY id PREDICT USING m")
+    assert found.rows[2] == ("manager", "n2", 2.0)
+    found = place.run("SELECT * FROM people ORDER BY id PREDICT USING m")
+    assert found.rows[2] == (*place.database.run("SELECT * FROM people WHERE id = 2")[0], 2.0)
+    place.run("SELECT id, remark, name, role FROM people PREDICT done USING m")
+    found = place.database.run("SELECT * FROM done WHERE id = 2")
+    assert found == [(2, None, "n2", "manager", 2.0)]
+    place.run("SELECT * FROM people ORDER BY id PREDICT people.predicted USING m")
+    assert place.database.run("SELECT predicted FROM people WHERE id = 2") == [(2.0,)]
+
+
+def test_a_null_in_a_column_that_the_model_reads_is_still_refused(place):
+    place.run(COLUMNED)
+    place.database.run("UPDATE people SET role = NULL WHERE id = 3")
+    with pytest.raises(DataError, match="'role' in 1 of 12 rows"):
+        place.run("SELECT * FROM people EVALUATE m")
