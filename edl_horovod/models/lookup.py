@@ -16,6 +16,7 @@ __all__ = [
     "files_defining",
     "import_root",
     "imported_names",
+    "list_bases",
     "list_definitions",
     "list_functions",
     "list_parameters",
@@ -126,21 +127,21 @@ def list_parameters(zoo: Path, model_def: str) -> frozenset[str] | None:
     class extends others than those of the zoo.
     """
     classes, _ = _definitions(zoo)
-    every = (one for same_name in classes.values() for one in same_name)
-    named = [
-        one
-        for one in every
-        if one.model_def == model_def or one.model_def.startswith(f"{model_def}.")
-    ]
-    models = [one for one in named if _is_model(one, classes)]
-    if len(models) != 1:
+    lineage = _lineage_of(model_def, classes)
+    if not lineage:
         return None
-    lineage = _lineage(models[0], classes)
     outside = {base for one in lineage for base in one.bases} - classes.keys()
     parameters = [one.parameters for one in lineage]
     if outside - {ElasticDLSpec.__name__} or None in parameters:
         return None
     return frozenset[str]().union(*(names for names in parameters if names is not None))
+
+
+def list_bases(zoo: Path, model_def: str) -> frozenset[str]:
+    """The names of all classes that a model extends, as far as parsing the files shows."""
+    classes, _ = _definitions(zoo)
+    lineage = _lineage_of(model_def, classes)
+    return frozenset(base for one in lineage for base in one.bases)
 
 
 def imported_names(file: Path, *, in_functions: bool) -> list[str]:
@@ -231,6 +232,18 @@ def _lineage(one: _Class, classes: dict[str, list[_Class]]) -> set[_Class]:
         todo += bases - lineage
         lineage |= bases
     return lineage
+
+
+def _lineage_of(model_def: str, classes: dict[str, list[_Class]]) -> set[_Class]:
+    """The class of a model and all of the zoo that it inherits from; empty if it is not one."""
+    every = (one for same_name in classes.values() for one in same_name)
+    named = [
+        one
+        for one in every
+        if one.model_def == model_def or one.model_def.startswith(f"{model_def}.")
+    ]
+    models = [one for one in named if _is_model(one, classes)]
+    return _lineage(models[0], classes) if len(models) == 1 else set()
 
 
 def _is_model(one: _Class, classes: dict[str, list[_Class]]) -> bool:

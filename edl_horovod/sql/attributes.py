@@ -18,6 +18,7 @@ _PARTS_OF_MODEL = ("loss", "optimizer")
 _RENAMED = {
     "engine.num_workers": "launch.np",
     "predict.batch_size": "train.batch_size",
+    "predict.num_workers": "launch.np",
     "validation.batch_size": "train.batch_size",
     "validation.steps": "train.evaluate_steps",
 }

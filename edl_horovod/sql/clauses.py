@@ -7,6 +7,7 @@ from typing import Any
 from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.hparams import read_hparam
 from edl_horovod.sql.problems import StatementError
+from edl_horovod.sql.spellings import WORD_VALUES
 from edl_horovod.sql.statements import (
     Attribute,
     ColumnCall,
@@ -19,7 +20,7 @@ from edl_horovod.sql.statements import (
 from edl_horovod.sql.tokens import Kind, Token
 from edl_horovod.sql.values import read_value
 
-__all__ = ["read_attributes", "read_columns", "read_model", "read_name"]
+__all__ = ["read_attributes", "read_columns", "read_model", "read_name", "refuse_image"]
 
 _RESERVED = ("WITH", "USING", "INTO")
 """A column may well be called label, or column."""
@@ -57,6 +58,13 @@ def _part(cursor: Cursor, what: str, reserved: Sequence[str]) -> Token:
     return found
 
 
+def refuse_image(cursor: Cursor, what: str, hint: str) -> None:
+    """Refuse what may follow a name elsewhere: the address of a server, or of an image."""
+    token = cursor.peek()
+    if token is not None and token.is_symbol("/", ":"):
+        raise cursor.problem(f"{what} is named without a server or an image.", token, hint=hint)
+
+
 def read_model(cursor: Cursor) -> ModelName:
     """The name of a trained model, with or without a version: `m`, `m@3`."""
     first = cursor.peek()
@@ -67,6 +75,7 @@ def read_model(cursor: Cursor) -> ModelName:
             first,
             hint=f"Use letters, digits, _ and -, with dots between; at most {_MOST_CHARACTERS}.",
         )
+    refuse_image(cursor, "A trained model", "Models are in the folder that models=DIR names.")
     version = None
     if cursor.skip_symbol("@"):
         token = cursor.take("The version behind @")
@@ -100,7 +109,7 @@ def read_attributes(cursor: Cursor, *, may_vary: bool = False) -> tuple[Attribut
             hint = f"It stands on line {found[str(name)].place.line}, too. Leave one out."
             raise StatementError(f"{name} comes a second time.", name.place, hint=hint)
         several = read_hparam(cursor) if may_vary else None
-        value = several or read_value(cursor)
+        value = several or read_value(cursor, may_be_word=str(name) in WORD_VALUES)
         found[str(name)] = Attribute(name=str(name), value=value, place=name.place)
         if not cursor.skip_symbol(","):
             return tuple(found.values())

@@ -1,9 +1,11 @@
 """The COLUMN clauses of a statement as the plain dicts that models take as `columns`."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from edl_horovod.errors import did_you_mean
+from edl_horovod.columns.clauses import read_clauses
+from edl_horovod.errors import ConfigError, did_you_mean
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.statements import ColumnCall, ColumnClause, ColumnTerm, Literal, Name
 
@@ -21,10 +23,11 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "INDICATOR": ("of",),
 }
 """The arguments of each function, in their order; models refuse what is missing or wrong."""
-_REFUSED = {
-    "SPARSE": "Select its parts as columns of their own.",
-    "WEIGHTED_CATEGORY": "Leave the weights out: CATEGORY_HASH(column, number).",
-}
+_WEIGHTED = "Leave the weights out: CATEGORY_HASH(column, number)."
+_SEPARATORS = {"COMMA": ","}
+"""What SQLFlow calls separators."""
+_TYPES = ("INT", "FLOAT")
+"""What SQLFlow says behind a separator, and the values of all rows say here."""
 
 
 def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
@@ -34,10 +37,19 @@ def column_dicts(clauses: Sequence[ColumnClause]) -> list[dict[str, Any]]:
         StatementError: There is no such function, or it takes no such argument.
     """
     return [
-        _dict(term) | ({"for": clause.part} if clause.part else {})
+        _checked(term) | ({"for": clause.part} if clause.part else {})
         for clause in clauses
         for term in clause.terms
     ]
+
+
+def _checked(term: ColumnTerm) -> dict[str, Any]:
+    found = _dict(term)
+    try:
+        read_clauses([found], parts=())
+    except ConfigError as e:
+        raise StatementError(e.what, term.place, hint=e.cure) from e
+    return found
 
 
 def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
@@ -65,10 +77,11 @@ def column_names(clauses: Sequence[ColumnClause]) -> dict[str, Name]:
 def _dict(term: ColumnTerm) -> dict[str, Any]:
     if isinstance(term, Name):
         return {"kind": "inferred", "name": _name(term)}
+    term = _plain(term)
     function = term.function.upper()
-    if function in _REFUSED:
-        what = f"No model of the zoo takes {function} columns."
-        raise StatementError(what, term.place, hint=_REFUSED[function])
+    if function == "WEIGHTED_CATEGORY":
+        what = "No model of the zoo takes weights of categories."
+        raise StatementError(what, term.place, hint=_WEIGHTED)
     if function not in _FUNCTIONS:
         near = did_you_mean(function, _FUNCTIONS)
         hint = f"{near} Functions: {', '.join(_FUNCTIONS)}."
@@ -87,6 +100,53 @@ def _dict(term: ColumnTerm) -> dict[str, Any]:
     return {"kind": function.lower(), **found}
 
 
+def _plain(call: ColumnCall) -> ColumnCall:
+    """What SQLFlow writes as a function of DENSE or SPARSE, as the one that means the same."""
+    function, arguments = call.function.upper(), call.arguments
+    inner = _plain(arguments[0]) if arguments and isinstance(arguments[0], ColumnCall) else None
+    found = inner.function.upper() if inner is not None else ""
+    if function in ("DENSE", "SPARSE") and len(arguments) > 3 and _is_type(arguments[3]):
+        return _plain(replace(call, arguments=(*arguments[:3], *arguments[4:])))
+    if function == "DENSE" and len(arguments) == 1:
+        return replace(call, function="NUMERIC")
+    if function == "SPARSE":
+        return replace(call, function="INDICATOR", arguments=(_sequence(call),))
+    if inner is None:
+        is_sequence = function == "CATEGORY_ID" and len(arguments) == 3
+        return replace(call, function="SEQ_CATEGORY_ID") if is_sequence else call
+    if function == "NUMERIC" and found in ("NUMERIC", "DENSE", "INDICATOR"):
+        return inner
+    if function == "BUCKET" and found == "NUMERIC" and len(inner.arguments) == 1:
+        return replace(call, arguments=(inner.arguments[0], *arguments[1:]))
+    if function in ("EMBEDDING", "INDICATOR", "CATEGORY_ID") and found == "INDICATOR":
+        categories = inner.arguments[0]
+        if function == "CATEGORY_ID" and isinstance(categories, ColumnCall):
+            sizes = (*arguments[1:2], *categories.arguments[2:])
+            return replace(categories, arguments=(categories.arguments[0], *sizes))
+        return replace(call, arguments=(categories, *arguments[1:]))
+    return call
+
+
+def _sequence(sparse: ColumnCall) -> ColumnCall:
+    """The numbers of a SPARSE column as categories.
+
+    Raises:
+        StatementError: It is without a number of categories, or its numbers have weights.
+    """
+    if len(sparse.arguments) < 2:
+        what = "SPARSE says how many different numbers its texts may hold."
+        raise StatementError(what, sparse.place, hint="Write SPARSE(column, number).")
+    if len(sparse.arguments) > 3:
+        what = "No model of the zoo takes weights of categories."
+        raise StatementError(what, sparse.place, hint=_WEIGHTED)
+    return replace(sparse, function="SEQ_CATEGORY_ID")
+
+
+def _is_type(argument: ColumnCall | Name | Literal) -> bool:
+    text = argument.value if isinstance(argument, Literal) else str(argument)
+    return isinstance(text, str) and text.upper() in _TYPES
+
+
 def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
     if isinstance(argument, Literal):
         if key in ("name", "of"):
@@ -94,15 +154,14 @@ def _value(key: str, argument: ColumnCall | Name | Literal) -> Any:
             raise StatementError(what, argument.place, hint="Write its name without single quotes.")
         return argument.value
     if isinstance(argument, Name):
-        return _name(argument)
+        name = _name(argument)
+        return _SEPARATORS.get(name.upper(), name) if key == "separator" else name
     if key == "of":
         return (
             [_inner(each) for each in argument.arguments]
             if not argument.function
             else (_dict(argument))
         )
-    if key == "name" and argument.function.upper() == "NUMERIC":
-        return _value("name", argument.arguments[0])
     what = f"A function cannot stand here, as {argument.function or 'a list'} does."
     raise StatementError(what, argument.place, hint="Write the name of a column, or a number.")
 

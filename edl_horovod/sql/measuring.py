@@ -65,7 +65,9 @@ def evaluate(work: Work, statement: Evaluate) -> Result:
     into = _into(work, statement, _OF_CLASSES, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
     if work.is_dry_run:
-        return work.dry("predict", values)
+        return work.dry("predict", values, told=plan.told)
+    for sentence in plan.told:
+        work.tell(sentence)
     with work.job(f"EVALUATE {stored}") as job:
         config = work.config("predict", values, job, job.output)
         table = _export(work, statement, stored, plan.nulls, job)
@@ -179,8 +181,13 @@ def explain(work: Work, statement: Explain) -> Result:
     )
     into = _into(work, statement, _OF_COLUMNS, overwrite=plan.overwrite)
     values = {**plan.settings, "trained_model": str(stored.trained_model)}
+    told = plan.told
+    if statement.explainer is not None:
+        told += (f"{statement.explainer} is for trees: columns are shuffled in its place.",)
     if work.is_dry_run:
-        return work.dry("predict", values)
+        return work.dry("predict", values, told=told)
+    for sentence in told:
+        work.tell(sentence)
     with work.job(f"EXPLAIN {stored}") as job:
         config = work.config("predict", values, job, job.output)
         table = _export(work, statement, stored, plan.nulls, job)

@@ -9,18 +9,23 @@ from edl_horovod.sql.clauses import (
     read_columns,
     read_model,
     read_name,
+    refuse_image,
 )
 from edl_horovod.sql.cursor import Cursor
 from edl_horovod.sql.problems import Place, StatementError
 from edl_horovod.sql.programs import VERBS, find_verb, split
+from edl_horovod.sql.spellings import EXPLAINERS, LABELS
 from edl_horovod.sql.statements import (
     AlterModel,
+    Attribute,
     DescribeModel,
     DropModel,
     Evaluate,
     EvaluateColumns,
     Explain,
     Kill,
+    ModelName,
+    Name,
     Predict,
     ShowJobs,
     ShowLog,
@@ -153,9 +158,12 @@ def _extended(text: str, tokens: Sequence[Token], at: int) -> Statement:
 
 def _train(cursor: Cursor, common: dict[str, Any]) -> Train:
     model = read_name(cursor, "A model of the zoo, as regressor.DNN,")
+    hint = "Write its name alone; the image of pods is the setting image of the command."
+    refuse_image(cursor, "A model", hint)
     attributes = read_attributes(cursor, may_vary=True)
     columns = read_columns(cursor)
     label = read_name(cursor, "A column") if cursor.skip_words("LABEL") else None
+    columns = columns or read_columns(cursor)
     using = read_model(cursor) if cursor.skip_words("USING") else None
     into = cursor.peek()
     if not cursor.skip_words("INTO"):
@@ -198,7 +206,10 @@ def _predict(cursor: Cursor, common: dict[str, Any]) -> Predict:
 
 def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColumns:
     if not _begins_clause(cursor):
-        return Evaluate(**common, **_measured(cursor))
+        model, attributes, label = _measured(cursor)
+        into = _result_table(cursor)
+        cursor.finish("WITH", "LABEL", "INTO")
+        return Evaluate(**common, model=model, attributes=attributes, label=label, into=into)
     attributes = read_attributes(cursor)
     hint = "Without a model, write EVALUATE LABEL column USING column."
     if not cursor.skip_words("LABEL"):
@@ -207,7 +218,7 @@ def _evaluate(cursor: Cursor, common: dict[str, Any]) -> Evaluate | EvaluateColu
     if not cursor.skip_words("USING"):
         _no_clause(cursor, "USING", hint)
     predicted = read_name(cursor, "The column of the predictions")
-    into = read_name(cursor, "A table") if cursor.skip_words("INTO") else None
+    into = _result_table(cursor)
     cursor.finish("WITH", "LABEL", "USING", "INTO")
     return EvaluateColumns(
         **common, attributes=attributes, label=label, predicted=predicted, into=into
@@ -228,17 +239,41 @@ def _begins_clause(cursor: Cursor) -> bool:
 
 
 def _explain(cursor: Cursor, common: dict[str, Any]) -> Explain:
-    return Explain(**common, **_measured(cursor))
+    model, attributes, label = _measured(cursor)
+    explainer = read_name(cursor, "An explainer") if cursor.skip_words("USING") else None
+    if explainer is not None and str(explainer) not in EXPLAINERS:
+        what = f"There is no explainer {explainer}."
+        hint = "Leave USING out: columns are shuffled, which any model can be explained by."
+        raise StatementError(what, explainer.place, hint=hint)
+    into = _result_table(cursor)
+    cursor.finish("WITH", "LABEL", "USING", "INTO")
+    return Explain(
+        **common,
+        model=model,
+        attributes=attributes,
+        label=label,
+        explainer=explainer,
+        into=into,
+    )
 
 
-def _measured(cursor: Cursor) -> dict[str, Any]:
-    """The clauses of EVALUATE and EXPLAIN: a trained model, and rows with labels."""
+def _measured(cursor: Cursor) -> tuple[ModelName, tuple[Attribute, ...], Name | None]:
+    """What EVALUATE and EXPLAIN begin with: a trained model, and the label of the rows."""
     model = read_model(cursor)
     attributes = read_attributes(cursor)
     label = read_name(cursor, "A column") if cursor.skip_words("LABEL") else None
-    into = read_name(cursor, "A table") if cursor.skip_words("INTO") else None
-    cursor.finish("WITH", "LABEL", "INTO")
-    return {"model": model, "attributes": attributes, "label": label, "into": into}
+    for attribute in attributes:
+        if attribute.name in LABELS:
+            if label is not None:
+                what = f"{attribute.name} says what LABEL says."
+                raise StatementError(what, attribute.place, hint="Leave one out.")
+            parts = (str(attribute.value),)
+            label = Name(parts=parts, folded=parts, place=attribute.place)
+    return model, tuple(each for each in attributes if each.name not in LABELS), label
+
+
+def _result_table(cursor: Cursor) -> Name | None:
+    return read_name(cursor, "A table") if cursor.skip_words("INTO") else None
 
 
 def _no_clause(cursor: Cursor, clause: str, hint: str) -> NoReturn:

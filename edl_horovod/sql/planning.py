@@ -1,18 +1,26 @@
 """What a statement asks of a job, decided before any row is read; nothing here acts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from edl_horovod.errors import did_you_mean
 from edl_horovod.files.url_secrets import without_secrets
-from edl_horovod.models.lookup import list_definitions, list_parameters
+from edl_horovod.models.lookup import list_bases, list_definitions, list_parameters
 from edl_horovod.models.zoo import RATE_NAMES
 from edl_horovod.sql.attributes import Meaning, read_attributes
 from edl_horovod.sql.column_terms import column_dicts, column_names
 from edl_horovod.sql.models import About, StoredModel
 from edl_horovod.sql.problems import Place, StatementError
+from edl_horovod.sql.spellings import (
+    METRICS,
+    PARTS,
+    WHY_NO_PARAMETER,
+    model_of,
+    translate,
+    why_no_model,
+)
 from edl_horovod.sql.splitting import Split
 from edl_horovod.sql.statements import (
     Attribute,
@@ -47,6 +55,7 @@ _OF_TRAIN: dict[str, type] = {
     "train.split_fraction": float,
     "train.split_seed": int,
     "train.validation_select": str,
+    "validation.metrics": str,
 }
 _OF_PREDICT: dict[str, type] = {
     "predict.columns": list,
@@ -62,6 +71,8 @@ _OF_EXPLAIN: dict[str, type] = {
 _OF_EVALUATE: dict[str, type] = {"validation.metrics": str, **_OF_EXPLAIN}
 _OF_COMPARISON: dict[str, type] = {"validation.metrics": str, "validation.overwrite": bool}
 
+_CLASSIFIER, _REGRESSOR = "ClassificationSpec", "RegressionSpec"
+"""What the zoo's models of tables extend."""
 _PARTS = {"deep", "wide"}
 """Of the models that have parts: one that no COLUMN clause is for reads all columns."""
 
@@ -85,6 +96,10 @@ class TrainingPlan:
     """Gives the rows of the validation; empty for none but those of `split`."""
     trials: TrialsPlan | None
     """Several trainings, of which the best counts; None for one."""
+    has_classes: bool | None
+    """Whether the label is one of some classes, or a number; None where the model does not say."""
+    num_classes: int | None
+    """Most classes that the label may have; None for any number."""
     columns: tuple[str, ...] | None
     """Those of the SELECT that are needed, the label among them; None for all."""
 
@@ -124,6 +139,8 @@ class MeasuringPlan:
     """Those that are asked for, in lower case; none takes all."""
     overwrite: bool
     """Whether a table with an earlier result may be replaced."""
+    told: tuple[str, ...]
+    """What has no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,14 +169,19 @@ def plan_training(
         StatementError: The zoo has no such model, the model no such parameter, or the SELECT no
             such column.
     """
-    _check_model(statement.model, zoo)
+    statement, of_spellings = _in_our_words(statement, zoo)
+    known = list_parameters(zoo, str(statement.model))
+    bases = list_bases(zoo, str(statement.model))
+    own_types = _OF_TRAIN | OF_SWEEP
+    if _CLASSIFIER in bases and "n_classes" not in (known or ()):
+        own_types["model.n_classes"] = int
     meaning = read_attributes(
         statement.attributes,
         prefixes=("model", "train", "validation", "engine", "sweep"),
-        own=_OF_TRAIN | OF_SWEEP,
+        own=own_types,
         is_confined=is_confined,
     )
-    _check_params(statement, meaning, zoo)
+    _check_params(statement, meaning, known)
     read = column_names(statement.columns)
     for name, written in read.items():
         _check_selected(name, columns, written.place, "COLUMN")
@@ -179,7 +201,9 @@ def plan_training(
         label=label,
         settings={**settings, "model_def": str(statement.model)},
         nulls=own.get("nulls", {}),
-        told=told,
+        told=(*of_spellings, *_told_of_metrics(meaning), *told),
+        has_classes=_CLASSIFIER in bases if {_CLASSIFIER, _REGRESSOR} & bases else None,
+        num_classes=own.get("model.n_classes"),
         split=split,
         split_key=own["split_column"] if split.kind == "key" else "",
         validation_select=own.get("validation_select", ""),
@@ -245,8 +269,9 @@ def plan_measuring(
         StatementError: The SELECT lacks a column that the model was trained with, LABEL names
             another than the model's, or there is no such metric.
     """
+    attributes, told = translate(statement.attributes)
     meaning = read_attributes(
-        statement.attributes,
+        attributes,
         prefixes=("validation", "engine"),
         own=_OF_EVALUATE if isinstance(statement, Evaluate) else _OF_EXPLAIN,
         is_confined=is_confined,
@@ -266,6 +291,7 @@ def plan_measuring(
         nulls=nulls | own.get("nulls", {}),
         metrics=wanted_metrics(meaning.own.get("validation.metrics"), metrics),
         overwrite=own.get("overwrite", False),
+        told=told,
     )
 
 
@@ -340,7 +366,8 @@ def wanted_metrics(attribute: Attribute | None, known: Sequence[str]) -> tuple[s
     """
     if attribute is None:
         return ()
-    wanted = tuple(filter(None, (each.strip().lower() for each in attribute.value.split(","))))
+    texts = filter(None, (each.strip().lower() for each in attribute.value.split(",")))
+    wanted = tuple(METRICS.get(text, text) for text in texts)
     for name in wanted:
         if name not in known:
             raise StatementError(
@@ -349,6 +376,40 @@ def wanted_metrics(attribute: Attribute | None, known: Sequence[str]) -> tuple[s
                 hint=f"{did_you_mean(name, known)} Metrics: {', '.join(known)}.",
             )
     return wanted
+
+
+def _in_our_words(statement: Train, zoo: Path) -> tuple[Train, tuple[str, ...]]:
+    """A training without the spellings of SQLFlow, and sentences about them.
+
+    Raises:
+        StatementError: The zoo has no such model, or two attributes say the same.
+    """
+    model, attributes = statement.model, statement.attributes
+    told: tuple[str, ...] = ()
+    spelled = model_of(str(model)) if not _is_in_zoo(str(model), zoo) else None
+    if spelled is not None and _is_in_zoo(spelled[0], zoo):
+        parts = tuple(spelled[0].split("."))
+        model = Name(parts=parts, folded=parts, place=model.place)
+        own = (Attribute(name=key, value=it, place=model.place) for key, it in spelled[1].items())
+        attributes = (*attributes, *own)
+        told = (f"{statement.model} is {model} here.",)
+    _check_model(model, zoo)
+    parameters = list_parameters(zoo, str(model)) or ()
+    attributes, without_effect = translate(attributes, parameters=parameters)
+    columns = tuple(
+        replace(clause, part=PARTS.get(clause.part, clause.part)) for clause in statement.columns
+    )
+    found = replace(statement, model=model, attributes=attributes, columns=columns)
+    return found, (*told, *without_effect)
+
+
+def _told_of_metrics(meaning: Meaning) -> tuple[str, ...]:
+    attribute = meaning.own.get("validation.metrics")
+    if attribute is None:
+        return ()
+    return (
+        f"A training measures what its model says, not {attribute.value}: EVALUATE gives those.",
+    )
 
 
 def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
@@ -400,28 +461,39 @@ def _split(statement: Train, meaning: Meaning, columns: Sequence[str]) -> Split:
     )
 
 
+def _is_in_zoo(name: str, zoo: Path) -> bool:
+    return any(each == name or each.startswith(f"{name}.") for each in _known_models(zoo))
+
+
+def _known_models(zoo: Path) -> list[str]:
+    return [name for name in list_definitions(zoo) if not name.startswith("_")]
+
+
 def _check_model(model: Name, zoo: Path) -> None:
-    known = [name for name in list_definitions(zoo) if not name.startswith("_")]
     name = str(model)
-    if name in known or any(each.startswith(f"{name}.") for each in known):
+    if _is_in_zoo(name, zoo):
         return
-    near = did_you_mean(name, known)
+    if why := why_no_model(name):
+        raise StatementError(why[0], model.place, hint=why[1])
+    known = _known_models(zoo)
+    same = [each for each in known if each.rpartition(".")[2].lower() == name.lower()]
+    near = f" Did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(name, known)
     hint = f"{near} Models: {', '.join(known)}."
     raise StatementError(f"There is no model {name} in the zoo.", model.place, hint=hint)
 
 
-def _check_params(statement: Train, meaning: Meaning, zoo: Path) -> None:
+def _check_params(statement: Train, meaning: Meaning, known: Collection[str] | None) -> None:
     """Refuse a misspelt parameter before rows are read, where the zoo's files tell."""
-    known = list_parameters(zoo, str(statement.model))
     if known is None:
         return
-    allowed = known.union(RATE_NAMES) if known.intersection(RATE_NAMES) else known
+    allowed = {*known, *RATE_NAMES} if {*known} & {*RATE_NAMES} else {*known}
     for name in meaning.param_names:
         if name not in allowed:
+            near = did_you_mean(name, sorted(allowed)).strip()
             raise StatementError(
                 f"The model {statement.model} has no parameter {name}.",
                 _place_of(statement, name),
-                hint=did_you_mean(name, sorted(allowed)).strip(),
+                hint=WHY_NO_PARAMETER.get(name, near),
             )
 
 

@@ -189,10 +189,12 @@ class EvaluateColumns(_Extended):
 
 @dataclass(frozen=True, kw_only=True)
 class Explain(_Extended):
-    """SELECT ... EXPLAIN name [WITH] [LABEL] [INTO table]."""
+    """SELECT ... EXPLAIN name [WITH] [LABEL] [USING explainer] [INTO table]."""
 
     model: ModelName
     label: Name | None
+    explainer: Name | None
+    """What SQLFlow explains with; columns are shuffled here whatever it is."""
     into: Name | None
 
 

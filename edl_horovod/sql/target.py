@@ -239,12 +239,13 @@ def _plan(
                 received={"target": str(wanted)},
                 cure="Name a new table, or DROP this one first.",
             )
-    _require_others(names, selected, "are selected, too")
+    _require_others(names, tuple(features), "are what the model reads")
     plan = TargetPlan(
         action="create" if found is None else "replace",
         table=wanted if found is None else found.name,
         columns=names,
         new_columns=(),
+        unread_columns=tuple(name for name in selected if _same(name, names)),
         select=select,
         selected=tuple(selected),
         keys=(),

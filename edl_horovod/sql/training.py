@@ -7,6 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from edl_horovod.columns.summary import summarize
 from edl_horovod.errors import DataError
 from edl_horovod.files.url_secrets import without_secrets
 from edl_horovod.files.whole_file import write_json
@@ -24,6 +27,7 @@ from edl_horovod.sql.planning import TrainingPlan
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.statements import Train
 from edl_horovod.sql.trials import Trained, prepare_trials, run_trials
+from edl_horovod.sql.unknown import array_of
 from edl_horovod.sql.work import Work
 
 __all__ = ["train"]
@@ -54,6 +58,7 @@ def train(work: Work, statement: Train) -> Result:
     with work.job(f"TRAIN {name}") as job:
         run = _prepared(work, plan, values, job)
         table = _export(work, statement, plan, job)
+        _check_label(plan, table)
         trained = run()
         write_json(job.version / LOG, [asdict(row) for row in _log(Path(trained.config.job_dir))])
         read = adapted_of(job.version / MODEL).get("read")
@@ -144,6 +149,38 @@ def _export(work: Work, statement: Train, plan: TrainingPlan, job: StatementJob)
     elif plan.split.kind != "none":
         divide(table.data, job.validation, plan.split, plan.split_key)
     return table
+
+
+def _check_label(plan: TrainingPlan, table: ExportedTable) -> None:
+    """Refuse a label that the model cannot learn, before the job starts.
+
+    Raises:
+        DataError: It is no number, or not one of so many classes.
+    """
+    if plan.has_classes is None:
+        return
+    label = plan.label
+    files = map(pq.ParquetFile, sorted(table.data.glob("*.parquet")))
+    found = summarize(
+        (),
+        (
+            {label: array_of(batch.column(label))}
+            for file in files
+            for batch in file.iter_batches(columns=[label])
+        ),
+        label=label,
+        has_classes=plan.has_classes,
+        kinds={},
+        tell=lambda _: None,
+    )
+    num_classes = len(found.classes.values) if found.classes else 0
+    if plan.num_classes is not None and num_classes > plan.num_classes:
+        raise DataError(
+            f"The label {label!r} has {num_classes} classes, and n_classes says"
+            f" {plan.num_classes}.",
+            received={"n_classes": plan.num_classes},
+            cure="Leave n_classes out: the classes are those that the rows have.",
+        )
 
 
 def _about(

@@ -13,7 +13,7 @@ from edl_horovod.columns import Column
 from edl_horovod.columns.categories import Vocabulary
 from edl_horovod.columns.typed import Array, keys_of
 
-__all__ = ["UnknownValues", "unknown_values"]
+__all__ = ["UnknownValues", "array_of", "unknown_values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,14 +67,14 @@ def _count(
 ) -> None:
     values = pc.unique(cells)
     vocabulary = Vocabulary(column.name, column.vocabulary, column.data_type)
-    codes = vocabulary.encode({column.name: _array(values)})[:, 0]
+    codes = vocabulary.encode({column.name: array_of(values)})[:, 0]
     is_new = pc.is_in(cells, value_set=values.filter(pa.array(codes == vocabulary.unknown)))
     num_rows = pc.sum(is_new).as_py() or 0
     if not num_rows:
         return
     before = found.get(column.name)
     place = pc.index(is_new, True).as_py()
-    (first,) = keys_of(_array(cells.slice(place, 1)), column.data_type)
+    (first,) = keys_of(array_of(cells.slice(place, 1)), column.data_type)
     found[column.name] = UnknownValues(
         column=column.name,
         num_rows=num_rows + (before.num_rows if before else 0),
@@ -83,7 +83,7 @@ def _count(
     )
 
 
-def _array(values: pa.Array) -> Array:
+def array_of(values: pa.Array) -> Array:
     """Values as the models of tables get them: texts as bytes, an empty number as NaN."""
     if pa.types.is_string(values.type):
         values = values.cast(pa.binary())

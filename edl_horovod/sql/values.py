@@ -18,8 +18,13 @@ _MOST_LEVELS = 50
 """Brackets within brackets: more are no model's parameter."""
 
 
-def read_value(cursor: Cursor, level: int = 0) -> Any:
+def read_value(cursor: Cursor, level: int = 0, *, may_be_word: bool = False) -> Any:
     """The literal that begins at the cursor, which is moved behind it.
+
+    Args:
+        cursor: Moved behind the value.
+        level: How many brackets are open.
+        may_be_word: Whether a text may stand without quotes.
 
     Raises:
         StatementError: No literal stands there.
@@ -37,6 +42,8 @@ def read_value(cursor: Cursor, level: int = 0) -> Any:
         return _dict(cursor, token, level)
     if token.is_word(*_WORDS) and not _is_call(cursor):
         return _WORDS[token.text.upper()]
+    if may_be_word and token.kind is Kind.WORD and not _is_call(cursor):
+        return token.text
     _refuse(cursor, token)
 
 

@@ -437,7 +437,7 @@ def test_rows_that_cannot_be_matched_are_refused(people, select, target, why):
         ("SELECT upper(role) AS r FROM testdata", ("testdata", "role"), "would read the .*'role'"),
         (REFERENCE, ("testdata", "ID"), "'id'.* are its key"),
         ("SELECT * FROM testdata", ("testdata", "name"), "would read the column 'name'"),
-        (REFERENCE, ("scores", "role"), "'role'.* are selected, too"),
+        (REFERENCE, ("scores", "role"), "'role'.* are what the model reads"),
         (REFERENCE, ("a", "b", "c", "d"), "is a table, or a column of one"),
     ],
 )

@@ -220,7 +220,7 @@ WRONG = [
     Wrong("regressor.DNN WITH label='x'", "LABEL"),
     Wrong("regressor.DNN WITH lr=0.1, hiden_units=[3]", "'hidden_units'"),
     Wrong("regressor.wide_and_deep WITH wide_units=[3]", "no parameter wide_units"),
-    Wrong("regressor.DNN WITH train.epoch=1", "'train.epochs'"),
+    Wrong("regressor.DNN WITH train.epohs=1", "'train.epochs'"),
     Wrong("regressor.DNN WITH trein.epochs=1", "Attributes begin with"),
     Wrong("regressor.DNN WITH engine.model_zoo='/x'", "no attribute"),
     Wrong("regressor.DNN WITH engine.num_worker=1", "'engine.num_workers'"),
@@ -237,7 +237,7 @@ WRONG = [
     Wrong("regressor.DNN WITH hiden_units=HPARAM_CANDIDATES([1])", "'hidden_units'"),
     Wrong("regressor.DNN WITH label=HPARAM_CANDIDATES(['x'])", "LABEL"),
     Wrong("regressor.DNN WITH train.split=HPARAM_CANDIDATES(['random'])", "same for all trials"),
-    Wrong("regressor.DNN WITH train.epoch=HPARAM_RANGE(1, 2)", "'train.epochs'"),
+    Wrong("regressor.DNN WITH train.epohs=HPARAM_RANGE(1, 2)", "'train.epochs'"),
     Wrong("regressor.DNN WITH sweep.num_trials=3", "no attribute has several values"),
     *(
         Wrong(f"regressor.DNN WITH {HELD_BACK}, {attributes}", said)
@@ -256,7 +256,7 @@ WRONG = [
             ("lr=HPARAM_RANGE(1, 2), sweep.sampler='grid'", "tpe, random"),
         )
     ),
-    Wrong("regressor.DNN COLUMN SPARSE(name, 10)", "SPARSE"),
+    Wrong("regressor.DNN COLUMN SPARSE(name) LABEL salary", "SPARSE(column, number)"),
     Wrong("regressor.DNN COLUMN WEIGHTED_CATEGORY(name, 10)", "weights"),
     Wrong("regressor.DNN COLUMN NUMERICAL(name)", "'NUMERIC'"),
     Wrong("regressor.DNN COLUMN NUMERIC(name, 1, 2)", "arguments"),

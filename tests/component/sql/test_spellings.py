@@ -1,0 +1,90 @@
+"""Statements as SQLFlow has them, on two engines: from a training to a table of importances."""
+
+import pytest
+
+from edl_horovod.errors import ConfigError, DataError
+from edl_horovod.sql.session import open_session
+from edl_horovod.sql.settings import read_settings
+from tests.component.sql.test_session import ROLES, Ring
+
+TRAINED = """SELECT * FROM people TO TRAIN DNNClassifier
+WITH model.n_classes={num_classes}, model.hidden_units=[8], train.epoch=3,
+     validation.select="SELECT * FROM people" LABEL role COLUMN name, salary INTO c;"""
+SCHEMAS = {"sqlite": "", "postgresql": "later."}
+
+
+@pytest.fixture(params=SCHEMAS)
+def place(request, tmp_path):
+    """A session, its database, its ring and a prefix of names of new tables."""
+    database, ring = request.getfixturevalue(request.param), Ring()
+    rows = ", ".join(f"('n{n}', {n}.5, '{ROLES[n % 3]}')" for n in range(12))
+    database.run(
+        "CREATE TABLE people (name VARCHAR(9), salary FLOAT, role VARCHAR(9))",
+        f"INSERT INTO people VALUES {rows}",
+        *(["CREATE SCHEMA later"] if SCHEMAS[request.param] else []),
+    )
+    settings = read_settings([f"db={database.url}", f"models={tmp_path}/models"], {})
+    told = []
+    with open_session(settings, ring, tell=told.append) as session:
+        session.told = told
+        yield session, database, ring, SCHEMAS[request.param]
+
+
+def run(session, text):
+    return [session.run(statement) for statement in session.parse(text)][-1]
+
+
+def test_a_program_of_sqlflow_runs(place):
+    session, database, ring, schema = place
+    run(session, TRAINED.format(num_classes=3))
+    assert (ring.configs[0].model_def, ring.configs[0].train.epochs) == ("classifier.DNN", 3)
+    assert any("DNNClassifier is classifier.DNN" in sentence for sentence in session.told)
+
+    # The class is selected and predicted.
+    run(session, f"SELECT * FROM people TO PREDICT {schema}guesses.role USING c")
+    found = database.run(f"SELECT * FROM {schema}guesses ORDER BY salary")
+    assert found[1] == ("n1", 1.5, "engineer")
+    assert len(found) == 12
+
+    measured = run(
+        session,
+        'SELECT * FROM people TO EVALUATE c WITH validation.metrics="accuracy_score,f1_score"'
+        f" LABEL role INTO {schema}measured; SELECT metric FROM {schema}measured ORDER BY metric",
+    )
+    assert {row[0] for row in measured.rows} == {"accuracy", "f1", "f1_macro"}
+
+    explained = run(
+        session,
+        "SELECT * FROM people TO EXPLAIN c WITH summary.plot_type=bar, label_col=role"
+        f' USING TreeExplainer INTO {schema}why; SELECT "column" FROM {schema}why',
+    )
+    assert {row[0] for row in explained.rows} == {"name", "salary"}
+    told = " ".join(session.told)
+    assert "summary.plot_type has no effect" in told
+    assert "TreeExplainer is for trees" in told
+    assert run(session, "SHOW TRAIN c").rows[0][1].startswith("SELECT * FROM people TO TRAIN DNN")
+
+
+def test_predictions_take_no_place_of_a_column_that_the_model_reads(place):
+    session, _, _, schema = place
+    run(session, TRAINED.format(num_classes=3))
+    with pytest.raises(ConfigError, match="'salary'"):
+        run(session, f"SELECT * FROM people TO PREDICT {schema}guesses.salary USING c")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("n_classes=3", "n_classes=2"), "3 classes"),
+        (("DNNClassifier", "DNNRegressor"), "must be a number"),
+        (("LABEL role COLUMN name, salary", "LABEL salary COLUMN name, role"), "whole numbers"),
+    ],
+)
+def test_a_label_that_the_model_cannot_learn_is_refused_before_the_job(place, change, said):
+    session, _, ring, _ = place
+    text = TRAINED.format(num_classes=3).replace(*change)
+    if "Regressor" in text:
+        text = text.replace("model.n_classes=3, ", "")
+    with pytest.raises(DataError, match=said):
+        run(session, text)
+    assert ring.configs == []
