@@ -56,7 +56,7 @@ def test_lists_and_dicts_are_values_of_attributes(dialect):
 @pytest.mark.parametrize(
     "parameters",
     [{"a": object()}, {"a": float("nan")}, {"a": "\0"}, {"a": b"x"}, {"a": 1, "b": 2}],
-    ids=str,
+    ids=["object", "nan", "zero byte", "bytes", "unused"],
 )
 def test_what_no_literal_holds_or_no_statement_names_is_an_error(parameters, sqlite, tmp_path):
     with pytest.raises(ConfigError):

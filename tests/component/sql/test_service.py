@@ -93,7 +93,7 @@ def test_a_statement_without_rows_gives_a_message(running):
         ("SELECT nothing FROM employee", "FAILED_PRECONDITION", "nothing"),
         ("DESCRIBE MODEL m", "NOT_FOUND", "There is no model 'm'"),
         (
-            "SELECT salary, age FROM employee TRAIN regressor.DNN WITH train.epoch=1 INTO m",
+            "SELECT salary, age FROM employee TRAIN regressor.DNN WITH train.epocs=1 INTO m",
             "INVALID_ARGUMENT",
             "'train.epochs'",
         ),

@@ -563,7 +563,11 @@ def test_what_is_tried_leaves_nothing(database, select, target, action):
 def test_a_lock_of_others_is_not_waited_for_without_end(people, predict, monkeypatch, target, lock):
     people.run("CREATE TABLE other (x INTEGER)", "ALTER TABLE testdata ADD COLUMN score REAL")
     monkeypatch.setattr("edl_horovod.sql.writing.LOCK_SECONDS", 1)
-    with open_engine(people.url) as other, other.connecting() as connection:
+    with (
+        open_engine(people.url) as other,
+        other.connecting() as connection,
+        other.transaction(connection),
+    ):
         connection.exec_driver_sql(lock)
         with pytest.raises(DataError, match=r"(?i)lock"):
             predict(people, REFERENCE, target, replace_table=True)
