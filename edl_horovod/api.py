@@ -87,7 +87,7 @@ def train(
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    given = _given(
+    values = _given(
         model_def=model_def,
         data=data,
         output=output,
@@ -99,7 +99,7 @@ def train(
         validation_data=validation_data,
         overwrite=overwrite,
     )
-    return _run_job("train", given | settings, on_events, progress)
+    return _run_job("train", values | settings, on_events, progress)
 
 
 def evaluate(
@@ -126,8 +126,8 @@ def evaluate(
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    given = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
-    return _run_job("evaluate", given | settings, on_events, progress)
+    values = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
+    return _run_job("evaluate", values | settings, on_events, progress)
 
 
 def predict(
@@ -155,8 +155,8 @@ def predict(
     Raises:
         EdlError: A subclass says what went wrong; `Interrupted` after Ctrl-C.
     """
-    given = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
-    return _run_job("predict", given | settings, on_events, progress)
+    values = _given(trained_model=trained_model, data=data, output=output, overwrite=overwrite)
+    return _run_job("predict", values | settings, on_events, progress)
 
 
 def prepare(
@@ -191,10 +191,10 @@ def prepare(
     from edl_horovod.displays import open_displays
     from edl_horovod.displays.terminal import prepare_events
 
-    given = _given(
+    values = _given(
         model_def=model_def, data=data, output=output, model_zoo=model_zoo, overwrite=overwrite
     )
-    overrides, values = from_keywords(given | settings, PrepareConfig)
+    overrides, values = from_keywords(values | settings, PrepareConfig)
     config = compose_as(PrepareConfig, overrides, values=values)
     with open_displays(is_quiet=not progress, unit="files") as show:
         shown = prepare_events(show) if progress else None
@@ -252,8 +252,8 @@ def sweep(
     from edl_horovod.config.sweep import product
     from edl_horovod.sweeps import run as sweeps
 
-    given = _given(model_def=model_def, data=data, output=output)
-    overrides, values = from_keywords(given | settings, JobConfig)
+    values = _given(model_def=model_def, data=data, output=output)
+    overrides, values = from_keywords(values | settings, JobConfig)
     plan = sweeps.make_plan(product(overrides, values, over))
 
     def run_job(job: "sweeps.SweepJob", config: "JobConfig") -> None:
@@ -285,8 +285,8 @@ def submit(task: str, **settings: Any) -> "SubmittedJob":
 
     overrides, values = from_keywords(settings, JobConfig)
     config = compose(task, [*overrides, "launch.kind=kubernetes"], values=values)
-    there = target.find(config.launch.kind)
-    submitted: SubmittedJob = there.launch(there.plan(config))
+    kubernetes = target.find(config.launch.kind)
+    submitted: SubmittedJob = kubernetes.launch(kubernetes.plan(config))
     return submitted
 
 
@@ -352,14 +352,14 @@ def _run_shown(config: "JobConfig", on_events: OnEvents | None, progress: bool) 
 
 
 def _both(*hooks: Callable[..., None] | None) -> Callable[..., None] | None:
-    """One function that calls those that are there; None where nobody listens."""
-    there = [hook for hook in hooks if hook is not None]
+    """One function that calls those of the hooks that are not None; None if there are none."""
+    present = [hook for hook in hooks if hook is not None]
 
     def call(*values: Any) -> None:
-        for hook in there:
+        for hook in present:
             hook(*values)
 
-    return call if there else None
+    return call if present else None
 
 
 def _given(**named: Any) -> dict[str, Any]:

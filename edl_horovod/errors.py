@@ -62,9 +62,9 @@ class EdlError(Exception):
         self.cure = cure.strip(" ")
         if isinstance(received, Mapping):
             received = _settings(received)
-        found = f"Received: {received.removesuffix('.')}." if received else ""
+        received_text = f"Received: {received.removesuffix('.')}." if received else ""
         # A cure may begin a line of its own.
-        parts = filter(None, (self.what, found, self.cure))
+        parts = filter(None, (self.what, received_text, self.cure))
         super().__init__(" ".join(parts).replace(" \n", "\n").strip())
 
     def with_more_cure(self, more: str) -> Self:
@@ -182,7 +182,7 @@ class ObjectNotFound(ClusterError):
 
 
 class ObjectConflict(ClusterError):
-    """An object of that name exists, or it was changed or replaced meanwhile (409)."""
+    """An object of that name exists, or it was changed or replaced in between (409)."""
 
     exit_code = 16
 
@@ -244,9 +244,9 @@ def kind_of(error: EdlError) -> str:
 
 def of_kind(kind: str, message: str) -> EdlError:
     """The error that another process had, by `kind_of` there; an unknown kind is a `JobFailed`."""
-    found = globals()[kind] if kind in __all__ else None
-    if isinstance(found, type) and issubclass(found, EdlError):
-        return found(message)
+    error_type = globals()[kind] if kind in __all__ else None
+    if isinstance(error_type, type) and issubclass(error_type, EdlError):
+        return error_type(message)
     return JobFailed(message)
 
 
@@ -288,7 +288,10 @@ def did_you_mean(
         allowed: What it may be.
         instead: What the sentence says for an allowed word; None says the word.
     """
-    by_lower_case = {one.lower(): (instead or {}).get(one, one) for one in allowed}
+    by_lower_case = {
+        word_allowed.lower(): (instead or {}).get(word_allowed, word_allowed)
+        for word_allowed in allowed
+    }
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return f" Did you mean {by_lower_case[near[0]]!r}?" if near else ""
 

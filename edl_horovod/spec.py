@@ -181,12 +181,12 @@ def padded(dataset: Any, padding_values: Any = None, lengths: Sequence[int] = ()
             received={"lengths": list(lengths)},
             cure="Write them as in edl_horovod.padded(dataset, lengths=[32, 64, 128]).",
         )
-    made = dataset.padded_batch(_ALL, padding_values=padding_values)
-    setattr(made, _PADDING, Padding(padding_values, tuple(lengths)))
-    return made
+    padded = dataset.padded_batch(_ALL, padding_values=padding_values)
+    setattr(padded, _PADDING, Padding(padding_values, tuple(lengths)))
+    return padded
 
 
 def padding_of(dataset: Any) -> Padding | None:
     """How `padded` made this data set, which gives a step's examples as one batch; else None."""
-    found = getattr(dataset, _PADDING, None)
-    return found if isinstance(found, Padding) else None
+    padding = getattr(dataset, _PADDING, None)
+    return padding if isinstance(padding, Padding) else None

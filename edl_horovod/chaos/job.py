@@ -56,7 +56,7 @@ def disturb_job(
         set_slots=lambda slots: jobs.scale(name, slots),
     )
     results = disturb(target, schedule, seconds=seconds, on_action=on_action)
-    found = events.read(job_dir.events)
-    last = found[-1].time if target.is_over else time.time()
+    recorded = events.read(job_dir.events)
+    last = recorded[-1].time if target.is_over else time.time()
     first = min((r.time for r in results if r.is_done), default=began)
-    return results, cost_of(found, first=first, last=last)
+    return results, cost_of(recorded, first=first, last=last)

@@ -35,7 +35,7 @@ class HeldProcess:
         self._handle = handle
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; to one that has ended meanwhile nothing happens."""
+        """Send a signal; nothing happens if the process has already ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, number)
 
@@ -111,8 +111,8 @@ def _is_it(pid: int, option: str, value: Path, reported_at: float) -> bool:
         started_at = _started_at(pid)
     except (OSError, UnicodeDecodeError):
         return False
-    given = [after for word, after in itertools.pairwise(words) if word == option]
-    is_ours = any(Path(folder, word).resolve() == value for word in given)
+    values = [after for word, after in itertools.pairwise(words) if word == option]
+    is_ours = any(Path(folder, word).resolve() == value for word in values)
     return is_ours and reported_at - EARLY_SECONDS < started_at < reported_at + LATE_SECONDS
 
 

@@ -19,7 +19,7 @@ class Exchange:
         self.size = size
         self.num_bytes = num_bytes
         self.is_over = asyncio.Event()
-        """All members have given their parts, or nobody waits any more."""
+        """All members have given their parts, or no member is waiting any longer."""
         self._given: dict[int, bytes] = {}
 
     @property

@@ -1,7 +1,7 @@
 """Decides who is left out, and for how long, when rings fail to form although all members live.
 
-This happens, for instance, if two hosts reach the coordinator but not each other (D11). Nobody is
-left out for ever.
+This happens, for instance, if two hosts reach the coordinator but not each other (D11). No worker
+is left out for ever.
 """
 
 import logging
@@ -76,7 +76,7 @@ class FailedPeers:
                 self._hold_back(worker, max(wait, time.monotonic() - self._since))
 
     def formed(self, members: Sequence[Worker], known: Iterable[Worker]) -> None:
-        """Note that a ring works: whoever was left out for it waits longer than the failures cost.
+        """Note that a ring works: a worker left out of it waits longer than its failures cost.
 
         It also waits twice as long as after the failures before, however little these cost. Who was
         left out before without effect is invited again at once.

@@ -25,11 +25,11 @@ class Verdict:
     """The decision on a worker that has made no progress for too long."""
 
     worker: str
-    what: str
+    phase: str
     """What it is in the middle of."""
     message: str
     is_end: bool = True
-    """Whether it is to end; false where nobody waits for it, so that it may take its time."""
+    """Whether it is to end; false where no other rank waits for it: it may take its time."""
 
 
 def find_hung(
@@ -52,8 +52,8 @@ def find_hung(
         if not members or report is None or report.pong.seconds < stall_seconds:
             continue
         if (pong := report.pong).doing in ("works", "joins"):
-            message = f"did not come back to the ring for {pong.seconds:.0f} s: {pong.what}"
-            hung.append(Verdict(worker=report.worker, what=pong.what, message=message))
+            message = f"did not come back to the ring for {pong.seconds:.0f} s: {pong.phase}"
+            hung.append(Verdict(worker=report.worker, phase=pong.phase, message=message))
     reports = [report for report in members if report is not None]
     if len(reports) < len(members) or any(r.pong.doing not in ("works", "waits") for r in reports):
         return hung
@@ -65,24 +65,24 @@ def _hung_members(reports: Sequence[Report], stall_seconds: float) -> list[Verdi
     late = [report for report in stalled if report.pong.doing == "works"]
     waiting = [report for report in stalled if report.pong.doing == "waits"]
     if len(waiting) == len(reports) > 1:
-        # Nobody is to blame, as in an error of the transport. One that ends breaks the collective
-        # for all others, who have the state; ending all of them would lose it.
+        # No single rank is to blame, as in an error of the transport. One that ends breaks the
+        # collective for all others, who have the state; ending all of them would lose it.
         worker, last = waiting[-1]
         message = f"all {len(waiting)} ranks waited for each other for {last.seconds:.0f} s in "
-        message += f"{last.what}; the last one ends, which frees the others"
-        return [Verdict(worker=worker, what=last.what, message=message)]
+        message += f"{last.phase}; the last one ends, which frees the others"
+        return [Verdict(worker=worker, phase=last.phase, message=message)]
     if waiting and late:
         others = "1 other" if len(waiting) == 1 else f"{len(waiting)} others"
         why = f"while {others} waited for it"
     elif late and len(late) == len(reports):
-        why = "and nobody waits for it, so it goes on"
+        why = "and no other rank waits for it, so it goes on"
     else:
         return []
     return [
         Verdict(
             worker=worker,
-            what=pong.what,
-            message=f"no progress for {pong.seconds:.0f} s in {pong.what}, {why}",
+            phase=pong.phase,
+            message=f"no progress for {pong.seconds:.0f} s in {pong.phase}, {why}",
             is_end=bool(waiting),
         )
         for worker, pong in late

@@ -45,7 +45,7 @@ class Liveness:
             await asyncio.sleep(self._timings.ping_seconds)
 
     def _look_at(self, worker: Worker) -> None:
-        # Unanswered pings and not time: after a pause of this process nobody is silent.
+        # Unanswered pings and not time: after a pause of this process no worker counts as silent.
         silence = worker.num_unanswered * self._timings.ping_seconds
         if not worker.is_connected or silence < self._timings.silence_seconds:
             return
@@ -83,8 +83,8 @@ class Liveness:
             worker.is_hung = True
             self._report(worker, verdict.message)
             worker.send(End(reason=verdict.message))
-        elif not verdict.is_end and self._warned.get(worker.label) != verdict.what:
-            self._warned[worker.label] = verdict.what
+        elif not verdict.is_end and self._warned.get(worker.label) != verdict.phase:
+            self._warned[worker.label] = verdict.phase
             self._events.write(LogEvent(message=f"worker {worker.label}: {verdict.message}"))
             log.warning("worker %s: %s", worker.label, verdict.message)
             worker.send(Dump(reason=verdict.message))

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 RANK_FIELDS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-"""Of a `Place`; in the order in which horovodrun's driver tells them."""
+"""Fields of a `Place`, in the order in which horovodrun's driver tells them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class Pong(Message, kind="pong"):
     generation: int
     doing: str
     """`works`, `waits`, `joins` or `unwatched`; see `Membership.doing`."""
-    what: str
+    phase: str
     """The same for people."""
     seconds: float
     """How long it has done so."""

@@ -35,7 +35,7 @@ MAX_HEADERS = 64
 MAX_KEYS = 1 << 16
 """A member puts two keys a group: a few thousand members stay far below."""
 MAX_TOTAL_BYTES = 256 << 20
-"""Of all values: a member's value grows with the ring, to some 150 bytes for each other member."""
+"""Limit for all values together: a member's value grows by some 150 bytes for each other member."""
 LINGER_SECONDS = 10.0
 
 

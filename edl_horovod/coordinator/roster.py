@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 class Roster:
     """Prepares what `choose_members` needs: the usable workers and the wanted slots.
 
-    The job's state is in its workers' memory. So whoever has a step that nobody else has stays in
-    the ring, wanted or not, until others have the state too.
+    The job's state is in its workers' memory. So a worker with a step that no other one has stays
+    in the ring, wanted or not, until others have the state too.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Roster:
         self._limit = limit
         self._holder = ""
         self.is_ending = False
-        """Whether this coordinator is about to end, so that it will let nobody in any more."""
+        """Whether this coordinator is about to end, so that it admits no more workers."""
         self.wanted: dict[str, int] = {}
         """Host name to number of slots, as host discovery gives them."""
 
@@ -100,8 +100,8 @@ class Roster:
         return max(holders, key=lambda w: (w.step, -w.candidate.order), default=None)
 
     def _is_unwanted(self, worker: Worker) -> bool:
-        # An emptied hosts file sends nobody home: who waits warm keeps the job's state. And a pod
-        # may be warm before host discovery names it.
+        # An emptied hosts file dismisses no worker: a warm one keeps the job's state. And a
+        # pod may be warm before host discovery names it.
         slots = num_workers(self.wanted.get(worker.candidate.host, 0), self._settings.spares)
         return bool(self.wanted) and worker.was_listed and worker.candidate.slot >= slots
 
@@ -113,20 +113,20 @@ class Roster:
         )
         return worker.is_leaving and (stays or not self._may_hold(worker))
 
-    def _choose(self, there: list[Worker], members: tuple[str, ...]) -> tuple[str, ...]:
-        usable = [worker.candidate for worker in there if _is_usable(worker)]
+    def _choose(self, answering: list[Worker], members: tuple[str, ...]) -> tuple[str, ...]:
+        usable = [worker.candidate for worker in answering if _is_usable(worker)]
         chosen = choose_members(
             usable, self.wanted, members, self._limit.most, spares=self._settings.spares
         )
 
         def steps(worker: Worker) -> float:
-            # In a formed ring all who have its state have the same, and nobody outside has more.
+            # In a formed ring all that have its state have the same; no worker outside has more.
             if not worker.is_ready and worker.formed == worker.placed:
                 return math.inf if worker.has_state else -1
             return worker.step
 
         most = max((steps(w) for w in self.workers(chosen)), default=-1)
-        holders = [w for w in there if steps(w) > most and self._may_hold(w)]
+        holders = [w for w in answering if steps(w) > most and self._may_hold(w)]
         if not holders or not any(self.wanted.values()):
             return chosen
         holder = min(holders, key=lambda w: (-steps(w), w.is_leaving, w.candidate.order))

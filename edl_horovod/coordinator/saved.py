@@ -12,7 +12,7 @@ __all__ = ["SavedRing", "load", "save", "save_change"]
 log = logging.getLogger(__name__)
 
 _CURE = (
-    "Nobody knows where the job's ring is now: end the job, and start it again; with resume=auto "
+    "It is unknown where the job's ring is now: end the job, and start it again; with resume=auto "
     "it goes on from its newest checkpoint."
 )
 
@@ -26,7 +26,7 @@ class SavedRing:
     generation: int
     members: tuple[str, ...] = ()
     orders: tuple[int, ...] = ()
-    """Ages of the members; without them a restart would deal the ranks anew."""
+    """Ages of the members; without them a restart would assign the ranks again."""
 
 
 _FORMAT = Format(SavedRing)

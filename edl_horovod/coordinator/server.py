@@ -64,7 +64,8 @@ class Coordinator:
     def end_soon(self) -> None:
         """End without a result: at once, or with those workers that must end as well.
 
-        Where all leave, nobody waits for a successor of the job's state: it is in a checkpoint.
+        Where all leave, no worker waits for a successor that takes the job's state: it is in a
+        checkpoint.
         """
         if self._ending_since is None:
             self._ending_since = time.monotonic()
@@ -82,7 +83,7 @@ class Coordinator:
 
         Raises:
             OSError: The job's directory cannot be written, or the address is taken.
-            NotEnoughWorkers: Too few workers came; they stay, and the next one waits anew.
+            NotEnoughWorkers: Too few workers came; they stay, and the next coordinator waits again.
         """
         port = self._load() or self._settings.port
         port = await self._server.start(self._settings.address, port)
@@ -105,7 +106,7 @@ class Coordinator:
             log.info("ending; %d members train on", len(self._members))
             return None
         log.info("job %s", "finished" if isinstance(self._outcome, Success) else "failed")
-        # Before the workers go: a coordinator that dies while they do must not start the job anew.
+        # Before the workers go: a coordinator that dies while they do must not start the job again.
         outcome.save(self._settings.job_dir.result, self._outcome)
         await self._say_goodbye()
         self._server.close()
@@ -211,8 +212,8 @@ class Coordinator:
         if self._ending_since is None:
             return False
         may_follow = time.monotonic() < self._ending_since + self._timings.fellow_seconds
-        there = [w for w in self._server.workers.values() if w.is_answering]
-        return not any(worker.is_leaving or may_follow for worker in there)
+        answering = [w for w in self._server.workers.values() if w.is_answering]
+        return not any(worker.is_leaving or may_follow for worker in answering)
 
     async def _advance(self, port: int) -> None:
         """Compare the ring with the wanted one; act on the difference, or wait for one."""
@@ -264,16 +265,16 @@ class Coordinator:
             return patience
         return max(0.0, self._first_warm_at + patience - time.monotonic())
 
-    async def _wait_for_more(self, found: int) -> None:
+    async def _wait_for_more(self, num_found: int) -> None:
         now = time.monotonic()
-        if found >= self._settings.min_np:
+        if num_found >= self._settings.min_np:
             # Enough to start with; only the first ring's patience is not over yet.
             self._too_few_since = None
             await self._heartbeat.sleep(self._first_ring_patience())
             return
         if self._too_few_since is None:
             self._too_few_since = now
-            message = f"{found} workers, {self._settings.min_np} needed"
+            message = f"{num_found} workers, {self._settings.min_np} needed"
             self._events.write(JobEvent(state="waiting", message=message))
             log.warning("the ring waits: %s", message)
         left = self._too_few_since + self._settings.wait_seconds - now
@@ -281,7 +282,7 @@ class Coordinator:
             raise NotEnoughWorkers(
                 f"The ring had fewer than elastic.min_np={self._settings.min_np} workers for "
                 f"{self._settings.wait_seconds:.0f} s.",
-                received=str(found),
+                received=str(num_found),
                 cure="Look at the workers' logs, add slots, or lower elastic.min_np.",
             )
         await self._heartbeat.sleep(min(left, 1.0, self._roster.until_next() or 1.0))

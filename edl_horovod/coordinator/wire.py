@@ -61,10 +61,10 @@ def nonce_of(line: bytes) -> str:
         WireError: It is no greeting. Nothing but a nonce may pass: it becomes a part of what the
         codes cover, and must not be able to look like another part.
     """
-    found = re.fullmatch(rb"edl ([0-9a-f]{32})\n", line)
-    if found is None:
+    match = re.fullmatch(rb"edl ([0-9a-f]{32})\n", line)
+    if match is None:
         raise WireError("the first line is no greeting")
-    return found[1].decode()
+    return match[1].decode()
 
 
 class Channel:

@@ -28,7 +28,7 @@ def open_displays(*, is_quiet: bool, unit: str = "records") -> Iterator[OnEvents
         ]
 
         def show(events: list[Recorded]) -> None:
-            for each in shows:
-                each(events)
+            for show_one in shows:
+                show_one(events)
 
         yield show

@@ -60,8 +60,8 @@ def prepare_events(show: OnEvents) -> Callable[[int, int, int], None]:
         show: A display that was opened with `unit="files"`.
     """
 
-    def on_progress(done: int, total: int, made: int) -> None:
-        progress = ProgressEvent(records=done, total_records=total, made=made)
+    def on_progress(done: int, total: int, num_records: int) -> None:
+        progress = ProgressEvent(records=done, total_records=total, made=num_records)
         show([Recorded(time.time(), "prepare", progress)])
 
     return on_progress

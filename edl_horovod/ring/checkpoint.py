@@ -1,4 +1,4 @@
-"""Durable checkpoints of a ring's state: written beside training, read when nobody has the state.
+"""Durable checkpoints of a ring's state: written beside training, read when no rank has the state.
 
 The leader copies the variables between two steps and a thread writes the copy. A checkpoint is one
 file, `step-<number>.safetensors`, that appears whole or not at all; a damaged one is passed over
@@ -126,7 +126,9 @@ class Checkpoints:
         except OSError as error:
             self._failed(step, f"cannot be written: {error}. Training goes on; see to the disk")
             return
-        except Exception as error:  # The end of the thread: without an event nobody would know.
+        except (
+            Exception
+        ) as error:  # The end of the thread: without an event the failure would go unseen.
             log.exception("writing the checkpoint of step %d", step)
             self._failed(step, f"cannot be written: {error!r}. Training goes on without it")
             return
@@ -247,8 +249,8 @@ class Checkpoints:
 
 def _described(variables: Mapping[str, NDArray[Any] | Variable]) -> set[str]:
     return {
-        f"{name} ({each.dtype.name}{list(each.shape)})"
-        for name, each in variables.items()
+        f"{name} ({variable.dtype.name}{list(variable.shape)})"
+        for name, variable in variables.items()
         if not name.startswith(OPTIONAL)
     }
 

@@ -1,4 +1,4 @@
-"""Ending a training that no longer gets better, decided alike on all ranks."""
+"""Ending a training that no longer gets better, decided in the same way on all ranks."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class EarlyStopping:
     """Decides after each evaluation whether the training goes on.
 
     All that it knows is in variables that the ring's state holds, so a newcomer and a resumed
-    training know it too. Every rank feeds it the same reduced numbers and decides alike.
+    training know it too. Every rank feeds it the same reduced numbers, so all decide the same.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ class RingLedger:
         self._file.close()
 
     def _agree(self, world: World) -> int:
-        """A number for this ring: generations begin anew with each launch, this one never does."""
+        """A number for this ring that no other launch has used; generations begin at 1 in each."""
         rows = [[time.time_ns(), self._ring]]
         if not world.is_alone:
             # All ranks: each has just formed the ring, or one of them the whole state now.

@@ -49,7 +49,7 @@ class Work(ABC):
         """Start to prepare `run` while this ring forms; another ring may be formed instead."""
 
     def dismissed(self, *, has_state: bool) -> None:
-        """Save what would be lost: this rank has no place any more, and maybe nobody has.
+        """Save what would be lost: this rank has lost its place, and perhaps all ranks have.
 
         Args:
             has_state: Whether this rank was told to keep the job's state; not all are told.
@@ -97,7 +97,7 @@ def run(work: Work, membership: Membership, events: EventLog) -> Success:
             log.warning("the ring broke after step %d: %s", state.step, reason)
             membership.failed(failure, state.step)
         except StateLost as lost:
-            # A process that is started anew can begin with what a job begins with.
+            # A process that is started again can begin with what a job begins with.
             raise Dismissed(str(lost), is_final=False) from lost
         left_at = time.monotonic()
 

@@ -29,12 +29,12 @@ _LEADER = 0
 _ALL = 1 << 62
 """Bytes of a slice where the leader wants all that is left at once."""
 _DESCRIPTION_BYTES = 256
-"""Of a variable in an error."""
+"""Space for the description of a variable in an error, in bytes."""
 _STREAM = "edl.sync.stream"
 _LEAST_STREAMED_BYTES = 16 << 20
 """Less is copied at once."""
 _SLICE_BYTES = 32 << 20
-"""Of what is left where a stream is cut short."""
+"""Size of the slices of what is left where a stream is cut short."""
 
 
 class StateLost(Exception):
@@ -92,7 +92,7 @@ class Durable(Protocol):
 
 
 class RingState:
-    """A job's variables and counters, which all ranks of its ring have alike.
+    """A job's variables and counters, which are the same on all ranks of its ring.
 
     Variables change only after a step's collectives have succeeded on this rank, and then all of
     them at once. So a rank's state is always that of a whole step, and a failed step leaves nothing
@@ -158,11 +158,11 @@ class RingState:
 
     @property
     def is_streaming(self) -> bool:
-        """Whether some rank is still being given the state; all ranks know alike."""
+        """Whether some rank is still receiving the state; the answer is the same on all ranks."""
         return self._stream is not None
 
     def holders(self, world: World) -> Sequence[int]:
-        """The ranks that have the state; all ranks know them alike."""
+        """The ranks that have the state; the same answer on all ranks."""
         lacking = self._stream.lacking if self._stream is not None else ()
         return [rank for rank in range(world.size) if rank not in lacking]
 
@@ -216,7 +216,7 @@ class RingState:
                 the leader says counts.
 
         Raises:
-            CollectiveFailed: A member was lost meanwhile; form the ring again.
+            CollectiveFailed: A member was lost; form the ring again.
             UserCodeError: The ranks do not have the same variables.
         """
         received, self._rank = self._end_stream(), world.rank
@@ -343,17 +343,18 @@ class RingState:
             raise StateLost("the ring's state was lost while it was copied, and nothing is saved")
 
     def _differing(self, variables: Sequence[Variable], root: int) -> list[Variable]:
-        """Those of which some rank has another value than the root, the same on all ranks.
+        """Variables whose value on some rank differs from the root's; the same on all ranks.
 
-        Ranks that did the same steps have the same bits if they compute alike. They need not: a sum
-        over a tensor depends on the number of threads, and some functions on the processor.
+        Ranks that did the same steps have the same bits if they compute in the same way. They need
+        not: a sum over a tensor depends on the number of threads, and some functions on the
+        processor.
         """
         if not variables:
             return []
         sums = [self._collectives.checksum(variable) for variable in variables]
         table = self._collectives.gather_rows(sums, "edl.sync.checksums")
         differs = (table != table[root]).any(axis=0).tolist()
-        return [each for each, is_other in zip(variables, differs, strict=True) if is_other]
+        return [variable for variable, is_other in zip(variables, differs, strict=True) if is_other]
 
     def _copy(self, variables: Sequence[Variable], root: int, *, at_once: bool) -> None:
         """Take variables from the root; `at_once` changes none of them before all have come."""

@@ -1,6 +1,6 @@
 """The state on its way to newcomers, slice by slice between steps (D18); no collective is here.
 
-All ranks reckon alike from what they were told at the ring's begin: where the stream is, and how
+All ranks compute the same from what they received when the ring began: where the stream is, and how
 much each newcomer has. Only how large a slice is, the leader says, who measures.
 """
 
@@ -14,7 +14,7 @@ from edl_horovod.frameworks.values import Rows, StateGroup, Variable, num_bytes
 __all__ = ["FIRST_BYTES", "Layout", "Pace", "Received", "Stream"]
 
 FIRST_BYTES = 1 << 20
-"""Of the first slice, before anything is measured."""
+"""Size of the first slice, before anything is measured."""
 _LEAST_BYTES = 1 << 18
 """A collective costs some 1 ms, whatever it carries."""
 _MOST_BYTES = 32 << 20
@@ -49,7 +49,7 @@ class Layout:
         self.num_bytes = 0
         for group in groups:
             members = tuple(variables[name] for name in group.names)
-            size = sum(num_bytes(each.shape, each.dtype) for each in members)
+            size = sum(num_bytes(variable.shape, variable.dtype) for variable in members)
             if not size:
                 continue
             num_rows = next(iter(members[0].shape)) if group.is_by_rows else 1
@@ -77,7 +77,8 @@ class Layout:
             last = min(table.num_rows, max(first + 1, (limit - table.start) // table.row_bytes))
             is_whole = table.num_rows == 1
             parts += [
-                Rows(each) if is_whole else Rows(each, first, last) for each in table.variables
+                Rows(variable) if is_whole else Rows(variable, first, last)
+                for variable in table.variables
             ]
             end = table.start + last * table.row_bytes
         return parts, end
@@ -107,11 +108,15 @@ class Stream:
         """
         self._layout = layout
         self.next_bytes = FIRST_BYTES
-        of_use = [each for each in received.values() if each.step == step and each.num_bytes]
+        of_use = [
+            progress
+            for progress in received.values()
+            if progress.step == step and progress.num_bytes
+        ]
         # They may differ by the slice in which the ring broke.
-        least = min(of_use, key=lambda each: each.num_bytes, default=Received(step))
+        least = min(of_use, key=lambda progress: progress.num_bytes, default=Received(step))
         self.place = (least.start + least.num_bytes) % layout.num_bytes
-        self._have = {rank: self._taken_up(each, step) for rank, each in received.items()}
+        self._have = {rank: self._taken_up(progress, step) for rank, progress in received.items()}
 
     def _taken_up(self, received: Received, step: int) -> Received:
         reach = (self.place - received.start) % self._layout.num_bytes

@@ -34,7 +34,7 @@ _SUBREAPER = threading.Lock()
 
 
 class ForkServer:
-    """Forks the workers of a command, which outlive it; started anew if it ends."""
+    """Forks the workers of a command, which outlive it; restarted if it ends."""
 
     def __init__(self, command: Command, log_path: Path | None) -> None:
         """Start nothing yet: `is_ready` does.
@@ -100,12 +100,12 @@ class _Server(Child):
     """The process that forks, and the way to it."""
 
     def __init__(self, command: Command, log_path: Path | None) -> None:
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(ANSWER_SECONDS)
         self.has_imported = False
-        with theirs:
-            argv = (*command.argv, "--fork-server", str(theirs.fileno()))
-            start = functools.partial(start_process, pass_fds=[theirs.fileno()])
+        with server_end:
+            argv = (*command.argv, "--fork-server", str(server_end.fileno()))
+            start = functools.partial(start_process, pass_fds=[server_end.fileno()])
             super().__init__(replace(command, argv=argv), log_path, start=start)
 
     def is_ready(self) -> bool:
@@ -177,7 +177,7 @@ def _has_something(file: socket.socket | int, seconds: float | None = 0.0) -> bo
 def _subreaper() -> Iterator[None]:
     """Be the one whose child an orphan among its descendants becomes: what is forked twice is ours.
 
-    Only for so long: the program around us may start processes that are to be nobody's.
+    Only for so long: the program around us may start processes that must not become our children.
     """
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     before = ctypes.c_int()

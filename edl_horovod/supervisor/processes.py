@@ -161,7 +161,7 @@ class Child:
             self._process.stdin.close()
 
     def _collect(self) -> None:
-        """Kill what an ended process left behind, at once: nobody else has its number yet."""
+        """Kill what an ended process left behind, at once: no other process has its number yet."""
         if not self._is_collected:
             self._is_collected = True
             with contextlib.suppress(ProcessLookupError):
@@ -171,7 +171,7 @@ class Child:
 def end_all(children: list[Child], *, seconds: float = GRACE_SECONDS) -> None:
     """Ask all to end, wait a moment for all together, then kill the rest.
 
-    A second Ctrl-C meanwhile ends the waiting, not the killing: nothing is left behind.
+    A second Ctrl-C during the wait ends the waiting, not the killing: nothing is left behind.
     """
     try:
         for child in children:

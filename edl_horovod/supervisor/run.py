@@ -120,10 +120,10 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
         new_events = follow(plan.job_dir.events)
 
         def show() -> list[Recorded]:
-            found = next(new_events)
-            if on_events is not None and found:
-                on_events(found)
-            return found
+            recorded = next(new_events)
+            if on_events is not None and recorded:
+                on_events(recorded)
+            return recorded
 
         def end(event: JobEvent) -> None:
             # The processes have ended: on a full disk the room that is given back is this event's.
@@ -135,7 +135,7 @@ def run_plan(plan: LaunchPlan, *, on_events: OnEvents | None = None) -> JobResul
             with _signals_interrupt(), _own_temporary_files(plan) as run_as:
                 run_ring = _run_static if plan.coordinator is None else _run_elastic
                 ended = _outcome(plan) or run_ring(run_as, events, show)
-                # A job that was asked to stop may have ended by itself meanwhile.
+                # A job that was asked to stop may already have ended by itself.
                 ended = ended or _outcome(plan)
                 if ended is None:
                     raise _StopRequested(
@@ -300,9 +300,9 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | No
                 child.keep()
             if slots is not None:
                 _keep_slots(plan, hosts_file, slots)
-            found = show()
+            recorded = show()
             if slots is not None:
-                _note(found, slots)
+                _note(recorded, slots)
                 _give_up_if_hopeless(slots, plan.config.elastic.min_np)
             if plan.job_dir.stop_request.exists():
                 grace_seconds = max(grace_seconds, STOP_SECONDS)
@@ -312,7 +312,7 @@ def _run_elastic(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | No
             _let_go(slots)
         return ended
     finally:
-        children = [*(slots.processes if slots else []), *(one.child for one in restarting)]
+        children = [*(slots.processes if slots else []), *(worker.child for worker in restarting)]
         end_all(children, seconds=grace_seconds)
 
 
@@ -414,7 +414,7 @@ def _run_static(plan: LaunchPlan, events: EventLog, show: Show) -> Outcome | Non
                 return None
             time.sleep(POLL_SECONDS)
     finally:
-        end_all([*([ring] if ring else []), *(one.child for one in restarting)])
+        end_all([*([ring] if ring else []), *(worker.child for worker in restarting)])
     ended = _outcome(plan)
     if ended is None:
         # What a shell would say of a rank that a signal ended, mpirun says, too.

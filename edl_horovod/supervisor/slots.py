@@ -25,7 +25,7 @@ MAX_DOUBLINGS = 30
 HUNG_GRACE_SECONDS = 5.0
 """For a worker that hangs, to write its stacks and end."""
 STEADY_SECONDS = 60.0
-"""A worker that ran so long did not fail at its start: patience begins anew."""
+"""A worker that ran so long did not fail at its start: its failures are counted from 0 again."""
 
 
 @dataclass
@@ -192,8 +192,8 @@ class Slots:
         start = start_process if self._forks is None else self._forks.start
         log_path = self._log_dir / f"worker-{number}.log" if self._log_dir is not None else None
         environment = self._command.environment.items()
-        own = {name: value.replace("{slot}", str(number)) for name, value in environment}
-        command = replace(self._command, environment=own)
+        filled = {name: value.replace("{slot}", str(number)) for name, value in environment}
+        command = replace(self._command, environment=filled)
         child = Child(command, log_path, start=start, EDL_SLOT=str(number))
         self._write_event(number, "started", f"pid {child.pid}", pid=child.pid)
         return child

@@ -50,21 +50,21 @@ def adapt(
     path = folder / FILE_NAME
     lock = folder / f"{FILE_NAME}.lock"
     with one_builder([lock], tell, doing="looks at all records", gives_up=False):
-        kept = _kept(path, source.fingerprint)
-        if kept is None:
-            kept = _looked_at(loaded, source, tell, examples)
+        value = _kept(path, source.fingerprint)
+        if value is None:
+            value = _looked_at(loaded, source, tell, examples)
             folder.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps({"fingerprint": source.fingerprint, "value": kept}))
-    loaded.spec.adapted = kept
+            write_text(path, json.dumps({"fingerprint": source.fingerprint, "value": value}))
+    loaded.spec.adapted = value
 
 
 def _kept(path: Path, fingerprint: str) -> Any:
     """The value of these records, if a process of the job has found it; else None."""
     try:
-        found = json.loads(path.read_bytes())
+        saved = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return None
-    return found["value"] if found.get("fingerprint") == fingerprint else None
+    return saved["value"] if saved.get("fingerprint") == fingerprint else None
 
 
 def _looked_at(
@@ -114,19 +114,19 @@ def _blocks(source: RecordSource) -> Iterator[dict[str, Any]] | None:
     return (
         {
             column.name: values_of(column, values)
-            for column, values in zip(layout.columns, found, strict=True)
+            for column, values in zip(layout.columns, block, strict=True)
         }
-        for found in _read_blocks(source)
+        for block in _read_blocks(source)
     )
 
 
 def _records(source: RecordSource) -> Iterator[Any]:
     layout = source.layout
-    for found in _read_blocks(source):
+    for block in _read_blocks(source):
         if layout is None:
-            yield from found
+            yield from block
         else:
-            yield from map(layout.pack, zip(*map(_one_by_one, found), strict=True))
+            yield from map(layout.pack, zip(*map(_one_by_one, block), strict=True))
 
 
 def _read_blocks(source: RecordSource) -> Iterator[Any]:

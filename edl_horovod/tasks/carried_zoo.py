@@ -44,7 +44,7 @@ class CarriedZoo:
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Note which files of the zoo are opened meanwhile: while the model is made, and later."""
+        """Record which files of the zoo are opened, while the model is made and later."""
         with self._reads.recorded(), self._folder:
             yield
 
@@ -62,11 +62,11 @@ class CarriedZoo:
 
         It builds the model, too, if that reads anything but modules, and is not large.
         """
-        num_bytes = sum(each.numpy().nbytes for each in model.weights.values())
+        num_bytes = sum(weight.numpy().nbytes for weight in model.weights.values())
         reads = set(self._files) - set(zoo_files.sources(self._zoo))
         self._prover = prover
-        made = self._folder.enter_context(tempfile.TemporaryDirectory(prefix="edl-proof-"))
-        folder = Path(made, "zoo")
+        temporary = self._folder.enter_context(tempfile.TemporaryDirectory(prefix="edl-proof-"))
+        folder = Path(temporary, "zoo")
         zoo_files.copy(self._zoo, self._files, to=folder)
         write_adapted(folder.parent, loaded.spec.adapted)
         config = self._config

@@ -63,7 +63,7 @@ class Evaluator:
 
     @classmethod
     def of(cls, model: Model, data: OpenData, collectives: Collectives) -> Self:
-        """Of a model on data that was opened in `Mode.EVALUATION`.
+        """An evaluator of a model on data that was opened in `Mode.EVALUATION`.
 
         Raises:
             UserCodeError: The spec's loss or metrics cannot be built for these examples.
@@ -85,7 +85,7 @@ class Evaluator:
 
         Args:
             num_steps: Of the data set.
-            membership: Told of each batch; None where nobody watches.
+            membership: Told of each batch; None where no coordinator watches.
 
         Raises:
             UserCodeError: Shapes in the model, the loss or a metric do not fit.

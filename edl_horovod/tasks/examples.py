@@ -175,8 +175,8 @@ def _packed_entries(
         else:
             rows[:, len(head) :] = values[starts[chosen, np.newaxis] + np.arange(width)]
         entries[chosen] = rows.view(f"V{rows.shape[1]}")[:, 0]
-    made: list[bytes] = entries.tolist()
-    return made
+    encoded: list[bytes] = entries.tolist()
+    return encoded
 
 
 # What stands before a record's values differs with their length alone, so it is made once.

@@ -15,7 +15,7 @@ __all__ = ["LearningRateRule"]
 
 
 class LearningRateRule:
-    """By how much the learning rate is multiplied, on all ranks alike: it is in the ring's state.
+    """The factor of the learning rate, the same on all ranks: it is in the ring's state.
 
     After the ring has grown the factor goes up in equal parts over some steps, as large steps from
     the start would throw the weights about; after it has shrunk it goes down at once.

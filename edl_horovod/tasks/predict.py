@@ -69,9 +69,9 @@ class _Predicted:
 
     step: int
     ids: Ids
-    """Of its records; none where the rank has no part in the step."""
+    """Ids of its records; none where the rank has no part in the step."""
     outputs: Future[Any]
-    """Of the model; None where there are no records."""
+    """What the model returns; None where there are no records."""
 
 
 class PredictWork(Work):
@@ -249,9 +249,9 @@ class PredictWork(Work):
         by_lane: list[list[bytes]] = [[] for _ in lanes]
         for step, records in by_step:
             rest = iter(records)
-            for lane, found in zip(lanes, by_lane, strict=True):
+            for lane, records_of_lane in zip(lanes, by_lane, strict=True):
                 count = self._segments.num_records(lane, range(step, step + 1))
-                found.extend(itertools.islice(rest, count))
+                records_of_lane.extend(itertools.islice(rest, count))
         return by_lane
 
     def _write_output(self, output: Path, encoder: ExampleEncoder) -> None:
@@ -261,13 +261,13 @@ class PredictWork(Work):
         config = self._config
         with staged(
             output, "predictions", overwrite=config.overwrite, is_file=is_file, job=config.job_dir
-        ) as made:
+        ) as staged_output:
             if is_file:
-                _write_records(made, outputs)
-                write_json(made.with_name(f"{made.name}.{SCHEMA_FILE}"), schema)
+                _write_records(staged_output, outputs)
+                write_json(staged_output.with_name(f"{staged_output.name}.{SCHEMA_FILE}"), schema)
             else:
-                self._write_parts(made, outputs)
-                write_json(made / SCHEMA_FILE, schema)
+                self._write_parts(staged_output, outputs)
+                write_json(staged_output / SCHEMA_FILE, schema)
         total = self._plan.num_records
         self._events.write(LogEvent(message=f"{total:,} predictions are in {output}"))
 

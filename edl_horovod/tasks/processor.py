@@ -38,6 +38,6 @@ class Processor:
         Raises:
             UserCodeError: It raised something.
         """
-        given = {"predictions": predictions, "worker_id": worker_id, "record_ids": record_ids}
+        available = {"predictions": predictions, "worker_id": worker_id, "record_ids": record_ids}
         with user_code(f"process of {self._where}", root=self._zoo):
-            call_declared(self._object.process, given)
+            call_declared(self._object.process, available)

@@ -78,8 +78,8 @@ class Prover:
                 RESULT_SECONDS,
             )
             return None
-        found = json.loads(answer)
-        return of_kind(found["kind"], found["message"]) if found else None
+        failure = json.loads(answer)
+        return of_kind(failure["kind"], failure["message"]) if failure else None
 
 
 @contextlib.contextmanager
@@ -90,12 +90,12 @@ def forked_prover(config: JobConfig, framework: Framework) -> Iterator[Prover]:
         config: Of the training.
         framework: Imported, but not begun.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, prover_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
         ours.close()
-        _serve(theirs, config, framework)
-    theirs.close()
+        _serve(prover_end, config, framework)
+    prover_end.close()
     try:
         with ours:
             yield Prover(ours)

@@ -53,8 +53,8 @@ class Segments:
     def num_records(self, lane: int, steps: range) -> int:
         """Records that a lane gives to some steps."""
         start, stop = self._plan.lane_bounds(lane)
-        each, length = self._plan.lane_batch, stop - start
-        return min(steps.stop * each, length) - min(steps.start * each, length)
+        lane_batch, length = self._plan.lane_batch, stop - start
+        return min(steps.stop * lane_batch, length) - min(steps.start * lane_batch, length)
 
     def begin(self) -> None:
         """Make the folder, if it is not there yet."""

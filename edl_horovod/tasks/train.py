@@ -152,7 +152,9 @@ class TrainWork(Work):
         variables: dict[str, Variable] = {**step.variables}
         groups = list(step.groups)
         for part in (*self._parts, *([self._rule] if self._rule is not None else [])):
-            variables |= {f"{OPTIONAL}{name}": each for name, each in part.variables.items()}
+            variables |= {
+                f"{OPTIONAL}{name}": variable for name, variable in part.variables.items()
+            }
         if validation is not None:
             # They change at evaluations alone, and then all ranks have the state.
             groups += [StateGroup((f"{OPTIONAL}{name}",)) for name in validation.best_weights]

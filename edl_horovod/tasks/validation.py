@@ -34,7 +34,7 @@ class Validation:
         self._evaluator = evaluator
         self._metric = config.metric
         self._events = events
-        # The sums of the last evaluation: whoever leads at the end writes its metrics.
+        # The sums of the last evaluation: the leader at the end writes its metrics.
         self._last = Array(evaluator.evaluation.zeros.vector)
         self.stopping: EarlyStopping | None = None
         if config.metric:

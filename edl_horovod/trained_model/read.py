@@ -50,10 +50,13 @@ class TrainedModelFiles:
         if self.message.feature_spec:
             return columns_from_json(self.message.feature_spec)
         adapted = read_adapted(self.path)
-        found = adapted.get("columns") if isinstance(adapted, dict) else None
-        columns = [one for one in found or () if isinstance(one, dict) and one.get("unit")]
+        entries = adapted.get("columns") if isinstance(adapted, dict) else None
+        columns = [
+            entry for entry in entries or () if isinstance(entry, dict) and entry.get("unit")
+        ]
         return tuple(
-            Column(one["name"], "int64", time_type=f"datetime64[{one['unit']}]") for one in columns
+            Column(entry["name"], "int64", time_type=f"datetime64[{entry['unit']}]")
+            for entry in columns
         )
 
     @property

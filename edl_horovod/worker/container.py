@@ -24,7 +24,7 @@ def begin(ready_file: Path | None) -> None:
 
 @contextmanager
 def shown_as_ready(ready_file: Path | None) -> Iterator[None]:
-    """Keep the file in place meanwhile; a pod's readiness probe looks for it.
+    """Keep the file in place within the block; a pod's readiness probe looks for it.
 
     Args:
         ready_file: Of a pod; None elsewhere.

@@ -12,7 +12,7 @@ from typing import NoReturn
 __all__ = ["code_of", "end"]
 
 LAST_WORDS_SECONDS = 5.0
-"""Longest wait for whoever reads this process' output."""
+"""Longest wait for the reader of this process' output."""
 
 
 def code_of(main: Callable[[], int]) -> int:

@@ -54,7 +54,7 @@ class WorkerEnvironment:
 
     @property
     def membership(self) -> str:
-        """Who deals the places: `static`, `coordinator`, `horovodrun`, or empty for nobody."""
+        """Who assigns the ranks: `static`, `coordinator`, `horovodrun`, or empty for none."""
         if self.is_static:
             return "static"
         if self.coordinator_port:

@@ -24,7 +24,7 @@ def serve(channel: socket.socket) -> None:
 
     A request is the worker's variables beyond the server's own, as JSON, with two descriptors: its
     standard input, and its output. The answer is its pid, or a negative errno. The worker
-    is a child of the requesting process if that one is a subreaper meanwhile.
+    is a child of the requesting process as long as that one is a subreaper.
     """
     channel.send(READY)
     while True:

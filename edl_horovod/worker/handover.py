@@ -22,7 +22,7 @@ __all__ = ["Handover", "wait_for_place"]
 
 GREETING_SECONDS = 2.0
 CREDENTIALS = struct.Struct("3i")
-"""Of the other end of a Unix socket: pid, uid, gid."""
+"""Credentials of the other end of a Unix socket: pid, uid, gid."""
 
 
 class Handover:

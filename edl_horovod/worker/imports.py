@@ -28,7 +28,7 @@ def import_all(config: JobConfig) -> None:
     try:
         importlib.import_module("edl_horovod.worker.stand_in")
         importlib.import_module("edl_horovod.tasks.warm").framework_of(config)
-        # It lives as long as the process: nobody need look through it for garbage ever again.
+        # It lives as long as the process: the collector need not look through it again.
         gc.freeze()
     finally:
         gc.enable()

@@ -48,11 +48,11 @@ def main() -> int:
 def _waiting(config: Path) -> Iterator[Path]:
     """Sockets of this host's warm workers: those of the launched slot first, the oldest first."""
     slot = os.environ.get("HOROVOD_LOCAL_RANK", "0")
-    found = []
+    sockets = []
     for path in socket_folder(config).glob("*.sock"):
-        with contextlib.suppress(FileNotFoundError):  # Taken meanwhile.
-            found.append((not path.name.startswith(f"{slot}-"), path.stat().st_mtime_ns, path))
-    return (path for *_, path in sorted(found))
+        with contextlib.suppress(FileNotFoundError):  # Another process has taken it.
+            sockets.append((not path.name.startswith(f"{slot}-"), path.stat().st_mtime_ns, path))
+    return (path for *_, path in sorted(sockets))
 
 
 def _hand_over(path: Path, message: bytes, stack: contextlib.ExitStack) -> socket.socket | None:

@@ -18,7 +18,7 @@ class Chart:
     line: str
     """Points of an SVG polyline in an area of `WIDTH` times `HEIGHT`."""
     top: str
-    """Label of the upper edge; the other three are alike."""
+    """Label of the upper edge; the other three are labels of the other edges."""
     bottom: str
     left: str
     right: str

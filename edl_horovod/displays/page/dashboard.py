@@ -27,7 +27,7 @@ class Dashboard:
 
     @property
     def is_public(self) -> bool:
-        """Whether other machines may reach the page, which asks nobody for a password."""
+        """Whether other machines may reach the page, which asks for no password."""
         return self._host not in _LOOPBACK
 
     def serve(self) -> None:

@@ -87,7 +87,7 @@ def _charts(look: Look) -> list[chart.Chart]:
             y_least=0.0,
         ),
     ]
-    return [one for one in drawn if one is not None]
+    return [chart for chart in drawn if chart is not None]
 
 
 def _table(look: Look, now: float) -> _Table | None:

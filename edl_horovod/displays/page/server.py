@@ -75,7 +75,7 @@ class _Connection(H11Protocol):
     """A connection that is closed when it keeps others waiting.
 
     uvicorn itself waits for the first request without a limit, and once there are too many
-    connections it refuses the next request, whoever sends it.
+    connections it refuses the next request, no matter who sends it.
     """
 
     _since = 0.0

@@ -12,7 +12,7 @@ __all__ = ["Activity"]
 @dataclass(frozen=True)
 class _Phase:
     state: str
-    what: str
+    phase: str
     has_come: Callable[[], bool] | None
     since: float
 
@@ -24,9 +24,9 @@ class Activity:
         self._phase = _Phase("joins", "getting warm", None, time.monotonic())
         self._came: tuple[_Phase, float] | None = None
 
-    def begin(self, state: str, what: str, has_come: Callable[[], bool] | None = None) -> None:
+    def begin(self, state: str, phase: str, has_come: Callable[[], bool] | None = None) -> None:
         """Enter a phase; see `Membership.doing`."""
-        self._phase = _Phase(state, what, has_come, time.monotonic())
+        self._phase = _Phase(state, phase, has_come, time.monotonic())
 
     def report(self, generation: int) -> Pong:
         """The current phase and its duration, as the answer to a ping."""
@@ -38,4 +38,4 @@ class Activity:
                 self._came = (phase, now)
             state, since = "waits", self._came[1]
         seconds = round(now - since, 1)
-        return Pong(generation=generation, doing=state, what=phase.what, seconds=seconds)
+        return Pong(generation=generation, doing=state, phase=phase.phase, seconds=seconds)

@@ -62,7 +62,7 @@ class Membership(ABC):
         """
 
     def keeps_holders(self) -> bool:
-        """Whether whoever has the state stays in the ring until others have it, without haste."""
+        """Whether the ranks that have the state stay in the ring until others have it."""
         return False
 
     @abstractmethod
@@ -73,13 +73,13 @@ class Membership(ABC):
     def failed(self, failure: CollectiveFailed, step: int) -> None:
         """Report why and at which step the ring broke, before joining the next one."""
 
-    def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
+    def doing(self, state: str, phase: str, *, has_come: Callable[[], bool] | None = None) -> None:
         """Record what this rank does from now on, so that a hang can be found; costs nothing.
 
         Args:
             state: `works` (the others wait for it), `waits` (in a collective), `joins`, or
             `unwatched` (may take any time).
-            what: The same for people.
+            phase: The same for people.
             has_come: Asked from another thread, now and then, whether a rank that works has come
                 to the step's collective and so waits.
         """

@@ -185,9 +185,9 @@ class CoordinatedMembership(Membership):
             self._is_leaving = True
             self._send(Leaving())
 
-    def doing(self, state: str, what: str, *, has_come: Callable[[], bool] | None = None) -> None:
+    def doing(self, state: str, phase: str, *, has_come: Callable[[], bool] | None = None) -> None:
         """Record the phase; the answer to the next ping reports it."""
-        self._activity.begin(state, what, has_come)
+        self._activity.begin(state, phase, has_come)
 
     def progress(self, step: int) -> None:
         """Report to the coordinator, once a second at most."""
@@ -280,8 +280,8 @@ class CoordinatedMembership(Membership):
         return None
 
     def _connect(self) -> socket.socket:
-        where = (self._address.host, self._address.port)
-        connection = socket.create_connection(where, timeout=self._timings.connect_seconds)
+        address = (self._address.host, self._address.port)
+        connection = socket.create_connection(address, timeout=self._timings.connect_seconds)
         connection.settimeout(self._timings.quiet_seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         notice_vanished_host(connection)

@@ -63,7 +63,7 @@ class HorovodDriverMembership(Membership):
         self._has_new_hosts = place.rank == 0
 
     def join(self, step: int) -> World:
-        """Form the ring; after the first time, the driver deals the ranks anew."""
+        """Form the ring; after the first time, the driver assigns new ranks."""
         self._horovod.leave()
         if self._num_formings == 0:
             self._horovod.listen_to_driver(self)

@@ -11,8 +11,8 @@ from edl_horovod.coordinator.messages import Pong
 STALL = 300.0
 
 
-def report(name, doing, seconds, what="step 7"):
-    return Report(name, Pong(generation=2, doing=doing, what=what, seconds=seconds))
+def report(name, doing, seconds, phase="step 7"):
+    return Report(name, Pong(generation=2, doing=doing, phase=phase, seconds=seconds))
 
 
 def works(name, seconds):

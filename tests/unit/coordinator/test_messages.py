@@ -52,7 +52,7 @@ LINES = [
     (messages.Leaving(), '{"kind":"leaving"}'),
     (messages.Progress(step=17), '{"kind":"progress","step":17}'),
     (
-        messages.Pong(generation=4, doing="works", what="step 17", seconds=0.5),
+        messages.Pong(generation=4, doing="works", phase="step 17", seconds=0.5),
         '{"kind":"pong","generation":4,"doing":"works","what":"step 17","seconds":0.5}',
     ),
     (

@@ -19,10 +19,12 @@ def clock(monkeypatch):
 def test_it_says_what_and_since_when(clock):
     activity = Activity()
     clock.now += 5
-    assert activity.report(2) == Pong(generation=2, doing="joins", what="getting warm", seconds=5.0)
+    assert activity.report(2) == Pong(
+        generation=2, doing="joins", phase="getting warm", seconds=5.0
+    )
     activity.begin("works", "step 3")
     clock.now += 2
-    assert activity.report(2) == Pong(generation=2, doing="works", what="step 3", seconds=2.0)
+    assert activity.report(2) == Pong(generation=2, doing="works", phase="step 3", seconds=2.0)
 
 
 def test_a_long_step_of_its_own_is_no_waiting(clock):
@@ -30,9 +32,9 @@ def test_a_long_step_of_its_own_is_no_waiting(clock):
     has_come = SimpleNamespace(value=False)
     activity.begin("works", "step 3", lambda: has_come.value)
     clock.now += 400
-    assert activity.report(2) == Pong(generation=2, doing="works", what="step 3", seconds=400.0)
+    assert activity.report(2) == Pong(generation=2, doing="works", phase="step 3", seconds=400.0)
     has_come.value = True
-    assert activity.report(2) == Pong(generation=2, doing="waits", what="step 3", seconds=0.0)
+    assert activity.report(2) == Pong(generation=2, doing="waits", phase="step 3", seconds=0.0)
     clock.now += 7
     assert activity.report(2).seconds == 7.0
 
@@ -42,6 +44,6 @@ def test_the_wait_of_the_next_step_is_counted_anew(clock):
     for step in (3, 4):
         activity.begin("works", f"step {step}", lambda: True)
         assert activity.report(2) == Pong(
-            generation=2, doing="waits", what=f"step {step}", seconds=0.0
+            generation=2, doing="waits", phase=f"step {step}", seconds=0.0
         )
         clock.now += 7
