@@ -150,6 +150,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/tracked_files.py
+	$(BIN)/python .ci/plain_words.py
 	$(BIN)/codespell edl_horovod conf starter model_zoo docker docs tests README.md
 	$(BIN)/yamllint -s conf starter k8s
 	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda

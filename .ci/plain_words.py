@@ -11,7 +11,13 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-CHECKED: tuple[str, ...] = ()
+CHECKED = tuple(
+    f"edl_horovod/{package}"
+    for package in (
+        *("chaos", "cli", "cluster", "coordinator", "displays", "image", "launch", "ledger"),
+        *("ring", "supervisor", "sweeps", "tasks", "trained_model", "worker"),
+    )
+)
 FILLERS = {
     *("each", "found", "made", "given", "kept", "one", "own", "told"),
     *("its", "there", "theirs", "what", "where"),

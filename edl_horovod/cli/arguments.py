@@ -67,9 +67,9 @@ class VerbParser(argparse.ArgumentParser):
             help="for people or programs",
         )
 
-    def add_dry_run(self, what: str) -> None:
+    def add_dry_run(self, help_text: str) -> None:
         """Take `--dry-run`."""
-        self.add_argument("--dry-run", action="store_true", help=what)
+        self.add_argument("--dry-run", action="store_true", help=help_text)
 
     def add_quiet(self) -> None:
         """Take `-q`."""

@@ -18,8 +18,8 @@ def job_parser(verb: str, summary: str, flags: str) -> VerbParser:
     """A parser that takes a JOB, and of one in a cluster where that is."""
     usage = f"{flags} [-n NAMESPACE] [--context CONTEXT] [--debug] JOB"
     parser = VerbParser(verb, summary=summary, usage=usage)
-    what = "directory of a job here, or name of one in a cluster"
-    parser.add_argument("job", metavar="JOB", help=what)
+    help_text = "directory of a job here, or name of one in a cluster"
+    parser.add_argument("job", metavar="JOB", help=help_text)
     parser.add_place()
     return parser
 
@@ -33,12 +33,14 @@ def confirm(question: str, *, is_yes: bool) -> None:
     """Ask before something is lost.
 
     Raises:
-        ConfigError: The answer is not yes, or there is nobody to ask.
+        ConfigError: The answer is not yes, or no terminal to ask at.
     """
     if is_yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError(f"{question} Nobody is there to answer. Write -y if you are sure.")
+        raise ConfigError(
+            f"{question} There is no terminal to answer at. Write -y if you are sure."
+        )
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
         raise ConfigError("Nothing was changed.")
 

@@ -93,7 +93,7 @@ _CURES = tuple(
         ),
         (
             "admission webhook",
-            "Whoever runs this webhook in the cluster can say what it wants.",
+            "Ask the owner of this webhook in the cluster what it requires.",
         ),
         (
             'User "system:serviceaccount:.* cannot ',
@@ -152,7 +152,7 @@ _LAGS: dict[Lag, tuple[str, str]] = {
 
 
 def lag_of_operator(job: str, lag: Lag) -> Cause:
-    """The cause where nobody refuses anything, and the operator does nothing."""
+    """The cause where nothing is refused and the operator does nothing."""
     about = f"Job/{job}-launcher" if lag == "launcher" else f"MPIJob/{job}"
     return Cause(about, *_LAGS[lag])
 
@@ -216,6 +216,6 @@ def _is_about(event: EventView, missing: Missing) -> bool:
 
 def _cure(text: str, job: str) -> str:
     for pattern, cure in _CURES:
-        if found := pattern.search(text):
-            return cure.format(**found.groupdict())
+        if match := pattern.search(text):
+            return cure.format(**match.groupdict())
     return _NO_CURE.format(name=job)

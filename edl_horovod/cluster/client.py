@@ -108,7 +108,7 @@ class Cluster:
     ) -> Object:
         """Change an object by a merge patch, in which None removes a key.
 
-        With `metadata.resourceVersion` it fails where somebody else changed the object meanwhile.
+        With `metadata.resourceVersion` it fails if the object was changed by another client.
         In a dry run the server checks the patch and changes nothing.
         """
         attempt = self._attempt("patch", kind, name=name)

@@ -74,8 +74,8 @@ class Connection:
     def answer(self, call: Call) -> Object:
         """The whole answer. Raises ClusterError."""
         with _explained(call.attempt):
-            found: Object = json.loads(self._send(call).data)
-            return found
+            answer: Object = json.loads(self._send(call).data)
+            return answer
 
     def lines(self, call: Call) -> Iterator[bytes]:
         """Send now; the lines are read as they come. Raises ClusterError, while they are, too."""

@@ -25,7 +25,7 @@ class Place:
     kubeconfig: str = ""
     """Paths as KUBECONFIG has them; empty means the service account of this pod."""
     context: str = ""
-    """Of the kubeconfig."""
+    """A context of the kubeconfig; empty for its current one."""
     service_account: Path = SERVICE_ACCOUNT
 
     def __str__(self) -> str:
@@ -53,8 +53,8 @@ def find_cluster(
     if present:
         kubeconfig = os.pathsep.join(present)
         name, settings = _context(kubeconfig, context)
-        found = namespace or settings.get("namespace") or DEFAULT_NAMESPACE
-        return Place(namespace=str(found), kubeconfig=kubeconfig, context=name)
+        chosen = namespace or settings.get("namespace") or DEFAULT_NAMESPACE
+        return Place(namespace=str(chosen), kubeconfig=kubeconfig, context=name)
     is_pod = "KUBERNETES_SERVICE_HOST" in os.environ and service_account.is_dir()
     if context or os.environ.get("KUBECONFIG") or not is_pod:
         named = f"KUBECONFIG={paths}" if os.environ.get("KUBECONFIG") else paths

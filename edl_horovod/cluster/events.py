@@ -28,7 +28,9 @@ class EventView:
 def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
     """Those of a namespace about a job, not an earlier job of its name; the oldest first."""
     name, created = job["metadata"]["name"], seconds_of(job["metadata"].get("creationTimestamp"))
-    ours = [event_view(one) for one in events if labels.is_of_job(name, one["involvedObject"])]
+    ours = [
+        event_view(event) for event in events if labels.is_of_job(name, event["involvedObject"])
+    ]
     return sorted(
         (event for event in ours if seconds_of(event.time) >= created),
         key=lambda event: seconds_of(event.time),
@@ -37,10 +39,10 @@ def events_of(job: Object, events: Iterable[Object]) -> list[EventView]:
 
 def event_view(event: Object) -> EventView:
     """One event of the API server, reduced."""
-    about, made = event["involvedObject"], event["metadata"].get("creationTimestamp")
+    about, created = event["involvedObject"], event["metadata"].get("creationTimestamp")
     return EventView(
         # Older and newer senders differ in where the time is.
-        time=str(event.get("lastTimestamp") or event.get("eventTime") or made or ""),
+        time=str(event.get("lastTimestamp") or event.get("eventTime") or created or ""),
         kind=event.get("type") or "",
         object=f"{about.get('kind')}/{about.get('name')}",
         text=": ".join(filter(None, (event.get("reason"), event.get("message")))),

@@ -43,8 +43,8 @@ def read_logs(
 
 def _readable(cluster: Cluster, job: str, only: str) -> list[str]:
     """The pods whose containers have begun, the launcher first."""
-    found = cluster.find("Pod", labels=labels.pods_selector(job))
-    views = [pod_view(pod, now=time.time()) for pod in found]
+    pods = cluster.find("Pod", labels=labels.pods_selector(job))
+    views = [pod_view(pod, now=time.time()) for pod in pods]
     if only and only not in [view.name for view in views]:
         raise ObjectNotFound(f"Job {job} has no pod {only}.", cure=f"See edl status {job}.")
     views.sort(key=lambda view: (view.role == labels.WORKER, view.name))

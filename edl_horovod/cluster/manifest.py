@@ -21,7 +21,7 @@ from edl_horovod.records.sources.table import kind_of
 __all__ = ["MAX_CONFIG_BYTES", "JobManifests", "job_manifests", "to_yaml"]
 
 MAX_CONFIG_BYTES = 1024 * 1024 - 4096
-"""Of a ConfigMap's data; the API server takes 1 MiB, names and the script included."""
+"""Limit of a ConfigMap's data; the API server takes 1 MiB, names and the script included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ def job_manifests(config: JobConfig, *, name: str, namespace: str, secret: bytes
     Args:
         config: The job, resolved, with its image; its paths are those of the pods.
         name: Of the job.
-        namespace: Of the job; empty leaves it out, for whoever sends the manifests to say.
+        namespace: Of the job; empty leaves it to the one who applies the manifests.
         secret: Of the job: it proves to the coordinator who calls.
 
     Raises:
@@ -153,10 +153,10 @@ def _check_on_volume(config: JobConfig, key: str, path: str, *, is_written: bool
     volume = _volume_of(config, path)
     if volume is None:
         mounts = ", ".join(volume["mount"] for volume in config.kubernetes.volumes.values())
-        given = f"volumes at {mounts}" if mounts else "no kubernetes.volumes"
+        mounted = f"volumes at {mounts}" if mounts else "no kubernetes.volumes"
         raise ConfigError(
             f"{key} must lie in a volume that the pods mount.",
-            received=f"{key}={path}, {given}",
+            received=f"{key}={path}, {mounted}",
             cure=(
                 "Give a path that begins with a volume's mount; kubernetes.volumes={data: {claim:"
                 " NAME, mount: /data}} mounts one."
@@ -265,9 +265,9 @@ def _rights(name: str, namespace: str, most_pods: int) -> list[Manifest]:
 
 
 def _network_policy(name: str) -> Manifest:
-    """Nobody but the job's own pods may call them: a ring and its rendezvous prove nothing."""
+    """Only the job's own pods may call them: a ring and its rendezvous prove nothing."""
     roles = [labels.pod_labels(name, role) for role in (labels.LAUNCHER, labels.WORKER)]
-    own = {
+    from_own_pods = {
         "matchLabels": {key: roles[0][key] for key in roles[0] if roles[0][key] == roles[1][key]}
     }
     return _object(
@@ -275,9 +275,9 @@ def _network_policy(name: str) -> Manifest:
         "NetworkPolicy",
         labels.owned_name(name),
         spec={
-            "podSelector": own,
+            "podSelector": from_own_pods,
             "policyTypes": ["Ingress"],
-            "ingress": [{"from": [{"podSelector": own}]}],
+            "ingress": [{"from": [{"podSelector": from_own_pods}]}],
         },
     )
 

@@ -1,6 +1,6 @@
 """A job's events in its launcher pod's log, one JSON object a line: what `edl status` reads there.
 
-The job's directory is on a volume that whoever asks may not reach; the log can be asked for.
+The job's directory is on a volume that a client may not be able to reach; the log can be asked for.
 """
 
 from collections.abc import Iterable, Iterator

@@ -33,7 +33,7 @@ CONFIG_FILE = f"{CONFIG_DIR}/{resolved.FILE_NAME}"
 SECRET_DIR = "/edl-secret"
 SECRET_FILE = f"{SECRET_DIR}/secret"
 READY_DIR = "/tmp/edl-ready"
-"""It outlives a container that is started again, so whoever starts first there empties it."""
+"""It outlives a container that is started again, so the first process to start there empties it."""
 SSH_PORT = 2222
 HOME = "/home/edl"
 SSH_KEYS = f"{HOME}/.ssh"
@@ -46,9 +46,9 @@ WRITABLE = {"edl-tmp": "/tmp", "edl-home": HOME}
 """All else that is no volume cannot be written. TensorFlow and Open MPI have their files of the
 moment in the one; horovodrun, Keras and CUDA keep what they found out in the other."""
 USER = 1000
-"""Of docker/Dockerfile; as the group of the volumes it lets that user write to them."""
+"""The user of docker/Dockerfile; as the group of the volumes it lets that user write to them."""
 SECRET_MODE = 0o440
-"""Of files that root and the pod's group read, and nobody else."""
+"""Mode of files that only root and the pod's group may read."""
 
 
 def launcher(config: JobConfig, name: str) -> Manifest:
@@ -108,9 +108,9 @@ def texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _moves_soon(tolerations: list[Manifest]) -> list[Manifest]:
     """A launcher's tolerations, those of a node that is away included unless they are given."""
-    given = {toleration.get("key") for toleration in tolerations}
+    tolerated = {toleration.get("key") for toleration in tolerations}
     lasting = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": MOVE_SECONDS}
-    return [*tolerations, *({"key": key, **lasting} for key in AWAY_TAINTS if key not in given)]
+    return [*tolerations, *({"key": key, **lasting} for key in AWAY_TAINTS if key not in tolerated)]
 
 
 def _elastic_worker(config: JobConfig, name: str) -> Manifest:
@@ -169,8 +169,8 @@ def _container(
         is_read_only = bool(volume.get("read_only"))
         flag = {"readOnly": True} if is_read_only else {}
         mounts.append({"name": name, "mountPath": volume["mount"], **flag})
-    own = _own_writable(config).items()
-    mounts += [{"name": name, "mountPath": path} for name, path in own]
+    writable = _own_writable(config).items()
+    mounts += [{"name": name, "mountPath": path} for name, path in writable]
     resources = settings.worker if role == labels.WORKER else settings.launcher
     return {
         "name": role,
@@ -215,26 +215,26 @@ def _spec(config: JobConfig, name: str, container: Manifest) -> Manifest:
 
 def _volumes(config: JobConfig, name: str) -> list[Manifest]:
     owned = labels.owned_name(name)
-    found: list[Manifest] = [
+    volumes: list[Manifest] = [
         {"name": "edl-config", "configMap": {"name": owned, "defaultMode": SECRET_MODE}}
     ]
     if style_of(config).has_coordinator:
-        found.append({"name": "edl-secret", "secret": _secret(owned)})
-    for own, volume in config.kubernetes.volumes.items():
+        volumes.append({"name": "edl-secret", "secret": _secret(owned)})
+    for volume_name, volume in config.kubernetes.volumes.items():
         if "claim" in volume:
             source: Manifest = {"persistentVolumeClaim": {"claimName": volume["claim"]}}
         elif "secret" in volume:
             source = {"secret": _secret(volume["secret"])}
         else:
             source = {"hostPath": {"path": volume["host_path"]}}
-        found.append({"name": own, **source})
-    return found + [{"name": name, "emptyDir": {}} for name in _own_writable(config)]
+        volumes.append({"name": volume_name, **source})
+    return volumes + [{"name": name, "emptyDir": {}} for name in _own_writable(config)]
 
 
 def _own_writable(config: JobConfig) -> dict[str, str]:
     """Volumes for what can be written, by name, where the user has mounted none."""
-    given = {volume["mount"].rstrip("/") for volume in config.kubernetes.volumes.values()}
-    return {name: path for name, path in WRITABLE.items() if path not in given}
+    mounted = {volume["mount"].rstrip("/") for volume in config.kubernetes.volumes.values()}
+    return {name: path for name, path in WRITABLE.items() if path not in mounted}
 
 
 def _secret(name: str) -> Manifest:

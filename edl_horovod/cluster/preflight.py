@@ -67,7 +67,7 @@ def warn_of_resume(cluster: Cluster, *, job: str = "", is_dry_run: bool) -> None
                 )
             return
         why = "None of its usual service accounts may update Jobs in this namespace."
-    except ClusterError as error:  # What is only asked keeps nobody from stopping a job.
+    except ClusterError as error:  # A check alone does not keep a job from being stopped.
         why = str(error)
     if is_dry_run:
         log.warning(
@@ -87,8 +87,8 @@ def _version(cluster: Cluster) -> tuple[tuple[int, ...] | None, str]:
     except ClusterForbidden as error:
         log.debug("the version of Kubernetes is not known: %s", error)
         return None, ""
-    found = re.match(r"v(\d+)\.(\d+)", said)
-    return (tuple(map(int, found.groups())) if found else None), said
+    match = re.match(r"v(\d+)\.(\d+)", said)
+    return (tuple(map(int, match.groups())) if match else None), said
 
 
 def _goes_on_without(cluster: Cluster, job: str) -> bool:

@@ -47,7 +47,7 @@ class Shortage:
     allowed: str
     used: str
     is_final: bool
-    """Whether they would not fit either if nobody else used the namespace."""
+    """Whether they would not fit even in an otherwise empty namespace."""
 
     def __str__(self) -> str:
         return (
@@ -68,11 +68,11 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
     except ClusterForbidden as error:
         log.debug("the quotas of the namespace are not known: %s", error)
         return
-    found = shortages(quotas, mpijob)
-    if not found:
+    short_of = shortages(quotas, mpijob)
+    if not short_of:
         return
-    short = "; ".join(map(str, found))
-    if not any(shortage.is_final for shortage in found):
+    short = "; ".join(map(str, short_of))
+    if not any(shortage.is_final for shortage in short_of):
         log.warning(
             "The quotas of namespace %s have no room now for all pods that the job starts with. "
             "mpi-operator starts no launcher before it has created all worker pods, so the job "
@@ -92,13 +92,13 @@ def check_quotas(cluster: Cluster, mpijob: Object, config: JobConfig) -> None:
 def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
     """What the pods of a job do not fit in, of the ResourceQuotas of a namespace."""
     needed = _needed(mpijob, mpijob["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"])
-    found = []
+    found_shortages = []
     for quota in filter(_holds_for_our_pods, quotas):
         status = quota.get("status") or {}
         for resource, allowed in (status.get("hard") or quota["spec"].get("hard") or {}).items():
             used = (status.get("used") or {}).get(resource, "0")
             if needed[resource] > quantity(allowed) - quantity(used):
-                found.append(
+                found_shortages.append(
                     Shortage(
                         quota=quota["metadata"]["name"],
                         resource=resource,
@@ -108,11 +108,11 @@ def shortages(quotas: Iterable[Object], mpijob: Object) -> list[Shortage]:
                         is_final=needed[resource] > quantity(allowed),
                     )
                 )
-    return found
+    return found_shortages
 
 
 def num_workers_with_room(quotas: Iterable[Object], mpijob: Object) -> int:
-    """Most worker pods that fit, with the launcher, where nobody else uses the namespace."""
+    """Most worker pods that fit, with the launcher, in an otherwise empty namespace."""
     allowed = [
         (resource, quantity(amount))
         for quota in filter(_holds_for_our_pods, quotas)
@@ -129,9 +129,9 @@ def num_workers_with_room(quotas: Iterable[Object], mpijob: Object) -> int:
 
 def quantity(text: str) -> Decimal:
     """A number as Kubernetes writes it: `500m`, `2Gi`, `1e3`."""
-    found = _QUANTITY.fullmatch(str(text))
-    assert found is not None, f"{text!r} is no quantity"
-    number, exponent, unit = found.groups()
+    match = _QUANTITY.fullmatch(str(text))
+    assert match is not None, f"{text!r} is no quantity"
+    number, exponent, unit = match.groups()
     return Decimal(number).scaleb(int(exponent or 0)) * _FACTORS[unit]
 
 

@@ -46,8 +46,8 @@ class Attempt:
     def __str__(self) -> str:
         if not self.kind.api_version:
             return f"{self.verb} {self.path}"
-        where = f"namespace {self.namespace}" if self.namespace else "all namespaces"
-        return f"{self.verb} {' '.join(filter(None, (self.resource, self.name)))} in {where}"
+        scope = f"namespace {self.namespace}" if self.namespace else "all namespaces"
+        return f"{self.verb} {' '.join(filter(None, (self.resource, self.name)))} in {scope}"
 
 
 def refusal(attempt: Attempt, code: int, body: bytes) -> ClusterError:
@@ -96,10 +96,10 @@ def refusal_of_status(attempt: Attempt, status: dict[str, Any]) -> ClusterError:
             received=received,
             cure="Try again later.",
         )
-    kind, what = _BY_CODE.get(code, (ClusterError, "The API server refused."))
+    kind, summary = _BY_CODE.get(code, (ClusterError, "The API server refused."))
     if code == 400 and attempt.verb in ("create", "patch"):
         kind = errors.ManifestRefused
-    return kind(what.format(attempt=attempt), received=received)
+    return kind(summary.format(attempt=attempt), received=received)
 
 
 _BY_CODE: dict[int, tuple[type[ClusterError], str]] = {
@@ -113,7 +113,7 @@ _BY_CODE: dict[int, tuple[type[ClusterError], str]] = {
         errors.ClusterForbidden,
         "The credentials may not {attempt}. Ask for a Role with this verb on this resource.",
     ),
-    409: (errors.ObjectConflict, "An object of this name exists, or it was changed meanwhile."),
+    409: (errors.ObjectConflict, "An object of this name exists, or it was changed in between."),
     410: (Expired, "The API server no longer keeps this version."),
     413: (errors.ManifestRefused, "The object is larger than the API server takes."),
     422: (errors.ManifestRefused, "The API server finds the manifest not valid."),
@@ -131,15 +131,15 @@ def _not_found(attempt: Attempt, status: dict[str, Any], received: str) -> Clust
     # A missing object is named in the details; a missing kind is answered without a name.
     if details.get("name") and attempt.verb == "create":
         if details.get("kind") == "namespaces":
-            what = f"There is no namespace {details['name']}."
+            summary = f"There is no namespace {details['name']}."
         else:
-            what = (
+            summary = (
                 f"Something that the {attempt.kind.name} {attempt.name} refers to does not exist."
             )
-        return errors.ObjectNotFound(what, received=received)
+        return errors.ObjectNotFound(summary, received=received)
     if details.get("name"):
-        what = f"There is no {attempt.kind.name} of that name in namespace {attempt.namespace}."
-        return errors.ObjectNotFound(what, received=received)
+        summary = f"There is no {attempt.kind.name} of that name in namespace {attempt.namespace}."
+        return errors.ObjectNotFound(summary, received=received)
     if attempt.kind.name == "MPIJob":
         return errors.NoMPIJobs(
             f"The cluster knows no {attempt.kind.resource} of {attempt.kind.api_version}.",

@@ -31,7 +31,7 @@ _STARTING = ("ContainerCreating", "PodInitializing")
 _MAX_EXIT_SIGNAL = 128
 _OVERDUE_SECONDS = 30.0
 """Beyond the grace of a pod that is being deleted: by then a kubelet that works has removed it, and
-the clocks of a cluster and of whoever looks differ by less."""
+the clocks of a cluster and of a client differ by less."""
 
 EVICTED = "MPIJobEvicted"
 """The operator's reason for a condition that is wrong."""
@@ -83,11 +83,11 @@ class JobView:
         """The pods that it should have by now; none where it is to have none."""
         if self.state not in ("waiting", "running"):
             return Missing()
-        there = {pod.name for pod in self.pods}
+        present = {pod.name for pod in self.pods}
         wanted = (labels.worker_pod(self.name, index) for index in range(self.num_wanted))
         launchers = [pod for pod in self.pods if pod.role == labels.LAUNCHER]
         return Missing(
-            workers=frozenset(wanted) - there,
+            workers=frozenset(wanted) - present,
             launcher=all(pod.state == "failed" for pod in launchers),
             launcher_seen=max((pod.created for pod in launchers), default=0.0),
         )
@@ -145,7 +145,7 @@ def pod_view(pod: Object, *, now: float) -> PodView:
         name=meta["name"],
         role=role,
         state=_pod_state(pod, role),
-        restarts=sum(int(one.get("restartCount", 0)) for one in containers),
+        restarts=sum(int(container.get("restartCount", 0)) for container in containers),
         node=pod["spec"].get("nodeName") or "",
         message=_hold(pod, now) if "deletionTimestamp" in meta else _trouble(status, role),
         created=seconds_of(meta.get("creationTimestamp")),
@@ -180,20 +180,20 @@ def _is_suspended(job: Object) -> bool:
 
 def _launchers(pods: Iterable[PodView]) -> list[PodView]:
     """The oldest first; of those made in the same second one that has failed is older."""
-    found = (pod for pod in pods if pod.role == labels.LAUNCHER)
-    return sorted(found, key=lambda pod: (pod.created, pod.state != "failed", pod.name))
+    launchers = (pod for pod in pods if pod.role == labels.LAUNCHER)
+    return sorted(launchers, key=lambda pod: (pod.created, pod.state != "failed", pod.name))
 
 
 def _conditions(job: Object) -> dict[str, str]:
     """What the operator says of a job and is so, with its reason."""
     status = job.get("status") or {}
     return {
-        one["type"]: str(one.get("message") or one.get("reason") or "")
-        for one in status.get("conditions") or []
+        condition["type"]: str(condition.get("message") or condition.get("reason") or "")
+        for condition in status.get("conditions") or []
         # The operator calls a job failed that goes on without an evicted worker, until it ends well
         # (https://github.com/kubeflow/mpi-operator/issues/647); one that has ended has a time.
-        if one["status"] == "True"
-        and (one.get("reason") != EVICTED or status.get("completionTime"))
+        if condition["status"] == "True"
+        and (condition.get("reason") != EVICTED or status.get("completionTime"))
     }
 
 
@@ -293,8 +293,10 @@ def _words(reason: str | None, message: str | None) -> str:
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    found = (one for one in status.get("conditions") or [] if one["type"] == kind)
-    return next(found, {})
+    conditions = (
+        condition for condition in status.get("conditions") or [] if condition["type"] == kind
+    )
+    return next(conditions, {})
 
 
 def _place(pod: PodView) -> tuple[bool, int, str]:

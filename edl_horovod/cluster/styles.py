@@ -15,7 +15,7 @@ class Style:
     has_coordinator: bool = False
     """Whether the workers call our coordinator; else another program starts them over ssh."""
     is_static: bool = False
-    """Whether the ring cannot change, so that nobody looks for hosts."""
+    """Whether the ring cannot change, so that host discovery is not needed."""
     host_names: Names = "uid"
     """What hosts are called in the hosts file."""
 

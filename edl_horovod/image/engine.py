@@ -43,22 +43,22 @@ class Engine:
         """
         import docker.errors
 
-        found = None
+        inspected = None
         with contextlib.suppress(docker.errors.ImageNotFound):
-            found = self._client.inspect_image(str(reference))
-        if found is None:
+            inspected = self._client.inspect_image(str(reference))
+        if inspected is None:
             log.info("pulling %s", reference)
-            what = f"The base image {reference} cannot be pulled"
-            with _sdk_errors_as(RegistryError, what):
+            summary = f"The base image {reference} cannot be pulled"
+            with _sdk_errors_as(RegistryError, summary):
                 lines = self._client.pull(
                     reference.repository,
                     tag=reference.digest or reference.tag,
                     stream=True,
                     decode=True,
                 )
-                _follow(lines, RegistryError, what)
-                found = self._client.inspect_image(str(reference))
-        return str(found["Id"]), str((found.get("Config") or {}).get("User") or "")
+                _follow(lines, RegistryError, summary)
+                inspected = self._client.inspect_image(str(reference))
+        return str(inspected["Id"]), str((inspected.get("Config") or {}).get("User") or "")
 
     def build(self, plan: ImagePlan) -> Reference:
         """Build an image; it is tagged once it is complete.
@@ -69,23 +69,23 @@ class Engine:
         """
         base_id, user = self.base(plan.base)
         dockerfile = plan.dockerfile(base=str(plan.base), user=user)
-        made = Reference(plan.repository, plan.tag(base_id, dockerfile))
-        what = f"The image {made} cannot be built"
-        log.info("building %s", made)
-        with tempfile.TemporaryFile() as context, _sdk_errors_as(ImageError, what):
+        image = Reference(plan.repository, plan.tag(base_id, dockerfile))
+        summary = f"The image {image} cannot be built"
+        log.info("building %s", image)
+        with tempfile.TemporaryFile() as context, _sdk_errors_as(ImageError, summary):
             write_context(plan, dockerfile, context)
             lines = self._client.build(
                 fileobj=context,
                 custom_context=True,
-                tag=str(made),
+                tag=str(image),
                 decode=True,
                 rm=True,
                 forcerm=True,
             )
-            _follow(lines, ImageError, what)
-        return made
+            _follow(lines, ImageError, summary)
+        return image
 
-    def push(self, made: Reference) -> Reference:
+    def push(self, image: Reference) -> Reference:
         """Push an image; return its name by digest, which stays valid if the tag moves.
 
         Credentials come from Docker's configuration and its credential helpers, else from Podman's.
@@ -93,24 +93,24 @@ class Engine:
         Raises:
             RegistryError: The registry does not answer or refuses the image.
         """
-        what = f"The image {made} cannot be pushed"
-        log.info("pushing %s", made)
-        with _sdk_errors_as(RegistryError, what):
+        summary = f"The image {image} cannot be pushed"
+        log.info("pushing %s", image)
+        with _sdk_errors_as(RegistryError, summary):
             lines = self._client.push(
-                made.repository,
-                tag=made.tag,
+                image.repository,
+                tag=image.tag,
                 stream=True,
                 decode=True,
-                auth_config=_podman_login(self._client, made),
+                auth_config=_podman_login(self._client, image),
             )
-            output = _follow(lines, RegistryError, what)
+            output = _follow(lines, RegistryError, summary)
         digests = [line.get("aux", {}).get("Digest", "") for line in output]
         # Podman prints it as text, with another digest if it has not compressed a layer.
-        digests += [found[1] for line in output if (found := _DIGEST.search(_text(line)))]
+        digests += [match[1] for line in output if (match := _DIGEST.search(_text(line)))]
         digests = [digest for digest in digests if digest]
         if not digests:
-            raise RegistryError(f"{what}: the builder did not say its digest.")
-        return Reference(made.repository, digest=digests[-1])
+            raise RegistryError(f"{summary}: the builder did not say its digest.")
+        return Reference(image.repository, digest=digests[-1])
 
     def close(self) -> None:
         """Close the connection."""
@@ -174,7 +174,7 @@ def connect() -> Engine:
 
 
 def _follow(
-    lines: Iterator[dict[str, Any]], error: type[ImageError | RegistryError], what: str
+    lines: Iterator[dict[str, Any]], error: type[ImageError | RegistryError], summary: str
 ) -> list[dict[str, Any]]:
     """Log the builder's output as it arrives; return all of it.
 
@@ -192,7 +192,7 @@ def _follow(
     if failure:
         last = [text for text in map(_text, output) if text][-_NUM_LAST_LINES:]
         said = "".join(f"\n  {text}" for text in last) if error is ImageError else ""
-        raise error(f"{what}: {_with_hint(failure)}{said}")
+        raise error(f"{summary}: {_with_hint(failure)}{said}")
     return output
 
 
@@ -201,7 +201,7 @@ def _text(line: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def _sdk_errors_as(error: type[ImageError | RegistryError], what: str) -> Iterator[None]:
+def _sdk_errors_as(error: type[ImageError | RegistryError], summary: str) -> Iterator[None]:
     """Turn exceptions of the SDK into one of our errors."""
     import docker.errors
     import requests.exceptions
@@ -209,7 +209,7 @@ def _sdk_errors_as(error: type[ImageError | RegistryError], what: str) -> Iterat
     try:
         yield
     except (docker.errors.DockerException, requests.exceptions.RequestException) as e:
-        raise error(f"{what}: {_with_hint(_cause(e))}") from e
+        raise error(f"{summary}: {_with_hint(_cause(e))}") from e
 
 
 def _cause(error: BaseException) -> str:
@@ -233,16 +233,18 @@ def _with_hint(said: str) -> str:
     return f"{said}."
 
 
-def _podman_login(client: "APIClient", made: Reference) -> dict[str, Any] | None:
+def _podman_login(client: "APIClient", image: Reference) -> dict[str, Any] | None:
     """Credentials of `podman login`, if Docker's configuration has none for the registry."""
     from docker import auth
 
-    registry, _ = auth.resolve_repository_name(made.repository)
+    registry, _ = auth.resolve_repository_name(image.repository)
     if auth.load_config().resolve_authconfig(registry):
         return None  # The SDK finds them there by itself.
     for path in _podman_files():
-        if path.is_file() and (found := auth.load_config(str(path)).resolve_authconfig(registry)):
-            return dict(found)
+        if path.is_file() and (
+            credentials := auth.load_config(str(path)).resolve_authconfig(registry)
+        ):
+            return dict(credentials)
     # Podman refuses to push without a login, even if the registry needs none.
     return {"username": "", "password": ""}
 

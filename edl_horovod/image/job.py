@@ -76,14 +76,18 @@ def as_if_built(config: JobConfig) -> JobConfig:
 
 def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
     if config.image:
-        given = replace(config, image=str(reference.parse(config.image, "image")))
-        return replace(given, model_zoo=_zoo_of_given(config)) if _is_train(config) else given
+        with_reference = replace(config, image=str(reference.parse(config.image, "image")))
+        return (
+            replace(with_reference, model_zoo=_zoo_of_given(config))
+            if _is_train(config)
+            else with_reference
+        )
     unbuilt = f"{config.image_repository}:{UNBUILT}"
     if not _is_train(config):
         from edl_horovod.image import trained
 
-        if found := trained.image_of(config):
-            return replace(config, image=str(found))
+        if known_image := trained.image_of(config):
+            return replace(config, image=str(known_image))
         _check_parts(config)
         plan = _job_plan(config, trained.zoo_of(config), needs_requirements=False)
         return replace(config, image=unbuilt if is_dry_run else _make(plan, push=True).digest)
@@ -99,11 +103,11 @@ def _with_image(config: JobConfig, *, is_dry_run: bool) -> JobConfig:
         return replace(config, image=unbuilt, model_zoo=f"{ZOO}/{name}" if is_file else ZOO)
     zoo = git_zoo.ensure_local(config.model_zoo)
     config = with_framework(replace(config, model_zoo=str(zoo.path)))
-    made = _make(_job_plan(config, zoo), push=True)
+    built = _make(_job_plan(config, zoo), push=True)
     return replace(
         config,
-        image=made.digest,
-        model_zoo=made.model_zoo,
+        image=built.digest,
+        model_zoo=built.model_zoo,
         model_zoo_source=zoo.source,
         model_zoo_commit=zoo.commit,
     )
@@ -115,9 +119,9 @@ def _is_train(config: JobConfig) -> bool:
 
 def _make(plan: ImagePlan, *, push: bool) -> BuiltImage:
     with engine.connect() as builder:
-        made = builder.build(plan)
-        digest = str(builder.push(made)) if push else ""
-    return BuiltImage(image=str(made), digest=digest, model_zoo=plan.zoo_path)
+        image = builder.build(plan)
+        digest = str(builder.push(image)) if push else ""
+    return BuiltImage(image=str(image), digest=digest, model_zoo=plan.zoo_path)
 
 
 def _check_parts(config: JobConfig) -> None:

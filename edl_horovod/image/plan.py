@@ -111,8 +111,8 @@ def make_plan(
 
 
 def _folder(zoo: Path) -> dict[str, Path]:
-    found = {str(file.relative_to(zoo)): file for file in zoo_files.walk(zoo)}
-    files = {name: found[name] for name in sorted(found) if not name.endswith(".pyc")}
+    by_name = {str(file.relative_to(zoo)): file for file in zoo_files.walk(zoo)}
+    files = {name: by_name[name] for name in sorted(by_name) if not name.endswith(".pyc")}
     zoo_files.require_inside(zoo, map(Path, files))
     num_bytes = sum(file.stat().st_size for file in files.values())
     if num_bytes > MAX_BYTES:

@@ -38,21 +38,21 @@ def parse(text: str, key: str) -> Reference:
     Raises:
         ConfigError: The text is not the name of an image, or the name may change its meaning.
     """
-    found = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
-    if not found:
+    match = _REFERENCE.fullmatch(text.removeprefix(_KUBERNETES_SCHEME))
+    if not match:
         raise ConfigError(
             f"{key} is no name of an image.",
             received={key: text},
             cure="Write registry/path:tag or registry/path@sha256:... .",
         )
-    if not found["digest"] and found["tag"] in (None, "latest"):
+    if not match["digest"] and match["tag"] in (None, "latest"):
         raise ConfigError(
             f"{key} must say which image it is: the name may mean another one"
             " tomorrow, while the job runs.",
             received={key: text},
             cure="Add @sha256:... or :tag, one that is not latest.",
         )
-    return Reference(found["repository"], found["tag"] or "", found["digest"] or "")
+    return Reference(match["repository"], match["tag"] or "", match["digest"] or "")
 
 
 def parse_repository(text: str) -> str:
@@ -61,8 +61,8 @@ def parse_repository(text: str) -> str:
     Raises:
         ConfigError: The text is not a repository, has a tag or a digest, or has no registry.
     """
-    found = _REFERENCE.fullmatch(text)
-    if not found or found["tag"] or found["digest"]:
+    match = _REFERENCE.fullmatch(text)
+    if not match or match["tag"] or match["digest"]:
         raise ConfigError(
             "image_repository must name a repository of a registry; the tag is made of what the"
             " image holds.",

@@ -28,20 +28,20 @@ def image_of(config: JobConfig) -> Reference | None:
     if not named:
         return None
     try:
-        found = reference.parse(named, "docker_commit_id")
+        image = reference.parse(named, "docker_commit_id")
     except ConfigError as e:
         path = Path(config.trained_model)
         raise damaged_model(path, f"{FILE_NAME}: {e}") from e
     if not config.trusts("image"):
         raise ConfigError(
-            f"The trained model names the image that its pods would run: {found}. An image is a"
-            " program, and whoever wrote the model chose it.",
+            f"The trained model names the image that its pods would run: {image}. An image is a"
+            " program, and the author of the model chose it.",
             received={"trained_model": config.trained_model, "image": ""},
-            cure=f"Give it, image={found}, or another one; trust=image takes what a trained model"
+            cure=f"Give it, image={image}, or another one; trust=image takes what a trained model"
             " names.",
         )
-    log.info("The pods run the image that the trained model names: %s.", found)
-    return found
+    log.info("The pods run the image that the trained model names: %s.", image)
+    return image
 
 
 def zoo_of(config: JobConfig) -> FetchedZoo:

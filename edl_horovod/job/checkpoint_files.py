@@ -21,7 +21,7 @@ def steps_in(folder: Path) -> list[int]:
         names = [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(found[1]) for found in map(_NAME.fullmatch, names) if found)
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
 
 def remove_all(folder: Path) -> None:
@@ -55,7 +55,7 @@ def remove_older(folder: Path, written: int, *, keep: int) -> None:
     for step in older[: max(0, len(older) - (keep - 1))]:
         path_of(folder, step).unlink(missing_ok=True)
     for path in folder.iterdir():
-        found = _PARTIAL.fullmatch(path.name)
-        if found and int(found[1]) < written:  # A later one may just be written.
+        match = _PARTIAL.fullmatch(path.name)
+        if match and int(match[1]) < written:  # A later one may just be written.
             with contextlib.suppress(FileNotFoundError):  # Another rank may do the same.
                 path.unlink()

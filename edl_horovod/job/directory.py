@@ -81,11 +81,11 @@ class JobDir:
     it."""
     secret = _Entry("secret", at_end=Fate.REMOVED)
     """What the job's processes authenticate their messages with, where no Secret holds it."""
-    # Never removed: a process that opened it meanwhile would lock a file that nobody else sees.
+    # Never removed: a process that just opened it would lock a file that no other one sees.
     launcher_pid = _Entry("launcher.pid", at_end=Fate.EMPTIED)
     """The launcher's process, which holds a lock on it."""
     stop_request = _Entry("stop", at_start=Fate.REMOVED, at_end=Fate.REMOVED)
-    """Asks the launcher to stop the job. Nobody is signalled: the launcher may be a thread of a
+    """Asks the launcher to stop the job. No process is signalled: the launcher may be a thread of a
     larger program, or run on another machine that shares the directory."""
     logs = _Entry("logs", at_start=Fate.REMOVED)
     # The settings `resume` and `overwrite` say what becomes of them when a job starts.
@@ -153,9 +153,9 @@ class JobDir:
         """
         with self.writing():
             is_prepared = config_file.parent.resolve() == self.path.resolve()
-            there = {path.name for path in self.path.iterdir()} if is_prepared else set()
+            names = {path.name for path in self.path.iterdir()} if is_prepared else set()
             of_workers = {entry.name for entry in _ENTRIES if entry.is_of_workers}
-            marker.claim(self.path, KIND, received=self._received, may_hold=there - of_workers)
+            marker.claim(self.path, KIND, received=self._received, may_hold=names - of_workers)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
@@ -237,12 +237,12 @@ class JobDir:
 
     def foreign(self) -> list[str]:
         """The names of what is in the directory and is no job's."""
-        found = [path for path in self.path.iterdir() if not _is_ours(path.name)]
+        paths = [path for path in self.path.iterdir() if not _is_ours(path.name)]
         if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
-            found += checkpoint_files.others_in(self.checkpoints)
+            paths += checkpoint_files.others_in(self.checkpoints)
         if self.logs.is_dir() and not self.logs.is_symlink():
-            found += [path for path in self.logs.iterdir() if path.suffix != ".log"]
-        return sorted(str(path.relative_to(self.path)) for path in found)
+            paths += [path for path in self.logs.iterdir() if path.suffix != ".log"]
+        return sorted(str(path.relative_to(self.path)) for path in paths)
 
     def remove(self, *, is_dry_run: bool = False) -> list[Path]:
         """Remove the directory; a dry run only checks whether it may be.
@@ -259,7 +259,7 @@ class JobDir:
             raise OutputError(
                 f"No marker says that {self} is a job's directory, so it is not removed.",
                 received=self._received,
-                cure="Remove it by hand if nobody needs it.",
+                cure="Remove it by hand if it is not needed.",
             )
         if foreign := self.foreign():
             raise OutputError(
@@ -280,18 +280,18 @@ class JobDir:
                     cure=f"Stop it first: edl stop {self}",
                 )
             # The marker goes last: what a failure leaves is known as a job's, and removed as such.
-            there = sorted(self.path.iterdir(), key=lambda path: (path == self.marker, path))
+            contents = sorted(self.path.iterdir(), key=lambda path: (path == self.marker, path))
             if not is_dry_run:
-                self._remove_aside(there)
-            return [*there, self.path]
+                self._remove_aside(contents)
+            return [*contents, self.path]
 
-    def _remove_aside(self, there: Sequence[Path]) -> None:
-        """Remove the directory under another name, so that nobody begins to use it meanwhile."""
+    def _remove_aside(self, contents: Sequence[Path]) -> None:
+        """Remove the directory under another name, so that no process begins to use it."""
         path = self.path.resolve()
         doomed = path.with_name(f"{path.name}.deleted-{secrets.token_hex(4)}")
         path.rename(doomed)
-        for each in there:
-            gone = doomed / each.name
+        for item in contents:
+            gone = doomed / item.name
             if gone.is_dir() and not gone.is_symlink():
                 shutil.rmtree(gone)
             else:

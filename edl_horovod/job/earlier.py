@@ -21,7 +21,7 @@ def require_same_model(config: JobConfig, job_dir: JobDir) -> None:
     """Refuse to take the directory from another model's job that left something of use there.
 
     Raises:
-        OutputError: It is there, and nobody said that it may go.
+        OutputError: It is there, and no setting says that it may go.
     """
     steps = checkpoint_files.steps_in(job_dir.checkpoints)
     if config.overwrite or not (steps or has_ended_well(job_dir)):
@@ -49,7 +49,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
     Called before anything else of the earlier job is removed; other tasks leave them alone.
 
     Raises:
-        OutputError: They would be lost and nobody said that they may be.
+        OutputError: They would be lost, and no setting says that they may be.
         ConfigError: There must be some, and there are none.
     """
     if not TASKS[config.task].keeps_state:
@@ -71,7 +71,7 @@ def settle_checkpoints(config: JobConfig, job_dir: JobDir) -> None:
             f"An earlier job that did not end well left checkpoints up to step {steps[-1]}.",
             received=f"resume=never, job_dir={str(job_dir)!r}",
             cure=(
-                "Go on from there with resume=auto, or remove them and begin anew with"
+                "Go on from there with resume=auto, or remove them and start over with"
                 " overwrite=true."
             ),
         )

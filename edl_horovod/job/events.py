@@ -140,7 +140,7 @@ class StepEvent(Event, kind="step"):
 
     step: int
     total_steps: int
-    """Of the whole job; where the batch grows with the ring, if the ring stays as it is."""
+    """Steps of the whole job; an estimate where the batch grows with the ring."""
     epoch: int
     """Counted from 0."""
     loss: float | None
@@ -230,11 +230,11 @@ def parse(line: bytes | str) -> Recorded | None:
     shows events must not break by them.
     """
     try:
-        found = _decode(line if isinstance(line, str) else line.decode())
-        time, source = found["time"], found["source"]
+        fields = _decode(line if isinstance(line, str) else line.decode())
+        time, source = fields["time"], fields["source"]
         is_date = isinstance(time, int | float) and 0 <= time < _LAST_TIME
-        if is_date and isinstance(source, str) and found["kind"] in _FORMATS:
-            return Recorded(time, source, _FORMATS[found["kind"]].read(found))
+        if is_date and isinstance(source, str) and fields["kind"] in _FORMATS:
+            return Recorded(time, source, _FORMATS[fields["kind"]].read(fields))
     except (ValueError, LookupError, TypeError, RecursionError):
         pass
     log.debug("a damaged line in the event log, or one of another version: %r", line[:200])
@@ -287,7 +287,7 @@ class EventLog:
             self._is_failing = False
 
     def write_once(self, event: Event) -> None:
-        """Append an event unless the log has an equal one, whoever wrote it; reads all of it."""
+        """Append an event unless the log has an equal one, from any process; reads all of it."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):  # Then two may write at once, which is no harm.
                 # A forked process shares the locks of its parent's files, so this opens another.
@@ -345,8 +345,8 @@ class Tail:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                if line != b"\n" and (found := parse(line)) is not None:
-                    yield found
+                if line != b"\n" and (parsed := parse(line)) is not None:
+                    yield parsed
 
 
 def read(path: Path) -> list[Recorded]:

@@ -25,7 +25,7 @@ def socket_folder(config: Path) -> Path:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make a folder that nobody else may enter, or see that it is one; returns it.
+    """Make a folder that only its owner may enter, or check that it is one; returns it.
 
     Raises:
         ConfigError: It is another user's, or open to others.
@@ -33,12 +33,12 @@ def private_folder(folder: Path) -> Path:
     folder.parent.mkdir(mode=0o700, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     for path in (folder.parent, folder):
-        found = path.lstat()
-        is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if not is_ours or found.st_mode & 0o077:
+        status = path.lstat()
+        is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if not is_ours or status.st_mode & 0o077:
             raise ConfigError(
                 "Only its owner may enter the folder of the warm workers.",
-                received=f"{path}, mode {stat.filemode(found.st_mode)}, of user {found.st_uid}",
+                received=f"{path}, mode {stat.filemode(status.st_mode)}, of user {status.st_uid}",
                 cure="Remove it.",
             )
     return folder

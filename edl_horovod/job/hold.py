@@ -51,7 +51,7 @@ def hold(
         hosts: Host name to slots, as the job starts.
         secret_file: Where the job's workers have its secret; None makes one in the directory.
         is_left: Whether an earlier launcher of this very job left the directory. Then a ring with
-            a coordinator trains on meanwhile, and nothing is changed; one that another program
+            a coordinator trains on, and nothing is changed; one that another program
             starts has ended with that launcher, and the next one goes on from its checkpoint.
         has_coordinator: Whether the job's ring has one.
 
@@ -114,7 +114,7 @@ def _fill(
     else:
         _write_secret(job_dir.secret)
     hosts_file.write(job_dir.hosts, hosts)
-    # Parameters and variables of pods may be anything, also what is nobody else's business.
+    # Parameters and variables of pods may be anything, also what is private.
     resolved.dump(config, job_dir.config, is_private=True)
 
 

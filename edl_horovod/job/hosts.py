@@ -79,8 +79,8 @@ class HostsFile:
         A file that cannot be read changes nothing: a bad answer must not empty the ring.
         """
         try:
-            found = self._path.stat()
-            stamp = (found.st_mtime_ns, found.st_ino, found.st_size)
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
             if stamp == self._seen:
                 return None
             wanted = read(self._path)

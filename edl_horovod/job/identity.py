@@ -11,7 +11,7 @@ class WorkerIdentity:
 
     host: str
     slot: int
-    """Of its host; under horovodrun and mpirun the local rank."""
+    """The slot on its host; under horovodrun and mpirun the local rank."""
     coordinator_host: str = ""
     """Empty for a job without a coordinator."""
 

@@ -49,7 +49,7 @@ class Format(Generic[_Class]):
             if omits_defaults or default is None
         }
 
-    def read(self, found: Mapping[str, Any]) -> _Class:
+    def read(self, fields: Mapping[str, Any]) -> _Class:
         """The value of a JSON object.
 
         Raises:
@@ -60,8 +60,8 @@ class Format(Generic[_Class]):
         values, defaults = value.__dict__, self._defaults
         try:
             for name, check in self._checks:
-                if name in found:
-                    values[name] = check(found[name])
+                if name in fields:
+                    values[name] = check(fields[name])
                 elif name in defaults:
                     values[name] = defaults[name]
                 else:
@@ -74,9 +74,9 @@ class Format(Generic[_Class]):
         """The JSON object of a value."""
         omitted = self._omitted
         return {
-            name: _plain(each)
-            for name, each in vars(value).items()
-            if name not in omitted or each != omitted[name]
+            name: _plain(field_value)
+            for name, field_value in vars(value).items()
+            if name not in omitted or field_value != omitted[name]
         }
 
 

@@ -22,10 +22,10 @@ def with_kept_lanes(config: JobConfig) -> JobConfig:
     is_open = config.data_plan.lanes == 0 and config.resume != "never"
     if not is_open or not TASKS[config.task].keeps_state:
         return config
-    kept = _kept(JobDir.of(config).checkpoints, config)
-    if not kept or kept == num_lanes(config):
+    saved_lanes = _kept(JobDir.of(config).checkpoints, config)
+    if not saved_lanes or saved_lanes == num_lanes(config):
         return config
-    return replace(config, data_plan=replace(config.data_plan, lanes=kept))
+    return replace(config, data_plan=replace(config.data_plan, lanes=saved_lanes))
 
 
 def _kept(folder: Path, config: JobConfig) -> int:

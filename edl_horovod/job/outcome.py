@@ -19,7 +19,7 @@ class Success:
 
     steps: int
     metrics: dict[str, float]
-    """Of the last evaluation; empty where nothing was evaluated."""
+    """The metrics of the last evaluation; empty where nothing was evaluated."""
     examples: int | None = None
     """Number of those that were evaluated."""
     output: str
@@ -71,9 +71,9 @@ def load(path: Path) -> Outcome | None:
     return read_json(path, _parse, cure=_CURE)
 
 
-def _parse(found: dict[str, Any]) -> Outcome:
-    form = _FORMATS.get(str(found.get("state")))
+def _parse(fields: dict[str, Any]) -> Outcome:
+    form = _FORMATS.get(str(fields.get("state")))
     if form is None:
         raise FieldError("its state is neither finished nor failed")
-    outcome: Outcome = form.read(found)
+    outcome: Outcome = form.read(fields)
     return outcome

@@ -102,9 +102,9 @@ def check_apart(
     ours = _spellings(path)
     folders: dict[str, str] = {}
     for other_key, other in others:
-        for theirs in _spellings(other, folders):
+        for other_path in _spellings(other, folders):
             for mine in ours:
-                how = _relation(mine, theirs)
+                how = _relation(mine, other_path)
                 if how and not (may_lie_in and how == "lies in"):
                     raise OutputError(
                         f"{key} {how} what {other_key} names, so it could be replaced with it.",
@@ -145,11 +145,11 @@ def _spellings(path: str, folders: dict[str, str] | None = None) -> set[str]:
     return {written, os.path.join(folders[folder], name)}
 
 
-def _relation(mine: str, theirs: str) -> str:
-    if mine == theirs:
+def _relation(mine: str, other: str) -> str:
+    if mine == other:
         return "is"
-    if theirs.startswith(mine.rstrip("/") + "/"):
+    if other.startswith(mine.rstrip("/") + "/"):
         return "holds"
-    if mine.startswith(theirs.rstrip("/") + "/"):
+    if mine.startswith(other.rstrip("/") + "/"):
         return "lies in"
     return ""

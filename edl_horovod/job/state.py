@@ -42,7 +42,7 @@ class JobState:
     output: str = ""
     step: int = 0
     total_steps: int = 0
-    """0 while nobody has said it."""
+    """0 until it is known."""
     epoch: int = 0
     loss: float | None = None
     records: int = 0
@@ -55,7 +55,7 @@ class JobState:
     generation: int = 0
     num_resets: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the last evaluation, or of the finished job."""
+    """The metrics of the last evaluation, or of the finished job."""
     members: tuple[str, ...] = ()
     """Workers of the ring that was formed last."""
     workers: dict[str, WorkerState] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class JobState:
 
     @property
     def total(self) -> int:
-        """All steps, or all records; 0 while nobody has said it."""
+        """All steps, or all records; 0 until it is known."""
         return self.total_records or self.total_steps
 
     @property

@@ -62,15 +62,15 @@ def check_attached(config: JobConfig) -> None:
         EdlError: It cannot: a path is on no volume, it has no image, or there is no cluster.
     """
     if config.kubernetes.name:
-        # Whoever removes what a dead process left must not meet another job of that name.
+        # A process that removes what a dead one left must not meet another job of that name.
         raise ConfigError(
             "A job that is removed at its end gets a name of its own.",
             received={"kubernetes.name": config.kubernetes.name},
             cure="Leave it out.",
         )
-    there, settings = target.find(config.launch.kind), config.kubernetes
-    there.describe(there.plan(config))
-    there.jobs(namespace=settings.namespace, context=settings.context).close()
+    launch_target, settings = target.find(config.launch.kind), config.kubernetes
+    launch_target.describe(launch_target.plan(config))
+    launch_target.jobs(namespace=settings.namespace, context=settings.context).close()
 
 
 def run_attached(
@@ -90,13 +90,13 @@ def run_attached(
     Raises:
         EdlError: The job was not submitted, or it failed; or its result is not on this machine.
     """
-    there = target.find(config.launch.kind)
-    plan = there.plan(config)
+    launch_target = target.find(config.launch.kind)
+    plan = launch_target.plan(config)
     settings = config.kubernetes
     job = AttachedJob(name=plan.name, namespace=settings.namespace, context=settings.context)
     note(job)
     try:
-        submitted: SubmittedJob = there.launch(plan)
+        submitted: SubmittedJob = launch_target.launch(plan)
     except BaseException:
         note(None)  # What could not be undone is suspended, and the error names it.
         raise
@@ -133,7 +133,7 @@ def remove_attached(job: AttachedJob) -> None:
 
 
 def _wait(job: AttachedJob, on_status: OnStatus) -> None:
-    """Wait until the job has finished, whatever becomes of the API server meanwhile.
+    """Wait until the job has finished, even if the API server is away for a while.
 
     Raises:
         JobFailed: It failed.

@@ -63,10 +63,12 @@ class Client:
         is_detached = folders is None
         kinds = [kind for kind in target.TARGETS if target.find(kind).is_detached == is_detached]
         # Targets may share their jobs, as those of this machine do.
-        each = {type(jobs): jobs for jobs in map(self._open, kinds)}
+        jobs_by_type = {type(jobs): jobs for jobs in map(self._open, kinds)}
         paths = [os.fspath(folder) for folder in folders or ()]
         return [
-            row for jobs in each.values() for row in jobs.list(paths, all_namespaces=all_namespaces)
+            row
+            for jobs in jobs_by_type.values()
+            for row in jobs.list(paths, all_namespaces=all_namespaces)
         ]
 
     def status(self, job: str | os.PathLike[str], *, is_brief: bool = False) -> JobStatus:

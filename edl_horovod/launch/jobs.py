@@ -46,7 +46,7 @@ class JobRow:
     step: int | None
     """The last step that was reported; None in a cluster, where only the job's log says it."""
     total_steps: int
-    """0 while nobody has said it."""
+    """0 until it is known."""
     created: float
     """Seconds since the epoch."""
 

@@ -105,13 +105,13 @@ class KubernetesTarget(LaunchTarget[KubernetesPlan, SubmittedJob]):
             # Kueue releases the jobs in its queues itself.
             queue = labels.queue_of(job.mpijob["metadata"]["labels"])
             _create(cluster, job, is_suspended=settings.suspend or bool(queue))
-            made = job.config
+            submitted = job.config
             return SubmittedJob(
                 name=plan.name,
                 namespace=cluster.namespace,
-                image=made.image,
-                output=made.output,
-                job_dir=made.job_dir,
+                image=submitted.image,
+                output=submitted.output,
+                job_dir=submitted.job_dir,
             )
 
     def names(self, job: str) -> bool:
@@ -146,7 +146,7 @@ def _rehearse(plan: KubernetesPlan, check: DryRun) -> JobManifests:
 def _rehearse_one(cluster: "Cluster", item: dict[str, Any]) -> None:
     """Have the API server check one object.
 
-    Nobody may give away a right that he does not have, so the API server looks up the Role of a
+    A client may only grant rights that it has itself, so the API server looks up the Role of a
     RoleBinding, and in a dry run there is none. It has checked the right to create a RoleBinding by
     then, and the rights that are given away when it checked the Role.
     """
@@ -209,13 +209,13 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
     So no pod ever starts without its parts, and whatever happens to us the cluster's garbage
     collector knows whose the parts are.
     """
-    made: list[dict[str, Any]] = []
+    created: list[dict[str, Any]] = []
     try:
         held = copy.deepcopy(job.mpijob)
         held["spec"]["runPolicy"]["suspend"] = True
         with _told_by_name(job.mpijob, cluster.namespace):
             owner = cluster.create(held)
-        made.append(owner)
+        created.append(owner)
         reference = {
             **{key: job.mpijob[key] for key in ("apiVersion", "kind")},
             "name": owner["metadata"]["name"],
@@ -226,22 +226,22 @@ def _create(cluster: "Cluster", job: JobManifests, *, is_suspended: bool) -> Non
         for part in job.parts:
             metadata = {**part["metadata"], "ownerReferences": [reference]}
             with _told_by_name(part, cluster.namespace):
-                made.append(cluster.create({**part, "metadata": metadata}))
+                created.append(cluster.create({**part, "metadata": metadata}))
         if not is_suspended:
             go = {"spec": {"runPolicy": {"suspend": False}}}
             cluster.patch("MPIJob", owner["metadata"]["name"], go)
     except BaseException as error:
-        left = _undo(cluster, made)
+        left = _undo(cluster, created)
         if isinstance(error, ClusterError | KeyboardInterrupt):
             name = job.mpijob["metadata"]["name"]
-            raise _with_what_is_left(error, name, left, has_begun=bool(made)) from error
+            raise _with_what_is_left(error, name, left, has_begun=bool(created)) from error
         raise
 
 
-def _undo(cluster: "Cluster", made: list[dict[str, Any]]) -> str:
+def _undo(cluster: "Cluster", created: list[dict[str, Any]]) -> str:
     """Remove what was made, the last first; returns what stays."""
     left = []
-    for item in reversed(made):
+    for item in reversed(created):
         kind, meta = item["kind"], item["metadata"]
         try:
             cluster.delete(kind, meta["name"], uid=meta["uid"])

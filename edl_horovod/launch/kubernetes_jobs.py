@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 Object = dict[str, Any]
 
 LOG_LINES = 2000
-"""Of the launcher's log, from which a job's progress is read."""
+"""Lines of the launcher's log from which a job's progress is read."""
 _BY_KUEUE = {
     "scaled": (
         "it would stop all pods and queue the whole job again",
@@ -92,17 +92,17 @@ class KubernetesJobs(Jobs):
         )
         return [
             JobRow(
-                job=found.name,
-                namespace=found.namespace,
-                state=found.state,
-                message=found.message,
-                num_ready=found.num_warm,
-                num_wanted=found.num_wanted,
+                job=view.name,
+                namespace=view.namespace,
+                state=view.state,
+                message=view.message,
+                num_ready=view.num_warm,
+                num_wanted=view.num_wanted,
                 step=None,
                 total_steps=0,
-                created=found.created,
+                created=view.created,
             )
-            for found in sorted(views(jobs, pods), key=lambda one: (one.namespace, one.name))
+            for view in sorted(views(jobs, pods), key=lambda view: (view.namespace, view.name))
         ]
 
     def exists(self, job: str) -> bool:
@@ -121,11 +121,11 @@ class KubernetesJobs(Jobs):
 
     def status(self, job: str, *, is_brief: bool = False) -> JobStatus:
         """The job, its pods, what they wait for, and where the training is."""
-        found = self._view(job)
+        view = self._view(job)
         return JobStatus(
             progress=JobState() if is_brief else self._progress(job),
-            in_cluster=found,
-            is_at_rest=all(pod.state in ("succeeded", "failed") for pod in found.pods),
+            in_cluster=view,
+            is_at_rest=all(pod.state in ("succeeded", "failed") for pod in view.pods),
         )
 
     def source(self, job: str) -> Source:
@@ -152,8 +152,8 @@ class KubernetesJobs(Jobs):
         seen: set[tuple[object, ...]] = set()
         while True:
             state = self._view(job).state
-            found = [event_line(event) for event in self._readable_events(job)]
-            found += [
+            lines = [event_line(event) for event in self._readable_events(job)]
+            lines += [
                 EventLine(
                     time=seconds_of(event.time),
                     origin="kubernetes",
@@ -163,7 +163,7 @@ class KubernetesJobs(Jobs):
                 )
                 for event in events_of(self._mpijob(job), self._cluster.find("Event"))
             ]
-            for line in sorted(found, key=lambda line: line.time):
+            for line in sorted(lines, key=lambda line: line.time):
                 key = (line.time, line.origin, line.kind, line.source, line.text)
                 if key not in seen:
                     seen.add(key)
@@ -282,5 +282,5 @@ class KubernetesJobs(Jobs):
             except ObjectConflict:
                 if not left:
                     raise
-                log.info("job %s was changed meanwhile; trying again", job)
+                log.info("job %s was changed at the same time; trying again", job)
         return before

@@ -36,8 +36,8 @@ class LocalJobs(Jobs):
 
     def list(self, folders: Sequence[str] = (), *, all_namespaces: bool = False) -> list[JobRow]:
         """The jobs in and below some folders, by their directories."""
-        found = {os.path.normpath(job) for folder in folders for job in _jobs_below(folder)}
-        return [self._row(job) for job in sorted(found)]
+        directories = {os.path.normpath(job) for folder in folders for job in _jobs_below(folder)}
+        return [self._row(job) for job in sorted(directories)]
 
     def exists(self, job: str) -> bool:
         """Whether the directory is there, and is that of a job."""
@@ -165,18 +165,18 @@ class LocalJobs(Jobs):
         return result
 
     def delete(self, job: str, *, is_dry_run: bool = False) -> Sequence[str]:
-        """Remove the directory, where it is provably a job's and nobody works in it."""
+        """Remove the directory, if it is provably a job's and no process works in it."""
         job_dir = JobDir(Path(os.path.abspath(job)))
         if job_dir.events.exists() and not any(
             recorded.source == "launcher" for recorded in events.read(job_dir.events)
         ):
             raise ConfigError(
-                "edl did not launch this job, so nobody knows here whether it still runs.",
+                "edl did not launch this job, so it is not known here whether it still runs.",
                 received=repr(job),
                 cure="Remove the directory by hand once the job has ended.",
             )
-        found = job_dir.remove(is_dry_run=is_dry_run)
-        return [str(path) for path in found]
+        removed = job_dir.remove(is_dry_run=is_dry_run)
+        return [str(path) for path in removed]
 
     def _row(self, job: str) -> JobRow:
         try:
@@ -202,18 +202,18 @@ class LocalJobs(Jobs):
 
 def is_ours(job: str) -> bool:
     """Whether a name is that of a job's directory, as far as its marker or its settings tell."""
-    there = JobDir(Path(job))
-    return any(path.exists() for path in (there.marker, there.config, there.events))
+    job_dir = JobDir(Path(job))
+    return any(path.exists() for path in (job_dir.marker, job_dir.config, job_dir.events))
 
 
 def _refuse_results(job: str) -> None:
     """Refuse what a job made, which may hold settings too, where the job is meant."""
-    found = marker.read(Path(job) / marker.NAME)
-    if found is not None and found["kind"] != KIND:
+    contents = marker.read(Path(job) / marker.NAME)
+    if contents is not None and contents["kind"] != KIND:
         raise ConfigError(
-            f"{job} is not the directory of a job: it holds {_described(found['kind'])}.",
+            f"{job} is not the directory of a job: it holds {_described(contents['kind'])}.",
             received=repr(job),
-            cure=f"The directory of the job that made it is {found.get('job') or f'{job}.job'}, "
+            cure=f"The directory of the job that made it is {contents.get('job') or f'{job}.job'}, "
             "unless it was removed.",
         )
 

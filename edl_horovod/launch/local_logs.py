@@ -28,12 +28,12 @@ def read_logs(
         ConfigError: There is no such log.
     """
     name = f"worker-{only.rpartition(':')[2]}" if ":" in only else only
-    there = sorted(path.stem for path in folder.glob("*.log"))
-    if name and name not in there:
+    logs = sorted(path.stem for path in folder.glob("*.log"))
+    if name and name not in logs:
         raise ConfigError(
             "The job has no log of that process.",
             received=repr(only),
-            cure=f"Its logs are {', '.join(there)}.",
+            cure=f"Its logs are {', '.join(logs)}.",
         )
     return _lines(folder, f"{name or '*'}.log", tail, is_over)
 

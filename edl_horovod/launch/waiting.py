@@ -95,9 +95,9 @@ def wait_until_at_rest(
 class _Limit:
     """A wait that ends."""
 
-    def __init__(self, seconds: float | None, what: str) -> None:
+    def __init__(self, seconds: float | None, event: str) -> None:
         self._end = None if seconds is None else time.monotonic() + seconds
-        self._seconds, self._what = seconds, what
+        self._seconds, self._what = seconds, event
 
     def sleep(self, now: JobStatus) -> None:
         """Until the next look.

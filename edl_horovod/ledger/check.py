@@ -134,10 +134,10 @@ class _Check:
     def run(self, entries: Iterable[tuple[Source, Entry]]) -> Proof:
         sources: dict[int, Source] = {}
         for (number, _), group in groupby(entries, key=lambda pair: key(pair[1])):
-            found = list(group)
-            sources |= {id(source): source for source, _ in found}
-            begins, gives = _of(Begin, found), _of(Give, found)
-            dones, leaves = _of(Done, found), _of(Leave, found)
+            of_ring = list(group)
+            sources |= {id(source): source for source, _ in of_ring}
+            begins, gives = _of(Begin, of_ring), _of(Give, of_ring)
+            dones, leaves = _of(Done, of_ring), _of(Leave, of_ring)
             if begins:
                 self._begin(number, begins)
             ring = self._rings.get(number)
@@ -168,12 +168,12 @@ class _Check:
                 self._note(ring, "differs", first.step, begin.rank, "two workers have one rank")
             ring.ranks[source], ring.done_by[source] = begin.rank, begin.step
             if replace(begin, rank=first.rank, own_step=first.own_step) != first:
-                what = "a member began with another state than the others"
-                self._note(ring, "differs", begin.step, begin.rank, what)
+                message = "a member began with another state than the others"
+                self._note(ring, "differs", begin.step, begin.rank, message)
         most, rank = max((begin.own_step, begin.rank) for _, begin in begins)
         if most > ring.start:
-            what = f"a member had done {most} steps, and the ring went back to {ring.start}"
-            self._note(ring, "rolled back", ring.start, rank, what)
+            message = f"a member had done {most} steps, and the ring went back to {ring.start}"
+            self._note(ring, "rolled back", ring.start, rank, message)
         ring.parent = self._left_by.get((ring.start, ring.digest))
         if ring.parent is not None or (ring.start == 0 and most < 0):
             return
@@ -182,11 +182,11 @@ class _Check:
             ring.parent = max(r.number for r in self._rings.values() if r.is_over)
             return
         if most == ring.start and any(step == ring.start for step, _ in self._left_by):
-            what = "the ring's state is not the one that its member had left"
-            self._note(ring, "differs", ring.start, rank, what)
+            message = "the ring's state is not the one that its member had left"
+            self._note(ring, "differs", ring.start, rank, message)
         elif most == ring.start:
-            what = "it is not known with which state a member came"
-            self._note(ring, "gap", ring.start, rank, what)
+            message = "it is not known with which state a member came"
+            self._note(ring, "gap", ring.start, rank, message)
         self._restore(ring)
 
     def _restore(self, ring: _Ring) -> None:
@@ -194,30 +194,30 @@ class _Check:
         self._restored.add(ring.number)
         taken = ring.spans.records_before(ring.start)
         able = [
-            each.number
-            for each in self._rings.values()
-            if each.start <= ring.start <= each.end
-            and each.spans.records_before(ring.start) == taken
+            candidate.number
+            for candidate in self._rings.values()
+            if candidate.start <= ring.start <= candidate.end
+            and candidate.spans.records_before(ring.start) == taken
         ]
         able.remove(ring.number)
         if able:
             ring.parent = max(able)
         elif ring.start > 0:
-            what = f"nothing in the ledger says how the first {ring.start} steps were done"
-            self._note(ring, "gap", 0, None, what)
+            message = f"nothing in the ledger says how the first {ring.start} steps were done"
+            self._note(ring, "gap", 0, None, message)
 
     def _leave(self, ring: _Ring, leaves: Sequence[tuple[int, Leave]]) -> None:
         for source, leave in leaves:
             rank = ring.ranks.get(source)
             if leave.step < ring.done_by.get(source, leave.step):
-                what = f"a member left with {leave.step} steps, and had said that more are done"
-                self._note(ring, "rolled back", leave.step, rank, what)
+                message = f"a member left with {leave.step} steps, and had said that more are done"
+                self._note(ring, "rolled back", leave.step, rank, message)
             if leave.step > ring.end:
                 self._skip(ring, leave.step)
             known = ring.left[leave.step]
             if any(digest != leave.digest for digest in known):
-                what = "ranks left the same step with different variables"
-                self._note(ring, "differs", leave.step, rank, what)
+                message = "ranks left the same step with different variables"
+                self._note(ring, "differs", leave.step, rank, message)
             known.append(leave.digest)
             self._left_by[leave.step, leave.digest] = ring.number
             ring.is_over = ring.is_over or leave.is_over
@@ -229,8 +229,8 @@ class _Check:
     ) -> None:
         step = dones[0][1].step
         if step < ring.start:
-            what = f"a step was done in a ring that began at step {ring.start}"
-            self._note(ring, "rolled back", step, ring.ranks.get(dones[0][0]), what)
+            message = f"a step was done in a ring that began at step {ring.start}"
+            self._note(ring, "rolled back", step, ring.ranks.get(dones[0][0]), message)
             return
         if step > ring.end:
             self._skip(ring, step)
@@ -244,25 +244,25 @@ class _Check:
 
     def _skip(self, ring: _Ring, step: int) -> None:
         """Note that the entries of the steps before this one are missing."""
-        what = f"no rank said that the steps before {step} are done"
-        ring.gaps.append((ring.end, None, what))
+        message = f"no rank said that the steps before {step} are done"
+        ring.gaps.append((ring.end, None, message))
         ring.end = step
 
     def _check_records(self, ring: _Ring, step: int, gives: Sequence[tuple[int, Give]]) -> None:
         expected = np.sort(self._expected(ring, step, range(self._plan.num_lanes)))
         parts = [give.ids for _, give in gives]
-        given = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-        if np.array_equal(given, expected):
+        read_ids = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        if np.array_equal(read_ids, expected):
             return
         known = {ring.ranks.get(source) for source, _ in gives}
         for rank in range(ring.size):
             lanes = self._plan.lanes_of(rank, ring.size)
-            lost = np.setdiff1d(self._expected(ring, step, lanes), given)
+            lost = np.setdiff1d(self._expected(ring, step, lanes), read_ids)
             if rank in known:
                 self._name(ring, "missing", step, rank, lost)
             elif len(lost):
                 ring.gaps.append((step, rank, "it is not known which records the rank gave"))
-        twice = np.unique(given[1:][given[1:] == given[:-1]])
+        twice = np.unique(read_ids[1:][read_ids[1:] == read_ids[:-1]])
         for source, give in gives:
             rank_of_source = ring.ranks.get(source)
             for kind, records in (
@@ -352,17 +352,17 @@ class _Check:
 
     def _note_gaps(self, ring: _Ring, end: int) -> None:
         """Name the missing entries of the steps that a later state contains."""
-        for step, rank, what in ring.gaps:
+        for step, rank, message in ring.gaps:
             if step < end:
-                self._note(ring, "gap", step, rank, what)
+                self._note(ring, "gap", step, rank, message)
 
     def _check_place(self, ring: _Ring, taken: int) -> None:
         """See that a ring began with the record that follows those that were taken before."""
         began = ring.spans.records_before(ring.start)
         if began != taken:
-            what = f"the ring began after {began} records, and {taken} had been taken"
-            self._note(ring, "gap", ring.start, None, what)
+            message = f"the ring began after {began} records, and {taken} had been taken"
+            self._note(ring, "gap", ring.start, None, message)
 
 
-def _of(kind: type[EntryT], found: Sequence[tuple[Source, Entry]]) -> list[tuple[int, EntryT]]:
-    return [(id(source), entry) for source, entry in found if isinstance(entry, kind)]
+def _of(kind: type[EntryT], entries: Sequence[tuple[Source, Entry]]) -> list[tuple[int, EntryT]]:
+    return [(id(source), entry) for source, entry in entries if isinstance(entry, kind)]

@@ -35,7 +35,7 @@ class Begin:
     own_step: int
     """Number of steps in the rank's own state before that; -1 for a new rank."""
     digest: str
-    """Of all variables."""
+    """A digest of all variables."""
     records: int = 0
     """Records that the state's steps took, over all epochs; older ledgers do not say. Of matter
     where the batch grows with the ring."""
@@ -69,7 +69,7 @@ class Leave:
     step: int
     """Number of steps in the rank's state."""
     digest: str
-    """Of all variables."""
+    """A digest of all variables."""
     is_over: bool
     """Whether the job is done."""
 

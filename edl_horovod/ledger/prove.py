@@ -22,7 +22,7 @@ def prove(job_dir: JobDir) -> Proof:
 
     Raises:
         ConfigError: The job has no ledger.
-        DataError: Its data is not there any more, so nobody can say what it should have applied.
+        DataError: Its data is not there any more, so it is not known what it should have applied.
     """
     from edl_horovod.models.lookup import require_zoo
     from edl_horovod.models.modules import make_importable

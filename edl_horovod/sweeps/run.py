@@ -89,7 +89,7 @@ class SweepJob:
     loss: float | None = None
     """In training, of the step that `metrics` are of; without these of the last step."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Of the evaluation of the trained model; empty without `validation_data`."""
+    """The metrics of the trained model; empty without `validation_data`."""
     steps: int = 0
     seconds: float = 0.0
     error: str = ""
@@ -215,8 +215,8 @@ def value_of(job: SweepJob, metric: str) -> float:
 def best_of(result: SweepResult, config: SearchConfig) -> SweepJob | None:
     """The job with the best value of the metric; None where none has one."""
     sign = 1 if config.direction == "minimize" else -1
-    found = [job for job in result.jobs if math.isfinite(value_of(job, config.metric))]
-    return min(found, key=lambda job: sign * value_of(job, config.metric), default=None)
+    finite = [job for job in result.jobs if math.isfinite(value_of(job, config.metric))]
+    return min(finite, key=lambda job: sign * value_of(job, config.metric), default=None)
 
 
 def _run_one(
@@ -237,10 +237,10 @@ def _run_one(
 
 def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
     """The job with what its events say; an earlier one may have lost them."""
-    found = events.read(JobDir.of(with_job_dir(config)).events)
+    recorded = events.read(JobDir.of(with_job_dir(config)).events)
     loss = None
     evaluated: list[tuple[dict[str, float], float | None]] = []
-    for time, _, event in found:
+    for time, _, event in recorded:
         match event:
             case StepEvent():
                 loss = event.loss
@@ -248,13 +248,15 @@ def _read_back(job: SweepJob, config: JobConfig, *, state: str) -> SweepJob:
                 evaluated.append((event.metrics, loss))
             case JobEvent(state="finished"):
                 # The best weights may be those of an earlier step than the last.
-                of_metrics = (each for metrics, each in evaluated[::-1] if metrics == event.metrics)
+                of_metrics = (
+                    loss_then for metrics, loss_then in evaluated[::-1] if metrics == event.metrics
+                )
                 job = replace(
                     job,
                     loss=next(of_metrics, loss),
                     metrics=event.metrics or {},
                     steps=event.steps or 0,
-                    seconds=round(time - found[0].time, 3),
+                    seconds=round(time - recorded[0].time, 3),
                 )
     return replace(job, state=state)
 
@@ -285,7 +287,7 @@ def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> No
     """Refuse the result of a job whose data or model is not what the job had read.
 
     Raises:
-        OutputError: It is not, or nobody knows.
+        OutputError: It is not, or that is not known.
     """
     cure = "Give another output, or overwrite=true to train all jobs again."
     if before is None:
@@ -296,9 +298,10 @@ def _check_inputs(config: JobConfig, before: _Inputs | None, now: _Inputs) -> No
         )
     other = [key for key in now if now[key] != before.get(key)]
     if other:
-        what = " and ".join(_WHAT[key] for key in other)
+        changed = " and ".join(_WHAT[key] for key in other)
         raise OutputError(
-            f"{what[0].upper()}{what[1:]} changed after the result in {config.output} was trained.",
+            f"{changed[0].upper()}{changed[1:]} changed after the result in {config.output} was"
+            " trained.",
             received={key: getattr(config, key) for key in other},
             cure=cure,
         )
@@ -313,19 +316,19 @@ class _InputsOfJobs:
     def __call__(self, config: JobConfig) -> _Inputs:
         """Digests by setting; "" where nothing is there, or nothing could change."""
         data = [config.data, config.validation_data]
-        found = {
+        digests = {
             "data": self._state_of_data(config.data),
             "validation_data": self._state_of_data(config.validation_data),
             "init_from": _states_below([config.init_from]),
         }
         if config.model:
-            found["model"] = _states_below(model_spec.paths_in(config.model))
+            digests["model"] = _states_below(model_spec.paths_in(config.model))
         elif git_zoo.parse(config.model_zoo) is None and not config.model_zoo_source:
             key = (config.model_zoo, config.model_def, *data)
             if key not in self._known:
                 self._known[key] = _code_of(config.model_zoo, config.model_def, data)
-            found["model_def"] = self._known[key]
-        return found
+            digests["model_def"] = self._known[key]
+        return digests
 
     def _state_of_data(self, data: str) -> str:
         if (data,) not in self._known:
@@ -337,7 +340,9 @@ def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
     """A digest of a model's code, and of the code of records that lies beside it."""
     scheme = f"{own_dataset.SCHEME}:"
     modules = [
-        one.removeprefix(scheme).rpartition(".")[0] for one in data if one.startswith(scheme)
+        pattern.removeprefix(scheme).rpartition(".")[0]
+        for pattern in data
+        if pattern.startswith(scheme)
     ]
     digest = hashlib.sha256()
     try:
@@ -353,9 +358,9 @@ def _code_of(model_zoo: str, model_def: str, data: Sequence[str]) -> str:
 def _states_below(paths: Sequence[str]) -> str:
     """A digest of the names, sizes and times of files, and of those in folders."""
     states = [
-        [path, found.st_size, found.st_mtime_ns]
+        [path, status.st_size, status.st_mtime_ns]
         for path in sorted(_files_below(paths))
-        for found in (os.stat(path),)
+        for status in (os.stat(path),)
     ]
     return hashlib.sha256(json.dumps(states).encode()).hexdigest() if states else ""
 
@@ -371,9 +376,9 @@ def _files_below(paths: Sequence[str]) -> Iterator[str]:
 def _recorded_inputs(folder: Path) -> dict[str, _Inputs]:
     """What the finished jobs of a sweep had read, by the names of the jobs."""
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads((folder / _INPUTS).read_bytes())
-        if isinstance(found, dict):
-            return found
+        inputs = json.loads((folder / _INPUTS).read_bytes())
+        if isinstance(inputs, dict):
+            return inputs
     return {}
 
 
@@ -428,7 +433,7 @@ def claim_folder(output: Path) -> None:
 def _names(all_chosen: Sequence[dict[str, str]], *, is_part: bool) -> list[str]:
     """A folder's name for each job, which says what is special and does not depend on the others.
 
-    So a sweep that is widened later finds its earlier results again. Where nobody knows the others,
+    So a sweep that is widened later finds its earlier results again. Where the others are unknown,
     any name that does not hold its values as they are has a digest of them.
     """
     keys = list(all_chosen[0])

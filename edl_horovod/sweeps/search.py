@@ -60,7 +60,7 @@ def check_search(
         ConfigError: The settings are wrong.
         OutputError: The folder holds something else.
     """
-    space = {key: _distribution(key, each) for key, each in search.space.items()}
+    space = {key: _distribution(key, parameter) for key, parameter in search.space.items()}
     points = [search.point(values) for values in _extremes(space)]
     plan = make_plan(points, files, is_part=True, may_be_submitted=may_be_submitted)
     if not plan.configs[0].validation_data:
@@ -108,15 +108,15 @@ def run_search(
     done = [trial for trial in study.trials if trial.state == optuna.trial.TrialState.COMPLETE]
     for _ in range(config.n_trials - len(done)):
         trial = study.ask(space)
-        one = plan_of([trial.params])
-        if one.jobs[0].name not in [job.name for job in plan.jobs]:
-            jobs, configs = (*plan.jobs, *one.jobs), (*plan.configs, *one.configs)
+        next_plan = plan_of([trial.params])
+        if next_plan.jobs[0].name not in [job.name for job in plan.jobs]:
+            jobs, configs = (*plan.jobs, *next_plan.jobs), (*plan.configs, *next_plan.configs)
             plan = replace(plan, jobs=jobs, configs=configs)
         result = run(plan, run_job)
         if result.is_interrupted:
             break
         plan = replace(plan, jobs=result.jobs)
-        (job,) = (job for job in result.jobs if job.name == one.jobs[0].name)
+        (job,) = (job for job in result.jobs if job.name == next_plan.jobs[0].name)
         value = value_of(job, config.metric)
         if math.isfinite(value):
             study.tell(trial, value)
@@ -156,13 +156,13 @@ def _settings(
 
     The values of the first job depend on the space alone.
     """
-    found = {
+    settings = {
         **result_settings(first),
         **{key: str(distribution) for key, distribution in space.items()},
         "hydra.sweeper.metric": config.metric,
         "hydra.sweeper.direction": config.direction,
     }
-    copied: dict[str, Any] = json.loads(json.dumps(found))
+    copied: dict[str, Any] = json.loads(json.dumps(settings))
     return copied
 
 

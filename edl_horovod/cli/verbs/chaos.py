@@ -117,7 +117,7 @@ def _line(result: ActionResult) -> str:
 
 def _as_json(results: Sequence[ActionResult], cost: Cost, proof: "Proof | None") -> dict[str, Any]:
     return {
-        "actions": [dataclasses.asdict(one) for one in results],
+        "actions": [dataclasses.asdict(result) for result in results],
         **dataclasses.asdict(cost),
         "ledger": None if proof is None else proof.as_json(),
     }

@@ -31,7 +31,7 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         print(dashboard.url, flush=True)
         if dashboard.is_public:
             print(
-                "Whoever reaches this port can read the page; nobody is asked for a password.",
+                "Anyone who can reach this port can read the page: it asks for no password.",
                 file=sys.stderr,
             )
         dashboard.serve()

@@ -14,9 +14,9 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
     flags = parser.parse_all(argv)
     with client_of(flags) as client:
-        found = client.delete(flags.job, is_dry_run=True)
+        parts = client.delete(flags.job, is_dry_run=True)
         if flags.dry_run:
-            print("".join(f"{what} would be removed\n" for what in found), end="")
+            print("".join(f"{part} would be removed\n" for part in parts), end="")
             return 0
         if not flags.yes:
             state = client.status(flags.job, is_brief=True).state

@@ -24,17 +24,17 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     log.setup("edl", level="warning")
     is_json = flags.format == "json"
     with client_of(flags) as client, detaching(verb, argv):
-        found = client.events(flags.job, follow=flags.follow)
+        lines = client.events(flags.job, follow=flags.follow)
         if flags.follow:
-            for line in found:
+            for line in lines:
                 text = (
                     json_text.dumps(dataclasses.asdict(line)) if is_json else "  ".join(_row(line))
                 )
                 print(text, flush=True)
         elif is_json:
-            print(json_text.dumps([dataclasses.asdict(line) for line in found], indent=2))
+            print(json_text.dumps([dataclasses.asdict(line) for line in lines], indent=2))
         else:
-            print("\n".join(table(_HEADER, [_row(line) for line in found])))
+            print("\n".join(table(_HEADER, [_row(line) for line in lines])))
     return 0
 
 

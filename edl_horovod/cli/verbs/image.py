@@ -33,10 +33,10 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         return 0
     from edl_horovod import image
 
-    made = image.build(config, push=flags.action == "push")
-    print(f"image: {made.image}")
-    if made.digest:
-        print(f"digest: {made.digest}")
+    built = image.build(config, push=flags.action == "push")
+    print(f"image: {built.image}")
+    if built.digest:
+        print(f"digest: {built.digest}")
     return 0
 
 

@@ -69,16 +69,16 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
         print(describe(verb, overrides, files))
         return 0
     config = compose(verb, overrides, files=files)
-    there = target.find(config.launch.kind)
+    launch_target = target.find(config.launch.kind)
     if flags.output_format and not flags.dry_run:
         raise ConfigError("-o yaml goes with --dry-run.", received="-o without --dry-run")
     if flags.dry_run:
         log.setup("edl", level="error" if flags.quiet else config.log_level)
-        plan, is_whole = there.plan(config), bool(flags.output_format)
-        print(there.describe(plan, check=flags.dry_run, whole=is_whole), end="")
+        plan, is_whole = launch_target.plan(config), bool(flags.output_format)
+        print(launch_target.describe(plan, check=flags.dry_run, whole=is_whole), end="")
         return 0
-    if there.is_detached:
-        return _submit(there, config, is_quiet=flags.quiet)
+    if launch_target.is_detached:
+        return _submit(launch_target, config, is_quiet=flags.quiet)
     from edl_horovod import api
 
     with open_displays(is_quiet=flags.quiet) as on_events:
@@ -119,11 +119,11 @@ def _parser(verb: str, summary: str) -> VerbParser:
     return parser
 
 
-def _submit(there: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_quiet: bool) -> int:
+def _submit(launch_target: "LaunchTarget[Any, Any]", config: "JobConfig", *, is_quiet: bool) -> int:
     # SIGTERM ends a submission as Ctrl-C does: what was made is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     log.setup("edl", level="error" if is_quiet else config.log_level)
-    submitted = there.launch(there.plan(config))
+    submitted = launch_target.launch(launch_target.plan(config))
     place = f" -n {submitted.namespace}"
     if config.kubernetes.context:
         place += f" --context {config.kubernetes.context}"

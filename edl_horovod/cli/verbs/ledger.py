@@ -72,5 +72,5 @@ def _variables(proof: "Proof") -> str:
 def _line(violation: "Violation") -> str:
     rank = "" if violation.rank is None else f", rank {violation.rank}"
     records = ", ".join(map(str, violation.records))
-    where = f"generation {violation.generation}, step {violation.step}{rank}"
-    return f"{violation.kind}: {where}: {violation.message}{f': {records}' if records else ''}"
+    place = f"generation {violation.generation}, step {violation.step}{rank}"
+    return f"{violation.kind}: {place}: {violation.message}{f': {records}' if records else ''}"

@@ -11,9 +11,11 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl logs`."""
     parser = job_parser(verb, summary, "[-f] [--rank R | --worker WORKER] [--tail N]")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument("--rank", type=int, metavar="R", help="only the worker that has this rank now")
-    one.add_argument(
+    only_one = parser.add_mutually_exclusive_group()
+    only_one.add_argument(
+        "--rank", type=int, metavar="R", help="only the worker that has this rank now"
+    )
+    only_one.add_argument(
         "--worker",
         default="",
         metavar="WORKER",

@@ -28,8 +28,8 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     from edl_horovod.config.compose import compose_as, describe
     from edl_horovod.config.prepare import PrepareConfig
 
-    own = "[--dry-run]"
-    parser = settings_parser(verb, summary, PrepareConfig, flags=own, examples=_EXAMPLES)
+    usage = "[--dry-run]"
+    parser = settings_parser(verb, summary, PrepareConfig, flags=usage, examples=_EXAMPLES)
     parser.add_dry_run("print what would be done, and stop")
     flags, overrides = parser.parse_with_settings(argv)
     if flags.cfg:

@@ -33,8 +33,8 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
     """Run `edl spec`."""
     parser = VerbParser(verb, summary=summary, usage=_USAGE, epilog=lambda: _EXAMPLES)
     parser.add_argument("action", choices=("show", "write"), help="what to do")
-    what = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
-    parser.add_argument("model", metavar="MODEL", help=what)
+    help_text = "MODEL_SPEC: a file with a section `model`; MODEL_DEF: a model of the zoo"
+    parser.add_argument("model", metavar="MODEL", help=help_text)
     parser.add_format()
     parser.add_argument("--model-zoo", default="model_zoo", help="folder, file or Git URL")
     parser.add_argument("--framework", default="", help="keras or torch, if the file does not say")
@@ -58,8 +58,12 @@ def _show(flags: argparse.Namespace) -> int:
             cure="Write the spec that it returns into the file.",
         )
     require_framework(MODEL_KINDS[section["name"]].framework)
-    found = ask(_SHOWING, {"section": section})
-    print(json.dumps(found, indent=2) if flags.format == "json" else _as_table(section, found))
+    description = ask(_SHOWING, {"section": section})
+    print(
+        json.dumps(description, indent=2)
+        if flags.format == "json"
+        else _as_table(section, description)
+    )
     return 0
 
 
@@ -97,19 +101,19 @@ def _write(flags: argparse.Namespace) -> int:
     return 0
 
 
-def _as_table(section: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    layers = found["layers"]
+def _as_table(section: Mapping[str, Any], description: Mapping[str, Any]) -> str:
+    layers = description["layers"]
     counts = [layer["num_parameters"] for layer in layers]
     total = f"{sum(counts):,}" if counts and None not in counts else ""
     facts = {
         "model": f"{section['spec']['model_name']} ({section['name']})",
-        "files": found["kind"],
-        "optimizer": found["optimizer"] or "none: set optimizer=...",
-        "loss": found["loss"] or "none: set loss=...",
+        "files": description["kind"],
+        "optimizer": description["optimizer"] or "none: set optimizer=...",
+        "loss": description["loss"] or "none: set loss=...",
         "parameters": total,
-        "unsafe": "nothing that would run" if not found["unsafe"] else "needs trust=model",
+        "unsafe": "nothing that would run" if not description["unsafe"] else "needs trust=model",
     }
-    lines = [*fact_lines(facts), *(f"  {each}" for each in found["unsafe"])]
+    lines = [*fact_lines(facts), *(f"  {reason}" for reason in description["unsafe"])]
     if layers:
         rows = [
             (

@@ -157,7 +157,7 @@ def _text(texts: Sequence[str], file: Path | None) -> str | None:
 
 def _print_json(result: "Result") -> None:
     """One JSON object a line, one line a statement."""
-    found = {
+    printed = {
         "columns": result.columns,
         "rows": result.rows,
         "has_more_rows": result.has_more_rows,
@@ -165,7 +165,7 @@ def _print_json(result: "Result") -> None:
         "model": result.model,
         "metrics": result.metrics,
     }
-    print(json_text.dumps(found, default=_plain, ensure_ascii=False), flush=True)
+    print(json_text.dumps(printed, default=_plain, ensure_ascii=False), flush=True)
 
 
 def _plain(value: Any) -> Any:
@@ -176,7 +176,7 @@ def _print_table(result: "Result") -> None:
     from rich.console import Console
 
     if result.columns:
-        # A table in a file is not cut at a width that nobody chose.
+        # A table in a file is not cut at an arbitrary width.
         console = Console(width=None if sys.stdout.isatty() else _width(result.rows))
         if _is_readable(result, console.width):
             _print_rows(result, console)
@@ -197,7 +197,7 @@ def _is_readable(result: "Result", width: int) -> bool:
 
     columns = zip(result.columns, *(map(_cell, row) for row in result.rows), strict=True)
     widths = (min(max(map(cell_len, cells)), _LEAST_WIDTH) for cells in columns)
-    return sum(each + 2 for each in widths) <= width
+    return sum(column_width + 2 for column_width in widths) <= width
 
 
 def _print_rows(result: "Result", console: "Console") -> None:

@@ -48,8 +48,8 @@ def _search(search: "Search", files: ConfigFiles, *, is_dry_run: bool, is_quiet:
     if is_dry_run:
         searches.check_search(search, files)
         print(f"{config.n_trials} jobs, chosen by Optuna to {config.direction} {config.metric}:")
-        for each in search.space.values():
-            print(f"  {each.written}")
+        for parameter in search.space.values():
+            print(f"  {parameter.written}")
         return 0
     result = searches.run_search(search, files, _Runner([], is_quiet=is_quiet))
     best = ""

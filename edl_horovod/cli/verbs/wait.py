@@ -37,11 +37,11 @@ def run(verb: str, summary: str, argv: Sequence[str]) -> int:
 def _seconds(text: str) -> float | None:
     if not text:
         return None
-    found = re.fullmatch(r"(\d+)([smh]?)", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+)([smh]?)", text)
+    if match is None:
         raise ConfigError(
             "--timeout must be a number of seconds, minutes or hours.",
             received=repr(text),
             cure="Write for instance 30s, 10m or 2h.",
         )
-    return float(found[1]) * _UNITS[found[2]]
+    return float(match[1]) * _UNITS[match[2]]

@@ -54,7 +54,7 @@ class DiscoverySettings:
 
     job: str
     slots: int
-    """Of each worker pod."""
+    """Slots of each worker pod."""
     output: Path
     """The hosts file."""
     names: Names = "uid"
@@ -278,11 +278,11 @@ def _end_at_sigterm() -> None:
     A handler in Python runs in the main thread, and only once that one is awake: a signal that
     comes just before a silent watch is read, or to another thread, would wait for the watch's end.
     """
-    told, tell = os.pipe()
+    wake_up, tell = os.pipe()
     os.set_blocking(tell, False)
 
     def wait() -> None:
-        os.read(told, 1)
+        os.read(wake_up, 1)
         os._exit(0)
 
     signal.signal(signal.SIGTERM, lambda *_: None)

@@ -21,7 +21,7 @@ class PodEnvironment:
     """A worker pod, by the name that host discovery uses."""
     secret_file: Path
     ready_file: Path
-    """Of slot 0: exists while its worker is warm."""
+    """Exists while the worker of slot 0 is warm."""
 
     @classmethod
     def of(cls, variables: Mapping[str, str], *needed: str) -> Self:

@@ -38,14 +38,14 @@ log = logging.getLogger("edl_horovod.cluster.pod.launcher")
 HOSTFILE = "/etc/mpi/hostfile"
 """Where mpi-operator mounts the hosts of mpirun."""
 KEEPALIVE = {"time": "2", "intvl": "1", "probes": "3"}
-"""Of mpirun's connections: a host that vanished is noticed after 5 s, not 8 minutes."""
+"""Keepalive of mpirun's connections: a host that vanished is noticed after 5 s, not 8 minutes."""
 SSH_KEY = f"{pods.SSH_KEYS}/id_rsa"
 COOLDOWN_SECONDS = ("5", "600")
 """Lower and upper bound of how long horovodrun leaves out a host that failed: 10 to 15 s at first,
 twice as long each time."""
 SAY_SECONDS = 10.0
 GRACE_SHARE = 0.9
-"""Of the pod's grace: what the coordinator may take until its workers have saved a checkpoint."""
+"""Share of the pod's grace that the coordinator may take until its workers have a checkpoint."""
 NEEDED = {
     "elastic": ("EDL_POD_IP", "EDL_NAMESPACE", "EDL_JOB", "EDL_SECRET_FILE"),
     "horovodrun": ("EDL_NAMESPACE", "EDL_JOB"),
@@ -111,7 +111,7 @@ def wait_for_workers(hostfile: Path, *, port: int, seconds: float) -> None:
 
 
 def _why_not(host: str, port: int) -> str:
-    """Why nobody answers at a port, in the system's words; empty where somebody does."""
+    """Why a port does not answer, in the system's words; empty if it does."""
     try:
         socket.create_connection((host, port), timeout=2.0).close()
     except OSError as error:  # That its name is not known, too: it is there with the pod's address.

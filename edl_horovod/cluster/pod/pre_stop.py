@@ -29,7 +29,7 @@ log = logging.getLogger("edl_horovod.cluster.pod.pre_stop")
 
 POLL_SECONDS = 0.1
 GRACE_SHARE = 0.9
-"""Of the pod's grace, which has begun: what the ranks may take before the `sshd` is told to end."""
+"""Share of the pod's grace that the ranks may take before the `sshd` is told to end."""
 RANK = [b"-m", b"edl_horovod.worker"]
 
 
@@ -54,8 +54,8 @@ def _wait(config: JobConfig, address: str, deadline: float) -> None:
     file = HostsFile(JobDir.of(config).hosts)
     hosts: Mapping[str, int] | None = None
     while ranks(address) and time.monotonic() < deadline:
-        found = file.change()
-        hosts = hosts if found is None else found
+        changed = file.change()
+        hosts = hosts if changed is None else changed
         if hosts is not None and not can_leave(hosts, address, min_np=config.elastic.min_np):
             return
         time.sleep(POLL_SECONDS)
@@ -73,14 +73,14 @@ def can_leave(hosts: Mapping[str, int], address: str, *, min_np: int) -> bool:
 
 def ranks(address: str, *, processes: Path = Path("/proc")) -> list[int]:
     """The processes that are ranks which horovodrun started on the host of this address."""
-    found = []
+    pids = []
     variable = f"HOROVOD_HOSTNAME={address}".encode()
     for folder in processes.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # It has ended, or it is another user's.
             words = (folder / "cmdline").read_bytes().split(b"\0")
             if words[1:3] == RANK and variable in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def _keep(
                 slots.keep()
                 time.sleep(POLL_SECONDS)
         finally:
-            # They leave their ring after their step; whoever does not is killed.
+            # They leave their ring after their step; one that does not is killed.
             end_all(slots.processes, seconds=config.kubernetes.grace_seconds)
 
 
