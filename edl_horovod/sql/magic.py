@@ -6,10 +6,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from edl_horovod.errors import ConfigError
+from edl_horovod.errors import ConfigError, EdlError
 from edl_horovod.sql.calling import open_program, run_program, settings_of
 from edl_horovod.sql.results import Result
 from edl_horovod.sql.session import Session
+from edl_horovod.sql.settings import SqlSettings
 
 __all__ = ["load_ipython_extension"]
 
@@ -26,16 +27,16 @@ class _Magic:
         self._stack = ExitStack()
 
     def __call__(self, line: str, cell: str) -> Result:
-        for word in shlex.split(line):
-            key, equals, value = word.partition("=")
-            if not equals:
-                raise ConfigError(
-                    "A setting is written key=value.",
-                    received=repr(word),
-                    cure="Write %%edl db=sqlite:///hr.db and so on.",
-                )
-            self._keywords[key] = value
-        settings = settings_of(self._keywords)
+        try:
+            self._keywords |= _keywords_of(line)
+            return self._run(settings_of(self._keywords), cell)
+        except EdlError as error:
+            shown = f"error: {error}"
+            # IPython calls this in place of printing a traceback.
+            error._render_traceback_ = lambda: [shown]  # type: ignore[attr-defined]
+            raise
+
+    def _run(self, settings: SqlSettings, cell: str) -> Result:
         if self._session is None or self._session.work.settings.db != settings.db:
             self.close()
             self._session = self._stack.enter_context(open_program(settings, progress=True))
@@ -46,6 +47,25 @@ class _Magic:
         """End the session."""
         self._session = None
         self._stack.close()
+
+
+def _keywords_of(line: str) -> dict[str, str]:
+    """The settings behind `%%edl`.
+
+    Raises:
+        ConfigError: A word is no setting.
+    """
+    found = {}
+    for word in shlex.split(line):
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(
+                "A setting is written key=value.",
+                received=repr(word),
+                cure="Write %%edl db=sqlite:///hr.db and so on.",
+            )
+        found[key] = value
+    return found
 
 
 def load_ipython_extension(ipython: Any) -> None:

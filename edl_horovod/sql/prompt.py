@@ -13,7 +13,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.output import Output
 
-from edl_horovod.errors import EdlError, Interrupted
+from edl_horovod.errors import ConfigError, DataError, EdlError, Interrupted, did_you_mean
 from edl_horovod.sql.hparams import HPARAM_WORDS
 from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
@@ -29,7 +29,18 @@ KEYWORDS = (
     *("TO", "TRAIN", "TRIALS", "USING", "WHERE", "WITH", *HPARAM_WORDS),
 )
 _WORD = re.compile(r"[\w.]+")
-_ENDS = ("exit", "quit")
+_ENDS = ("exit", "quit", "\\q", ".exit", ".quit")
+_SHORT = ("\\", ".")
+"""What the commands of other prompts begin with, and no statement does."""
+_HELP = """\
+A statement ends with a semicolon and may have several lines.
+  SELECT ... TRAIN model [WITH ...] [COLUMN ...] [LABEL column] INTO name;
+  SELECT ... PREDICT [table.column] USING name;
+  SELECT ... EVALUATE name;    SELECT ... EXPLAIN name;
+  SHOW MODELS;    DESCRIBE MODEL name;    SHOW JOBS;    KILL number;
+  All others go to the database.
+\\d or .tables lists the tables, and \\d TABLE or .schema TABLE the columns of one.
+Tab completes names, Ctrl-C ends a statement, and \\q, exit or Ctrl-D ends the prompt."""
 _HISTORY = "sql_history"
 
 
@@ -87,6 +98,9 @@ def run_prompt(
         if text.strip().rstrip(";").lower() in _ENDS:
             return
         try:
+            if (result := _run_short(session, text)) is not None:
+                show(result)
+                continue
             for statement in session.parse(text):
                 show(session.run(statement))
         except KeyboardInterrupt:
@@ -98,7 +112,7 @@ def run_prompt(
 def _goes_on(session: Session, text: str) -> bool:
     """Whether Enter begins another line: the last statement has no semicolon yet."""
     stripped = text.strip()
-    if not stripped or stripped.lower() in _ENDS:
+    if not stripped or stripped.lower() in (*_ENDS, "help") or stripped.startswith(_SHORT):
         return False
     try:
         session.parse(text)
@@ -106,6 +120,33 @@ def _goes_on(session: Session, text: str) -> bool:
         # Perhaps a quote that is open; a mistake in a whole statement is told when it is run.
         return not stripped.endswith(";")
     return not stripped.endswith(";")
+
+
+def _run_short(session: Session, text: str) -> Result | None:
+    """Run a command of the prompt itself; None for statements.
+
+    Raises:
+        ConfigError: There is no such command.
+        DataError: There is no such table, or the database does not answer.
+    """
+    stripped = text.strip().rstrip(";").strip()
+    engine = session.work.engine
+    match stripped.split():
+        case ["help" | "HELP" | ".help" | "\\?" | "\\h"]:
+            return Result(message=_HELP)
+        case ["\\d" | "\\dt" | ".tables"]:
+            return Result(columns=("table",), rows=tuple((name,) for name in engine.tables()))
+        case ["\\d" | ".schema", table]:
+            tables = engine.tables()
+            if table not in tables:
+                hint = did_you_mean(table, tables).strip() or "\\d lists the tables."
+                raise DataError("There is no such table.", received=table, cure=hint)
+            return Result(columns=("column",), rows=tuple((name,) for name in tables[table]))
+    if stripped.startswith(_SHORT):
+        raise ConfigError(
+            "The prompt has no such command.", received=stripped, cure="help lists them."
+        )
+    return None
 
 
 def names_of(session: Session) -> Iterator[str]:

@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from edl_horovod.errors import ConfigError
+from edl_horovod.sql.problems import StatementError
 from edl_horovod.sql.results import Result
 
 testing = pytest.importorskip("IPython.testing.globalipapp")
@@ -35,6 +36,18 @@ def test_a_cell_runs_statements_and_the_next_one_knows_the_database(shell, tmp_p
     assert again.dicts() == [{"n": 1}]
     with pytest.raises(ConfigError, match="key=value"):
         shell.run_cell_magic("edl", "nonsense", "SELECT 1 AS n")
+
+
+@pytest.mark.timeout(60)
+def test_an_error_of_a_statement_is_shown_without_a_traceback(shell, tmp_path, capsys):
+    (tmp_path / "hr.db").touch()
+    shell.run_line_magic("load_ext", "edl_horovod.sql.magic")
+    found = shell.run_cell(f"%%edl db=sqlite:///{tmp_path}/hr.db\nSELECT 1 TO TRAIN x")
+    assert isinstance(found.error_in_exec, StatementError)
+    shown = capsys.readouterr().out
+    assert "error: INTO is missing" in shown
+    assert "Traceback" not in shown
+    assert "magic.py" not in shown
 
 
 def test_a_sentence_is_shown_as_text():

@@ -8,6 +8,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
+from edl_horovod.errors import ConfigError, DataError
 from edl_horovod.sql.prompt import Words, names_of, run_prompt
 from edl_horovod.sql.session import open_session
 from edl_horovod.sql.settings import read_settings
@@ -48,6 +49,17 @@ def test_an_error_is_told_and_the_prompt_goes_on(session):
     shown, complaints = typed(session, "SELECT a TO TRAIN x;\rSELECT 1 AS n;\r\x04")
     assert "INTO is missing" in str(complaints[0])
     assert [result.columns for result in shown] == [("n",)]
+
+
+@pytest.mark.timeout(60)
+def test_commands_of_other_prompts_are_understood(session):
+    shown, complaints = typed(
+        session, "help\r\\d\r.tables\r\\d employee\r.schema nothing\r.nonsense\r\\q\r"
+    )
+    assert "SHOW MODELS" in shown[0].message
+    assert [result.rows for result in shown[1:3]] == [(("employee",),)] * 2
+    assert shown[3].rows == (("name",), ("salary",))
+    assert [type(error) for error in complaints] == [DataError, ConfigError]
 
 
 @pytest.mark.timeout(60)
