@@ -422,6 +422,11 @@ def _params(statement: Train, meaning: Meaning, label: str) -> dict[str, Any]:
                 _place_of(statement, name),
                 hint=f"Write {clause} alone.",
             )
+    for name in RATE_NAMES:
+        rate = meaning.params.get(name, 1.0)
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or rate <= 0:
+            what = f"{name} must be a number above 0."
+            raise StatementError(what, _place_of(statement, name), hint=f"It is {rate!r}.")
     params = {**meaning.params, "label": label}
     if statement.columns:
         params["columns"] = column_dicts(statement.columns)

@@ -212,6 +212,9 @@ class Wrong:
 WRONG = [
     Wrong("regressor.DNX", "'regressor.DNN'"),
     Wrong('"/etc/passwd"', "no model /etc/passwd in the zoo"),
+    Wrong("DNN", "'classifier.DNN' or 'regressor.DNN'"),
+    Wrong("regressor.DNN WITH learning_rate=0", "above 0"),
+    Wrong("regressor.DNN WITH lr='fast'", "above 0"),
     Wrong("regressor.DNN LABEL salari", "'salary'"),
     Wrong("regressor.DNN COLUMN rolle", "'role'"),
     Wrong("regressor.DNN COLUMN name LABEL name", "is the label"),
