@@ -142,10 +142,11 @@ def open_job(models: Path, what: str) -> Iterator[StatementJob]:
         is_kept = False
         try:
             yield job
-        except Interrupted:
+        except (Interrupted, KeyboardInterrupt) as e:
             job.check()
-            raise
-        except KeyboardInterrupt as e:
+            if job.may_run_in_cluster:
+                raise
+            # The job's own error says how to go on in a folder that is removed now.
             raise Interrupted("The statement was interrupted; nothing of it is left.") from e
         except EdlError:
             is_kept = job.job_dir.exists()

@@ -106,6 +106,7 @@ class About:
     split: str
     """How rows for the validation were set apart, in words."""
     num_rows: int
+    """That it learned from; those that were held back are none of them."""
     metrics: dict[str, float]
     """Of the last evaluation of the training."""
     database: str

@@ -69,8 +69,11 @@ def train(work: Work, statement: Train) -> Result:
             seconds=round(time.monotonic() - began, 1),
         )
         made = work.store.add(name, job.version, about, replace=statement.or_replace)
+    held_back = table.num_rows - about.num_rows
+    of_rows = f", with {held_back:,} held back" if held_back else ""
     return Result(
-        message=f"{made} is trained on {about.num_rows:,} rows{trained.told}, and it is live.",
+        message=f"{made} is trained on {about.num_rows:,} rows{of_rows}{trained.told}, and it is"
+        " live.",
         model=str(made),
         metrics=trained.metrics,
     )
@@ -205,7 +208,7 @@ def _about(
         ),
         nulls=plan.nulls,
         split=plan.split_in_words,
-        num_rows=table.num_rows,
+        num_rows=_num_rows(Path(trained.config.data)),
         metrics=trained.metrics,
         database=work.engine.label,
         trained=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -214,6 +217,10 @@ def _about(
         chosen=trained.chosen,
         trials=trained.trials,
     )
+
+
+def _num_rows(records: Path) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in records.glob("*.parquet"))
 
 
 def _require_same(table: ExportedTable, other: ExportedTable) -> None:

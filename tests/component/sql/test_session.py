@@ -279,8 +279,10 @@ def test_rows_are_held_back_for_the_validation(session, ring):
     (config,) = ring.configs
     assert config.validation_data
     assert found.metrics == {"loss": 0.5}
+    assert found.message == "m@1 is trained on 9 rows, with 3 held back, and it is live."
     *_, described = run(session, "DESCRIBE MODEL m")
     assert ("training", "split", "sequential: 25% held back") in described.rows
+    assert ("training", "rows", 9) in described.rows
 
 
 def test_a_training_goes_on_from_a_model(session, ring):
@@ -404,13 +406,15 @@ def test_the_rows_that_a_dead_process_left_are_removed(session, ring, tmp_path):
     assert (left / "job").is_dir()
 
 
-def test_an_interrupt_leaves_nothing(session, ring, tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted])
+def test_an_interrupt_leaves_nothing(session, ring, tmp_path, error):
     def interrupt():
-        raise KeyboardInterrupt
+        raise error(f"To go on: edl resume {ring.configs[-1].job_dir}")
 
     ring.before_it_ends = interrupt
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted) as caught:
         run(session, TRAINED)
+    assert str(tmp_path) not in str(caught.value)
     assert list((tmp_path / "models" / ".jobs").iterdir()) == []
 
 
